@@ -1,0 +1,61 @@
+# Two commands do all the set-up: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := demo
+
+# The first Python of at least 3.11 on PATH; `make setup PYTHON=/path/to/python3` chooses another.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+.PHONY: help setup demo test lint lab bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(STAMP) ## make .venv and install llmprof with all that demo, test and lab need
+
+$(STAMP): pyproject.toml
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "llmprof needs Python 3.11 or newer; found $(or $(PYTHON),none on PATH)." >&2; \
+		echo "On Debian or Ubuntu: apt-get install python3 python3-venv" >&2; \
+		echo "or name one: make setup PYTHON=/path/to/python3" >&2; exit 1; fi
+	@if ! "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null; then \
+		echo "$(PYTHON) cannot make a virtual environment: its modules venv and ensurepip are missing." >&2; \
+		echo "On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; fi
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		echo "Making $(VENV) with $$($(PYTHON) --version)"; "$(PYTHON)" -m venv --clear $(VENV); }
+	@echo "Installing llmprof and its tools into $(VENV) (about 1 GB on disk; a few minutes, and only once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,notebook]'
+	@touch $@
+
+demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
+	@$(BIN)/python -m llmprof demo --output $(DEMO)
+
+test: setup lint ## linters, types, layers, then all tests
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 $(PYTEST)
+
+lint: setup ## ruff, mypy and import-linter only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+lab: setup ## open JupyterLab on notebooks/
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+
+bench: setup .bench/peers/.installed ## compare speed and memory with other tools, which get an environment of their own
+	$(BIN)/python benchmarks/run.py $(BENCH)
+
+.bench/peers/.installed: benchmarks/peers.txt
+	@echo "Installing the peers into .bench/peers (about 0.5 GB on disk; once)"
+	@$(BIN)/python -m venv --clear .bench/peers
+	@.bench/peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers.txt
+	@touch $@
+
+clean: ## remove what demo, test and bench wrote (not .venv)
+	rm -rf $(DEMO) .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,272 @@
+"""The jobs that are measured: ``python _jobs.py JOB ARGUMENT...`` prints one line of JSON.
+
+A job imports what it needs and then times its work, so imports count in the memory but not in the time. This file runs
+in the environment of llmprof and in that of the peers and imports nothing of either at the top.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_STATUS = Path("/proc/self/status")
+_REFS = Path("/proc/self/clear_refs")
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    print(json.dumps(JOBS[sys.argv[1]](*sys.argv[2:])))
+
+
+def peak_bytes() -> int:
+    """Most resident memory of this process so far (Linux: not what its parent had when it forked)."""
+    if _STATUS.exists():
+        return _status("VmHWM")
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def _status(key: str) -> int:
+    return next(int(line.split()[1]) << 10 for line in _STATUS.read_text().splitlines() if line.startswith(key))
+
+
+def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
+    """Wall-clock seconds and the CPU time of all threads, and the result."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}, result
+
+
+def least(times: list[dict[str, float]]) -> dict[str, float]:
+    return {key: min(t[key] for t in times) for key in times[0]}
+
+
+def loads(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, Any]:
+    """The first load gives the memory, it and two more the time."""
+    first, result = timed(work)
+    peak, rows = peak_bytes(), rows_of(result)
+    del result
+    times = [first, *(timed(work)[0] for _ in range(2))]
+    return {"first_seconds": first["seconds"], **least(times), "peak_bytes": peak, "rows": rows}
+
+
+def load_llmprof(path: str) -> dict[str, Any]:
+    import llmprof
+    from llmprof.readers import chrome  # noqa: F401
+
+    return loads(lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values()))
+
+
+def load_floor(path: str) -> dict[str, Any]:
+    """Gunzip and typed decoding into objects, of the fields that llmprof reads and no others; no frames."""
+    import msgspec
+
+    text, number, raw = str | None, int | float | None, (msgspec.Raw, msgspec.Raw(b""))
+    whole = int | str | None
+    arguments = {
+        "External id": whole, "external id": whole, "correlation": whole, "device": whole, "stream": whole,
+        "graph node id": whole, "bytes": number, "registers per thread": number, "shared memory": number,
+        "grid": tuple[int, int, int] | None, "block": tuple[int, int, int] | None,
+        "est. achieved occupancy %": float | None, "Collective name": text, "In msg nelems": number,
+        "Out msg nelems": number, "Group size": number, "dtype": text, "Process Group Name": text,
+        "Process Group Ranks": text, "Src Rank": number, "Dst Rank": number, "Input Dims": raw, "Input type": raw,
+        "Device Type": number, "Device Id": whole, "Addr": whole, "Bytes": number, "Total Allocated": number,
+        "Total Reserved": number,
+    }  # fmt: skip
+    event = {"ph": text, "cat": text, "name": text, "pid": whole, "tid": whole, "ts": number, "dur": number}
+
+    def struct(kind: str, fields: dict[str, Any]) -> Any:
+        keys = dict(zip([f"f{i}" for i in range(len(fields))], fields, strict=True))
+        typed = [(f, *(t if isinstance(t, tuple) else (t, None))) for f, t in zip(keys, fields.values(), strict=True)]
+        return msgspec.defstruct(kind, typed, rename=keys, gc=False)
+
+    event["args"] = struct("Arguments", arguments) | None
+    document = msgspec.defstruct("Document", [("traceEvents", list[struct("Event", event)])], gc=False)
+    decoder = msgspec.json.Decoder(document)
+
+    def decode() -> Any:
+        gc.disable()
+        try:
+            return decoder.decode(unzipped(path)).traceEvents
+        finally:
+            gc.enable()
+
+    return loads(decode, len)
+
+
+def load_json(path: str) -> dict[str, Any]:
+    return loads(lambda: json.loads(unzipped(path))["traceEvents"], len)
+
+
+def unzipped(path: str) -> bytes:
+    content = Path(path).read_bytes()
+    if content[:2] != b"\x1f\x8b":
+        return content
+    from isal import igzip
+
+    return igzip.decompress(content)
+
+
+def load_hta(path: str) -> dict[str, Any]:
+    """As its users load a trace: the frame with iterations and correlations that HTA's analyses need."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from hta.trace_analysis import TraceAnalysis
+
+    def work() -> Any:
+        return TraceAnalysis(trace_files={0: path}, trace_dir=str(Path(path).parent))
+
+    return loads(work, lambda analysis: len(analysis.t.get_trace(0)))
+
+
+def big(path: str) -> dict[str, Any]:
+    import llmprof
+    from llmprof.readers import chrome  # noqa: F401
+
+    times, trace = timed(lambda: llmprof.read(path, cache=False))
+    frames = sum(frame.estimated_size() for frame in trace.tables.values())
+    rows = sum(frame.height for frame in trace.tables.values())
+    return {**times, "peak_bytes": peak_bytes(), "frame_bytes": frames, "rows": rows}
+
+
+def once(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, Any]:
+    times, result = timed(work)
+    return {**times, "peak_bytes": peak_bytes(), "rows": rows_of(result)}
+
+
+def nsys_read(path: str) -> dict[str, Any]:
+    import llmprof
+    from llmprof.readers import nsys  # noqa: F401
+
+    return once(lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values()))
+
+
+def nsys_summary(path: str) -> dict[str, Any]:
+    import llmprof
+    from llmprof import analyze
+    from llmprof.readers import nsys  # noqa: F401
+
+    return once(lambda: analyze.cuda_gpu_kern_sum(llmprof.read(path, cache=False)), len)
+
+
+def nsys_pandas(path: str) -> dict[str, Any]:
+    """The columns that llmprof keeps of kernels, copies and calls, with their names, as pandas reads SQLite."""
+    import sqlite3
+
+    import pandas
+
+    times = "t.start, t.end"
+    device = f"{times}, t.deviceId, t.streamId, t.correlationId, t.globalPid, t.graphNodeId"
+    shape = "t.gridX, t.gridY, t.gridZ, t.blockX, t.blockY, t.blockZ, t.registersPerThread, "
+    shape += "t.staticSharedMemory, t.dynamicSharedMemory"
+    named = "JOIN StringIds s ON s.id = t."
+    queries = (
+        f"SELECT {device}, {shape}, s.value FROM CUPTI_ACTIVITY_KIND_KERNEL t {named}demangledName",
+        f"SELECT {device}, t.bytes, t.copyKind, t.srcKind, t.dstKind FROM CUPTI_ACTIVITY_KIND_MEMCPY t",
+        f"SELECT {times}, t.globalTid, t.correlationId, s.value FROM CUPTI_ACTIVITY_KIND_RUNTIME t {named}nameId",
+        f"SELECT {times}, t.eventType, t.text, t.textId, t.globalTid, t.domainId FROM NVTX_EVENTS t",
+    )
+
+    def work() -> Any:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            return [pandas.read_sql(query, connection) for query in queries]
+
+    return once(work, lambda frames: sum(map(len, frames)))
+
+
+def nsys_stats(path: str, nsys: str) -> dict[str, Any]:
+    import resource
+    import subprocess
+
+    command = [
+        nsys,
+        "stats",
+        "--quiet",
+        "--force-export=false",
+        "--report",
+        "cuda_gpu_kern_sum",
+        "--format",
+        "csv",
+        path,
+    ]
+    times, done = timed(lambda: subprocess.run(command, capture_output=True, text=True, check=True))
+    if not done.stdout.strip():
+        raise RuntimeError(done.stderr.strip() or "nsys stats printed nothing")
+    rows = [line for line in done.stdout.splitlines() if line[:1].isdigit()]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = used.ru_maxrss if sys.platform == "darwin" else used.ru_maxrss << 10
+    return {**times, "cpu_seconds": used.ru_utime + used.ru_stime, "peak_bytes": peak, "rows": len(rows)}
+
+
+def importing(module: str) -> dict[str, Any]:
+    times, _ = timed(lambda: __import__(module))
+    return {**times, "peak_bytes": peak_bytes()}
+
+
+def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, Any]:
+    """One analysis from conformed frames alone, on a trace repeated up to a number of kernels.
+
+    Before each run, a plain sort of the same device events is timed. The peak counts from before the first run (Linux).
+    """
+    import polars as pl
+    from _repeat import repeated_trace
+
+    from llmprof import analyze
+    from llmprof.trace import Trace
+
+    trace = repeated_trace(source, int(kernels))
+    columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id"]
+    events = pl.concat([trace.kernels.select(columns), trace.copies.select(columns)])
+    measure = getattr(analyze, analysis)
+    sorts, times, rows = [], [], 0
+    gc.collect()
+    before = _status("VmRSS") if _STATUS.exists() else 0
+    for turn in range(int(repeats)):
+        sorts.append(timed(lambda: events.sort("rank", "start_ns"))[0])
+        if turn == 0 and _REFS.exists():
+            _REFS.write_text("5")
+        fresh = Trace.__new__(Trace)  # the same frames, without the results that a trace keeps
+        fresh.__dict__.update({**trace.__dict__, "_memo": {}})
+        found, result = timed(lambda fresh=fresh: measure(fresh))
+        times.append(found)
+        rows = result.height
+        del result, fresh
+    return {
+        **least(times),
+        "sort_seconds": min(s["seconds"] for s in sorts),
+        "sort_cpu_seconds": min(s["cpu_seconds"] for s in sorts),
+        "peak_bytes": peak_bytes(),
+        "before_bytes": before,
+        "kernels": trace.kernels.height,
+        "rows": rows,
+    }
+
+
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    f.__name__: f
+    for f in (
+        load_llmprof,
+        load_floor,
+        load_json,
+        load_hta,
+        big,
+        importing,
+        scale,
+        nsys_read,
+        nsys_summary,
+        nsys_pandas,
+        nsys_stats,
+    )
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""``python -m llmprof``: the command line."""
+
+from __future__ import annotations
+
+from llmprof.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

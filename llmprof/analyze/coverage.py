@@ -1,0 +1,64 @@
+"""What share of the device's time the analyses explain, and what is left out."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze._memo import per_trace
+from llmprof.analyze.attribution import attribute
+from llmprof.trace import Trace
+
+_MEASURES = {
+    "step": pl.col("step").is_not_null(),
+    "stage": pl.col("stage").is_not_null() & (pl.col("stage") != "other"),
+    "category": pl.col("category") != "other",
+    "launch": pl.col("launch_start_ns").is_not_null(),
+    "operator": pl.col("op_id").is_not_null(),
+}
+"""Which events each measure covers: those with a step, a named stage, a category other than ``other``, their launch
+call in the window, and an operator on the host."""
+
+
+@per_trace
+def coverage(trace: Trace) -> pl.DataFrame:
+    """Share of the device time of each rank that steps, stages, categories, launches and operators explain.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, measure, share, covered_ns, total_ns, events, missing_events, of``, a row for each rank with events
+        and each measure: step, stage, category, launch, operator. ``total_ns`` is the summed duration of all kernels
+        and copies of the rank (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+    """
+    events = attribute(trace)
+    on_cpu = events.height > 0 and (events["source"] == "op").all()
+    of = "summed time of outermost operators" if on_cpu else "summed time of kernels and copies"
+    parts = []
+    for measure, covered in _MEASURES.items():
+        parts.append(
+            events.group_by("rank").agg(
+                measure=pl.lit(measure),
+                covered_ns=pl.col("dur_ns").filter(covered).sum(),
+                total_ns=pl.col("dur_ns").sum(),
+                events=pl.len(),
+                missing_events=(~covered).sum(),
+            )
+        )
+    return (
+        pl.concat(parts)
+        .with_columns(
+            share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")), of=pl.lit(of)
+        )
+        .select("rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of")
+        .sort("rank", maintain_order=True)
+    )

@@ -1,0 +1,239 @@
+"""The sample traces that come with a checkout of the repository: list them, open one.
+
+Each is a folder of ``sample_traces/`` with the profiler's own files and a ``sample.json`` that says what ran, where the
+files come from, their licence and their sha256. The environment variable ``LLMPROF_SAMPLES`` names another folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from llmprof.errors import LlmprofError, ReadError
+from llmprof.metrics_data import Metrics
+from llmprof.readers import read
+from llmprof.readers.ncu import read_metrics
+from llmprof.trace import Trace
+
+ENVIRONMENT_VARIABLE = "LLMPROF_SAMPLES"
+HEAD_FILE = "sample.json"
+_METRICS_PROFILER = "Nsight Compute"
+
+
+class SampleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a sample: its name in the folder, size (B) and sha256."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ``sample.json`` says of a sample.
+
+    ``measured`` holds seconds that the run itself measured: ``plain_s`` without the profiler, ``profiled_s`` with it,
+    and ``stop_profile_s`` for writing the trace; None where nothing was measured.
+    """
+
+    name: str
+    title: str
+    description: str
+    model: str
+    engine: str
+    versions: dict[str, str]
+    device: str
+    devices: int
+    ranks: int
+    parallelism: dict[str, int]
+    execution: str
+    dtype: str
+    workload: dict[str, int]
+    profiler: str
+    profiler_options: str
+    measured: dict[str, float] | None
+    notes: list[str]
+    captured: str
+    origin: str
+    licence: str
+    files: list[SampleFile]
+
+
+def samples_folder() -> Path:
+    """Folder of the bundled samples.
+
+    Raises
+    ------
+    LlmprofError
+        There is none: llmprof runs from an installed package, or the variable names no folder.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    folder = Path(named) if named else Path(__file__).resolve().parents[1] / "sample_traces"
+    if not folder.is_dir():
+        raise LlmprofError(
+            f"there are no sample traces at {folder}",
+            expected="the folder sample_traces of the llmprof repository",
+            hint=f"clone the repository, or set {ENVIRONMENT_VARIABLE} to that folder",
+        )
+    return folder
+
+
+def describe(name: str) -> Sample:
+    """What ran in a sample and where it comes from.
+
+    Parameters
+    ----------
+    name : str
+        Name of a sample, as :func:`samples` lists it.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such sample.
+    ReadError
+        Its ``sample.json`` is damaged.
+    """
+    folder = samples_folder()
+    if name not in (names := _names(folder)):
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        raise LlmprofError(
+            f"there is no sample {name!r}",
+            expected=f"one of {', '.join(near or names)}",
+            hint="llmprof.samples() lists them all",
+            nearest=near,
+        )
+    head = folder / name / HEAD_FILE
+    try:
+        return msgspec.json.decode(head.read_bytes(), type=Sample)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ReadError(f"{head} is damaged: {error}", hint="restore it from the repository") from error
+
+
+def files(name: str) -> list[Path]:
+    """Trace files of a sample, in the order of the ranks.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such sample.
+    ReadError
+        A file is missing or does not have the size it should.
+    """
+    folder = samples_folder() / name
+    paths = []
+    for file in describe(name).files:
+        path = folder / file.name
+        size = path.stat().st_size if path.is_file() else None
+        if size != file.bytes:
+            raise ReadError(
+                f"{path} " + ("is missing" if size is None else f"has {size:,} bytes"),
+                expected=f"{file.bytes:,} bytes",
+                hint="restore it from the repository",
+            )
+        paths.append(path)
+    return paths
+
+
+def samples() -> pl.DataFrame:
+    """The samples that can be opened with :func:`sample`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``name, title, model, engine, device, ranks, tensor_parallel, pipeline_parallel, execution (eager |
+        cuda_graphs), profiler, files, bytes, captured, licence, description``, one row a sample, sorted by name.
+
+    Raises
+    ------
+    LlmprofError
+        There is no folder of samples.
+    """
+    schema = {
+        "name": pl.String,
+        "title": pl.String,
+        "model": pl.String,
+        "engine": pl.String,
+        "device": pl.String,
+        "ranks": pl.Int32,
+        "tensor_parallel": pl.Int32,
+        "pipeline_parallel": pl.Int32,
+        "execution": pl.String,
+        "profiler": pl.String,
+        "files": pl.Int32,
+        "bytes": pl.Int64,
+        "captured": pl.String,
+        "licence": pl.String,
+        "description": pl.String,
+    }
+    heads = [describe(name) for name in _names(samples_folder())]
+    rows = [
+        msgspec.structs.asdict(head)
+        | {
+            "tensor_parallel": head.parallelism.get("tensor"),
+            "pipeline_parallel": head.parallelism.get("pipeline"),
+            "files": len(head.files),
+            "bytes": sum(file.bytes for file in head.files),
+        }
+        for head in heads
+    ]
+    return pl.DataFrame([{key: row[key] for key in schema} for row in rows], schema=schema)
+
+
+def sample(name: str) -> Trace:
+    """Open a bundled sample.
+
+    Parameters
+    ----------
+    name : str
+        Name of a sample, as :func:`samples` lists it.
+
+    Returns
+    -------
+    Trace
+        All ranks of the sample.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such sample (the message has the nearest names), or it is no trace.
+    ReadError
+        Its files are not as they should be.
+    """
+    if describe(name).profiler == _METRICS_PROFILER:
+        raise LlmprofError(
+            f"the sample {name!r} holds metrics of single kernels, not a trace",
+            hint="open it with llmprof.sample_metrics",
+        )
+    return read(files(name))
+
+
+def sample_metrics(name: str) -> Metrics:
+    """Open a bundled sample of Nsight Compute.
+
+    Parameters
+    ----------
+    name : str
+        Name of a sample whose profiler is Nsight Compute, as :func:`samples` lists it.
+
+    Returns
+    -------
+    Metrics
+        Hardware metrics of its kernel launches.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such sample, or it is a trace.
+    ReadError
+        Its files are not as they should be.
+    """
+    if describe(name).profiler != _METRICS_PROFILER:
+        raise LlmprofError(f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})")
+    return read_metrics(files(name))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob(f"*/{HEAD_FILE}"))

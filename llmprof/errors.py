@@ -1,0 +1,63 @@
+"""Errors of llmprof: one base class, each kind carrying the facts it was raised for.
+
+Every message says what was found, what was expected and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class LlmprofError(Exception):
+    """Base of every error that llmprof raises on purpose.
+
+    Parameters
+    ----------
+    found : str
+        What was found.
+    expected : str, optional
+        What was expected instead.
+    hint : str, optional
+        What the user can do about it.
+    **facts
+        Machine-readable details, kept in ``facts``.
+    """
+
+    def __init__(self, found: str, *, expected: str = "", hint: str = "", **facts: object) -> None:
+        self.found = found
+        self.expected = expected
+        self.hint = hint
+        self.facts = facts
+        parts = [found, f"expected {expected}" if expected else "", hint]
+        message = "; ".join(part.rstrip(".") for part in parts if part)
+        super().__init__(message if message.endswith(("?", "!")) else f"{message}.")
+
+
+class ReadError(LlmprofError):
+    """A file or folder could not be read as a trace."""
+
+
+class UnknownFormatError(ReadError):
+    """No reader recognises the content."""
+
+
+class MixedRunsError(ReadError):
+    """The files given together do not belong to one run, or one rank came twice."""
+
+
+class SchemaError(LlmprofError):
+    """A frame does not conform to the schema."""
+
+
+class NotCapturedError(LlmprofError):
+    """The capture does not hold what was asked for; the hint names the profiler option."""
+
+
+class AnalysisError(LlmprofError):
+    """The data are there but do not allow the analysis that was asked for."""
+
+
+class OutputError(LlmprofError):
+    """A result could not be written."""
+
+
+class TraceWarning(UserWarning):
+    """Something in a trace was lost, repaired or looks wrong; the reading went on."""

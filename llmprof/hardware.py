@@ -1,0 +1,240 @@
+"""Peaks of devices, as their vendors state them: dense arithmetic, memory and links, a source for every number.
+
+``None`` means that the vendor's document does not say it, or that documents disagree. Rates of arithmetic are dense:
+where a data sheet only gives the number with 2:4 sparsity, half of it is written here and the source says so. A clock
+that is lower under load lowers what can be reached in the same measure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+from llmprof.errors import LlmprofError
+
+TYPES: Final = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32")
+"""Types of numbers for which peaks are given; all but fp32 are of the tensor (matrix) units."""
+
+_NOISE: Final = re.compile(r"\b(?:nvidia|amd|huawei|geforce|tesla|instinct|graphics)\b|\(r\)|\(tm\)")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a device can do at most.
+
+    Parameters
+    ----------
+    name : str
+        Short name.
+    pattern : str
+        Regular expression that the names of profilers match, in lower case and without the vendor.
+    flop_per_s : mapping of str to float or None
+        Dense operations per second of each of :data:`TYPES`; a fused multiply-add is two.
+    memory_bytes_per_s, memory_bytes : float or None
+        Bandwidth and size of the device memory (decimal units, as vendors count).
+    link_bytes_per_s : float or None
+        NVLink (or Infinity Fabric) bandwidth, both directions together; 0 where there is none.
+    multiprocessors : int or None
+        SMs, compute units or AI cores.
+    sources : mapping of str to str
+        Document for each number that is known, by ``flop_per_s`` type or field.
+    """
+
+    name: str
+    pattern: str
+    flop_per_s: Mapping[str, float | None]
+    memory_bytes_per_s: float | None
+    memory_bytes: float | None
+    link_bytes_per_s: float | None
+    multiprocessors: int | None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def peak(self, dtype: str) -> float:
+        """Dense operations per second of a type of number.
+
+        Raises
+        ------
+        LlmprofError
+            The type is unknown, or the vendor states no peak for it.
+        """
+        if dtype not in TYPES:
+            raise LlmprofError(f"there is no type {dtype!r}", expected=f"one of {list(TYPES)}")
+        value = self.flop_per_s.get(dtype)
+        if value is None:
+            known = [t for t in TYPES if self.flop_per_s.get(t)]
+            raise LlmprofError(f"no peak of {dtype} is stated for {self.name}", expected=f"one of {known}")
+        return value
+
+
+def _device(
+    name: str,
+    pattern: str,
+    *,
+    tflops: Mapping[str, float],
+    gb_per_s: float | None,
+    gb: float | None,
+    link_gb_per_s: float | None,
+    multiprocessors: int | None,
+    source: str,
+    sources: Mapping[str, str] | None = None,
+) -> Device:
+    """A device in the units of data sheets, with one source for all that ``sources`` does not name."""
+    rate, size, link = (None if n is None else n * 1e9 for n in (gb_per_s, gb, link_gb_per_s))
+    rest = {
+        "memory_bytes_per_s": rate,
+        "memory_bytes": size,
+        "link_bytes_per_s": link,
+        "multiprocessors": multiprocessors,
+    }
+    known = [*tflops, *(quantity for quantity, number in rest.items() if number is not None)]
+    peaks = {dtype: tflops[dtype] * 1e12 if dtype in tflops else None for dtype in TYPES}
+    named = {quantity: (sources or {}).get(quantity, source) for quantity in known}
+    return Device(name, pattern, peaks, rate, size, link, multiprocessors, named)
+
+
+_HALF = "; tensor rates are half of those with sparsity"
+_HOPPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
+_H200 = "NVIDIA H200 Tensor Core GPU datasheet" + _HALF
+_H100 = "NVIDIA H100 Tensor Core GPU datasheet" + _HALF
+_A100 = "NVIDIA A100 Tensor Core GPU datasheet"
+_GA100 = "NVIDIA A100 Tensor Core GPU Architecture whitepaper"
+_ADA = "NVIDIA Ada GPU Architecture whitepaper"
+_VOLTA = "NVIDIA Tesla V100 GPU Architecture whitepaper"
+_HGX = "NVIDIA HGX B200 specifications, an eighth of the system" + _HALF
+_DGX = "NVIDIA DGX B200 datasheet, an eighth of the system"
+_V100 = "NVIDIA V100 Tensor Core GPU datasheet"
+
+_SXM_HOPPER = {"bf16": 989.5, "fp16": 989.5, "fp8": 1979.0, "int8": 1979.0, "tf32": 494.5, "fp32": 67.0}
+_NVL_HOPPER = {"bf16": 835.5, "fp16": 835.5, "fp8": 1670.5, "int8": 1670.5, "tf32": 417.5, "fp32": 60.0}
+_AMPERE = {"bf16": 312.0, "fp16": 312.0, "int8": 624.0, "tf32": 156.0, "fp32": 19.5}
+_CDNA3 = {"bf16": 1307.4, "fp16": 1307.4, "fp8": 2614.9, "int8": 2614.9, "tf32": 653.7, "fp32": 163.4}
+
+# fmt: off
+DEVICES: Final[tuple[Device, ...]] = (
+    _device("H200", r"h200(?: sxm5?)?", tflops=_SXM_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900,
+            multiprocessors=132, source=_H200, sources={"multiprocessors": f"{_HOPPER} (H100 SXM5, the same chip)"}),
+    _device("H200 NVL", r"h200 nvl", tflops=_NVL_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900,
+            multiprocessors=None, source=_H200),
+    _device("H100 SXM", r"h100(?: sxm5?| 80gb hbm3)", tflops=_SXM_HOPPER, gb_per_s=3350, gb=80, link_gb_per_s=900,
+            multiprocessors=132, source=_H100, sources={"multiprocessors": _HOPPER}),
+    _device("H100 PCIe", r"h100 pcie",
+            tflops={"bf16": 756.5, "fp16": 756.5, "fp8": 1513, "int8": 1513, "tf32": 378, "fp32": 51},
+            gb_per_s=2000, gb=80, link_gb_per_s=600, multiprocessors=114, source=_H100,
+            sources={"multiprocessors": _HOPPER}),
+    _device("H100 NVL", r"h100 nvl", tflops=_NVL_HOPPER, gb_per_s=3900, gb=94, link_gb_per_s=600,
+            multiprocessors=None, source=_H100),
+    _device("A100 SXM 40GB", r"a100 sxm4? 40gb", tflops=_AMPERE, gb_per_s=1555, gb=40, link_gb_per_s=600,
+            multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
+    _device("A100 SXM 80GB", r"a100 sxm4? 80gb", tflops=_AMPERE, gb_per_s=2039, gb=80, link_gb_per_s=600,
+            multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
+    _device("A100 PCIe 40GB", r"a100 pcie 40gb", tflops=_AMPERE, gb_per_s=1555, gb=40, link_gb_per_s=600,
+            multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
+    _device("A100 PCIe 80GB", r"a100 (?:pcie 80gb|80gb pcie)", tflops=_AMPERE, gb_per_s=1935, gb=80,
+            link_gb_per_s=600, multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
+    _device("L40S", r"l40s",
+            tflops={"bf16": 362.05, "fp16": 362.05, "fp8": 733, "int8": 733, "tf32": 183, "fp32": 91.6},
+            gb_per_s=864, gb=48, link_gb_per_s=0, multiprocessors=142, source="NVIDIA L40S GPU datasheet",
+            sources={"multiprocessors": "NVIDIA L40S GPU datasheet: 18,176 CUDA cores, 128 to an SM"}),
+    _device("L4", r"l4", tflops={"bf16": 121, "fp16": 121, "fp8": 242.5, "int8": 242.5, "tf32": 60, "fp32": 30.3},
+            gb_per_s=300, gb=24, link_gb_per_s=0, multiprocessors=None,
+            source="NVIDIA L4 Tensor Core GPU datasheet" + _HALF),
+    _device("RTX 4090", r"rtx 4090",
+            tflops={"bf16": 165.2, "fp16": 165.2, "fp8": 330.3, "int8": 660.6, "tf32": 82.6, "fp32": 82.6},
+            gb_per_s=1008, gb=24, link_gb_per_s=0, multiprocessors=128,
+            source=f"{_ADA}, GeForce RTX 4090 (FP16 and FP8 with FP32 accumulation)"),
+    _device("V100 SXM2 16GB", r"v100 sxm2 16gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=16,
+            link_gb_per_s=300, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
+    _device("V100 SXM2 32GB", r"v100 sxm2 32gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=32,
+            link_gb_per_s=300, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
+    _device("V100 PCIe 16GB", r"v100 pcie 16gb", tflops={"fp16": 112, "fp32": 14}, gb_per_s=900, gb=16,
+            link_gb_per_s=0, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
+    _device("V100 PCIe 32GB", r"v100 pcie 32gb", tflops={"fp16": 112, "fp32": 14}, gb_per_s=900, gb=32,
+            link_gb_per_s=0, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
+    _device("T4", r"t4", tflops={"fp16": 65, "int8": 130, "fp32": 8.1}, gb_per_s=320, gb=16, link_gb_per_s=0,
+            multiprocessors=40, source="NVIDIA T4 Tensor Core GPU datasheet",
+            sources={"multiprocessors": "NVIDIA Turing GPU Architecture whitepaper"}),
+    _device("B200", r"b200", tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "int8": 4500, "tf32": 1125},
+            gb_per_s=8000, gb=180, link_gb_per_s=1800, multiprocessors=None, source=_HGX,
+            sources=dict.fromkeys(("memory_bytes_per_s", "memory_bytes", "link_bytes_per_s"), _DGX)),
+    _device("MI300X", r"mi300x(?: oam)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,
+            multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet"),
+    _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
+            multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet"),
+    # Huawei publishes no data sheet of the chip, and what others write differs: 256 to 400 TFLOP/s of FP16
+    _device("Ascend 910B", r"ascend ?910b\d?", tflops={}, gb_per_s=None, gb=None, link_gb_per_s=None,
+            multiprocessors=None, source=""),
+)
+# fmt: on
+"""Devices that are known."""
+
+
+def device(name: str | Device) -> Device:
+    """Peaks of a device.
+
+    Parameters
+    ----------
+    name : str
+        Name as profilers write it (``NVIDIA H200``, ``NVIDIA A100-SXM4-80GB``, ``Tesla T4``) or the short one of
+        :data:`DEVICES`. A device is returned as it is.
+
+    Returns
+    -------
+    Device
+        Its peaks.
+
+    Raises
+    ------
+    LlmprofError
+        The device is unknown, or the name fits several, or it is a part of one (MIG).
+
+    Examples
+    --------
+    >>> device("NVIDIA H200").memory_bytes_per_s
+    4800000000000.0
+    """
+    if isinstance(name, Device):
+        return name
+    plain = _plain(name)
+    for known in DEVICES:
+        if plain == _plain(known.name) or re.fullmatch(known.pattern, plain):
+            return known
+    names = {_plain(known.name): known.name for known in DEVICES}
+    near = [n for p, n in names.items() if plain and (p.startswith(plain) or plain.startswith(p))]
+    near += [names[p] for p in difflib.get_close_matches(plain, list(names), n=4, cutoff=0.5)]
+    raise LlmprofError(
+        f"the peaks of the device {name!r} are not known",
+        expected=f"one of {list(dict.fromkeys(near)) or [known.name for known in DEVICES]}",
+        hint="pass a llmprof.hardware.Device of your own, with the numbers of its data sheet",
+        near=list(dict.fromkeys(near)),
+    )
+
+
+def _plain(name: str) -> str:
+    return " ".join(re.sub(r"[\s_-]+", " ", _NOISE.sub(" ", name.lower())).split())
+
+
+def table() -> pl.DataFrame:
+    """Every number with its source.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``device, quantity, value, unit, source``; value and source are null where no number is stated.
+    """
+    rows: list[tuple[str, str, float | None, str, str | None]] = []
+    for known in DEVICES:
+        numbers: list[tuple[str, float | None, str]] = [(t, known.flop_per_s.get(t), "FLOP/s") for t in TYPES]
+        numbers += [
+            ("memory_bytes_per_s", known.memory_bytes_per_s, "B/s"),
+            ("memory_bytes", known.memory_bytes, "B"),
+            ("link_bytes_per_s", known.link_bytes_per_s, "B/s"),
+            ("multiprocessors", known.multiprocessors, "1"),
+        ]
+        rows += [(known.name, what, value, unit, known.sources.get(what)) for what, value, unit in numbers]
+    schema = {"device": pl.String, "quantity": pl.String, "value": pl.Float64, "unit": pl.String, "source": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")

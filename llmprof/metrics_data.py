@@ -1,0 +1,167 @@
+"""What Nsight Compute measured: one frame of metrics and one of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.errors import LlmprofError
+
+__all__ = ["Metrics"]
+
+_LAUNCH = ("kernel_id", "kernel_name", "grid", "block", "stream", "device")
+_LAUNCH_TYPES: dict[str, pl.DataType] = {
+    "run": pl.Int32(),
+    "id": pl.Int64(),
+    "process": pl.Int64(),
+    "process_name": pl.String(),
+    "context": pl.Int64(),
+    "compute_capability": pl.String(),
+}
+_DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
+_DEVICE = "device__attribute_display_name"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` gives them.
+
+    Parameters
+    ----------
+    metrics : polars.DataFrame
+        Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row a launch and metric, in base units (B, ns, Hz, %,
+        1, and quotients of them; rates are per second).
+    rules : polars.DataFrame
+        Table ``rules``: what the profiler's own rules said.
+    launches : polars.DataFrame, optional
+        ``kernel_id`` and what else is known of each launch: ``run`` (which run of the program it comes from), ``id``
+        (the profiler's own number), ``process, process_name, context, compute_capability``. Made from ``metrics`` if
+        not given.
+    coverage : mapping
+        What the reading kept and lost.
+    """
+
+    metrics: pl.DataFrame
+    rules: pl.DataFrame = field(default_factory=schema.RULES.empty)
+    launches: pl.DataFrame | None = None
+    coverage: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", schema.fit(self.metrics, schema.METRICS))
+        object.__setattr__(self, "rules", schema.fit(self.rules, schema.RULES))
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """The launches in order.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``kernel_id, kernel_name, grid, block, stream, device, grid_x … block_z, device_name, duration_ns, run, id,
+            process, process_name, context, compute_capability``.
+        """
+        first = self.metrics.group_by("kernel_id", maintain_order=True).agg(pl.col(*_LAUNCH[1:]).first())
+        if self.launches is not None:
+            first = self.launches.select(*_LAUNCH)
+        first = first.sort("kernel_id")
+        sides = [
+            pl.col(side).str.extract_all(r"\d+").list.get(i, null_on_oob=True).cast(pl.Int32).alias(f"{side}_{axis}")
+            for side in ("grid", "block")
+            for i, axis in enumerate("xyz")
+        ]
+        facts = [
+            self.values(*_DURATION).rename({"value": "duration_ns"}),
+            self.metrics.filter(pl.col("metric") == _DEVICE)
+            .unique("kernel_id", keep="first")
+            .select("kernel_id", device_name="text"),
+        ]
+        out = first.with_columns(sides)
+        for fact in facts:
+            out = out.join(fact, on="kernel_id", how="left", maintain_order="left")
+        if self.launches is None:
+            missing = [pl.lit(None, dtype=t).alias(c) for c, t in _LAUNCH_TYPES.items()]
+            return out.with_columns(missing)
+        extra = self.launches.select("kernel_id", *_LAUNCH_TYPES)
+        return out.join(extra, on="kernel_id", how="left", maintain_order="left")
+
+    def values(self, *names: str) -> pl.DataFrame:
+        """The number of a metric for each launch that has it: of the first of the names that was measured.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``kernel_id, value``.
+        """
+        order = pl.DataFrame({"metric": names, "_order": range(len(names))}, schema_overrides={"metric": pl.String})
+        return (
+            self.metrics.filter(pl.col("value").is_not_null())
+            .join(order, on="metric")
+            .sort("kernel_id", "_order", maintain_order=True)
+            .unique("kernel_id", keep="first", maintain_order=True)
+            .select("kernel_id", "value")
+        )
+
+    def wide(self, *names: str) -> pl.DataFrame:
+        """One row a launch, one column a metric.
+
+        Parameters
+        ----------
+        *names : str
+            Metrics to keep, in this order; all if none is given.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``kernel_id, kernel_name, grid, block, stream, device``, then the metrics: numbers in base units, text
+            where no launch has a number. A name that several sections of the details page use is written
+            ``section: name``.
+
+        Raises
+        ------
+        LlmprofError
+            A metric was not measured.
+        """
+        frame = self.metrics
+        sections = frame.group_by("metric").agg(n=pl.col("section").n_unique())
+        several = sections.filter(pl.col("n") > 1)["metric"].implode()
+        column = pl.when(pl.col("metric").is_in(several)).then(pl.concat_str("section", "metric", separator=": "))
+        frame = frame.with_columns(column=pl.coalesce(column, "metric"))
+        if names:
+            if missing := [
+                n for n in names if not frame.filter(pl.col("metric").eq(n) | pl.col("column").eq(n)).height
+            ]:
+                raise LlmprofError(
+                    f"the metrics {missing} were not measured",
+                    hint="Metrics.metrics['metric'].unique() lists the others",
+                )
+            frame = frame.filter(pl.col("metric").is_in(names) | pl.col("column").is_in(names))
+        columns = frame["column"].unique(maintain_order=True).to_list()
+        columns = (
+            sorted(columns, key=lambda c: [c == n or c.endswith(f": {n}") for n in names].index(True))
+            if names
+            else columns
+        )
+        numeric = set(frame.filter(pl.col("value").is_not_null())["column"].unique().to_list())
+        launches = self.kernels.select(*_LAUNCH)
+        place = {number: i for i, number in enumerate(launches["kernel_id"])}
+        by_column = frame.group_by("column").agg("kernel_id", "value", "text")
+        cells: dict[str, pl.Series] = {}
+        for name, ids, values, texts in by_column.iter_rows():
+            found = values if name in numeric else texts
+            whole: list[Any] = [None] * len(place)
+            for number, cell in reversed(list(zip(ids, found, strict=True))):  # the first of a repeated one stays
+                whole[place[number]] = cell
+            cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
+        return launches.hstack([cells[name] for name in columns])
+
+    def __repr__(self) -> str:
+        kernels = self.kernels
+        devices = ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list()))) or "unknown device"
+        return (
+            f"<Metrics {kernels.height:,} launches, {self.metrics['metric'].n_unique():,} metrics, "
+            f"{self.rules.height:,} rule results, {devices}>"
+        )

@@ -1,0 +1,330 @@
+"""What the names of kernels and operators mean: ordered patterns, the first match wins.
+
+The tables are data. :func:`register` puts a pattern of one's own in front of them::
+
+    llmprof.names.register("attention", r"my_fused_attention")
+
+Patterns are regular expressions of the Rust ``regex`` crate (Polars), matched anywhere in the name and without
+regard to case.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.errors import LlmprofError
+
+CATEGORIES = (
+    "attention",
+    "linear",
+    "norm",
+    "rope",
+    "kv_cache_write",
+    "activation",
+    "moe_routing",
+    "moe_experts",
+    "embedding",
+    "sampling",
+    "quantize",
+    "collective",
+    "copy",
+    "fill",
+    "other",
+)
+"""Every category, in the order in which charts show them."""
+
+_COLLECTIVE = (
+    r"\bnccl|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_(?:all|one_shot|two_shot)|"
+    r"(?:one|two)_shot_all_reduce|allreduce_fusion|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|alltoall|"
+    r"\bhcom_|\bhccl|deep_ep::|internode::|intranode::(?:dispatch|combine)|"
+    r"lamport(?:_style)?_|quickreduce|mscclpp|rccl|oneccl|symm_mem|SendRecv|"
+    r"nvshmem(?:x|i)?_.*(?:put|get|barrier)|"
+    r"shm_(?:allreduce|all_gather|gather|send_tensor|recv_tensor)|c10d::|gloo:"
+)
+
+_RECURRENCE = (
+    r"selective_scan|selective_state_update|_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd|"
+    r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril"
+)
+"""Kernels of state-space and linear-attention layers, which stand where attention does in other layers."""
+
+_INDUCTOR: list[tuple[str, str]] = [
+    (category, rf"^triton_(?:poi|red|per|for)_fused_{operators}")
+    for category, operators in (
+        ("norm", r"\w*(?:rms_norm|layer_norm|rsqrt)"),
+        ("activation", r"\w*(?:silu|gelu|swiglu|relu)"),
+        ("rope", r"\w*(?:rotary|rope|cos\w*sin)"),
+        ("quantize", r"\w*(?:quant|fp8|float8)"),
+        ("embedding", r"\w*embedding"),
+        ("sampling", r"\w*(?:argmax|multinomial|exponential)"),
+        ("copy", r"(?:_to_copy|clone|cat|constant_pad_nd|moe_forward|_)*_\d"),
+        ("other", ""),
+    )
+]
+"""Kernels that torch.compile wrote: their names list the operators around them too, such as the all_reduce before or
+the moe_forward after, but they themselves only compute element by element or along rows."""
+
+KERNEL_PATTERNS: list[tuple[str, str]] = [
+    *_INDUCTOR,
+    ("collective", _COLLECTIVE),
+    ("copy", r"^memcpy"),
+    ("fill", r"^memset"),
+    (
+        "other",
+        r"prepare_varlen_num_blocks|get_scheduler_metadata|get_mla_metadata|fbgemm_gpu::permute|bounds_check_ind",
+    ),
+    ("attention", r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn"),
+    (
+        "kv_cache_write",
+        r"reshape_and_cache|concat_and_cache|append_paged_kv|paged_kv_cache_append|store_kv_?cache|set_kv_buffer|"
+        r"unified_kv_cache_update|write_to_paged_cache|kv_cache_update|fused_rope_and_cache|cache_kernel",
+    ),
+    (
+        "attention",
+        r"flash_?attn|flash_fprop|_sdpa_|flash_fwd|flash_bwd|fmha|paged_attention|mla_|_attn_fwd|attn_fwd|"
+        r"unified_attention|BatchPrefillWith|BatchDecodeWith|SinglePrefillWith|SingleDecodeWith|scaled_dot_product|"
+        r"PagedAttention|_fwd_grouped_kernel|_fwd_kernel_stage|flash::|cpu_attention|FlashAttention|flex_attention|"
+        r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache",
+    ),
+    ("attention", _RECURRENCE),
+    (
+        "moe_routing",
+        r"topk_?gating|topk_?softmax|moe_align|moe_?permute|moe_?unpermute|expand_?input_?rows|grouped_topk|"
+        r"finalize_?moe_?routing|moe_sum|count_and_sort_expert|moe_?sort|routing(?:Indices|Main|Cluster)|biased_grouped|"
+        r"moe::dev::(?:routing|finalize|permute)|moe_fused_gate|compute_expert_offsets|MoeGating|MoeInit|"
+        r"_combined_routing_|_topk_forward|_bitmatrix_|_finalize_matmul|_reduce_grouped|_expt_data",
+    ),
+    (
+        "moe_experts",
+        r"fused_?moe|moe_forward|grouped_?gemm|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|moe_ck2stages|fmoe_|"
+        r"GroupedMatmul|^bmm_\w+_dynB|bmm_.*(?:moe|swiglu)|_matmul_ogs|m_grouped|deep_gemm::GemmType\)[12]",
+    ),
+    ("norm", r"rms_?norm|layer_?norm|l2_?norm|group_norm|batch_norm|cudnn::bn_|_norm_kernel|fused_add_rms"),
+    ("linear", r"mul_mat_|cudnn.*(?:conv|winograd|wgrad|dgrad|fprop|scudnn)|wgrad_alg|implicit_convolve"),
+    (
+        "activation",
+        r"act_and_mul|silu|swiglu|gelu|swish|relu|geglu|gated_act|xielu|activation_kernel|doActivation|"
+        r"moe::dev::activation",
+    ),
+    ("quantize", r"quantiz|quant_kernel|per_token_group|scaled_fp8|_quant_|dequant|fp8_cast"),
+    ("rope", r"rotary|rope_|_rope|\brope|RotaryPos|apply_rot"),
+    (
+        "sampling",
+        r"argmax|top_?[kp]_|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|rejection|"
+        r"radixSortKV|DeviceSegmentedRadixSort|distribution_|exponential_|min_p_|_topk_",
+    ),
+    ("embedding", r"embedding|vectorized_gather|indexSelect|index_select|VocabParallel|GatherV"),
+    (
+        "linear",
+        r"nvjet|(?:^|[^b])gemm|gemv|cublas|triton_tem_|cutlass_\d+|splitK|split_k|xmma|matmul|Cijk_|_mm_|"
+        r"wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum|conv\w*)$|"
+        r"weight_packed_linear|onednn_mm|linear_kernel|Conv2DForward|cask_cudnn",
+    ),
+    ("fill", r"FillFunctor|\bfill_kernel|zero_kernel|aten::(?:zero_|fill_|zeros|full)$"),
+    (
+        "copy",
+        r"copy_kernel|CatArrayBatchedCopy|_copy_|index_copy|aten::(?:copy_|cat|contiguous|clone|to|_to_copy)$",
+    ),
+]
+"""Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
+
+Convolutions count as linear; a fused kernel counts as what it is mainly for (norm or activation, not the quantization
+at its end)."""
+
+ATTENTION_HELPERS = (
+    r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
+    r"reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
+)
+"""Kernels beside the main one of an attention, which are not counted as one."""
+
+BACKWARD = r"bwd|backward"
+"""Kernels of attention that belong to training."""
+
+EMBEDDING = r"embedding|indexSelect|VocabParallel"
+"""Kernels that look up the embeddings of tokens, other than general gathers."""
+
+SPLIT_K = r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
+"""Kernels of the category linear that add up the parts of a GEMM which was split along its inner dimension."""
+
+GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets"
+"""Kernels of the category linear that finish or prepare another GEMM."""
+
+_KINDS: list[tuple[str, str]] = [
+    ("all_reduce", r"all_?reduce|cross_device_reduce|(?:one|two)_shot|quickreduce|multimem_all_reduce|lamport"),
+    ("reduce_scatter", r"reduce_?scatter"),
+    ("all_gather", r"all_?gather|shm_gather"),
+    ("all_to_all", r"all_?to_?all|dispatch|combine"),
+    ("broadcast", r"broadcast"),
+    ("send_recv", r"send|recv|batch_?isend"),
+    ("reduce", r"reduce"),
+]
+
+_ALGORITHMS: list[tuple[str, str]] = [
+    ("custom_1stage", r"cross_device_reduce_1stage"),
+    ("custom_2stage", r"cross_device_reduce_2stage"),
+    ("flashinfer_fused", r"allreduce_fusion|lamport"),
+    ("multimem_one_shot", r"multimem_one_shot|multimem_all_reduce"),
+    ("multimem_two_shot", r"multimem_two_shot"),
+    ("one_shot", r"one_shot"),
+    ("two_shot", r"two_shot"),
+    ("quickreduce", r"quickreduce"),
+    ("deepep", r"deep_ep|internode|intranode"),
+    ("shared_memory", r"shm_"),
+]
+
+_NCCL_ALGORITHM = r"(?i)nccl\w*_(RING|TREE|COLLNET\w*|NVLS\w*|PAT)_(LL128|LL|SIMPLE)"
+
+_ELEMENT_BYTES = {
+    "float": 4,
+    "float32": 4,
+    "fp32": 4,
+    "double": 8,
+    "float64": 8,
+    "fp64": 8,
+    "half": 2,
+    "float16": 2,
+    "fp16": 2,
+    "bfloat16": 2,
+    "bfp16": 2,
+    "bf16": 2,
+    "long": 8,
+    "long int": 8,
+    "int64": 8,
+    "uint64": 8,
+    "int": 4,
+    "int32": 4,
+    "uint32": 4,
+    "short": 2,
+    "int16": 2,
+    "uint16": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
+    "int8": 1,
+    "byte": 1,
+    "uint8": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+"""Bytes of an element, by the names that torch writes into NCCL metadata and HCCL into its calls."""
+
+
+def register(category: str, pattern: str) -> None:
+    """Put a pattern in front of the table, for this session.
+
+    Parameters
+    ----------
+    category : str
+        One of :data:`CATEGORIES`.
+    pattern : str
+        Regular expression, matched anywhere in the kernel's name and without regard to case.
+
+    Raises
+    ------
+    LlmprofError
+        The category is unknown, the pattern is not a regular expression, or it matches every name.
+    """
+    if category not in CATEGORIES:
+        raise LlmprofError(f"there is no category {category!r}", expected=f"one of {list(CATEGORIES)}")
+    try:
+        matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
+    except pl.exceptions.ComputeError as error:
+        raise LlmprofError(
+            f"{pattern!r} is not a regular expression of the Rust regex crate: {error}",
+            hint="look-around and backreferences are not supported",
+        ) from error
+    if matches_nothing:
+        raise LlmprofError(f"{pattern!r} matches every name", expected="a pattern that needs some text")
+    KERNEL_PATTERNS.insert(0, (category, pattern))
+
+
+def version() -> int:
+    """Fingerprint of the table of patterns; results that depend on it are keyed with it."""
+    return hash(tuple(KERNEL_PATTERNS))
+
+
+def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
+    """First pattern that a name matches.
+
+    Parameters
+    ----------
+    name : polars.Expr
+        Names.
+    patterns : list of (str, str)
+        Ordered ``(value, pattern)``.
+    default : str or None
+        Value where none matches.
+
+    Returns
+    -------
+    polars.Expr
+        The value of the first match.
+    """
+    tests = [pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value)) for value, pattern in patterns]
+    return pl.coalesce(*tests, pl.lit(default, dtype=pl.String))
+
+
+def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
+    """Like :func:`match`, each distinct name looked at once.
+
+    Parameters
+    ----------
+    names : polars.Series
+        Names, with repetitions.
+    patterns : list of (str, str)
+        Ordered ``(value, pattern)``.
+    default : str or None
+        Value where none matches.
+
+    Returns
+    -------
+    polars.Series
+        One value a name, in the same order.
+    """
+    unique = pl.DataFrame({"name": names.unique()}).with_columns(value=match(pl.col("name"), patterns, default))
+    return pl.DataFrame({"name": names}).join(unique, on="name", how="left", maintain_order="left")["value"]
+
+
+def categories(names: pl.Series) -> pl.Series:
+    """Category of each kernel or operator name.
+
+    Parameters
+    ----------
+    names : polars.Series
+        Names of kernels or operators.
+
+    Returns
+    -------
+    polars.Series
+        One of :data:`CATEGORIES` each.
+    """
+    return by_unique_name(names, KERNEL_PATTERNS, "other").alias("category")
+
+
+def collective_kinds(names: pl.Series) -> pl.Series:
+    """Kind of collective of each name: all_reduce, all_gather … or other."""
+    return by_unique_name(names, _KINDS, "other").alias("kind")
+
+
+def collective_algorithms(names: pl.Series) -> pl.Series:
+    """Algorithm of each collective as far as its name tells (``custom_1stage``, ``ring_ll`` …), else null."""
+    frame = pl.DataFrame({"named": by_unique_name(names, _ALGORITHMS, None), "name": names})
+    nccl = pl.concat_str(
+        pl.col("name").str.extract(_NCCL_ALGORITHM, 1), pl.col("name").str.extract(_NCCL_ALGORITHM, 2), separator="_"
+    ).str.to_lowercase()
+    return frame.select(algorithm=pl.coalesce("named", nccl))["algorithm"]
+
+
+def collective_world(name: pl.Expr) -> pl.Expr:
+    """Ranks of a collective as far as its name tells: the template argument of vLLM's custom all-reduce."""
+    return name.str.extract(r"cross_device_reduce_\dstage<[^<>]*,\s*(?:\(int\))?(\d+)>", 1).cast(pl.Int32)
+
+
+def element_bytes(dtype: pl.Expr) -> pl.Expr:
+    """Bytes of an element of a type; null for an unknown name."""
+    return (
+        dtype.str.to_lowercase()
+        .str.replace(r"^c10::", "")
+        .replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    )

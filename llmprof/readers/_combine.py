@@ -1,0 +1,123 @@
+"""Files of one run become one trace: ranks named, checked to belong together, and put on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.readers._part import Part
+from llmprof.readers._ranks import FRONT_END, assign, check_one_run, said_world
+
+_EPOCH_NS = 946_684_800_000_000_000
+"""2000-01-01: an absolute time below it counts from the host's boot, not from the epoch."""
+
+
+class Combined(NamedTuple):
+    """What a :class:`~llmprof.trace.Trace` is made of."""
+
+    tables: dict[str, pl.DataFrame]
+    meta: dict[str, Any]
+    coverage: dict[str, Any]
+
+
+def combine(parts: Sequence[Part], fmt: str) -> Combined:
+    """One trace of the parts of a run.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        One a file or process, with absolute times; their frames are taken out of them.
+    fmt : str
+        Name of the format, for the trace's metadata.
+
+    Returns
+    -------
+    Combined
+        Tables, metadata and coverage; ``coverage["warnings"]`` says what is missing or was lost, in words.
+
+    Raises
+    ------
+    MixedRunsError
+        A rank came twice, or the files belong to different runs.
+    """
+    ranks, warnings = assign(parts)
+    check_one_run(parts, ranks)
+    world = said_world(parts) or max(ranks, default=FRONT_END) + 1
+    missing = sorted(set(range(world)) - set(ranks))
+    if missing:
+        shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        warnings.append(f"{len(missing)} of {world} ranks are missing ({shown}): waits for them cannot be seen")
+    for part in parts:
+        warnings += [loss for loss in part.losses() if loss not in warnings]
+    tables, origin = _merge(parts, ranks)
+    warnings += _no_device(parts, tables)
+    meta = {
+        "format": fmt,
+        "start_epoch_ns": origin if origin > _EPOCH_NS else None,
+        "clock": "epoch" if origin > _EPOCH_NS else "since boot or unknown",
+        "device": ", ".join(sorted({name for part in parts for name in part.head.get("devices", [])})) or None,
+        "world_size": world,
+        "missing_ranks": missing,
+        "versions": {k: v for part in parts for k, v in part.head.get("versions", {}).items()},
+        "options": {k: v for part in parts for k, v in part.head.get("options", {}).items()},
+        "ranks": [
+            {
+                "rank": rank,
+                "file": part.path.name,
+                "backend": part.head.get("backend"),
+                "groups": part.head.get("groups", {}),
+                "devices": sorted(set(part.head.get("devices", []))),
+            }
+            for part, rank in zip(parts, ranks, strict=True)
+        ],
+    }
+    coverage: dict[str, Any] = {
+        "files": [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)],
+        "warnings": warnings,
+    }
+    for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
+        coverage[key] = sum(part.coverage.get(key, 0) for part in parts)
+    return Combined(tables, meta, coverage)
+
+
+def _merge(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[dict[str, pl.DataFrame], int]:
+    """Tables over all ranks with times from the earliest event, and that event's absolute time (ns)."""
+    origin = min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
+    tables = {}
+    for name in schema.TABLES:
+        frames = [
+            frame.with_columns(
+                pl.col("time_ns" if "time_ns" in frame.columns else "start_ns") - origin, rank=pl.lit(rank)
+            )
+            for part, rank in zip(parts, ranks, strict=True)
+            if (frame := part.tables.pop(name, None)) is not None
+        ]
+        if frames:
+            tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
+    # what the profiler was recording although there are no rows
+    if "kernels" in tables or "copies" in tables:
+        for name in ("kernels", "copies", "collectives"):
+            tables.setdefault(name, schema.empty(name))
+    if "ops" in tables or "runtime" in tables:
+        tables.setdefault("markers", schema.empty("markers"))
+    return tables, origin
+
+
+def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:
+    """A warning where a device was there and nothing of it was recorded."""
+    if "kernels" in tables:
+        return []
+    if "runtime" in tables and tables["runtime"]["name"].str.contains("(?i)launch").any():
+        return [
+            "there are kernel launches but no kernels: the device side was not recorded "
+            "(CUPTI was taken by another profiler, or the recording ended before the device had finished)"
+        ]
+    if any(part.head.get("device_count") or part.head.get("backend") == "nccl" for part in parts):
+        return [
+            "the run had a device but the recording holds no device events: "
+            "ProfilerActivity.CUDA was not among the profiler's activities"
+        ]
+    return []

@@ -1,0 +1,171 @@
+"""Writing a report: page, charts as PNG, frames as CSV, and a summary for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof import __version__
+from llmprof.report import _vega
+from llmprof.report._contents import Progress, contents
+from llmprof.report._files import PAGE, SUMMARY, replacing
+from llmprof.report._page import page
+from llmprof.report._parts import Contents, Figure
+from llmprof.trace import Trace
+
+MOST_ROWS = 500_000
+"""Rows of a frame that a CSV gets; the summary says where there were more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Files of a report.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Where they are.
+    index : pathlib.Path
+        The page; it needs none of the others.
+    summary : pathlib.Path
+        Findings, coverage and metadata as JSON.
+    pngs, csvs : tuple of pathlib.Path
+        One a chart, one a frame.
+    findings : polars.DataFrame
+        What the report found, most important first.
+    """
+
+    folder: Path
+    index: Path
+    summary: Path
+    pngs: tuple[Path, ...]
+    csvs: tuple[Path, ...]
+    findings: pl.DataFrame
+
+
+def html(trace: Trace, *, title: str | None = None, progress: Progress | None = None) -> str:
+    """The report of a trace as one HTML document.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    title : str, optional
+        Heading instead of the one that names ranks and device.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Returns
+    -------
+    str
+        A document that loads nothing from anywhere, Vega included (1 to 4 MB). What the capture does not hold is
+        said in its place.
+    """
+    return page(contents(trace, title=title, progress=progress))
+
+
+def write(
+    trace: Trace, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
+) -> Report:
+    """Write the report of a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    folder : path
+        Where to; made if missing. Files of an earlier report are replaced, others stay.
+    title : str, optional
+        Heading instead of the one that names ranks and device.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Returns
+    -------
+    Report
+        ``index.html``, a PNG for each chart, a CSV for each frame (at most 500,000 rows) and ``summary.json``.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written; what was in it stays.
+    """
+    target = Path(folder)
+    with replacing(target) as work:
+        with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws while Polars and Altair work
+            jobs: list[tuple[str, Future[bytes]]] = []
+
+            def paint(figure: Figure) -> None:
+                if figure.spec:
+                    jobs.append((f"{figure.name}.png", painter.submit(_vega.png, figure.spec)))
+
+            said = contents(trace, title=title, progress=progress, drawn=paint)
+            csvs = _write_frames(said, work)
+            pngs = _write_charts(jobs, work, progress)
+        (work / PAGE).write_text(page(said), encoding="utf-8")
+        head = summary(trace, said) | {"files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    return Report(
+        folder=target,
+        index=target / PAGE,
+        summary=target / SUMMARY,
+        pngs=tuple(target / name for name in pngs),
+        csvs=tuple(target / name for name in csvs),
+        findings=said.findings,
+    )
+
+
+def summary(trace: Trace, said: Contents) -> dict[str, Any]:
+    """What a program wants of a report: findings, coverage, metadata, and what is absent.
+
+    Returns
+    -------
+    dict
+        Times in ns, shares of one; what JSON cannot hold is null.
+    """
+    kept = {
+        name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in said.frames.items()
+    }
+    return {
+        "llmprof": __version__,
+        "title": said.title,
+        "meta": trace.meta,
+        "ranks": trace.ranks,
+        "span_ns": trace.span_ns[1] - trace.span_ns[0],
+        "tables": {name: frame.height for name, frame in trace.tables.items()},
+        "reading": trace.coverage,
+        "coverage": rows_of(said.frames.get("coverage", pl.DataFrame())),
+        "findings": rows_of(said.findings),
+        "absent": [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in said.absent],
+        "notes": {figure.name: figure.note for figure in said.figures if figure.note},
+        "frames": kept,
+    }
+
+
+def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON can hold them: what is not finite is null."""
+    return [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in frame.iter_rows(named=True)
+    ]
+
+
+def _write_charts(jobs: list[tuple[str, Future[bytes]]], work: Path, progress: Progress | None) -> list[str]:
+    for done, (name, job) in enumerate(jobs):
+        if progress:
+            progress(f"painting: {name}", done, len(jobs))
+        (work / name).write_bytes(job.result())
+    return [name for name, _ in jobs]
+
+
+def _write_frames(said: Contents, work: Path) -> list[str]:
+    for name, frame in said.frames.items():
+        frame.head(MOST_ROWS).write_csv(work / f"{name}.csv")
+    return [f"{name}.csv" for name in said.frames]

@@ -1,0 +1,241 @@
+"""Running the tutorials of ``notebooks/`` on one's own traces, with papermill."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmprof.errors import LlmprofError, OutputError, ReadError
+
+ENVIRONMENT_VARIABLE = "LLMPROF_NOTEBOOKS"
+KERNEL = "python3"
+_ENGINE = "llmprof"
+_LONGEST_SOCKET_FOLDER = 50
+"""A socket's path has at most 103 characters on macOS; the name of a kernel takes some 50 of them."""
+
+Progress = Callable[[str, int, int], None]
+
+
+def notebooks_folder() -> Path:
+    """Folder of the notebooks.
+
+    Raises
+    ------
+    LlmprofError
+        There is none: llmprof runs from an installed package, or the variable names no folder.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    folder = Path(named) if named else Path(__file__).resolve().parents[1] / "notebooks"
+    if not folder.is_dir():
+        raise LlmprofError(
+            f"there are no notebooks at {folder}",
+            expected="the folder notebooks of the llmprof repository",
+            hint=f"clone the repository, or set {ENVIRONMENT_VARIABLE} to that folder",
+        )
+    return folder
+
+
+def find(name: str) -> Path:
+    """Notebook of a name (with or without ``.ipynb``), or at a path.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such notebook; the message names those that there are.
+    """
+    path = Path(name)
+    if path.suffix == ".ipynb" and path.is_file():
+        return path
+    if path.name == name:
+        folder = notebooks_folder()
+        known = sorted(p.stem for p in folder.glob("*.ipynb"))
+        if (stem := name.removesuffix(".ipynb")) in known:
+            return folder / f"{stem}.ipynb"
+        near = difflib.get_close_matches(stem, known, n=3, cutoff=0.4)
+        raise LlmprofError(f"there is no notebook {name!r}", expected=f"one of {', '.join(near or known) or 'none'}")
+    raise ReadError(f"there is no notebook at {path}", hint="give the name of a notebook or the path of one")
+
+
+def check_installed() -> None:
+    """Check that what runs notebooks is installed.
+
+    Raises
+    ------
+    LlmprofError
+        It is not; the message says how to install it.
+    """
+    missing = [name for name in ("papermill", "ipykernel", "nbformat") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LlmprofError(
+            f"notebooks cannot run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            hint="pip install 'llmprof[notebook]'",
+            missing=missing,
+        )
+
+
+def run_notebook(
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Execute a notebook and keep the executed one.
+
+    It runs in the current folder, so that relative paths among the parameters mean what they say.
+
+    Parameters
+    ----------
+    name : str
+        Name of a notebook of the repository, or a path.
+    folder : path
+        Where the executed notebook goes; made if missing.
+    parameters : mapping, optional
+        Values for the notebook's cell tagged ``parameters``.
+    progress : callable, optional
+        Called with the notebook's name, the cells that have run, and how many there are.
+
+    Returns
+    -------
+    pathlib.Path
+        The executed notebook.
+
+    Raises
+    ------
+    LlmprofError
+        Papermill is not installed, the notebook is not known or has no such parameter, or a cell failed; the notebook
+        as far as it ran is kept.
+    OutputError
+        The folder cannot be written, or the executed notebook would replace its source.
+    """
+    check_installed()
+    source = find(name)
+    given = dict(parameters or {})
+    _check_parameters(source, given)
+    target = Path(folder) / source.name
+    if target.exists() and target.resolve() == source.resolve():
+        raise OutputError(f"{target} would be replaced by its own execution", hint="choose another folder")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written"
+        ) from error
+    return _execute(source, target, given, progress)
+
+
+def parameters_of(notebook: Path) -> list[str]:
+    """Names that the cell tagged ``parameters`` of a notebook assigns.
+
+    Raises
+    ------
+    ReadError
+        The file is not a notebook.
+    """
+    try:
+        cells = json.loads(notebook.read_bytes())["cells"]
+        tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+        lines = ["".join(cell["source"]) for cell in tagged]
+        statements = [statement for text in lines for statement in ast.parse(text).body]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        raise ReadError(f"{notebook} is not a notebook: {error}", expected="a Jupyter notebook (.ipynb)") from error
+    targets = [target for s in statements if isinstance(s, ast.Assign) for target in s.targets]
+    targets += [s.target for s in statements if isinstance(s, ast.AnnAssign)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _check_parameters(source: Path, given: Mapping[str, Any]) -> None:
+    known = parameters_of(source)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+            raise LlmprofError(
+                f"{source.stem} has no parameter {name!r}", expected=f"one of {', '.join(near or known) or 'none'}"
+            )
+
+
+def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:
+    import nbformat
+    import papermill  # type: ignore[import-untyped]
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError  # type: ignore[import-untyped]
+
+    _register_engine()
+    for log in ("papermill", "traitlets"):
+        logging.getLogger(log).setLevel(logging.ERROR)
+    try:
+        executed = papermill.execute_notebook(
+            str(source),
+            str(target),
+            parameters=given,
+            engine_name=_ENGINE,
+            kernel_name=KERNEL,
+            language="python",
+            progress_bar=False,
+            request_save_on_cell_execute=False,
+            told=progress,
+            **_transport(),
+        )
+    except PapermillExecutionError as error:
+        _without_paths(nbformat.read(target, as_version=4), target)  # type: ignore[no-untyped-call]
+        raise LlmprofError(
+            f"{source.stem} stopped at cell [{error.exec_count}] with {error.ename}: {error.evalue}",
+            hint=f"{target} shows how far it came",
+            path=target,
+        ) from error
+    except DeadKernelError as error:
+        raise LlmprofError(f"the kernel that ran {source.stem} died", hint="was it out of memory?") from error
+    _without_paths(executed, target)
+    return target
+
+
+def _transport() -> dict[str, Any]:
+    """The kernel talks over sockets of this user's own files, where the system has such and their path fits."""
+    from jupyter_core.paths import jupyter_runtime_dir
+    from traitlets.config import Config
+
+    if os.name != "posix" or len(jupyter_runtime_dir()) > _LONGEST_SOCKET_FOLDER:
+        return {}
+    return {"config": Config({"KernelManager": {"transport": "ipc"}})}
+
+
+def _without_paths(notebook: Any, target: Path) -> None:
+    """Write a notebook whose metadata name files, not the folders of this machine."""
+    import nbformat
+
+    about = notebook.metadata.get("papermill", {})
+    for key in ("input_path", "output_path"):
+        if about.get(key):
+            about[key] = Path(about[key]).name
+    nbformat.write(notebook, target)  # type: ignore[no-untyped-call]
+
+
+def _register_engine() -> None:
+    """Papermill's own engine, telling of each cell that has run."""
+    from papermill.engines import NBClientEngine, papermill_engines  # type: ignore[import-untyped]
+
+    class Engine(NBClientEngine):  # type: ignore[misc]
+        @classmethod
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, told: Any = None, **options: Any) -> Any:
+            cells = len(nb_man.nb.cells)
+            complete, name = nb_man.cell_complete, Path(options.get("input_path") or "notebook").stem
+
+            def completed(cell: Any, cell_index: int | None = None, **more: Any) -> None:
+                complete(cell, cell_index, **more)
+                if told is not None and cell_index is not None:
+                    told(name, cell_index + 1, cells)
+
+            nb_man.cell_complete = completed
+            if told is not None:
+                told(name, 0, cells)
+            return super().execute_managed_notebook(nb_man, kernel_name, **options)
+
+    papermill_engines.register(_ENGINE, Engine)

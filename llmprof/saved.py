@@ -1,0 +1,120 @@
+"""A trace on disk: one Parquet file a table and a head with the metadata, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.errors import OutputError, ReadError, SchemaError
+
+META_FILE = "llmprof.json"
+"""File of a saved trace that holds its metadata, and by which a folder is known to be one."""
+
+_AGAIN = "read the profiler's own file again"
+
+
+def write(
+    tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any], folder: Path
+) -> None:
+    """Write tables and metadata; a folder that holds a saved trace and nothing else is replaced.
+
+    Parameters
+    ----------
+    tables : mapping of str to polars.DataFrame
+        Conformed frames by table name.
+    meta, coverage : mapping
+        What JSON can hold.
+    folder : pathlib.Path
+        Where to write; its parent is made if missing.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written, or holds something else than a saved trace.
+    """
+    place = folder.resolve()
+    try:
+        _check_replaceable(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder.parent}: {error.strerror or error}") from error
+    try:
+        for name, frame in tables.items():
+            frame.write_parquet(work / f"{name}.parquet", compression="zstd")
+        rows = {name: frame.height for name, frame in tables.items()}
+        head = {"schema": schema.VERSION, "tables": rows, "meta": meta, "coverage": coverage}
+        (work / META_FILE).write_text(json.dumps(head, indent=1), encoding="utf-8")
+        work.chmod(0o755)
+        _put(work, place)
+    except OSError as error:
+        raise OutputError(f"cannot write the trace to {folder}: {error.strerror or error}") from error
+    except TypeError as error:
+        raise OutputError(f"meta or coverage of the trace cannot be saved: {error}", expected="JSON types") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
+    """Tables, metadata and coverage that :func:`write` wrote.
+
+    Raises
+    ------
+    ReadError
+        The folder holds no saved trace, one of another schema version, or one that is damaged.
+    """
+    try:
+        head = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReadError(f"{folder} holds no saved trace ({error})", expected=f"a folder with {META_FILE}") from error
+    found = head.get("schema") if isinstance(head, dict) else None
+    if found != schema.VERSION:
+        raise ReadError(f"{folder} was saved with schema {found}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
+    try:
+        rows, meta, coverage = head["tables"], head["meta"], head["coverage"]
+        tables = {name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name) for name in rows}
+    except (pl.exceptions.PolarsError, OSError, KeyError, SchemaError) as error:
+        raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
+    if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
+        raise ReadError(f"{folder} is damaged: it has {counted} rows", expected=f"{rows}", hint=_AGAIN)
+    return tables, meta, coverage
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise unless the path is free, an empty folder, or holds a saved trace and nothing else."""
+    if not folder.exists():
+        return
+    hint = "choose another folder or remove this one"
+    if not folder.is_dir():
+        raise OutputError(f"{folder} exists and is not a folder", hint=hint)
+    names = {path.name for path in folder.iterdir()}
+    if names and META_FILE not in names:
+        raise OutputError(f"{folder} exists and is not a saved trace", hint=hint)
+    if foreign := sorted(names - {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}):
+        raise OutputError(f"{folder} holds a saved trace and other files: {', '.join(foreign[:5])}", hint=hint)
+
+
+def _put(work: Path, place: Path) -> None:
+    """Move a folder to its place; what stood there goes only after that, and comes back if the move fails."""
+    try:
+        work.replace(place)
+    except OSError:
+        if not place.exists():
+            raise
+    else:
+        return
+    old = work.with_name(f"{work.name}-old")
+    place.replace(old)
+    try:
+        work.replace(place)
+    except OSError:
+        old.replace(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

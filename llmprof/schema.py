@@ -1,0 +1,407 @@
+"""The tables of a trace, as data.
+
+Every reader ends in :func:`conform`, so an analysis can rely on the columns, their order, types and
+units. Times are ``int64`` nanoseconds from the start of the trace (the earliest event of any rank). Columns that
+only one vendor knows come last and carry a prefix (``nsys_``, ``ascend_``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from llmprof.errors import SchemaError
+
+VERSION = 1
+"""Version of the schema: part of saved traces and of the cache key."""
+
+VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its type, unit, whether it may be null, and one line of meaning."""
+
+    name: str
+    dtype: pl.DataType
+    meaning: str
+    unit: str = ""
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: its columns in order, what a row is, and what records it."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+    recorded_by: str
+
+    @property
+    def schema(self) -> dict[str, pl.DataType]:
+        """Column names and Polars types, in order."""
+        return {c.name: c.dtype for c in self.columns}
+
+    def empty(self) -> pl.DataFrame:
+        """Frame of this table with no row."""
+        return pl.DataFrame(schema=self.schema)
+
+
+_I32, _I64, _F64, _STR, _BOOL = pl.Int32(), pl.Int64(), pl.Float64(), pl.String(), pl.Boolean()
+
+_RANK = Column("rank", _I32, "rank in the run; -1 is a front end without a device", nullable=False)
+_DEVICE = Column("device", _I32, "device index as the process saw it")
+_STREAM = Column("stream", _I64, "stream (queue) on the device")
+_PROCESS = Column("process", _I64, "operating-system process")
+_THREAD = Column("thread", _I64, "operating-system thread")
+_START = Column("start_ns", _I64, "start, from the start of the trace", "ns", nullable=False)
+_DUR = Column("dur_ns", _I64, "duration", "ns", nullable=False)
+_NAME = Column("name", _STR, "name as the profiler wrote it", nullable=False)
+_CORRELATION = Column("correlation", _I64, "joins device work to the host call that launched it; unique in a rank")
+_OP_ID = Column("op_id", _I64, "joins to the operator that was running on the host")
+
+KERNELS = Table(
+    "kernels",
+    "one kernel run on a device",
+    (
+        _RANK,
+        _DEVICE,
+        _STREAM,
+        _START,
+        _DUR,
+        _NAME,
+        _CORRELATION,
+        _OP_ID,
+        Column("graph_node", _I64, "node of the CUDA graph that launched it, where recorded"),
+        Column("grid_x", _I32, "blocks in x", "blocks"),
+        Column("grid_y", _I32, "blocks in y", "blocks"),
+        Column("grid_z", _I32, "blocks in z", "blocks"),
+        Column("block_x", _I32, "threads of a block in x", "threads"),
+        Column("block_y", _I32, "threads of a block in y", "threads"),
+        Column("block_z", _I32, "threads of a block in z", "threads"),
+        Column("registers", _I32, "registers a thread"),
+        Column("shared_bytes", _I64, "shared memory a block, static and dynamic", "B"),
+        Column("est_occupancy_pct", _F64, "occupancy as the profiler estimated it, not measured", "%"),
+    ),
+    "device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda, with --cuda-graph-trace=node)",
+)
+
+COPIES = Table(
+    "copies",
+    "one memory copy or memory set on a device",
+    (
+        _RANK,
+        _DEVICE,
+        _STREAM,
+        _START,
+        _DUR,
+        _NAME,
+        _CORRELATION,
+        _OP_ID,
+        Column("kind", _STR, "HtoD, DtoH, DtoD, PtoP, HtoH, memset or unknown", nullable=False),
+        Column("bytes", _I64, "bytes moved or set", "B"),
+        Column("src_kind", _STR, "pageable, pinned, device, managed or array"),
+        Column("dst_kind", _STR, "pageable, pinned, device, managed or array"),
+        Column("graph_node", _I64, "node of the CUDA graph that launched it, where recorded"),
+    ),
+    "device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
+)
+
+RUNTIME = Table(
+    "runtime",
+    "one call of the device runtime or driver API on the host",
+    (
+        _RANK,
+        _PROCESS,
+        _THREAD,
+        _START,
+        _DUR,
+        _NAME,
+        Column("api", _STR, "runtime, driver or os", nullable=False),
+        _CORRELATION,
+        _OP_ID,
+    ),
+    "host activity (torch: ProfilerActivity.CUDA with CPU; nsys: -t cuda)",
+)
+
+OPS = Table(
+    "ops",
+    "one operator (or Python function) call on the host",
+    (
+        _RANK,
+        _PROCESS,
+        _THREAD,
+        _START,
+        _DUR,
+        _NAME,
+        Column("kind", _STR, "op or python", nullable=False),
+        _OP_ID,
+        Column("shapes", _STR, "shapes of the inputs as JSON, where recorded"),
+        Column("dtypes", _STR, "types of the inputs as JSON, where recorded"),
+    ),
+    "host operators (torch: ProfilerActivity.CPU; shapes need record_shapes=True)",
+)
+
+MARKERS = Table(
+    "markers",
+    "one named range or mark that the program set: step labels, NVTX ranges, user annotations",
+    (
+        _RANK,
+        _PROCESS,
+        _THREAD,
+        _DEVICE,
+        _STREAM,
+        _START,
+        _DUR,
+        _NAME,
+        Column("domain", _STR, "domain or category of the marker", nullable=False),
+        Column("on_device", _BOOL, "true for the profiler's projection onto the device", nullable=False),
+        _OP_ID,
+    ),
+    "annotations (torch: record_function and vLLM's step labels; nsys: -t nvtx)",
+)
+
+COLLECTIVES = Table(
+    "collectives",
+    "one collective or point-to-point communication on one rank",
+    (
+        _RANK,
+        _DEVICE,
+        _STREAM,
+        _START,
+        _DUR,
+        _NAME,
+        Column("kind", _STR, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, other"),
+        Column("algorithm", _STR, "custom_1stage, ring_ll, nvls … as far as the name tells"),
+        Column("group", _STR, "name of the process group"),
+        Column("group_ranks", _STR, "ranks of the group as JSON, where recorded"),
+        Column("world", _I32, "ranks in the group"),
+        Column("dtype", _STR, "element type"),
+        Column("in_elements", _I64, "elements sent in by this rank"),
+        Column("out_elements", _I64, "elements that this rank gets"),
+        Column("bytes", _I64, "message size: the larger of input and output of this rank", "B"),
+        Column("bytes_source", _STR, "metadata, shapes or null"),
+        Column("peer", _I32, "the other rank of a point-to-point call"),
+        _CORRELATION,
+        _OP_ID,
+        Column("on_device", _BOOL, "false where the call ran on the host (CPU backends)", nullable=False),
+    ),
+    "device activity, or host operators on CPU; sizes need NCCL metadata (torch >= 2.3) or record_shapes=True",
+)
+
+MEMORY = Table(
+    "memory",
+    "one allocation or release, or one sample of an allocator",
+    (
+        _RANK,
+        _DEVICE,
+        _THREAD,
+        Column("time_ns", _I64, "when, from the start of the trace", "ns", nullable=False),
+        Column("bytes", _I64, "bytes allocated (positive) or released (negative)", "B"),
+        Column("allocated_bytes", _I64, "allocated after it", "B"),
+        Column("reserved_bytes", _I64, "reserved by the allocator after it", "B"),
+        Column("address", _I64, "address of the block"),
+        Column("on_device", _BOOL, "false for host memory", nullable=False),
+    ),
+    "memory events (torch: profile_memory=True; nsys: --cuda-memory-usage=true)",
+)
+
+COUNTERS = Table(
+    "counters",
+    "one sample of a counter",
+    (
+        _RANK,
+        _DEVICE,
+        Column("time_ns", _I64, "when, from the start of the trace", "ns", nullable=False),
+        _NAME,
+        Column("value", _F64, "value in the base unit", nullable=False),
+        Column("unit", _STR, "unit of the value"),
+    ),
+    "counter samples (nsys: --gpu-metrics-devices=all; llmprof's own monitors)",
+)
+
+_KERNEL_ID = Column("kernel_id", _I32, "number of the launch, from 0 over everything read together", nullable=False)
+_SECTION = Column("section", _STR, "section of the report; null on pages that know none")
+
+METRICS = Table(
+    "metrics",
+    "one hardware metric of one kernel launch",
+    (
+        _KERNEL_ID,
+        Column("kernel_name", _STR, "name as the profiler wrote it"),
+        Column("grid", _STR, "blocks, as (x, y, z)"),
+        Column("block", _STR, "threads of a block, as (x, y, z)"),
+        _STREAM,
+        _DEVICE,
+        _SECTION,
+        Column("metric", _STR, "name of the metric", nullable=False),
+        Column("unit", _STR, "base unit of the value: B, ns, Hz, %, 1, or a quotient such as B/s", nullable=False),
+        Column("value", _F64, "value in the base unit; null where it is no number"),
+        Column("text", _STR, "what is written where it is no number, or more than one"),
+    ),
+    "a kernel profiler (ncu --set full)",
+)
+
+RULES = Table(
+    "rules",
+    "one result of a rule of the profiler for one kernel launch",
+    (
+        _KERNEL_ID,
+        _SECTION,
+        Column("rule", _STR, "identifier of the rule", nullable=False),
+        Column("kind", _STR, "OPT (something to gain), INF (information), WRN (warning), ERR", nullable=False),
+        Column("text", _STR, "what the rule says", nullable=False),
+        Column("estimated_speedup_pct", _F64, "the profiler's estimate of what can be gained", "%"),
+        Column("speedup_scope", _STR, "global: of the kernel's time; local: of the part the rule looks at"),
+    ),
+    "a kernel profiler (ncu, details page)",
+)
+
+PROFILES: dict[str, Table] = {t.name: t for t in (METRICS, RULES)}
+"""Tables of hardware metrics, which are not part of a trace."""
+
+TABLES: dict[str, Table] = {t.name: t for t in (KERNELS, COPIES, RUNTIME, OPS, MARKERS, COLLECTIVES, MEMORY, COUNTERS)}
+
+
+def empty(table: str) -> pl.DataFrame:
+    """Frame of a table with no row.
+
+    Parameters
+    ----------
+    table : str
+        Name of a table of the schema.
+
+    Returns
+    -------
+    polars.DataFrame
+        No rows, the table's columns.
+
+    Raises
+    ------
+    SchemaError
+        There is no such table.
+    """
+    return _spec(table).empty()
+
+
+def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Columns of a table in order and of its types, missing ones null; the rows stay as they are.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Any subset of the table's nullable columns and all of its others.
+    table : Table
+        A table.
+
+    Returns
+    -------
+    polars.DataFrame
+        The table's columns.
+
+    Raises
+    ------
+    SchemaError
+        A column that may not be null is missing or holds nulls, or a type does not cast.
+    """
+    exprs = []
+    for column in table.columns:
+        if column.name in frame.columns:
+            exprs.append(pl.col(column.name).cast(column.dtype))
+        elif column.nullable:
+            exprs.append(pl.lit(None, dtype=column.dtype).alias(column.name))
+        else:
+            raise SchemaError(f"table {table.name} lacks the column {column.name}", expected=column.meaning)
+    try:
+        out = frame.select(exprs)
+    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
+        raise SchemaError(f"table {table.name} has a column of a wrong type: {error}") from error
+    if bad := [c.name for c in table.columns if not c.nullable and out[c.name].null_count()]:
+        raise SchemaError(f"table {table.name} has nulls in {bad}", expected="a value in every row")
+    return out
+
+
+def conform(frame: pl.DataFrame, table: str) -> pl.DataFrame:
+    """Bring a frame into the form of a table: columns in order, types cast, missing ones null.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Any subset of the table's nullable columns, all of its others, and vendor columns with a prefix.
+    table : str
+        Name of a table of the schema.
+
+    Returns
+    -------
+    polars.DataFrame
+        The table's columns in order, then vendor columns, sorted by rank and time.
+
+    Raises
+    ------
+    SchemaError
+        There is no such table, a column that may not be null is missing or holds nulls, a column is unknown, or a
+        type does not cast.
+    """
+    spec = _spec(table)
+    known = spec.schema
+    vendor = [c for c in frame.columns if c not in known]
+    if unknown := [c for c in vendor if not c.startswith(VENDOR_PREFIXES)]:
+        raise SchemaError(
+            f"table {table} got the unknown columns {unknown}",
+            expected=f"columns of {list(known)} or names that begin with one of {list(VENDOR_PREFIXES)}",
+            hint="rename or drop them in the reader",
+        )
+    out = fit(frame, spec)
+    if vendor:
+        out = out.hstack(frame.select(vendor))
+    return out.sort(["rank", "time_ns" if "time_ns" in known else "start_ns"], maintain_order=True)
+
+
+def _spec(table: str) -> Table:
+    if table not in TABLES:
+        raise SchemaError(f"there is no table {table!r}", expected=f"one of {list(TABLES)}")
+    return TABLES[table]
+
+
+def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
+    """The schema as a frame, for documentation and for looking things up in a notebook.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``table, column, dtype, unit, nullable, meaning``.
+    """
+    rows = [(t.name, c.name, str(c.dtype), c.unit, c.nullable, c.meaning) for t in tables.values() for c in t.columns]
+    return pl.DataFrame(rows, schema=["table", "column", "dtype", "unit", "nullable", "meaning"], orient="row")
+
+
+def markdown() -> str:
+    """The schema as a page of documentation; ``docs/schema.md`` is made of it.
+
+    Returns
+    -------
+    str
+        Markdown: a section and a table for each table of the schema.
+    """
+    parts = [
+        "# Tables of a trace",
+        "Made from `llmprof.schema` by `python -c 'from llmprof import schema; print(schema.markdown(), end=\"\")'`. "
+        "Times are int64 nanoseconds from the earliest event of any rank. A table that was not recorded raises "
+        "`NotCapturedError`; one that was recorded but has no rows is an empty frame.",
+    ]
+    for table in (*TABLES.values(), *PROFILES.values()):
+        if table is METRICS:
+            parts.append(
+                "# Tables of hardware metrics\n\nWhat `read_metrics` gives. They are not part of a trace; numbers are "
+                "in base units, rates per second."
+            )
+        parts.append(f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}.")
+        rows = [
+            f"| `{c.name}` | {c.dtype} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning.replace('|', '/')} |"
+            for c in table.columns
+        ]
+        parts.append("\n".join(["| column | type | unit | null | meaning |", "|---|---|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,139 @@
+"""Frames as plain text for a terminal: aligned, with units, never wider than asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from llmprof.units import format_bytes, format_ns, format_share
+
+UNKNOWN = "-"
+_GAP = "  "
+_NARROWEST = 12
+_NUMBERS_THAT_NAME = {"rank", "step", "layer", "stream", "device", "call", "thread", "process", "event", "correlation"}
+_NUMBERS_THAT_NAME |= {"op_id", "last_rank", "next_event", "order", "launch_thread", "group"}
+
+
+def plain(value: object) -> str:
+    """Text of a trace that is safe to print: control characters, escape sequences among them, become visible."""
+    return "".join(c if c.isprintable() else _visible(c) for c in str(value))
+
+
+def _visible(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def shorten(text: str, limit: int) -> str:
+    """A text of at most ``limit`` characters; the middle is what goes."""
+    if len(text) <= limit:
+        return text
+    head = max(1, (limit - 1) * 2 // 3)
+    tail = limit - 1 - head
+    return f"{text[:head]}…{text[len(text) - tail :] if tail > 0 else ''}"
+
+
+def value(name: str, item: Any) -> str:
+    """One value as people read it, by the name of its column: times, sizes and shares get their unit.
+
+    Parameters
+    ----------
+    name : str
+        Column; ``_ns``, ``bytes``, ``share`` and ``_gbps`` in it tell the unit.
+    item : object
+        Value; None and NaN are unknown.
+    """
+    if item is None or (isinstance(item, float) and not math.isfinite(item)):
+        return UNKNOWN
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if not isinstance(item, int | float):
+        return plain(item)
+    if name.endswith("_ns"):
+        return format_ns(item, 6 if "start" in name else 3)
+    if name == "bytes" or name.endswith("_bytes"):
+        return format_bytes(item)
+    if name == "share" or name.startswith("share_"):
+        return format_share(item)
+    if isinstance(item, int):
+        return str(item) if name in _NUMBERS_THAT_NAME else f"{item:,}"
+    return f"{item:,.1f}" if name.endswith("_gbps") else f"{item:,.4g}"
+
+
+def head(name: str) -> str:
+    """Heading of a column: without the unit that its values carry."""
+    return name.removesuffix("_ns").removesuffix("_gbps") + (" GB/s" if name.endswith("_gbps") else "")
+
+
+def table(frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[str] | None = None) -> str:
+    """A frame as an aligned table.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        What to show.
+    width : int, optional
+        Most characters of a line; texts are shortened in the middle first, then columns are left out from the right
+        and named under the table. None: nothing is cut.
+    columns : sequence of str, optional
+        Columns to show, in this order; all if not given.
+
+    Returns
+    -------
+    str
+        Lines without one at the end; a note explains ``-`` where it occurs.
+    """
+    names = [name for name in (columns or frame.columns) if name in frame.columns]
+    cells = {name: [value(name, item) for item in frame[name]] for name in names}
+    numeric = {name for name in names if frame.schema[name].is_numeric()}
+    widths = {name: max([len(head(name)), *map(len, cells[name])]) for name in names}
+    left_out = _fit(widths, [name for name in names if name not in numeric], width) if width else []
+    shown = [name for name in names if name not in left_out]
+    lines = [_line([head(name) for name in shown], shown, widths, numeric)]
+    lines += [_line([cells[name][i] for name in shown], shown, widths, numeric) for i in range(frame.height)]
+    if any(UNKNOWN in cells[name] for name in shown):
+        lines.append(f"({UNKNOWN}: none, or not known from this capture)")
+    if left_out:
+        lines.append(f"(too narrow for: {', '.join(left_out)})")
+    return "\n".join(lines)
+
+
+def _fit(widths: dict[str, int], texts: list[str], width: int) -> list[str]:
+    """Narrow the texts, widest first, until the line fits; what still does not fit is left out from the right."""
+
+    def over() -> int:
+        return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
+
+    whole = dict(widths)
+    left_out: list[str] = []
+    while over() > 0:
+        wide = [name for name in texts if name in widths and widths[name] > max(_NARROWEST, len(head(name)))]
+        if wide:
+            widest = max(wide, key=lambda name: widths[name])
+            second = max([_NARROWEST, len(head(widest)), *(widths[n] for n in wide if n != widest)])
+            floor = second if second < widths[widest] else widths[widest] - 1
+            widths[widest] = max(floor, widths[widest] - over(), len(head(widest)))
+        elif len(widths) > 1:
+            name = next(reversed(widths))
+            left_out.insert(0, name)
+            del widths[name]
+            widths.update({n: whole[n] for n in widths})  # room was made: shorten anew
+        else:
+            break
+    return left_out
+
+
+def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: set[str]) -> str:
+    parts = [
+        cell.rjust(widths[name]) if name in numeric else shorten(cell, widths[name]).ljust(widths[name])
+        for cell, name in zip(cells, names, strict=True)
+    ]
+    return _GAP.join(parts).rstrip()
+
+
+def pairs(rows: Sequence[tuple[str, str]], *, indent: str = "  ") -> str:
+    """Names and values, the values aligned."""
+    longest = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{indent}{plain(name).ljust(longest)}  {plain(said)}".rstrip() for name, said in rows)

@@ -1,0 +1,259 @@
+"""A trace: frames of one schema, what is known of the run, and what the reading covered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof import redaction, saved, schema, sqlite
+from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.saved import META_FILE
+
+__all__ = ["META_FILE", "Trace"]
+
+
+class Trace:
+    """Frames of one run, one for each table of the schema.
+
+    A table that was recorded but has no rows is an empty frame; one that was not recorded raises
+    :class:`~llmprof.errors.NotCapturedError` when it is asked for. A trace does not change: the methods
+    that narrow it return a new one.
+
+    Parameters
+    ----------
+    tables : mapping of str to polars.DataFrame
+        Frames by table name; a table that is missing counts as not recorded.
+    meta : mapping
+        What is known of the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``, ``versions``,
+        ``clock`` and ``ranks`` (a list, one mapping a rank).
+    coverage : mapping
+        What the reading kept and lost: counts of events and bytes.
+    database : pathlib.Path, optional
+        The SQLite file that the trace was read from, for :meth:`sql`; it is not saved with the trace.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, pl.DataFrame],
+        meta: Mapping[str, Any] | None = None,
+        coverage: Mapping[str, Any] | None = None,
+        *,
+        database: Path | None = None,
+    ) -> None:
+        if unknown := set(tables) - set(schema.TABLES):
+            raise LlmprofError(f"unknown tables {sorted(unknown)}", expected=f"some of {list(schema.TABLES)}")
+        self._tables = {name: schema.conform(frame, name) for name, frame in tables.items()}
+        self.meta: dict[str, Any] = dict(meta or {})
+        self.coverage: dict[str, Any] = dict(coverage or {})
+        self._database = database
+        self._memo: dict[Any, Any] = {}
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """Kernels, one row a run of one on a device."""
+        return self.table("kernels")
+
+    @property
+    def copies(self) -> pl.DataFrame:
+        """Memory copies and memory sets on a device."""
+        return self.table("copies")
+
+    @property
+    def runtime(self) -> pl.DataFrame:
+        """Calls of the device runtime and driver API on the host."""
+        return self.table("runtime")
+
+    @property
+    def ops(self) -> pl.DataFrame:
+        """Operators (and Python functions, if they were asked for) on the host."""
+        return self.table("ops")
+
+    @property
+    def markers(self) -> pl.DataFrame:
+        """Ranges and marks that the program set."""
+        return self.table("markers")
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """Collective and point-to-point communication, one row a call and rank."""
+        return self.table("collectives")
+
+    @property
+    def memory(self) -> pl.DataFrame:
+        """Allocations and releases."""
+        return self.table("memory")
+
+    @property
+    def counters(self) -> pl.DataFrame:
+        """Samples of counters."""
+        return self.table("counters")
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Frame of a table.
+
+        Raises
+        ------
+        NotCapturedError
+            The capture does not hold this table.
+        """
+        if name not in schema.TABLES:
+            raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
+        if name not in self._tables:
+            raise NotCapturedError(
+                f"this capture holds no {name}",
+                hint=f"record it with {schema.TABLES[name].recorded_by}",
+                table=name,
+            )
+        return self._tables[name]
+
+    def has(self, *names: str) -> bool:
+        """Whether all the tables were recorded and have rows."""
+        return all(name in self._tables and self._tables[name].height > 0 for name in names)
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The recorded tables by name."""
+        return dict(self._tables)
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Answer of an SQL query to the profiler's own SQLite file, which is opened read-only.
+
+        Parameters
+        ----------
+        query : str
+            One ``SELECT`` over the tables of the file; :func:`llmprof.sqlite.tables` lists them.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns as the query names them.
+
+        Raises
+        ------
+        NotCapturedError
+            The trace was not read from one SQLite file.
+        ReadError
+            The query is not valid for the file, or the file is gone.
+        """
+        if self._database is None:
+            raise NotCapturedError(
+                "this trace was not read from one SQLite file",
+                hint="read the .sqlite that nsys export wrote, or ask its frames",
+            )
+        return sqlite.query(self._database, query)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks with at least one row in any table, in order."""
+        found: set[int] = set()
+        for frame in self._tables.values():
+            found.update(frame["rank"].unique().to_list())
+        return sorted(found)
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """First start and last end of all kernels, copies, calls, operators and markers (ns)."""
+        first, last = [], []
+        for frame in self._tables.values():
+            if "start_ns" in frame.columns and frame.height:
+                end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+                lo, hi = frame.select(pl.col("start_ns").min(), end=end).row(0)
+                first.append(lo)
+                last.append(hi)
+        return (min(first), max(last)) if first else (0, 0)
+
+    def select(self, *, ranks: int | Iterable[int] | None = None, window_ns: tuple[int, int] | None = None) -> Trace:
+        """Part of the trace.
+
+        Parameters
+        ----------
+        ranks : int or iterable of int, optional
+            Ranks to keep.
+        window_ns : (int, int), optional
+            Keep what starts in ``[first, last)``, in ns from the start of the trace. A device event is kept by
+            its own start, so its launch may fall outside.
+
+        Returns
+        -------
+        Trace
+            With the same time origin.
+        """
+        wanted = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
+        tables = {}
+        for name, frame in self._tables.items():
+            if wanted is not None:
+                frame = frame.filter(pl.col("rank").is_in(wanted))
+            if window_ns is not None:
+                at = "time_ns" if "time_ns" in frame.columns else "start_ns"
+                frame = frame.filter(pl.col(at).is_between(*window_ns, closed="left"))
+            tables[name] = frame
+        return Trace(tables, self.meta, self.coverage, database=self._database)
+
+    def redact(self) -> Trace:
+        """The trace without absolute paths in names, file names and process groups.
+
+        For a file that can be handed on, redact the profiler's own file: :func:`llmprof.redaction.redact`.
+
+        Returns
+        -------
+        Trace
+            With the same rows and times.
+        """
+        named = ("ops", "markers", "runtime")
+        tables = {
+            name: frame.with_columns(redaction.scrub(pl.col("name"))) if name in named else frame
+            for name, frame in self._tables.items()
+        }
+        ranks = [
+            {k: v for k, v in rank.items() if k != "groups"} | {"file": f"rank {rank.get('rank')}"}
+            for rank in self.meta.get("ranks", [])
+        ]
+        files = [{**part, "file": f"rank {part.get('rank')}"} for part in self.coverage.get("files", [])]
+        meta = {**self.meta, **({"ranks": ranks} if ranks else {})}
+        coverage = {**self.coverage, **({"files": files} if files else {}), "warnings": []}
+        return Trace(tables, meta, coverage)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the trace as Parquet, one file a table, and ``llmprof.json``.
+
+        The folder appears whole or not at all; one that holds a saved trace and nothing else is replaced.
+
+        Parameters
+        ----------
+        folder : path
+            Where to write; its parent is made if missing.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be written, or holds something else than a saved trace.
+        """
+        target = Path(folder)
+        saved.write(self._tables, self.meta, self.coverage, target)
+        return target
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Trace:
+        """Open a trace that :meth:`save` wrote.
+
+        Raises
+        ------
+        ReadError
+            The folder holds no saved trace, one of another schema version, or one that is damaged.
+        """
+        return cls(*saved.load(Path(folder)))
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self._tables.items())
+        lo, hi = self.span_ns
+        device = self.meta.get("device") or "unknown device"
+        return f"<Trace {len(self.ranks)} rank(s), {(hi - lo) / 1e6:,.1f} ms, {device}: {rows}>"

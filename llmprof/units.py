@@ -1,0 +1,41 @@
+"""Units and how they are written for people."""
+
+from __future__ import annotations
+
+import math
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+_TIMES = ((1, "ns"), (NS_PER_US, "us"), (NS_PER_MS, "ms"), (NS_PER_S, "s"))
+_SIZES = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
+
+
+def format_ns(ns: float | None, digits: int = 3) -> str:
+    """Duration with the unit that fits it: ``4.20 us``, ``58.1 ms``; ``unknown`` for None and NaN."""
+    return _with_unit(ns, _TIMES, 1000, digits)
+
+
+def format_bytes(n: float | None, digits: int = 3) -> str:
+    """Size with a binary unit: ``28.0 KiB``; ``unknown`` for None and NaN."""
+    return _with_unit(n, _SIZES, 1024, digits)
+
+
+def format_share(share: float | None) -> str:
+    """Share of one as a percentage: ``98.1 %``; ``unknown`` for None and NaN."""
+    return "unknown" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def _with_unit(value: float | None, units: tuple[tuple[int, str], ...], step: int, digits: int) -> str:
+    """Write a value in the first unit in which it stays below ``step`` after rounding, else in the last."""
+    if value is None or not math.isfinite(value):
+        return "unknown"
+    size, unit = next((u for u in units if round(abs(value) / u[0]) < step), units[-1])
+    return f"{_significant(value / size, 1 if size == 1 and value == int(value) else digits)} {unit}"
+
+
+def _significant(value: float, digits: int) -> str:
+    if value == 0:
+        return "0"
+    return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"

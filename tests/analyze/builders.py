@@ -1,0 +1,122 @@
+"""Hand-built traces: kernels one after another on a stream, launched from one thread, with labels around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
+SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
+NORM = "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8, true>"
+ROPE = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>"
+CACHE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"
+ATTENTION = "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2> > >"
+COMBINE = "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<8> > > >"
+ALL_REDUCE = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)"
+NCCL_ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SILU = "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>"
+EMBEDDING = "void at::native::indexSelectSmallIndex<c10::BFloat16, long>"
+GATHER = "void at::native::vectorized_gather_kernel<16, long>"
+SAMPLE = "_gumbel_sample_kernel"
+ARGMAX = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float> > >"
+UNKNOWN = "triton_poi_fused_3"
+
+DENSE = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
+"""Kernels of a dense layer on one GPU: norm, qkv, rope, cache, attention, o_proj, norm, gate_up, activation, down."""
+
+DENSE_STAGES = [
+    "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj", "activation",
+    "down_proj",
+]  # fmt: skip
+
+
+def forward(layers: int, layer: Sequence[str] = DENSE) -> list[str]:
+    """Kernels of a whole forward pass: an input, the embedding, the layers, final norm, lm_head and sampling."""
+    return ["_prepare_inputs_kernel", EMBEDDING, *list(layer) * layers, NORM, GATHER, GEMM, SAMPLE, ARGMAX]
+
+
+def kernels(
+    names: Iterable[str | tuple[str, int]],
+    *,
+    start: int = 0,
+    dur: int = 10,
+    pause: int = 0,
+    rank: int = 0,
+    stream: int = 7,
+    first: int = 1,
+) -> pl.DataFrame:
+    """Kernels one after another, each ``dur`` long or as its pair says; correlations count from ``first``."""
+    rows, at = [], start
+    for n, item in enumerate(names):
+        name, length = item if isinstance(item, tuple) else (item, dur)
+        rows.append((rank, 0, stream, at, length, name, first + n))
+        at += length + pause
+    return pl.DataFrame(
+        rows,
+        schema={
+            "rank": pl.Int32,
+            "device": pl.Int32,
+            "stream": pl.Int64,
+            "start_ns": pl.Int64,
+            "dur_ns": pl.Int64,
+            "name": pl.String,
+            "correlation": pl.Int64,
+        },
+        orient="row",
+    )
+
+
+def end(frame: pl.DataFrame) -> int:
+    """Where the last event of a frame ends."""
+    return int((frame["start_ns"] + frame["dur_ns"]).max())  # type: ignore[arg-type]
+
+
+def launches(frame: pl.DataFrame, *, lead: int = 5, dur: int = 2) -> pl.DataFrame:
+    """A launching call for each kernel, ``lead`` before it starts."""
+    return frame.select(
+        "rank",
+        start_ns=pl.col("start_ns") - lead,
+        dur_ns=pl.lit(dur, dtype=pl.Int64),
+        name=pl.lit("cudaLaunchKernel"),
+        api=pl.lit("runtime"),
+        correlation="correlation",
+        thread=pl.lit(1, dtype=pl.Int64),
+    )
+
+
+def labels(rows: Iterable[tuple[str, int, int]], *, rank: int = 0, on_device: bool = False) -> pl.DataFrame:
+    """Markers from ``(name, start, duration)``."""
+    return pl.DataFrame(
+        [(rank, start, dur, name, "user_annotation", on_device) for name, start, dur in rows],
+        schema={
+            "rank": pl.Int32,
+            "start_ns": pl.Int64,
+            "dur_ns": pl.Int64,
+            "name": pl.String,
+            "domain": pl.String,
+            "on_device": pl.Boolean,
+        },
+        orient="row",
+    )
+
+
+def ops(rows: Iterable[tuple[object, ...]], *, rank: int = 0, thread: int = 1) -> pl.DataFrame:
+    """Operators from ``(name, start, duration, op_id[, shapes[, dtypes]])``."""
+    filled = [(rank, thread, *row, *[None] * (6 - len(row)), "op") for row in rows]
+    return pl.DataFrame(
+        filled,
+        schema={
+            "rank": pl.Int32,
+            "thread": pl.Int64,
+            "name": pl.String,
+            "start_ns": pl.Int64,
+            "dur_ns": pl.Int64,
+            "op_id": pl.Int64,
+            "shapes": pl.String,
+            "dtypes": pl.String,
+            "kind": pl.String,
+        },
+        orient="row",
+    )

@@ -1,0 +1,68 @@
+"""Device activity: launches of events, categories of copies, and operators in place of a device."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze import activity
+from llmprof.analyze.activity import outermost_ops
+from llmprof.trace import Trace
+from tests.analyze.builders import GEMM, SILU, kernels, launches, ops
+
+
+def test_kernels_and_copies_in_order_with_their_launches() -> None:
+    run = pl.concat([kernels([GEMM, SILU], start=100), kernels([GEMM], start=50, rank=1, first=1)])
+    copy = kernels(["Memcpy HtoD", "Memset (Device)"], start=90, pause=11, stream=9, first=20)
+    copy = copy.with_columns(kind=pl.Series(["HtoD", "memset"]))
+    calls = launches(pl.concat([run.filter(pl.col("name") == GEMM), copy.drop("kind")]), lead=30, dur=4)
+    found = activity(Trace({"kernels": run, "copies": copy, "runtime": calls}))
+    columns = ["event", "rank", "stream", "start_ns", "source", "category", "launch_start_ns", "launch_end_ns"]
+    assert found.select(columns).rows() == [
+        (0, 0, 9, 90, "copy", "copy", 60, 64),
+        (1, 0, 7, 100, "kernel", "linear", 70, 74),
+        (2, 0, 7, 110, "kernel", "activation", None, None),
+        (3, 0, 9, 111, "copy", "fill", 81, 85),
+        (4, 1, 7, 50, "kernel", "linear", 20, 24),  # the same correlation on another rank is another call
+    ]
+    assert found["launch_thread"].to_list() == [1, 1, None, 1, 1]
+
+
+def test_of_several_calls_with_one_correlation_the_one_that_launches_counts() -> None:
+    run = kernels([GEMM], start=100)
+    call = launches(run, lead=50, dur=40)
+    inner = launches(run, lead=40, dur=20).with_columns(name=pl.lit("cuLaunchKernelEx"), api=pl.lit("driver"))
+    other = launches(run, lead=60, dur=5).with_columns(name=pl.lit("cudaEventRecord"))
+    found = activity(Trace({"kernels": run, "runtime": pl.concat([other, inner, call])}))
+    assert found.select("launch_start_ns", "launch_end_ns").row(0) == (50, 90)
+    only = activity(Trace({"kernels": run, "runtime": other}))
+    assert only["launch_start_ns"].to_list() == [40]
+
+
+def test_one_graph_launch_has_many_kernels() -> None:
+    run = kernels([GEMM] * 3, start=100).with_columns(correlation=pl.lit(7, dtype=pl.Int64))
+    calls = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    found = activity(Trace({"kernels": run, "runtime": calls}))
+    assert found["launch_start_ns"].to_list() == [95] * 3
+
+
+def test_on_cpu_the_outermost_operators_stand_in() -> None:
+    calls = pl.concat(
+        [
+            ops([("aten::linear", 0, 100, 1), ("aten::addmm", 10, 80, 2), ("aten::silu", 100, 20, 3)]),
+            ops([("aten::linear", 50, 10, 4)], thread=2),
+            ops([("python", 0, 500, 5)]).with_columns(kind=pl.lit("python")),
+        ]
+    )
+    found = activity(Trace({"ops": calls}))
+    columns = ["stream", "start_ns", "dur_ns", "name", "source", "category", "launch_start_ns", "launch_end_ns"]
+    assert found.select(columns).rows() == [
+        (1, 0, 100, "aten::linear", "op", "linear", 0, 100),
+        (2, 50, 10, "aten::linear", "op", "linear", 50, 60),
+        (1, 100, 20, "aten::silu", "op", "activation", 100, 120),
+    ]
+
+
+def test_operators_that_begin_together_are_told_apart_by_their_length() -> None:
+    inner, outer = ("aten::inner", 0, 50, 2), ("aten::outer", 0, 100, 1)
+    found = outermost_ops(ops([inner, outer, ("aten::next", 100, 10, 3), ("aten::late", 105, 50, 4)]))
+    assert found["name"].to_list() == ["aten::outer", "aten::next"]

@@ -1,0 +1,366 @@
+"""Layers and stages of hand-built forward passes: every kind of layer, and what is not one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import attribute, layers
+from llmprof.trace import Trace
+from tests.analyze.builders import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ARGMAX,
+    ATTENTION,
+    CACHE,
+    COMBINE,
+    DENSE,
+    DENSE_STAGES,
+    EMBEDDING,
+    GATHER,
+    GEMM,
+    NORM,
+    ROPE,
+    SAMPLE,
+    SILU,
+    SPLIT_K,
+    UNKNOWN,
+    forward,
+    kernels,
+    labels,
+    launches,
+)
+
+ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16> >"
+MUL = "void at::native::vectorized_elementwise_kernel<8, at::native::BinaryFunctor<at::native::MulFunctor<float> > >"
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>"
+CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::OpaqueType<2u> >"
+NEG = "void at::native::elementwise_kernel<128, 4, at::native::neg_kernel_cuda>"
+POW = "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::pow_tensor_scalar_kernel>"
+REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+FUSED_AR_NORM = "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(Pattern)1>"
+QUANT = "void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn>"
+
+BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
+BEFORE_STAGES: list[tuple[int | None, str]] = [(None, "prepare_inputs"), (None, "embedding")]
+AFTER = [NORM, GATHER, GEMM, SAMPLE, ARGMAX]
+AFTER_STAGES: list[tuple[int | None, str]] = [
+    (None, "final_norm"),
+    (None, "final_norm"),
+    (None, "lm_head"),
+    (None, "sampling"),
+    (None, "sampling"),
+]
+
+
+def places(names: Sequence[str]) -> list[tuple[int | None, str]]:
+    """Layer and stage of every kernel of one labelled step."""
+    run = kernels(names)
+    trace = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
+    return attribute(trace).select("layer", "stage").rows()
+
+
+def expected(layer: Sequence[str], count: int) -> list[tuple[int | None, str]]:
+    return [(n, stage) for n in range(count) for stage in layer]
+
+
+LAYERS: dict[str, tuple[list[str], list[str]]] = {
+    "dense": (DENSE, DENSE_STAGES),
+    "tensor parallel": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "norm", "gate_up_proj",
+         "activation", "down_proj", "all_reduce"],
+    ),
+    "split-K and the combination of a split attention": (
+        [NORM, GEMM, SPLIT_K, ROPE, CACHE, ATTENTION, COMBINE, GEMM, SPLIT_K, NORM, GEMM, SPLIT_K, SILU, GEMM, SPLIT_K],
+        ["norm", "qkv_proj", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "o_proj", "o_proj", "norm",
+         "gate_up_proj", "gate_up_proj", "activation", "down_proj", "down_proj"],
+    ),
+    "q and k normed": (
+        [NORM, GEMM, NORM, NORM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "qkv_proj", "norm", "norm", "rope", "kv_cache_write", *DENSE_STAGES[4:]],
+    ),
+    "a copy between projection and rope": (
+        [NORM, GEMM, COPY, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "qkv_proj", "rope", "rope", "kv_cache_write", *DENSE_STAGES[4:]],
+    ),
+    "torch.compile without names": (
+        [NORM, GEMM, UNKNOWN, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
+        DENSE_STAGES,
+    ),
+    "gate and up apart, no kernel named but the GEMMs and silu, as in transformers": (
+        [POW, MUL, GEMM, GEMM, GEMM, MUL, NEG, CAT, ADD, CAT, CAT, ATTENTION, GEMM, ADD, POW, MUL, GEMM,
+         "void at::native::silu_kernel", GEMM, MUL, GEMM, ADD],
+        ["norm", "norm", "qkv_proj", "qkv_proj", "qkv_proj", "rope", "rope", "rope", "rope", "kv_cache_write",
+         "kv_cache_write", "attention", "o_proj", "residual", "norm", "norm", "gate_up_proj", "activation",
+         "gate_up_proj", "activation", "down_proj", "residual"],
+    ),
+    "all-reduce fused with the norm": (
+        [GEMM, ROPE, CACHE, ATTENTION, GEMM, FUSED_AR_NORM, GEMM, SILU, GEMM, FUSED_AR_NORM],
+        ["qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "gate_up_proj", "activation",
+         "down_proj", "all_reduce"],
+    ),
+    "sequence parallel": (
+        [NORM, ALL_GATHER, GEMM, ROPE, CACHE, ATTENTION, GEMM, REDUCE_SCATTER, NORM, ALL_GATHER, GEMM, SILU, GEMM,
+         REDUCE_SCATTER],
+        ["norm", "all_gather", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "reduce_scatter", "norm",
+         "all_gather", "gate_up_proj", "activation", "down_proj", "reduce_scatter"],
+    ),
+    "latent attention: two projections of q, one of kv, and one more after attention": (
+        [NORM, GEMM, NORM, GEMM, NORM, GEMM, ROPE, CACHE, "_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2", GEMM,
+         GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE],
+        ["norm", "qkv_proj", "norm", "qkv_proj", "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "attention",
+         "o_proj", "o_proj", "all_reduce", "norm", "gate_up_proj", "activation", "down_proj", "all_reduce"],
+    ),
+    "prefill and decode of one batch in two attentions": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, "_fwd_grouped_kernel_stage1", GEMM, GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "attention", "o_proj", "o_proj", "norm",
+         "gate_up_proj", "activation", "down_proj"],
+    ),
+    "two attention kernels side by side": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, ATTENTION, "merge_attn_states_kernel", GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "attention", *DENSE_STAGES[5:]],
+    ),
+    "quantized GEMMs": (
+        [NORM, QUANT, GEMM, ROPE, CACHE, ATTENTION, QUANT, GEMM, NORM, QUANT, GEMM, SILU, QUANT, GEMM],
+        ["norm", "qkv_proj", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "o_proj", "norm",
+         "gate_up_proj", "gate_up_proj", "activation", "down_proj", "down_proj"],
+    ),
+    "mixture of experts": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "void vllm::moe::topkGating<8, 128>",
+         "void vllm::moe::moe_align_block_size_kernel<int>", "fused_moe_kernel", SILU, "fused_moe_kernel",
+         "void vllm::moe::moe_sum_vec_kernel<c10::BFloat16>"],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router",
+         "expert_dispatch", "experts", "activation", "experts", "combine"],
+    ),
+    "experts on several ranks": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, "topkGating", ALL_GATHER, "fused_moe_kernel",
+         SILU, "fused_moe_kernel", "moe_sum_kernel", REDUCE_SCATTER],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "norm", "router", "router",
+         "expert_dispatch", "experts", "activation", "experts", "combine", "combine"],
+    ),
+    "experts with a shared one": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, GEMM, SILU, GEMM, "topkGating", "fused_moe_kernel", SILU,
+         "fused_moe_kernel", "moe_sum_kernel"],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "gate_up_proj",
+         "activation", "down_proj", "router", "experts", "activation", "experts", "combine"],
+    ),
+    "gpt-oss: experts' GEMMs with the activation in them": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "_topk_forward", "_sum_bitmatrix_rows",
+         "_combined_routing_compute", "_matmul_ogs_NNT_bf16xbf16xmxfp4_swiglu", "_matmul_ogs_NNT_bf16xbf16xmxfp4",
+         "_finalize_matmul_scatter_bf16"],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router",
+         "expert_dispatch", "router", "experts", "experts", "combine"],
+    ),
+    "a state-space layer": (
+        [NORM, GEMM, "causal_conv1d_fwd_kernel", "_chunk_cumsum_fwd_kernel", "_chunk_state_fwd_kernel",
+         "_chunk_scan_fwd_kernel", NORM, GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "qkv_proj", "attention", "attention", "attention", "attention", "norm", "o_proj", "norm",
+         "gate_up_proj", "activation", "down_proj"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_and_stages(kind: str) -> None:
+    layer, stages = LAYERS[kind]
+    found = places([*BEFORE, *layer * 4, *AFTER])
+    want = [*BEFORE_STAGES, *expected(stages, 4), *AFTER_STAGES]
+    assert [(n, name, *f) for n, (name, f) in enumerate(zip([*BEFORE, *layer * 4, *AFTER], found, strict=True))] == [
+        (n, name, *w) for n, (name, w) in enumerate(zip([*BEFORE, *layer * 4, *AFTER], want, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["dense", "mixture of experts", "tensor parallel"])
+def test_a_pipeline_stage_without_embedding_and_head(kind: str) -> None:
+    layer, stages = LAYERS[kind]
+    found = places(["_prepare_inputs_kernel", *layer * 3, "_update_kernel"])
+    assert found == [(None, "prepare_inputs"), *expected(stages, 3), (None, "other")]
+
+
+def test_without_a_known_activation_the_end_follows_from_the_projections_before_the_first_layer() -> None:
+    # one GEMM before the first attention, so the last of the four in each stretch is the next layer's qkv
+    layer = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, UNKNOWN, GEMM]
+    found = places([*BEFORE, *layer * 4, *AFTER])
+    assert found == [*BEFORE_STAGES, *expected(DENSE_STAGES, 4), *AFTER_STAGES]
+    run = kernels([*BEFORE, *layer * 4, *AFTER])
+    confidence = layers(Trace({"kernels": run}), by="layer")["confidence"]
+    assert confidence.unique().to_list() == [0.5]
+
+
+def test_confidence_says_where_a_layer_differs() -> None:
+    odd = [*DENSE[:6], GEMM, *DENSE[6:]]  # one GEMM more before the norm
+    run = kernels([*BEFORE, *DENSE, *DENSE, *odd, *DENSE, *AFTER])
+    found = layers(Trace({"kernels": run}), by="layer")
+    assert found.select("layer", "confidence").rows() == [
+        (0, 1.0),
+        (1, 1.0),
+        (2, 0.8),
+        (3, 0.8),
+    ]  # where 2 ends, 3 begins
+
+
+def test_the_embeddings_all_reduce_is_outside_the_layers() -> None:
+    layer, stages = LAYERS["tensor parallel"]
+    found = places([*BEFORE, ALL_REDUCE, *layer * 3, NORM, GEMM, ALL_GATHER, SAMPLE])
+    assert found == [
+        *BEFORE_STAGES,
+        (None, "all_reduce"),
+        *expected(stages, 3),
+        (None, "final_norm"),
+        (None, "lm_head"),
+        (None, "all_gather"),
+        (None, "sampling"),
+    ]
+
+
+def test_an_embedding_fused_with_the_first_norm_is_the_first_layers() -> None:
+    first = ["triton_red_fused__to_copy_embedding_rms_norm_0", *DENSE[1:]]
+    found = places(["_prepare_inputs_kernel", *first, *DENSE * 2, *AFTER])
+    assert found == [(None, "prepare_inputs"), *expected(DENSE_STAGES, 3), *AFTER_STAGES]
+
+
+def test_one_layer() -> None:
+    assert places([*BEFORE, *DENSE, *AFTER]) == [*BEFORE_STAGES, *expected(DENSE_STAGES, 1), *AFTER_STAGES]
+
+
+def test_a_recording_that_ends_inside_a_layer() -> None:
+    found = places([*BEFORE, *DENSE * 2, *DENSE[:6]])
+    assert found[:-6] == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2)]
+    assert found[-6:] == [(2, stage) for stage in DENSE_STAGES[:6]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"acme_kernel_{n}" for n in range(20)] * 3,  # nothing known
+        [UNKNOWN, ATTENTION, UNKNOWN, UNKNOWN, UNKNOWN] * 4,  # attention, but no GEMM around it
+        ["volta_sgemm_128x32_nt", "relu_kernel", EMBEDDING] * 10,  # no attention
+        [*DENSE * 2, "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<>", GEMM] * 2,  # training
+    ],
+)
+def test_abstains(names: list[str]) -> None:
+    found = places(names)
+    assert {layer for layer, _ in found} == {None}
+    assert {stage for _, stage in found} == {"other"}
+    run = kernels(names)
+    assert layers(Trace({"kernels": run, "runtime": launches(run)})).is_empty()
+
+
+def test_copies_and_streams_beside_the_layers() -> None:
+    run = kernels([*BEFORE, *DENSE * 2, *AFTER], dur=10)
+    other = kernels([GEMM, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"], stream=9, start=100, first=500)
+    copy = kernels(["Memcpy DtoH (Device -> Pinned)"], stream=11, start=120, first=600).with_columns(
+        kind=pl.lit("DtoH")
+    )
+    everything = pl.concat([run, other])
+    calls = launches(pl.concat([everything, copy.drop("kind")]))
+    trace = Trace(
+        {
+            "kernels": everything,
+            "copies": copy,
+            "runtime": calls,
+            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
+        }
+    )
+    beside = attribute(trace).filter(pl.col("stream") != 7).select("stream", "step", "layer", "stage")
+    assert beside.rows() == [(9, 0, None, "other"), (9, 0, None, "send_recv"), (11, 0, None, "copy")]
+    main = attribute(trace).filter(pl.col("stream") == 7).select("layer", "stage").rows()
+    assert main == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2), *AFTER_STAGES]
+
+
+def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
+    layer, stages = LAYERS["tensor parallel"]
+    run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(
+        stream=pl.when(pl.col("name") == ALL_REDUCE).then(pl.lit(20, dtype=pl.Int64)).otherwise("stream")
+    )
+    trace = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
+    assert attribute(trace).select("layer", "stage").rows() == [*BEFORE_STAGES, *expected(stages, 3), *AFTER_STAGES]
+
+
+def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
+    run = kernels([*BEFORE, *DENSE[:6], "Memcpy DtoD", ALL_REDUCE, NORM, "Memset (Device)", *DENSE[7:], *DENSE, *AFTER])
+    is_copy = pl.col("name").str.starts_with("Mem")
+    copies = run.filter(is_copy).with_columns(
+        kind=pl.when(pl.col("name").str.contains("Memset")).then(pl.lit("memset")).otherwise(pl.lit("DtoD"))
+    )
+    trace = Trace(
+        {
+            "kernels": run.filter(~is_copy),
+            "copies": copies,
+            "runtime": launches(run),
+            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
+        }
+    )
+    found = attribute(trace).filter(pl.col("source") == "copy")
+    assert found.select("name", "category", "layer", "stage").rows() == [
+        ("Memcpy DtoD", "copy", 0, "all_reduce"),
+        ("Memset (Device)", "fill", 0, "gate_up_proj"),
+    ]
+
+
+@pytest.mark.parametrize("stream", [7, 20])
+def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
+    # RCCL runs every collective in one generic kernel; its metadata say which
+    generic = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
+    layer = [generic if name == ALL_REDUCE else name for name in LAYERS["tensor parallel"][0]]
+    on = pl.when(pl.col("name") == generic).then(pl.lit(stream, dtype=pl.Int64)).otherwise("stream")
+    run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(stream=on)
+    tables = {
+        "kernels": run,
+        "runtime": launches(run),
+        "markers": labels([("execute_new_0_cached_4", -50, 10)]),
+        "collectives": run.filter(pl.col("name") == generic)
+        .with_columns(kind=pl.lit("all_reduce"), on_device=pl.lit(value=True))
+        .select("rank", "stream", "start_ns", "dur_ns", "name", "kind", "on_device"),
+    }
+    found = attribute(Trace(tables)).select("layer", "stage").rows()
+    assert found == [*BEFORE_STAGES, *expected(LAYERS["tensor parallel"][1], 3), *AFTER_STAGES]
+    nameless = attribute(Trace({name: tables[name] for name in ("kernels", "runtime", "markers")}))
+    assert nameless["stage"].value_counts().filter(pl.col("stage") == "other")["count"].to_list() == [6]
+
+
+def test_a_step_without_layers() -> None:
+    run = kernels(["_update_kernel", EMBEDDING, *DENSE * 2], pause=10)
+    trace = Trace(
+        {
+            "kernels": run,
+            "runtime": launches(run),
+            "markers": labels([("execute_new_0_cached_4", -50, 10), ("execute_new_1_cached_0", 30, 10)]),
+        }
+    )
+    found = attribute(trace)
+    assert found["step"].to_list() == [0, 0, *[1] * 20]
+    assert found["stage"][:2].to_list() == ["other", "other"]
+    assert found["layer"].n_unique() == 3
+
+
+def test_ranks_and_steps_are_told_apart() -> None:
+    rng = random.Random(0)
+    frames, marks = [], []
+    for rank in (0, 1, 2):
+        start = 0
+        for step in range(4):
+            run = kernels(forward(2 + rank), start=start, dur=rng.randrange(5, 20), rank=rank, first=1000 * step + 1)
+            marks.append(labels([("execute_new_0_cached_4", start - 50, 10)], rank=rank))
+            frames.append(run)
+            start += 10_000
+    run = pl.concat(frames)
+    trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})
+    counts = layers(trace, by="layer").group_by("rank", "step").len().sort("rank", "step")
+    assert counts["len"].to_list() == [2] * 4 + [3] * 4 + [4] * 4
+    assert attribute(trace)["phase"].unique().to_list() == ["decode"]
+    for rank in (0, 1, 2):
+        alone = attribute(trace.select(ranks=rank)).drop("event")
+        assert alone.equals(attribute(trace).filter(pl.col("rank") == rank).drop("event"))
+
+
+def test_schema_without_rows() -> None:
+    run = kernels(forward(2))
+    some, none = Trace({"kernels": run}), Trace({"kernels": run.clear()})
+    assert attribute(none).is_empty()
+    assert attribute(none).schema == attribute(some).schema
+    assert attribute(Trace({"kernels": kernels([UNKNOWN])})).schema == attribute(some).schema

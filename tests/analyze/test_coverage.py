@@ -1,0 +1,70 @@
+"""What share of the device's time is explained, by hand."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze import coverage
+from llmprof.trace import Trace
+from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, kernels, labels, launches, ops
+
+
+def shares(trace: Trace, rank: int = 0) -> dict[str, tuple[float | None, int, int, int, int]]:
+    found = coverage(trace).filter(pl.col("rank") == rank)
+    columns = ["measure", "share", "covered_ns", "total_ns", "events", "missing_events"]
+    return {measure: rest for measure, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
+
+
+def test_shares_by_hand() -> None:
+    # one kernel of 60 ns before the step, unknown and without launch; 16 kernels of 10 ns in it, three of them unknown
+    stray = kernels([("acme", 60)], start=0, first=900)
+    run = kernels(["_prepare", EMBEDDING, *DENSE, NORM, GEMM, "_sample", "_update"], start=100)
+    copy = kernels([("Memcpy DtoH", 20)], start=300, first=950, stream=9).with_columns(kind=pl.lit("DtoH"))
+    run = pl.concat([stray, run]).with_columns(op_id=pl.when(pl.col("name") == GEMM).then(pl.col("correlation")))
+    known = pl.concat([run.filter(pl.col("name") != "acme").drop("op_id"), copy.drop("kind")])
+    trace = Trace(
+        {
+            "kernels": run,
+            "copies": copy,
+            "runtime": launches(known),
+            "markers": labels([("execute_new_0_cached_4", 50, 10)]),
+        }
+    )
+    assert shares(trace) == {
+        "step": [180 / 240, 180, 240, 18, 1],
+        "stage": [180 / 240, 180, 240, 18, 1],
+        "category": [150 / 240, 150, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
+        "launch": [180 / 240, 180, 240, 18, 1],
+        "operator": [50 / 240, 50, 240, 18, 13],  # four GEMMs of the layer and the lm_head
+    }
+    assert coverage(trace)["of"].unique().to_list() == ["summed time of kernels and copies"]
+
+
+def test_unknown_kernels_have_no_stage() -> None:
+    run = kernels(["acme"] * 4)
+    found = shares(Trace({"kernels": run, "runtime": launches(run), "markers": labels([("ProfilerStep#1", -50, 10)])}))
+    assert (found["step"][0], found["stage"][0], found["category"][0]) == (1.0, 0.0, 0.0)
+
+
+def test_every_rank_has_its_own() -> None:
+    run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])
+    trace = Trace({"kernels": run})
+    assert shares(trace, 0)["category"][0] == 0.0
+    assert shares(trace, 1)["category"][0] == 1.0
+
+
+def test_on_cpu_the_operators_count() -> None:
+    trace = Trace({"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])})
+    assert shares(trace)["category"] == [0.75, 30, 40, 2, 1]
+    assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]
+
+
+def test_no_time_has_no_share() -> None:
+    found = shares(Trace({"kernels": kernels([(GEMM, 0)])}))
+    assert found["category"][0] is None
+
+
+def test_schema_without_rows() -> None:
+    some, none = Trace({"kernels": kernels([GEMM])}), Trace({"kernels": kernels([])})
+    assert coverage(none).is_empty()
+    assert coverage(none).schema == coverage(some).schema

@@ -1,0 +1,100 @@
+"""Two traces compared, by hand."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof.analyze.diff import diff_of
+from llmprof.errors import AnalysisError
+
+SCHEMA = {
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "phase": pl.String(),
+    "stage": pl.String(),
+    "category": pl.String(),
+    "start_ns": pl.Int64(),
+    "dur_ns": pl.Int64(),
+}
+Rows = list[tuple[int, int | None, str | None, str | None, str, int, int]]
+
+
+def frame_of(rows: Rows) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def decode(durations: list[int], *, rank: int = 0, stage: str = "o_proj") -> Rows:
+    """A decode step of one linear kernel for each duration."""
+    return [(rank, n, "decode", stage, "linear", 1000 * n, dur) for n, dur in enumerate(durations)]
+
+
+def one(a: Rows, b: Rows, **options: float) -> dict[str, object]:
+    return diff_of(frame_of(a), frame_of(b), **options).row(0, named=True)
+
+
+def test_median_over_steps_then_mean_over_ranks() -> None:
+    # rank 0: 10, 20, 90 -> 20; rank 1: 40 -> 40; mean 30. The other trace: 60.
+    got = one([*decode([10, 20, 90]), *decode([40], rank=1)], decode([60]))
+    assert got == {
+        "phase": "decode",
+        "stage": "o_proj",
+        "category": "linear",
+        "a_ns": 30.0,
+        "b_ns": 60.0,
+        "delta_ns": 30.0,
+        "ratio": 2.0,
+        "a_count": 1.0,
+        "b_count": 1.0,
+        "a_steps": 4,
+        "b_steps": 1,
+        "status": "slower",
+    }
+
+
+def test_kernels_at_the_same_time_count_once() -> None:
+    twice: Rows = [(0, 0, "decode", "experts", "moe_experts", start, 10) for start in (0, 4)]
+    got = one(twice, twice)
+    assert (got["a_ns"], got["a_count"], got["status"]) == (14.0, 2.0, "same")
+
+
+def test_a_step_without_the_stage_counts_as_zero() -> None:
+    steps = decode([10, 10, 10], stage="norm")
+    got = diff_of(frame_of([*steps, *decode([50])]), frame_of([*steps, *decode([50, 70])]))
+    o_proj = got.filter(pl.col("stage") == "o_proj").row(0, named=True)
+    # medians of (50, 0, 0) and (50, 70, 0)
+    assert (o_proj["a_ns"], o_proj["b_ns"], o_proj["ratio"], o_proj["status"]) == (0.0, 50.0, None, "slower")
+
+
+@pytest.mark.parametrize(
+    ("b_dur", "tolerance", "status"),
+    [(104, 0.05, "same"), (106, 0.05, "slower"), (94, 0.05, "faster"), (94, 0.1, "same"), (101, 0.0, "slower")],
+)
+def test_status_and_tolerance(b_dur: int, tolerance: float, status: str) -> None:
+    assert one(decode([100]), decode([b_dur]), tolerance=tolerance)["status"] == status
+
+
+def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
+    prefill: Rows = [(0, 5, "prefill", "o_proj", "linear", 9000, 500)]
+    a, b = decode([10]), [*decode([10], stage="qkv_proj"), *prefill]
+    got = diff_of(frame_of(a), frame_of(b)).select("phase", "stage", "a_ns", "b_ns", "delta_ns", "a_steps", "status")
+    assert got.rows() == [
+        ("decode", "o_proj", 10.0, 0.0, -10.0, 1, "only_a"),
+        ("decode", "qkv_proj", 0.0, 10.0, 10.0, 1, "only_b"),
+        ("prefill", "o_proj", None, 500.0, None, 0, "only_b"),
+    ]
+
+
+def test_events_outside_steps_are_left_out() -> None:
+    outside: Rows = [(0, None, None, None, "other", 0, 99)]
+    assert diff_of(frame_of(outside), frame_of(outside)).height == 0
+
+
+def test_a_null_stage_is_compared_too() -> None:
+    rows: Rows = [(0, 0, "decode", None, "other", 0, 10)]
+    assert one(rows, rows)["status"] == "same"
+
+
+def test_negative_tolerance() -> None:
+    with pytest.raises(AnalysisError, match="tolerance"):
+        one(decode([1]), decode([1]), tolerance=-1)

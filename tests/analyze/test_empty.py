@@ -1,0 +1,75 @@
+"""Recorded but empty is not absent: every analysis gives a frame of its usual schema; what was not recorded raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+
+from llmprof import analyze, schema
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels, launches, ops
+
+DEVICE = (
+    "activity", "attribute", "collectives", "coverage", "findings", "idle", "kernel_categories", "kernel_summary",
+    "layers", "ops_to_kernels", "overlap", "steady_state", "steps", "stream_gaps",
+)  # fmt: skip
+"""Analyses of device events."""
+
+
+def full() -> Trace:
+    run = kernels([EMBEDDING, *DENSE, ALL_REDUCE, *DENSE, ALL_REDUCE], pause=3)
+    return Trace(
+        {
+            "kernels": run,
+            "copies": schema.empty("copies"),
+            "runtime": launches(run),
+            "ops": ops([("aten::mm", 0, 1, 1)]),
+            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
+        },
+        {"world_size": 1},
+    )
+
+
+def test_the_full_trace_has_rows() -> None:
+    empty = {name for name in DEVICE if getattr(analyze, name)(full()).is_empty()}
+    assert not empty
+
+
+@pytest.mark.parametrize("name", [*DEVICE, "launch_delay"])
+def test_recorded_but_empty(name: str) -> None:
+    analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+    found = analysis(Trace({table: schema.empty(table) for table in schema.TABLES}))
+    assert found.is_empty()
+    assert found.schema == analysis(full()).schema
+
+
+@pytest.mark.parametrize("name", DEVICE)
+@pytest.mark.parametrize("tables", [("kernels",), ("copies",), ("kernels", "copies"), ("ops",)])
+def test_recorded_but_empty_with_little_else(name: str, tables: tuple[str, ...]) -> None:
+    analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+    trace = Trace({table: schema.empty(table) for table in tables})
+    if name == "ops_to_kernels":  # needs kernels and operators
+        with pytest.raises(NotCapturedError):
+            analysis(trace)
+        return
+    found = analysis(trace)
+    assert found.is_empty()
+    assert found.schema == analysis(full()).schema
+
+
+@pytest.mark.parametrize("name", DEVICE)
+@pytest.mark.parametrize("tables", [{}, {"markers": labels([("x", 0, 1)])}, {"runtime": launches(kernels(["x"]))}])
+def test_not_recorded(name: str, tables: dict[str, pl.DataFrame]) -> None:
+    with pytest.raises(NotCapturedError):
+        getattr(analyze, name)(Trace(tables))
+
+
+@pytest.mark.parametrize("name", DEVICE)
+def test_a_window_without_events(name: str) -> None:
+    analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+    found = analysis(full().select(window_ns=(10**9, 10**9 + 1)))
+    assert found.is_empty()
+    assert found.schema == analysis(full()).schema

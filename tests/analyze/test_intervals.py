@@ -1,0 +1,180 @@
+"""Interval arithmetic against a reference that counts nanoseconds one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from llmprof.analyze import intervals
+from llmprof.errors import AnalysisError
+
+SCHEMA = {"rank": pl.Int32(), "step": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
+BY = ("rank", "step")
+Rows = list[tuple[int, int | None, int, int]]
+
+rows = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.one_of(st.none(), st.integers(0, 1)),
+        st.integers(-20, 40),
+        st.integers(0, 12),
+    ),
+    max_size=25,
+)
+
+
+def frame_of(data: Rows) -> pl.DataFrame:
+    return pl.DataFrame(data, schema=SCHEMA, orient="row")
+
+
+def one(*spans: tuple[int, int]) -> pl.DataFrame:
+    """Intervals of one group from (start, end) pairs."""
+    return pl.DataFrame(
+        {"start_ns": [a for a, _ in spans], "dur_ns": [b - a for a, b in spans]},
+        schema_overrides={
+            "start_ns": pl.Int64,
+            "dur_ns": pl.Int64,
+        },
+    )
+
+
+def ticks(data: Rows) -> dict[tuple[int, int | None], set[int]]:
+    """Covered nanoseconds of each group; a group of empty intervals is an empty set."""
+    out: dict[tuple[int, int | None], set[int]] = defaultdict(set)
+    for rank, step, start, dur in data:
+        out[rank, step].update(range(start, start + dur))
+    return out
+
+
+def by_group(frame: pl.DataFrame, *names: str) -> dict[tuple[int, int | None], tuple[int, ...]]:
+    return {(r["rank"], r["step"]): tuple(r[n] for n in names) for r in frame.iter_rows(named=True)}
+
+
+def test_union_counts_shared_time_once() -> None:
+    # [0,10) holds [2,4); [10,12) touches it; [20,25) and [23,30) overlap; 15 is empty
+    frame = one((0, 10), (2, 4), (10, 12), (15, 15), (20, 25), (23, 30))
+    assert intervals.union_length(frame).item() == 12 + 10
+    assert intervals.merge(frame).rows() == [(0, 12), (20, 10)]
+    assert intervals.gaps(frame).rows() == [(12, 8)]
+
+
+def test_several_subsets_in_one_sweep() -> None:
+    frame = one((0, 10), (5, 15), (12, 14)).with_columns(kind=pl.Series(["a", "b", None]))
+    got = intervals.union_lengths(frame, a=pl.col("kind") == "a", b=pl.col("kind") == "b", all=pl.lit(True))
+    assert got.row(0, named=True) == {"first_ns": 0, "last_ns": 15, "a": 10, "b": 10, "all": 15}
+
+
+def test_no_rows_and_no_groups() -> None:
+    assert intervals.union_length(one()).to_dicts() == [{"busy_ns": 0}]
+    assert intervals.union_length(frame_of([]), BY).height == 0
+    assert intervals.merge(one()).height == 0
+    assert intervals.gaps(frame_of([]), BY).columns == [*BY, "start_ns", "dur_ns"]
+    assert intervals.length_within(one((0, 9)), one())["busy_ns"].to_list() == [0]
+    assert intervals.clip(one((0, 9)), one()).columns == ["start_ns", "dur_ns", "window"]
+    assert intervals.clip(one(), one((0, 9))).height == 0
+
+
+def test_negative_duration_counts_as_none() -> None:
+    assert intervals.union_length(one((10, 5), (0, 2))).item() == 2
+
+
+def test_null_is_a_group_of_its_own_and_comes_last() -> None:
+    frame = frame_of([(0, None, 0, 5), (0, 1, 3, 5), (0, None, 4, 2)])
+    assert intervals.union_length(frame, BY).rows() == [(0, 1, 5), (0, None, 6)]
+    windows = frame_of([(0, None, 0, 100), (0, 1, 0, 4), (1, 0, 0, 9)])
+    assert intervals.length_within(windows, frame, BY)["busy_ns"].to_list() == [6, 1, 0]
+
+
+def test_groups_may_be_named_by_text() -> None:
+    frame = one((0, 3), (1, 4), (10, 12)).with_columns(phase=pl.Series(["decode", None, "decode"]))
+    assert intervals.merge(frame, ["phase"]).rows() == [("decode", 0, 3), ("decode", 10, 2), (None, 1, 3)]
+
+
+def test_clip_keeps_the_other_columns_and_names_the_window() -> None:
+    frame = one((0, 10), (12, 30)).with_columns(name=pl.Series(["x", "y"]))
+    windows = one((20, 25), (5, 14))
+    assert intervals.clip(frame, windows).sort("start_ns").rows() == [(5, 5, "x", 1), (12, 2, "y", 1), (20, 5, "y", 0)]
+
+
+def test_errors_say_what_is_wrong() -> None:
+    with pytest.raises(AnalysisError, match="overlap"):
+        intervals.clip(one((0, 1)), one((0, 5), (4, 6)))
+    with pytest.raises(AnalysisError, match=r"lacks the columns \['rank'\]"):
+        intervals.union_length(one((0, 1)), ["rank"])
+
+
+@given(rows)
+def test_lengths_equal_the_count_of_nanoseconds(data: Rows) -> None:
+    frame, expected = frame_of(data), ticks(data)
+    got = by_group(intervals.union_length(frame, BY), "busy_ns")
+    assert got == {group: (len(covered),) for group, covered in expected.items()}
+    assert intervals.union_length(frame, ["rank"])["busy_ns"].sum() == sum(
+        len(set().union(*(c for (r, _), c in expected.items() if r == rank))) for rank in (0, 1)
+    )
+
+
+@given(rows)
+def test_merged_intervals_cover_the_same_and_are_apart(data: Rows) -> None:
+    frame = frame_of(data)
+    merged = intervals.merge(frame, BY)
+    assert ticks(merged.rows()) == {group: covered for group, covered in ticks(data).items() if covered}
+    assert merged["dur_ns"].min() is None or merged["dur_ns"].min() > 0
+    apart = merged.select((pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).shift(1)).over(BY)).to_series()
+    assert (apart.drop_nulls() > 0).all()
+    assert_frame_equal(intervals.merge(merged, BY), merged)
+
+
+@given(rows)
+def test_gaps_fill_the_span(data: Rows) -> None:
+    got = ticks(intervals.gaps(frame_of(data), BY).rows())
+    for group, covered in ticks(data).items():
+        span = set(range(min(covered), max(covered) + 1)) if covered else set()
+        assert got.get(group, set()) == span - covered
+
+
+@given(rows, rows)
+def test_pair_lengths_and_their_identities(data_a: Rows, data_b: Rows) -> None:
+    a, b = ticks(data_a), ticks(data_b)
+    got = intervals.pair_lengths(frame_of(data_a), frame_of(data_b), BY)
+    assert set(by_group(got)) == set(a) | set(b)
+    for group, lengths in by_group(got, *got.columns[2:]).items():
+        in_a, in_b = a.get(group, set()), b.get(group, set())
+        sets = (in_a, in_b, in_a | in_b, in_a & in_b, in_a - in_b, in_b - in_a)
+        assert lengths == tuple(len(s) for s in sets)
+    assert (got["a_ns"] + got["b_ns"] == got["either_ns"] + got["both_ns"]).all()
+
+
+@given(rows, rows)
+def test_length_within_windows_that_may_overlap(data: Rows, windows: Rows) -> None:
+    covered = ticks(data)
+    got = intervals.length_within(frame_of(windows), frame_of(data), BY)
+    assert got.select(SCHEMA.keys()).rows() == windows
+    assert got["busy_ns"].to_list() == [
+        len(covered.get((r, s), set()) & set(range(start, start + dur))) for r, s, start, dur in windows
+    ]
+
+
+@given(rows, rows)
+def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
+    windows = intervals.merge(frame_of(raw), BY).rows()
+    expected = []
+    for rank, step, start, dur in data:
+        for n, (r, s, w_start, w_dur) in enumerate(windows):
+            low, high = max(start, w_start), min(start + dur, w_start + w_dur)
+            if (r, s) == (rank, step) and low < high:
+                expected.append((rank, step, low, high - low, n))
+    got = intervals.clip(frame_of(data), frame_of(windows), BY)
+    assert sorted(got.rows(), key=str) == sorted(expected, key=str)
+
+
+@given(rows, st.randoms())
+def test_order_of_the_rows_does_not_matter(data: Rows, random: object) -> None:
+    shuffled = list(data)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    for function in (intervals.union_length, intervals.merge, intervals.gaps):
+        assert_frame_equal(function(frame_of(data), BY), function(frame_of(shuffled), BY))

@@ -1,0 +1,60 @@
+"""Kernel statistics by hand."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof.analyze.kernel_summary import kernel_summary, kernel_summary_of
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+
+EVENTS = pl.DataFrame(
+    [
+        (0, "gemm", "linear", 10),
+        (0, "gemm", "linear", 20),
+        (0, "gemm", "linear", 60),
+        (0, "rms", "norm", 10),
+        (1, "rms", "norm", 30),
+    ],
+    schema=["rank", "name", "category", "dur_ns"],
+    orient="row",
+)
+
+
+def test_all_ranks_together() -> None:
+    got = kernel_summary_of(EVENTS)
+    assert got.columns == [
+        "name", "category", "count", "total_ns", "share", "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns",
+    ]  # fmt: skip
+    gemm, rms = got.rows()
+    # deviations from 30: 20, 10, 30; sample variance (400 + 100 + 900) / 2 = 700
+    assert gemm[:-1] == ("gemm", "linear", 3, 90, 90 / 130, 30.0, 20.0, 10, 60)
+    assert gemm[-1] == pytest.approx(700**0.5)
+    assert rms[:-1] == ("rms", "norm", 2, 40, 40 / 130, 20.0, 20.0, 10, 30)
+
+
+def test_shares_are_of_the_group_and_one_run_has_no_deviation() -> None:
+    got = kernel_summary_of(EVENTS, ["rank", "category"])
+    assert got.select("rank", "name", "count", "share").rows() == [
+        (0, "gemm", 3, 0.9), (0, "rms", 1, 0.1), (1, "rms", 1, 1.0),
+    ]  # fmt: skip
+    assert got["std_ns"].to_list()[1:] == [None, None]
+
+
+def test_no_time_has_no_shares() -> None:
+    got = kernel_summary_of(EVENTS.with_columns(dur_ns=pl.lit(0)))
+    assert got["share"].to_list() == [None, None]
+    assert kernel_summary_of(EVENTS.clear()).height == 0
+
+
+def test_trace_of_two_ranks() -> None:
+    kernels = pl.DataFrame(
+        {"rank": [0, 0, 1], "start_ns": [0, 5, 0], "dur_ns": [4, 6, 8], "name": ["rms_norm_kernel"] * 3}
+    )
+    got = kernel_summary(Trace({"kernels": kernels}), by=("rank",))
+    assert got.select("rank", "name", "category", "count", "total_ns").rows() == [
+        (0, "rms_norm_kernel", "norm", 2, 10), (1, "rms_norm_kernel", "norm", 1, 8),
+    ]  # fmt: skip
+    with pytest.raises(NotCapturedError):
+        kernel_summary(Trace({}))

@@ -1,0 +1,143 @@
+"""Spans of layers and stages on the device and on the host, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import layers
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+from tests.analyze.builders import (
+    ALL_REDUCE,
+    ATTENTION,
+    CACHE,
+    DENSE,
+    DENSE_STAGES,
+    EMBEDDING,
+    GEMM,
+    NORM,
+    ROPE,
+    SILU,
+    forward,
+    kernels,
+    labels,
+    launches,
+    ops,
+)
+
+
+def step_of(run: pl.DataFrame, **tables: pl.DataFrame) -> Trace:
+    return Trace(
+        {"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])} | tables
+    )
+
+
+def test_spans_on_the_device() -> None:
+    # kernels of 10 ns, 2 ns apart: input and embedding take [0, 22), then 10 kernels a layer
+    found = layers(step_of(kernels(forward(2), pause=2)), by="layer")
+    assert found.select("rank", "step", "phase", "layer", "start_ns", "dur_ns", "busy_ns", "kernels").rows() == [
+        (0, 0, "decode", 0, 24, 118, 100, 10),
+        (0, 0, "decode", 1, 144, 118, 100, 10),
+    ]
+    by_stage = layers(step_of(kernels(forward(2), pause=2)))
+    first = by_stage.filter(pl.col("layer") == 0)
+    assert first["stage"].to_list() == DENSE_STAGES
+    assert first["start_ns"].to_list() == [24 + 12 * n for n in range(10)]
+    assert first["dur_ns"].unique().to_list() == [10]
+
+
+def test_a_stage_that_comes_twice_has_occurrences() -> None:
+    layer = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE]
+    found = layers(step_of(kernels([EMBEDDING, *layer * 2, NORM, GEMM])))
+    twice = found.filter(pl.col("stage").is_in(["norm", "all_reduce"])).sort("start_ns")
+    assert twice.select("layer", "stage", "occurrence").rows() == [
+        (0, "norm", 0),
+        (0, "all_reduce", 0),
+        (0, "norm", 1),
+        (0, "all_reduce", 1),
+        (1, "norm", 0),
+        (1, "all_reduce", 0),
+        (1, "norm", 1),
+        (1, "all_reduce", 1),
+    ]
+    assert found.filter(~pl.col("stage").is_in(["norm", "all_reduce"]))["occurrence"].unique().to_list() == [0]
+
+
+def test_overlapping_kernels_of_a_layer_are_busy_once() -> None:
+    run = kernels(forward(1))
+    second = pl.col("name") == ROPE
+    run = run.with_columns(start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns"))
+    found = layers(step_of(run), by="layer").row(0, named=True)
+    assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
+
+
+def test_the_host_side_reaches_from_operator_to_operator() -> None:
+    # each kernel is launched 5 before it starts, inside an operator from 8 before it to 1 before it
+    run = kernels(forward(2), pause=10)
+    calls = [(f"aten::op{n}", row["start_ns"] - 8, 7, n) for n, row in enumerate(run.iter_rows(named=True))]
+    inner = [("aten::inner", row["start_ns"] - 7, 5, 100 + n) for n, row in enumerate(run.iter_rows(named=True))]
+    found = layers(step_of(run, ops=ops([*calls, *inner])), by="layer")
+    # layer 0 begins with the third kernel, at 40, and ends with the twelfth, at 220
+    assert found.select("host_start_ns", "host_dur_ns").rows() == [(40 - 8, 219 - 32), (240 - 8, 419 - 232)]
+    # without operators it reaches from call to call
+    found = layers(step_of(run), by="layer")
+    assert found.select("host_start_ns", "host_dur_ns").rows() == [(35, 217 - 35), (235, 417 - 235)]
+
+
+def test_a_graph_launch_for_all_layers_has_no_host_side_of_one() -> None:
+    run = kernels(forward(2)).with_columns(correlation=pl.lit(1, dtype=pl.Int64))
+    call = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    trace = Trace({"kernels": run, "runtime": call, "markers": labels([("execute_new_0_cached_4", -50, 10)])})
+    found = layers(trace, by="layer")
+    assert found.height == 2
+    assert found["host_start_ns"].null_count() == 2
+    assert found["host_dur_ns"].null_count() == 2
+
+
+def test_one_graph_a_layer_has_a_host_side() -> None:
+    run = kernels(forward(2))
+    layer = (pl.col("start_ns") - 20) // 100  # two kernels of 10 before the layers, ten in each
+    run = run.with_columns(correlation=layer.cast(pl.Int64))
+    calls = launches(run.unique("correlation", keep="first", maintain_order=True)).with_columns(
+        name=pl.lit("cudaGraphLaunch")
+    )
+    trace = Trace({"kernels": run, "runtime": calls, "markers": labels([("execute_new_0_cached_4", -50, 10)])})
+    assert layers(trace, by="layer")["host_dur_ns"].to_list() == [2, 2]
+
+
+def test_without_launches_there_is_no_host_side() -> None:
+    found = layers(Trace({"kernels": kernels(forward(2))}))
+    assert found["host_dur_ns"].null_count() == found.height
+    assert found.schema == layers(step_of(kernels(forward(2)))).schema
+
+
+@pytest.mark.parametrize("by", ["stage", "layer"])
+def test_schema_without_rows(by: str) -> None:
+    some = layers(step_of(kernels(forward(2))), by=by)  # type: ignore[arg-type]
+    for run in (kernels([]), kernels(["acme"])):
+        none = layers(Trace({"kernels": run}), by=by)  # type: ignore[arg-type]
+        assert none.is_empty()
+        assert none.schema == some.schema
+        assert layers(step_of(run), by=by).schema == some.schema  # type: ignore[arg-type]
+
+
+def test_other_rows_are_refused() -> None:
+    with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
+        layers(step_of(kernels(DENSE)), by="kernel")  # type: ignore[arg-type]
+
+
+def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_trace: Callable[[str], Trace]) -> None:
+    """About 700 us of Python and dispatch a layer, the device a fraction of that; graphs have no such cost."""
+    eager = layers(sample_trace("torch_tp1_eager"), by="layer").filter(pl.col("phase") == "decode")
+    assert eager["host_dur_ns"].null_count() == 0
+    host = eager["host_dur_ns"].median()
+    busy = eager["busy_ns"].median()
+    assert isinstance(host, float)
+    assert isinstance(busy, float)
+    assert 500_000 < host < 1_500_000
+    assert busy < host / 5
+    graph = layers(sample_trace("torch_tp1_cudagraph"), by="layer").filter(pl.col("phase") == "decode")
+    assert graph["host_dur_ns"].null_count() == graph.height

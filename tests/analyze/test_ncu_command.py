@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import kernel_names
+from llmprof.analyze import attribute, ncu_command
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
+needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")
+
+RUN = ["python3", "serve.py", "--tp", "1"]
+GEMM, NORM, COMM = "void gemm<4>(int)", "void ns::norm<float>(int)", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"
+
+
+def trace_of(
+    names: list[str], *, launched: list[int | None] | None = None, rank: int = 0, device: int | None = 0
+) -> Trace:
+    n = len(names)
+    kernels = pl.DataFrame(
+        {
+            "rank": [rank] * n,
+            "device": [device] * n,
+            "stream": [7] * n,
+            "start_ns": [1000 + 100 * i for i in range(n)],
+            "dur_ns": [50] * n,
+            "name": names,
+            "correlation": list(range(n)),
+        },
+        schema_overrides={"device": pl.Int32},
+    )
+    if launched is None:
+        return Trace({"kernels": kernels})
+    calls = [(i, at) for i, at in enumerate(launched) if at is not None]
+    runtime = pl.DataFrame(
+        {
+            "rank": [rank] * len(calls),
+            "start_ns": [at for _, at in calls],
+            "dur_ns": [5] * len(calls),
+            "name": ["cudaLaunchKernel"] * len(calls),
+            "api": ["runtime"] * len(calls),
+            "correlation": [i for i, _ in calls],
+        }
+    )
+    return Trace({"kernels": kernels, "runtime": runtime})
+
+
+def options(command: list[str]) -> dict[str, str]:
+    inside = command[1 : command.index(RUN[0])]
+    return {name: value for name, value in itertools.pairwise(inside) if name.startswith("--")}
+
+
+def test_the_command_profiles_one_launch_of_a_kernel_and_leaves_the_clocks_alone():
+    names = [GEMM, NORM, GEMM, COMM, GEMM]
+    command = ncu_command(trace_of(names, device=3), RUN, kernel=4)
+    assert command[0] == "ncu"
+    assert command[-len(RUN) :] == RUN
+    chosen = options(command)
+    assert chosen["--kernel-name"] == "regex:^(gemm)$"
+    assert (chosen["--launch-skip"], chosen["--launch-count"]) == ("2", "1")
+    assert (chosen["--clock-control"], chosen["--profile-from-start"], chosen["--target-processes"]) == (
+        "none",
+        "off",
+        "all",
+    )
+    assert (chosen["--devices"], chosen["--filter-mode"], chosen["--set"]) == ("3", "per-gpu", "full")
+    assert chosen["--kernel-name-base"] == "function"
+
+
+@pytest.mark.parametrize("kernel", [GEMM, "gemm"])
+def test_a_kernel_is_named_in_full_or_by_its_function(kernel):
+    command = ncu_command(trace_of([NORM, GEMM, GEMM]), RUN, kernel=kernel, from_start=True, sections="basic")
+    chosen = options(command)
+    assert (chosen["--launch-skip"], chosen["--launch-count"], chosen["--set"]) == ("0", "1", "basic")
+    assert "--profile-from-start" not in command
+    assert options(ncu_command(trace_of([GEMM, GEMM]), RUN, kernel=kernel, launches=5))["--launch-count"] == "2"
+
+
+def test_launches_are_counted_in_the_order_of_the_host_and_not_of_the_device():
+    # the second gemm was launched first, on another stream, and waited
+    trace = trace_of([GEMM, GEMM, GEMM], launched=[20, 10, 30])
+    assert [options(ncu_command(trace, RUN, kernel=event))["--launch-skip"] for event in range(3)] == ["1", "0", "2"]
+
+
+def test_what_was_launched_before_the_window_is_not_counted():
+    trace = trace_of([GEMM, GEMM, GEMM], launched=[None, 1050, 1150])
+    assert options(ncu_command(trace, RUN, kernel=2))["--launch-skip"] == "1"
+    with pytest.raises(AnalysisError, match="before the window"):
+        ncu_command(trace, RUN, kernel=0)
+
+
+def test_names_become_expressions_for_exactly_themselves():
+    name = "weird.kernel$[x]|rm -rf *\x00\nend"
+    command = ncu_command(trace_of([name, "weirdXkernel"]), RUN, kernel=name)
+    found = options(command)["--kernel-name"]
+    assert found.startswith("regex:^(")
+    assert "\x00" not in found
+    assert "\n" not in found
+    function = kernel_names.function(pl.Series([name]))[0]
+    assert re.search(found.removeprefix("regex:"), function, re.DOTALL)
+    assert not re.search(found.removeprefix("regex:"), "weirdXkernel")
+    assert all(isinstance(argument, str) for argument in command)
+
+
+def test_collectives_are_refused_with_the_reason():
+    with pytest.raises(AnalysisError, match="wait for ever"):
+        ncu_command(trace_of([GEMM, COMM]), RUN, kernel=1)
+
+
+def test_a_function_that_collectives_share_is_refused():
+    names = ["void device_kernel<gemm_universal>(x)", "void device_kernel<cross_device_reduce>(x)"]
+    with pytest.raises(AnalysisError, match="collectives too"):
+        ncu_command(trace_of(names), RUN, kernel=0)
+
+
+@pytest.mark.parametrize(
+    ("program", "asked", "message"),
+    [
+        (RUN, {}, "no launches were chosen"),
+        ([], {"kernel": GEMM}, "program"),
+        (["--clock-control", "base"], {"kernel": GEMM}, "program"),
+        (RUN, {"kernel": "nothing"}, "no kernel of this trace has kernel 'nothing'"),
+        (RUN, {"kernel": GEMM, "rank": 7}, "rank 7"),
+        (RUN, {"kernel": GEMM, "launches": 0}, "at least 1"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(program, asked, message):
+    with pytest.raises(AnalysisError, match=message):
+        ncu_command(trace_of([GEMM]), program, **asked)
+
+
+def test_a_device_that_is_not_known_is_left_out():
+    assert "--devices" not in ncu_command(trace_of([GEMM], device=None), RUN, kernel=0)
+
+
+@needs_captures
+@pytest.mark.parametrize(
+    ("layer", "stage", "phase"), [(3, "attention", "decode"), (0, "qkv_proj", "prefill"), (5, None, None)]
+)
+def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
+    trace = llmprof.read(SHARED / "torch_tp1_eager")
+    chosen = options(ncu_command(trace, RUN, layer=layer, stage=stage, phase=phase))
+    events = attribute(trace).filter(pl.col("source") == "kernel").sort("launch_start_ns")
+    wanted = [
+        row["layer"] == layer and stage in (None, row["stage"]) and phase in (None, row["phase"])
+        for row in events.iter_rows(named=True)
+    ]
+    step = events["step"][wanted.index(True)]
+    wanted = [w and s == step for w, s in zip(wanted, events["step"], strict=True)]
+    functions = kernel_names.function(events["name"]).to_list()
+    mine = {f for f, w in zip(functions, wanted, strict=True) if w}
+    assert set(re.fullmatch(r"regex:\^\((.*)\)\$", chosen["--kernel-name"])[1].split("|")) == mine
+    passing = [w for f, w in zip(functions, wanted, strict=True) if f in mine]
+    assert int(chosen["--launch-skip"]) == passing.index(True)
+    last = len(passing) - 1 - passing[::-1].index(True)
+    assert int(chosen["--launch-count"]) == last - passing.index(True) + 1
+
+
+@needs_captures
+def test_of_a_run_on_four_devices_one_rank_is_profiled_and_its_collectives_are_not():
+    trace = llmprof.read(SHARED / "torch_tp4_eager_custom_allreduce")
+    command = ncu_command(trace, RUN, layer=3, rank=2)
+    assert options(command)["--devices"] == "2"
+    assert "reduce" not in options(command)["--kernel-name"]
+    with pytest.raises(AnalysisError, match="wait for ever"):
+        ncu_command(trace, RUN, layer=3, stage="all_reduce")

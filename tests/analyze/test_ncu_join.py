@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import kernel_names
+from llmprof.analyze import name_layers, ncu_join
+from llmprof.errors import NotCapturedError
+from llmprof.metrics_data import Metrics
+from llmprof.readers.ncu import read_metrics
+from llmprof.trace import Trace
+
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
+needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")
+
+NORM, GEMM, ACT, COMM = "void ns::norm<(int)8, (bool)1>(T1 *)", "gemm_128x64", "void act<float>(T1 *)", "ncclAllReduce"
+TORCH = {NORM: "void ns::norm<8, true>(float*)", ACT: "void act<float>(float*)"}
+LAYER = [NORM, GEMM, ACT, GEMM, COMM]
+
+
+def timeline(names: list[str], *, grid: int | None = 4, rank: int = 0, device: int = 0) -> pl.DataFrame:
+    n = len(names)
+    return pl.DataFrame(
+        {
+            "rank": [rank] * n,
+            "device": [device] * n,
+            "stream": [7] * n,
+            "start_ns": [100 * i for i in range(n)],
+            "dur_ns": [50] * n,
+            "name": [TORCH.get(name, name) for name in names],
+            **{
+                f"{side}_{axis}": [grid if axis == "x" else grid and 1] * n
+                for side in ("grid", "block")
+                for axis in "xyz"
+            },
+        },
+        schema_overrides={f"{side}_{axis}": pl.Int32 for side in ("grid", "block") for axis in "xyz"},
+    )
+
+
+def profiled(names: list[str], *, grid: str | None = "(4, 1, 1)", process: int = 1, first: int = 0) -> pl.DataFrame:
+    n = len(names)
+    return pl.DataFrame(
+        {
+            "kernel_id": range(first, first + n),
+            "kernel_name": names,
+            "grid": [grid] * n,
+            "block": [grid] * n,
+            "metric": ["gpu__time_duration.sum"] * n,
+            "unit": ["ns"] * n,
+            "value": [75.0] * n,
+        },
+        schema_overrides={"grid": pl.String, "block": pl.String},
+    )
+
+
+def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
+    grid = options.pop("grid_there", 4)
+    return ncu_join(Trace({"kernels": timeline(there, grid=grid)}), Metrics(profiled(ours, **options)))
+
+
+def test_launches_are_matched_by_name_grid_block_and_order():
+    found = joined([*LAYER, "other", *LAYER[:2]], [GEMM, ACT, GEMM])
+    assert found["event"].to_list() == [1, 2, 3]
+    assert found["match"].to_list() == ["sequence"] * 3
+    assert found["agrees"].to_list() == ["name, grid and block"] * 3
+    assert found["confidence"].to_list() == [1.0] * 3
+    assert found["candidates"].to_list() == [1] * 3
+    assert found["ratio"].to_list() == [1.5] * 3
+    assert found["name"].to_list() == [GEMM, TORCH[ACT], GEMM]
+
+
+def test_skipped_kernels_such_as_collectives_do_no_harm():
+    found = joined(LAYER * 3, [NORM, GEMM, ACT, GEMM] * 2)
+    assert found["event"].to_list() == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert found["candidates"].to_list() == [2] * 8
+    assert found["confidence"].to_list() == pytest.approx([0.9] * 8)
+
+
+def test_a_filtered_profile_is_matched_among_the_kernels_it_has():
+    found = joined(LAYER * 2, [GEMM] * 4)
+    assert found["event"].to_list() == [1, 3, 6, 8]
+    assert found["confidence"].to_list() == [1.0] * 4
+
+
+def test_a_short_profile_follows_the_order_and_says_how_many_it_could_be():
+    found = joined(LAYER * 2, [ACT])
+    assert found.select("event", "match", "candidates").row(0) == (2, "order", 2)
+    assert found["confidence"].to_list() == pytest.approx([0.7])
+    assert joined([*LAYER], [NORM])["match"].to_list() == ["sequence"]
+
+
+def test_what_the_timeline_does_not_have_splits_the_profile_and_stays_unmatched():
+    found = joined(LAYER * 2, [NORM, GEMM, ACT, "tuning_kernel", GEMM, NORM, GEMM, ACT])
+    assert found["event"].to_list() == [0, 1, 2, None, 3, 5, 6, 7]
+    assert found.row(3, named=True)["confidence"] == 0
+    assert found.row(3, named=True)["candidates"] == 0
+    assert found.row(3, named=True)["agrees"] is None
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "agrees", "confidence"),
+    [
+        (["void act<int>(T1 *)"], {}, "function, grid and block", 0.9),
+        ([ACT], {"grid": "(9, 1, 1)"}, "name", 0.4),
+        ([ACT], {"grid": None}, "name", 0.7),
+        ([ACT], {"grid_there": None}, "name", 0.7),
+        (["void act<int>(T1 *)"], {"grid": "(9, 1, 1)"}, "function", 0.2),
+    ],
+)
+def test_less_that_agrees_is_less_sure(names, options, agrees, confidence):
+    found = joined(LAYER, names, **options)
+    assert found["event"].to_list() == [2]
+    assert found["agrees"].to_list() == [agrees]
+    assert found["confidence"].to_list() == pytest.approx([confidence])
+
+
+def test_the_rank_that_fits_best_is_taken_and_runs_are_matched_by_themselves():
+    kernels = pl.concat([timeline(["a", "b", "c"]), timeline(["d", "e", "f"], rank=1, device=1)])
+    metrics = pl.concat([profiled(["d", "e", "f"]), profiled(["a", "b", "c"], first=3)])
+    launches = pl.DataFrame(
+        {
+            "kernel_id": range(6),
+            "kernel_name": list("defabc"),
+            "grid": ["(4, 1, 1)"] * 6,
+            "block": ["(4, 1, 1)"] * 6,
+            "run": [0] * 3 + [1] * 3,
+            **dict.fromkeys(("stream", "device", "id", "process", "process_name", "context", "compute_capability")),
+        }
+    )
+    found = ncu_join(Trace({"kernels": kernels}), Metrics(metrics, launches=launches))
+    assert found["rank"].to_list() == [1, 1, 1, 0, 0, 0]
+    assert found["event"].to_list() == [3, 4, 5, 0, 1, 2]
+
+
+def test_no_launches_and_no_kernels():
+    assert joined(LAYER, []).height == 0
+    found = joined([], [GEMM])
+    assert found["event"].to_list() == [None]
+    with pytest.raises(NotCapturedError):
+        ncu_join(Trace({"markers": llmprof.schema.empty("markers")}), Metrics(profiled([GEMM])))
+
+
+def test_many_launches_are_matched_in_little_time():
+    found = joined(LAYER * 4000, [NORM, GEMM, ACT, GEMM] * 1000)
+    assert found["event"].null_count() == 0
+    assert found["match"].unique().to_list() == ["sequence"]
+
+
+@needs_captures
+def test_the_capture_joins_a_timeline_of_its_own_kernels():
+    metrics = read_metrics(SHARED / "ncu_tp1_eager")
+    own = metrics.kernels
+    rows = pl.concat([own, own, own[:5]])
+    sizes = [f"{side}_{axis}" for side in ("grid", "block") for axis in "xyz"]
+    kernels = rows.select(
+        rank=pl.lit(0),
+        start_ns=pl.int_range(pl.len()) * 1000,
+        dur_ns=pl.col("duration_ns").cast(pl.Int64),
+        name="kernel_name",
+        **{size: size for size in sizes},
+    )
+    found = ncu_join(Trace({"kernels": kernels}), metrics)
+    assert found["event"].to_list() == list(range(24))
+    assert found["candidates"].unique().to_list() == [2]
+    assert found["ratio"].to_list() == pytest.approx([1.0] * 24, rel=1e-3)
+
+
+@needs_captures
+def test_the_capture_against_a_run_of_other_shapes_is_little_sure():
+    found = ncu_join(llmprof.read(SHARED / "torch_tp1_eager"), read_metrics(SHARED / "ncu_tp1_eager"))
+    by_function = {name: part for (name,), part in found.with_columns(
+        f=kernel_names.function(found["kernel_name"])).group_by("f")}  # fmt: skip
+    assert by_function["fused_add_rms_norm_kernel"]["agrees"].unique().to_list() == ["name"]
+    assert by_function["device_kernel"]["agrees"].unique().to_list() == ["name, grid and block"]
+    assert found.filter(pl.col("name").is_null())["kernel_name"].str.starts_with("nvjet").all()
+    assert found["confidence"].max() <= 0.9
+
+
+STAGES = [
+    "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "o_proj", "norm", "gate_up_proj",
+    "activation", "down_proj",
+]  # fmt: skip
+
+
+@needs_captures
+@pytest.mark.parametrize("page", ["raw.csv", "details.csv", ""])
+def test_the_capture_is_two_decoder_layers_named_with_their_stages(page):
+    found = name_layers(read_metrics(SHARED / "ncu_tp1_eager" / page))
+    assert found["stage"].to_list() == ["down_proj", *STAGES, *STAGES, "norm"]
+    assert found["layer"].to_list() == [None, *[0] * 11, *[1] * 11, None]
+    assert found["confidence"].to_list() == [0.5, *[1.0] * 22, 0.5]
+
+
+def test_naming_nothing_gives_nothing():
+    assert name_layers(Metrics(profiled([]))).height == 0
+    found = name_layers(Metrics(profiled(["a", "b"])))
+    assert found["layer"].to_list() == [None, None]

@@ -1,0 +1,250 @@
+"""Summaries in the form of nsys, by hand; against nsys itself they are in tests/readers/test_nsys_stats.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+
+KERNELS = pl.DataFrame(
+    [
+        (0, 0, 100, 10, "gemm", 1),
+        (0, 0, 120, 20, "gemm", 2),
+        (0, 0, 150, 60, "gemm", 3),
+        (0, 0, 210, 10, "rms", 4),
+        (1, 1, 100, 30, "rms", 1),
+    ],
+    schema=["rank", "device", "start_ns", "dur_ns", "name", "correlation"],
+    orient="row",
+)
+RUNTIME = pl.DataFrame(
+    [
+        (0, 7, 70, 95, 3, "cudaLaunchKernel", "runtime", 1),  # returns at 98, 2 before the kernel
+        (0, 7, 70, 100, 5, "cudaLaunchKernel", "runtime", 2),  # returns at 105, 15 before
+        (0, 7, 70, 140, 15, "cudaLaunchKernel", "runtime", 3),  # returns at 155, 5 after the kernel's start
+        (0, 7, 71, 200, 40, "cuLaunchKernelEx", "driver", 4),  # returns at 240, after the kernel's end
+        (0, 7, 71, 0, 1000, "poll", "os", None),
+    ],
+    schema=["rank", "process", "thread", "start_ns", "dur_ns", "name", "api", "correlation"],
+    orient="row",
+)
+STATS = ["mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
+
+
+def copies(rows: list[tuple[object, ...]]) -> Trace:
+    schema = ["kind", "name", "start_ns", "dur_ns", "bytes", "src_kind"]
+    return Trace({"copies": pl.DataFrame(rows, schema=schema, orient="row").with_columns(rank=pl.lit(0))})
+
+
+COPIES = copies(
+    [
+        ("HtoD", "Memcpy HtoD (Pinned -> Device)", 0, 10, 100, "pinned"),
+        ("HtoD", "Memcpy HtoD (Pageable -> Device)", 20, 30, 300, "pageable"),
+        ("DtoD", "[CUDA memcpy Unified Device-to-Device]", 60, 100, 64, "managed"),
+        ("memset", "Memset (Device)", 200, 5, None, None),
+    ]
+)
+
+
+def test_kernels() -> None:
+    got = analyze.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}))
+    assert got.columns == ["share", "total_ns", "instances", *STATS, "name"]
+    gemm, rms = got.rows()
+    # deviations from 30: 20, 10, 30; (400 + 100 + 900) / 2 = 700. rms: 10 and 30, deviations 10; 200 / 1
+    assert gemm == (90 / 130, 90, 3, 30.0, 20.0, 10, 60, pytest.approx(700**0.5), "gemm")
+    assert rms == (40 / 130, 40, 2, 20.0, 20.0, 10, 30, pytest.approx(200**0.5), "rms")
+
+
+def test_by_rank_shares_are_of_the_rank_and_one_run_deviates_by_nothing() -> None:
+    got = analyze.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("rank",))
+    assert got.select("rank", "share", "instances", "std_ns", "name").rows()[1:] == [
+        (0, 0.1, 1, 0.0, "rms"), (1, 1.0, 1, 0.0, "rms"),
+    ]  # fmt: skip
+    with pytest.raises(AnalysisError, match="layer"):
+        analyze.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("layer",))
+
+
+def test_equal_times_fewer_runs_first_then_by_name() -> None:
+    kernels = pl.DataFrame(
+        {"rank": 0, "start_ns": 0, "dur_ns": [5, 5, 10, 10], "name": ["twice", "twice", "b", "a"]}, strict=False
+    )
+    assert analyze.cuda_gpu_kern_sum(Trace({"kernels": kernels}))["name"].to_list() == ["a", "b", "twice"]
+
+
+def test_api_calls_without_the_operating_system() -> None:
+    got = analyze.cuda_api_sum(Trace({"runtime": RUNTIME}))
+    assert got.columns == ["share", "total_ns", "calls", *STATS, "name"]
+    assert got.select("share", "total_ns", "calls", "median_ns", "name").rows() == [
+        (40 / 63, 40, 1, 40.0, "cuLaunchKernelEx"), (23 / 63, 23, 3, 5.0, "cudaLaunchKernel"),
+    ]  # fmt: skip
+
+
+def test_calls_that_a_wrapper_reported_again_stay_apart() -> None:
+    twice = RUNTIME.head(2).with_columns(nsys_event_class=pl.Series([0, 67]))
+    got = analyze.cuda_api_sum(Trace({"runtime": twice}))
+    assert got.select("share", "calls", "name").rows() == [
+        (5 / 8, 1, "cudaLaunchKernel"), (3 / 8, 1, "cudaLaunchKernel"),
+    ]  # fmt: skip
+
+
+def test_copies_by_time() -> None:
+    got = analyze.cuda_gpu_mem_time_sum(COPIES)
+    assert got.columns == ["share", "total_ns", "count", *STATS, "operation"]
+    assert got.select("share", "total_ns", "count", "operation").rows() == [
+        (100 / 145, 100, 1, "[CUDA memcpy Unified Device-to-Device]"),
+        (40 / 145, 40, 2, "[CUDA memcpy Host-to-Device]"),
+        (5 / 145, 5, 1, "[CUDA memset]"),
+    ]
+
+
+def test_copies_by_size() -> None:
+    got = analyze.cuda_gpu_mem_size_sum(COPIES)
+    assert got.columns == [
+        "total_bytes", "count", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_bytes", "operation",
+    ]  # fmt: skip
+    host, unified, fill = got.rows()
+    assert host == (400, 2, 200.0, 200.0, 100, 300, pytest.approx(20000**0.5), "[CUDA memcpy Host-to-Device]")
+    assert unified[:2] == (64, 1)
+    assert fill == (0, 1, None, None, None, None, None, "[CUDA memset]")  # size not recorded
+
+
+def test_copies_by_kind_of_memory() -> None:
+    got = analyze.cuda_gpu_mem_size_sum(COPIES, by=("src_kind",))
+    assert got.select("src_kind", "total_bytes").rows() == [
+        ("managed", 64), ("pageable", 300), ("pinned", 100), (None, 0),
+    ]  # fmt: skip
+
+
+MARKERS = pl.DataFrame(
+    [
+        ("step", 0, 100, "nvtx", False, "PushPop"),
+        ("step", 200, 300, "nvtx", False, "PushPop"),
+        ("all_reduce", 10, 40, "NCCL", False, "PushPop"),
+        ("step", 0, 60, "nvtx", False, "StartEnd"),
+        ("a mark", 5, 0, "nvtx", False, "Mark"),
+        ("flush", 5, 1000, "overhead", False, None),
+        ("step", 0, 1000, "gpu_user_annotation", True, None),
+    ],
+    schema=["name", "start_ns", "dur_ns", "domain", "on_device", "nsys_style"],
+    orient="row",
+).with_columns(rank=0, process=7, thread=70)
+
+
+def test_ranges() -> None:
+    got = analyze.nvtx_sum(Trace({"markers": MARKERS}))
+    assert got.columns == ["share", "total_ns", "instances", *STATS, "style", "name"]
+    assert got.select("share", "total_ns", "instances", "max_ns", "style", "name").rows() == [
+        (0.8, 400, 2, 300, "PushPop", "step"),
+        (0.12, 60, 1, 60, "StartEnd", "step"),
+        (0.08, 40, 1, 40, "PushPop", "NCCL:all_reduce"),
+    ]
+
+
+def test_annotations_of_torch_have_no_domain_before_them() -> None:
+    rows = MARKERS.drop("nsys_style").head(1).with_columns(domain=pl.lit("user_annotation"))
+    assert analyze.nvtx_sum(Trace({"markers": rows}))["name"].to_list() == ["step"]
+
+
+def test_projection() -> None:
+    markers = MARKERS.filter(pl.col("nsys_style") == "PushPop")
+    trace = Trace({"markers": markers, "runtime": RUNTIME.with_columns(thread=70), "kernels": KERNELS})
+    got = analyze.nvtx_gpu_proj_sum(trace)
+    assert got.columns == [
+        "name", "style", "total_projected_ns", "total_range_ns", "instances", "projected_mean_ns",
+        "projected_median_ns", "projected_min_ns", "projected_max_ns", "projected_std_ns", "launches", "mean_launches",
+        "mean_depth", "mean_children",
+    ]  # fmt: skip
+    # step 0-100 launches the first kernel (100-110; the second call ends after it), step 200-500 the last (210-220)
+    assert got.rows() == [("step", "PushPop", 20, 400, 2, 10.0, 10.0, 10, 10, 0.0, 2, 1.0, 0.0, 0.0)]
+
+
+def test_launch_wait_and_run() -> None:
+    got = analyze.cuda_kern_exec_sum(Trace({"kernels": KERNELS, "runtime": RUNTIME}))
+    parts = ("total", "api", "queue", "kernel")
+    assert got.columns == [
+        "rank", "process", "thread", "device", "count", "queued_count", *(f"{p}_{s}" for p in parts for s in STATS),
+        "api_name", "name",
+    ]  # fmt: skip
+    gemm, rms = got.rows(named=True)
+    assert (gemm["thread"], gemm["count"], gemm["queued_count"]) == (70, 3, 2)
+    # totals 95-110, 100-140 and 140-210; of the waits 2, 15 and -5 the last is none
+    assert [gemm[f"total_{s}"] for s in STATS[:4]] == [pytest.approx(125 / 3), 40.0, 15, 70]
+    assert [gemm[f"api_{s}"] for s in STATS[:4]] == [pytest.approx(23 / 3), 5.0, 3, 15]
+    assert [gemm[f"queue_{s}"] for s in STATS[:4]] == [8.5, 8.5, 2, 15]
+    assert gemm["queue_std_ns"] == pytest.approx((2 * 6.5**2) ** 0.5)
+    assert [gemm[f"kernel_{s}"] for s in STATS[:4]] == [30.0, 20.0, 10, 60]
+    assert (rms["thread"], rms["api_name"], rms["name"]) == (71, "cuLaunchKernelEx", "rms")
+    assert (rms["queued_count"], rms["queue_mean_ns"], rms["queue_std_ns"]) == (0, None, None)
+    assert (rms["total_min_ns"], rms["total_std_ns"]) == (40, 0.0)  # the call returns after the kernel's end
+
+
+def test_pace() -> None:
+    rows = [(0, 0, 10), (0, 30, 10), (0, 35, 10), (1, 5, 20), (1, 50, 10)]
+    kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns"], orient="row").with_columns(name=pl.lit("ar"))
+    alone = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [1000], "name": ["only on one rank"]})
+    trace = Trace({"kernels": pl.concat([kernels, alone], how="diagonal_relaxed")})
+    got = analyze.cuda_gpu_kern_pace(trace)
+    assert got.columns == ["instance", "rank", "start_ns", "dur_ns", "pause_ns", "pace_ns", "lag_ns", "name"]
+    assert got.drop("name").rows() == [
+        (0, 0, 0, 10, None, None, 0),
+        (0, 1, 5, 20, None, None, 5),
+        (1, 0, 30, 10, 20, 30, 0),
+        (1, 1, 50, 10, 25, 45, 20),
+        (2, 0, 35, 10, -5, 5, 0),
+    ]
+    assert got["name"].unique().to_list() == ["ar"]
+    assert analyze.cuda_gpu_kern_pace(trace, "only on one rank").height == 1
+    with pytest.raises(AnalysisError, match="no kernel has the name"):
+        analyze.cuda_gpu_kern_pace(trace, "a")
+    with pytest.raises(AnalysisError, match="on all ranks"):
+        analyze.cuda_gpu_kern_pace(Trace({"kernels": KERNELS.clear()}))
+
+
+def test_utilisation_map() -> None:
+    rows = [(0, 0, 0, 10), (0, 0, 5, 10), (0, 0, 30, 5), (1, 1, 10, 85)]
+    kernels = pl.DataFrame(rows, schema=["rank", "device", "start_ns", "dur_ns"], orient="row")
+    kernels = kernels.with_columns(name=pl.lit("k"))
+    copies = pl.DataFrame(
+        {"rank": [0], "device": [0], "start_ns": [90], "dur_ns": [5], "kind": ["HtoD"], "name": ["c"]}
+    )
+    trace = Trace({"kernels": kernels, "copies": copies})
+    got = analyze.gpu_time_util_map(trace, bin_ns=40)
+    assert got.columns == ["rank", "device", "bin", "start_ns", "dur_ns", "busy_ns", "share"]
+    assert got.rows() == [
+        (0, 0, 0, 0, 40, 20, 0.5),
+        (0, 0, 1, 40, 40, 0, 0.0),
+        (0, 0, 2, 80, 15, 0, 0.0),
+        (1, 1, 0, 0, 40, 30, 0.75),
+        (1, 1, 1, 40, 40, 40, 1.0),
+        (1, 1, 2, 80, 15, 15, 1.0),
+    ]
+    assert analyze.gpu_time_util_map(trace, bin_ns=40, kernels_only=False)["busy_ns"].to_list()[:3] == [20, 0, 5]
+    five = analyze.gpu_time_util_map(trace, bins=5)
+    assert five.filter(pl.col("rank") == 0).select("start_ns", "dur_ns").rows() == [(19 * i, 19) for i in range(5)]
+    assert five["busy_ns"].sum() == 20 + 85
+    for bad in ({"bins": 0}, {"bin_ns": 0}):
+        with pytest.raises(AnalysisError, match="make no bin"):
+            analyze.gpu_time_util_map(trace, **bad)
+    with pytest.raises(AnalysisError, match="too many"):
+        analyze.gpu_time_util_map(Trace({"kernels": kernels.with_columns(dur_ns=10**9)}), bin_ns=1)
+
+
+REPORTS: list[Callable[[Trace], pl.DataFrame]] = [
+    analyze.cuda_gpu_kern_sum, analyze.cuda_api_sum, analyze.cuda_gpu_mem_time_sum, analyze.cuda_gpu_mem_size_sum,
+    analyze.nvtx_sum, analyze.nvtx_gpu_proj_sum, analyze.cuda_kern_exec_sum, analyze.gpu_time_util_map,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda f: f.__name__)
+def test_nothing_recorded_and_nothing_there(report: Callable[[Trace], pl.DataFrame]) -> None:
+    with pytest.raises(NotCapturedError):
+        report(Trace({}))
+    whole = Trace({"kernels": KERNELS, "runtime": RUNTIME, "copies": COPIES.copies, "markers": MARKERS})
+    empty = report(Trace({name: frame.clear() for name, frame in whole.tables.items()}))
+    assert empty.height == 0
+    assert empty.schema == report(whole).schema

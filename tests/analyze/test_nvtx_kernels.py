@@ -1,0 +1,192 @@
+"""Projection of ranges onto the device, by hand.
+
+One thread of rank 0 has ``step`` 0-100 with ``layer`` 10-50 in it, which has ``mlp`` 20-30. Calls: a at 5, b at 12,
+c at 20-30 (ends with ``mlp``), d at 45-55 (``layer`` ends before it does), e at 100 (``step`` ends with its start).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import nvtx_kernels
+from llmprof.analyze._inside import inside
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+
+Rows = Sequence[tuple[object, ...]]
+
+
+def markers(rows: Rows, **columns: object) -> pl.DataFrame:
+    """From ``(name, start, dur, thread)``."""
+    frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns", "thread"], orient="row")
+    given = {"rank": 0, "process": 1, "domain": "nvtx", "on_device": False, **columns}
+    return frame.with_columns(pl.lit(value).alias(name) for name, value in given.items())
+
+
+def calls(rows: Rows, rank: int = 0) -> pl.DataFrame:
+    """From ``(correlation, start, dur, thread)``."""
+    frame = pl.DataFrame(rows, schema=["correlation", "start_ns", "dur_ns", "thread"], orient="row")
+    return frame.with_columns(rank=rank, process=1, name=pl.lit("cudaLaunchKernel"), api=pl.lit("runtime"))
+
+
+def work(rows: Rows, rank: int = 0) -> pl.DataFrame:
+    """From ``(name, start, dur, correlation)``."""
+    frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns", "correlation"], orient="row")
+    return frame.with_columns(rank=pl.lit(rank), device=pl.lit(0))
+
+
+MARKERS = markers([("step", 0, 100, 1), ("layer", 10, 40, 1), ("mlp", 20, 10, 1)])
+CALLS = calls([(1, 5, 2, 1), (2, 12, 3, 1), (3, 20, 10, 1), (4, 45, 10, 1), (5, 100, 1, 1), (6, 25, 1, 2)])
+KERNELS = work(
+    [
+        ("a", 200, 10, 1),
+        ("b", 205, 15, 2),
+        ("c1", 230, 10, 3),
+        ("c2", 260, 10, 3),
+        ("d", 300, 10, 4),
+        ("e", 400, 10, 5),
+        ("other thread", 500, 10, 6),
+        ("launch not in the window", 600, 10, 77),
+    ]
+)
+TRACE = Trace({"markers": MARKERS, "runtime": CALLS, "kernels": KERNELS})
+
+
+def test_every_range_of_nested_ones_has_the_work() -> None:
+    got = nvtx_kernels(TRACE)
+    assert got.columns == [
+        "range", "parent", "rank", "process", "thread", "name", "domain", "style", "depth", "children", "start_ns",
+        "dur_ns", "projected_start_ns", "projected_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
+    ]  # fmt: skip
+    assert got.select("name", "range", "parent", "depth", "children", "start_ns", "dur_ns").rows() == [
+        ("step", 0, None, 0, 1, 0, 100), ("layer", 1, 0, 1, 1, 10, 40), ("mlp", 2, 1, 2, 0, 20, 10),
+    ]  # fmt: skip
+    # step: a b c1 c2 d, 200-310; busy 200-220, 230-240, 260-270, 300-310. layer: b c1 c2, 205-270; d is not in it
+    assert got.select(
+        "projected_start_ns", "projected_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns"
+    ).rows() == [(200, 110, 4, 5, 0, 2, 50), (205, 65, 2, 3, 0, 1, 35), (230, 40, 1, 2, 0, 2, 20)]
+
+
+def test_each_event_has_its_innermost_range() -> None:
+    got = nvtx_kernels(TRACE, by="event")
+    assert got.select("name", "range", "range_name", "domain", "depth").rows() == [
+        ("a", 0, "step", "nvtx", 0),
+        ("b", 1, "layer", "nvtx", 1),
+        ("c1", 2, "mlp", "nvtx", 2),
+        ("c2", 2, "mlp", "nvtx", 2),
+        ("d", 0, "step", "nvtx", 0),
+        ("e", None, None, None, None),
+        ("other thread", None, None, None, None),
+        ("launch not in the window", None, None, None, None),
+    ]
+    assert got.columns == [
+        "event", "rank", "start_ns", "dur_ns", "name", "source", "range", "range_name", "domain", "depth",
+    ]  # fmt: skip
+
+
+def test_copies_belong_too_and_count_apart() -> None:
+    copies = work([("memcpy", 240, 40, 2)]).with_columns(kind=pl.lit("HtoD"))
+    got = nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS, "kernels": KERNELS, "copies": copies}))
+    layer = got.row(1, named=True)
+    # b 205-220, c1 230-240, copy 240-280 over c2
+    assert (layer["launches"], layer["kernels"], layer["copies"], layer["own_kernels"]) == (2, 3, 1, 1)
+    assert (layer["projected_dur_ns"], layer["busy_ns"]) == (75, 65)
+
+
+def test_ranks_processes_and_threads_are_apart() -> None:
+    frames = [markers([("step", 0, 100, 1)], rank=rank, process=process) for rank, process in ((0, 1), (1, 1), (1, 2))]
+    kernels = [work([("k", 10 + rank, 5, 1)], rank) for rank in (0, 1)]
+    runtime = [calls([(1, 5, 2, 1)], rank) for rank in (0, 1)]
+    trace = Trace({"markers": pl.concat(frames), "runtime": pl.concat(runtime), "kernels": pl.concat(kernels)})
+    got = nvtx_kernels(trace)
+    assert got.select("rank", "process", "projected_start_ns").rows() == [(0, 1, 10), (1, 1, 11)]
+
+
+def test_threads_that_are_not_known_are_one() -> None:
+    trace = Trace(
+        {
+            "markers": MARKERS.drop("thread", "process"),
+            "runtime": CALLS.drop("thread", "process").head(1),
+            "kernels": KERNELS,
+        }
+    )
+    assert nvtx_kernels(trace).select("name", "kernels").rows() == [("step", 1)]
+
+
+def test_what_is_no_range_of_the_host_is_left_out() -> None:
+    rows = pl.concat(
+        [
+            markers([("step", 0, 100, 1)], on_device=True),
+            markers([("pause", 0, 100, 1)], domain="overhead"),
+            markers([("mark", 5, 0, 1)], nsys_style="Mark"),
+            markers([("elsewhere", 0, 100, 1)], nsys_style="StartEnd", nsys_end_thread=2),
+            markers([("request", 0, 100, 1)], nsys_style="StartEnd"),
+        ],
+        how="diagonal_relaxed",
+    )
+    got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
+    assert got.select("name", "style", "range").rows() == [("request", "StartEnd", 3)]
+
+
+def test_ranges_that_overlap_without_nesting() -> None:
+    rows = markers([("one", 0, 22, 1), ("two", 10, 50, 1)], nsys_style="StartEnd")
+    got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
+    # a and b in one; b, c and d in two; b is nearer to one, the shorter
+    assert got.select("name", "depth", "launches", "own_kernels").rows() == [("one", 0, 2, 2), ("two", 0, 3, 3)]
+
+
+def test_equal_ranges_nest_in_the_order_they_came() -> None:
+    rows = markers([("outer", 0, 50, 1), ("inner", 0, 50, 1)])
+    got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
+    assert got.select("name", "parent", "depth", "own_kernels").rows() == [("outer", None, 0, 0), ("inner", 0, 1, 4)]
+
+
+def test_a_graph_is_one_launch() -> None:
+    kernels = work([("k", 200 + 10 * i, 5, 1) for i in range(100)])
+    got = nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS, "kernels": kernels}))
+    assert got.select("name", "launches", "kernels", "projected_dur_ns", "busy_ns").rows() == [
+        ("step", 1, 100, 995, 500)
+    ]
+
+
+def test_recorded_but_nothing_there() -> None:
+    for empty in ({"markers": MARKERS.clear()}, {"runtime": CALLS.clear()}, {"kernels": KERNELS.clear()}):
+        trace = Trace({"markers": MARKERS, "runtime": CALLS, "kernels": KERNELS, **empty})
+        got = nvtx_kernels(trace)
+        assert got.height == 0
+        assert got.schema == nvtx_kernels(TRACE).schema
+        events = nvtx_kernels(trace, by="event")
+        assert events.height == trace.kernels.height
+        assert events["range"].null_count() == events.height
+        assert events.schema == nvtx_kernels(TRACE, by="event").schema
+
+
+def test_errors() -> None:
+    for lacking in ("markers", "runtime"):
+        with pytest.raises(NotCapturedError):
+            nvtx_kernels(Trace({k: v for k, v in TRACE.tables.items() if k != lacking}))
+    with pytest.raises(NotCapturedError):
+        nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS}))
+    with pytest.raises(AnalysisError, match="by='stack'"):
+        nvtx_kernels(TRACE, by="stack")  # type: ignore[arg-type]
+
+
+def test_inside_by_brute_force() -> None:
+    frame = pl.DataFrame(
+        {
+            "key": [None, 1, 1, None, 1, 2, None, 1, 2, 1],
+            "start_ns": [0, 5, 5, 3, -7, 0, 3, 9, 4, 5],
+            "dur_ns": [10, 5, 0, 4, 20, 9, 4, 1, 5, 5],
+        }
+    )
+    rows = frame.rows()
+    want = [
+        (i, o)
+        for i, (ki, si, di) in enumerate(rows)
+        for o, (ko, so, do) in enumerate(rows)
+        if ki == ko and so <= si and si + di <= so + do
+    ]
+    assert sorted(inside(frame, frame, ["key"]).rows()) == sorted(want)

@@ -1,0 +1,147 @@
+"""Operators of kernels by id and by time, against hand-made traces and a plain search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmprof.analyze._nesting import innermost
+from llmprof.analyze.activity import activity
+from llmprof.analyze.ops_to_kernels import operators_of, ops_to_kernels
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+
+# Thread 1 of rank 0: outer [0,100) holds linear [10,30) which holds addmm [12,25); relu [40,50); outer has id 1.
+OPS = pl.DataFrame(
+    [
+        (0, 1, 0, 100, "outer", "op", 1, None),
+        (0, 1, 10, 20, "linear", "op", 2, "[[4, 8]]"),
+        (0, 1, 12, 13, "addmm", "op", 3, "[[4, 8], [8, 2]]"),
+        (0, 1, 13, 1, "frame.py(1): run", "python", 8, None),
+        (0, 1, 40, 10, "relu", "op", 4, None),
+        (1, 2, 0, 10, "linear", "op", 2, "[[9, 9]]"),
+    ],
+    schema=["rank", "thread", "start_ns", "dur_ns", "name", "kind", "op_id", "shapes"],
+    orient="row",
+)
+RUNTIME = pl.DataFrame(
+    [
+        (0, 1, 13, 2, 101),  # in addmm (and a Python frame, which is no operator)
+        (0, 1, 26, 2, 102),  # in linear, after addmm
+        (0, 1, 30, 2, 103),  # in outer: linear has just ended
+        (0, 1, 41, 2, 104),
+        (0, 3, 45, 2, 105),  # a thread without operators
+        (0, 1, 200, 2, 106),  # after all of them
+        (1, 2, 5, 2, 101),
+    ],
+    schema=["rank", "thread", "start_ns", "dur_ns", "correlation"],
+    orient="row",
+).with_columns(name=pl.lit("cudaLaunchKernel"), api=pl.lit("runtime"))
+KERNELS = pl.DataFrame(
+    [
+        (0, 300, 10, "gemm", 101, 3),
+        (0, 310, 20, "gemm", 101, 3),
+        (0, 330, 10, "gemm", 102, None),
+        (0, 340, 10, "fill_kernel", 103, None),
+        (0, 350, 10, "relu_kernel", 104, 77),  # an id that no operator has
+        (0, 360, 10, "gemm", 105, None),
+        (0, 370, 10, "gemm", 106, None),
+        (0, 380, 20, "gemm", None, None),
+        (1, 300, 10, "gemm", 101, None),
+    ],
+    schema=["rank", "start_ns", "dur_ns", "name", "correlation", "op_id"],
+    orient="row",
+)
+
+
+def test_by_id_then_by_time_then_not_at_all() -> None:
+    got = ops_to_kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}))
+    chosen = got.select("rank", "op", "shapes", "kernel", "match", "count", "total_ns", "mean_ns", "share")
+    assert chosen.rows() == [
+        (0, None, None, "gemm", None, 3, 40, 40 / 3, 0.4),
+        (0, "addmm", "[[4, 8], [8, 2]]", "gemm", "id", 2, 30, 15.0, 0.3),
+        (0, "linear", "[[4, 8]]", "gemm", "time", 1, 10, 10.0, 0.1),
+        (0, "outer", None, "fill_kernel", "time", 1, 10, 10.0, 0.1),
+        (0, "relu", None, "relu_kernel", "time", 1, 10, 10.0, 0.1),
+        (1, "linear", "[[9, 9]]", "gemm", "time", 1, 10, 10.0, 1.0),
+    ]
+
+
+def test_without_launches_only_ids_count() -> None:
+    got = ops_to_kernels(Trace({"kernels": KERNELS, "ops": OPS}))
+    assert got.filter(pl.col("match") == "time").height == 0
+    assert got.filter(pl.col("match").is_null())["count"].sum() == 7
+
+
+def test_missing_tables_are_named() -> None:
+    with pytest.raises(NotCapturedError, match="no kernels"):
+        ops_to_kernels(Trace({"ops": OPS}))
+    with pytest.raises(NotCapturedError, match="no ops"):
+        ops_to_kernels(Trace({"kernels": KERNELS}))
+
+
+def test_an_empty_table_of_operators_leaves_kernels_without_one() -> None:
+    got = ops_to_kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS.clear()}))
+    assert got["op"].null_count() == got.height
+
+
+def test_events_keep_their_order_and_columns() -> None:
+    events = pl.DataFrame(
+        {"rank": [0, 0], "op_id": [None, 4], "launch_start_ns": [5, 12], "launch_thread": [1, 1], "tag": ["x", "y"]}
+    )
+    got = operators_of(events, OPS)
+    assert got.select("tag", "op", "match").rows() == [("x", "outer", "time"), ("y", "relu", "id")]
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """Properly nested spans (thread, start, duration), parents before their children."""
+    spans: list[tuple[int, int, int]] = []
+
+    def fill(thread: int, low: int, high: int, depth: int) -> None:
+        at = low
+        while at <= high and len(spans) < 30 and draw(st.booleans()):
+            start = draw(st.integers(at, high))
+            end = draw(st.integers(start, high))
+            spans.append((thread, start, end - start))
+            if depth < 4:
+                fill(thread, start, end, depth + 1)
+            at = end
+
+    for thread in (1, 2):
+        fill(thread, 0, 30, 0)
+    return spans
+
+
+@given(nested(), st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 33)), max_size=20), st.randoms())
+def test_innermost_equals_a_search_for_the_shortest(
+    spans: list[tuple[int, int, int]], points: list[tuple[int, int]], random: object
+) -> None:
+    schema = {"thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
+    frame = pl.DataFrame(spans, schema=schema, orient="row")
+    got = innermost(
+        pl.DataFrame(points, schema={"thread": pl.Int64(), "at": pl.Int64()}, orient="row"),
+        frame,
+        ["thread"],
+        at="at",
+        name="span",
+    )
+    assert got.select("thread", "at").rows() == points
+    for (thread, at), found in zip(points, got["span"], strict=True):
+        covering = [d for t, s, d in spans if t == thread and s <= at < s + d]
+        assert (None if found is None else spans[found][2]) == (min(covering) if covering else None)
+
+
+@pytest.mark.parametrize("name", ["torch_tp1_eager", "torch_tp1_moe_eager", "torch_transformers_generate"])
+def test_id_and_time_agree_in_recordings(sample_trace: Callable[[str], Trace], name: str) -> None:
+    trace = sample_trace(name)
+    events = activity(trace)
+    by_id = operators_of(events, trace.ops)
+    by_time = operators_of(events.with_columns(op_id=pl.lit(None, dtype=pl.Int64)), trace.ops)
+    assert (by_id["match"] == "id").sum() > 0.97 * events.height
+    assert by_id["op"].eq_missing(by_time["op"]).all()
+    assert by_id["shapes"].eq_missing(by_time["shapes"]).all()

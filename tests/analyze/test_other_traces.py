@@ -1,0 +1,209 @@
+"""Other people's traces: every analysis runs or abstains on each, and finds no layers or steps where there are none."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze
+from llmprof.errors import LlmprofError, TraceWarning
+from llmprof.trace import Trace
+from tests.analyze.builders import kernels
+
+TRACES = {
+    "ads, 2022, V100": "hta/df_index_resolver__df_index_resolver.json.gz",
+    "NCCL metadata, A100": "hta/nccl_parser_config__nccl_data.json.gz",
+    "2024, ns timestamps": "hta/ns_resolution_trace__rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    "sampled, rank 0": "hta/timeline_analysis__sampled_rank-0.json.gz",
+    "sampled, rank 1": "hta/trace_filter__sampled_rank-1.json.gz",
+    "control": "hta/trace_diff__control__control.json.gz",
+    "test": "hta/trace_diff__test__test.json.gz",
+    "resnet50, 2021": "kineto/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz",
+    "DLRM, 8 ranks": "param/dlrm",
+    "Qwen1.5-0.5B, H100": "tracelens/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "Qwen1.5-0.5B, MI300X": "tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "SGLang Qwen3-8B, MI300X": "tracelens/inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz",
+    "vLLM graph capture, MI300X": "tracelens/inference__vllm_prefilldecode_piecewise__capture_traces__"
+    "graph_capture_rank_0.1773709679453551615.pt.trace.json.gz",
+    "vLLM gpt-oss, MI300X": "tracelens/inference__vllm_prefilldecode_piecewise__graph_execution.json.gz",
+}
+NO_LLM = [name for name in TRACES if "hta/" in TRACES[name] or name.startswith(("resnet", "DLRM"))]
+
+ANALYSES = (
+    "activity", "attribute", "collectives", "coverage", "findings", "idle", "kernel_categories", "kernel_summary",
+    "launch_delay", "layers", "ops_to_kernels", "overlap", "steady_state", "steps", "stream_gaps",
+)  # fmt: skip
+"""Those that need nothing but a trace."""
+
+
+@functools.cache
+def opened(path: Path) -> Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        return llmprof.read(path)
+
+
+@pytest.fixture
+def trace(request: pytest.FixtureRequest, shared: Path) -> Trace:
+    return opened(shared / "real" / "chrome" / TRACES[request.param])
+
+
+def everywhere(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("trace", names or list(TRACES), indirect=True)
+
+
+@everywhere()
+def test_every_analysis_runs_or_says_what_was_not_captured(trace: Trace) -> None:
+    model = Trace({"kernels": kernels(["acme"]), "runtime": pl.DataFrame(_RUNTIME), "ops": pl.DataFrame(_OPS)})
+    for name in ANALYSES:
+        analysis = getattr(analyze, name)
+        try:
+            found = analysis(trace)
+        except LlmprofError:
+            continue
+        assert found.schema == analysis(model).schema, name
+
+
+_RUNTIME = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "api": ["runtime"], "correlation": [1]}
+_OPS = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "kind": ["op"]}
+
+
+@everywhere()
+def test_sums_hold(trace: Trace) -> None:
+    events = analyze.attribute(trace)
+    assert events["event"].to_list() == list(range(events.height))
+    assert events.filter(pl.col("layer").is_not_null() & pl.col("confidence").is_null()).is_empty()
+    assert events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null()).is_empty()
+    assert events.filter(pl.col("step").is_not_null() & pl.col("stage").is_null()).is_empty()
+    by_layer = analyze.layers(trace, by="layer")
+    assert by_layer["kernels"].sum() == events["layer"].is_not_null().sum()
+    assert (by_layer["busy_ns"] <= by_layer["dur_ns"]).all()
+    shares = analyze.coverage(trace)
+    assert shares["share"].is_between(0, 1).all()
+    calls = analyze.collectives(trace)
+    assert calls.height == (events["category"] == "collective").sum()
+    known = calls.filter(pl.col("wait_ns").is_not_null())
+    assert (known["wait_ns"] + known["transfer_ns"] == known["dur_ns"]).all()
+    found = analyze.findings(trace)
+    assert found["share_of_time"].is_between(0, 1).all()
+
+
+@everywhere(*NO_LLM)
+def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
+    assert analyze.layers(trace).is_empty()
+    assert analyze.attribute(trace)["layer"].null_count() == analyze.attribute(trace).height
+    assert analyze.steady_state(trace).is_empty()
+    found = analyze.steps(trace)
+    assert set(found["source"]) <= {"profiler_step"}  # the profiler's own labels, none inferred
+    assert set(found["phase"]) <= {"other"}
+    assert "heaviest_stage" not in analyze.findings(trace)["rule"]
+
+
+@everywhere("resnet50, 2021")
+def test_convolutions_are_no_activations(trace: Trace) -> None:
+    assert analyze.steps(trace).is_empty()
+    share = dict(analyze.kernel_categories(trace).group_by("category").agg(pl.col("share").sum()).iter_rows())
+    assert share["linear"] > 0.5
+    assert share["norm"] > 0.15
+    assert share.get("activation", 0) < 0.15
+
+
+@everywhere("DLRM, 8 ranks")
+def test_exchanges_of_embeddings_are_all_to_alls(trace: Trace) -> None:
+    found = analyze.collectives(trace)
+    assert dict(found.group_by("kind").len().iter_rows()) == {"all_to_all": 40, "all_reduce": 24}
+    assert found["world"].unique().to_list() == [8]
+    assert found["end_spread_ns"].max() <= 7_000  # type: ignore[operator]
+    rules = analyze.findings(trace)["rule"].to_list()
+    assert "arrival_skew" in rules
+    assert "pipeline_wait" not in rules
+
+
+@pytest.mark.parametrize(
+    ("trace", "count", "weights"),
+    [
+        ("Qwen1.5-0.5B, H100", 24, None),
+        (
+            "Qwen1.5-0.5B, MI300X",
+            24,
+            {
+                "aten::addmm [1024, 1024]": "qkv_proj",
+                "aten::mm [1024, 1024]": "o_proj",
+                "aten::mm [1024, 2816]": "gate_up_proj",
+                "aten::mm [2816, 1024]": "down_proj",
+            },
+        ),
+        (
+            "SGLang Qwen3-8B, MI300X",
+            36,
+            {
+                "aten::mm [4096, 6144]": "qkv_proj",
+                "aten::mm [4096, 4096]": "o_proj",
+                "aten::mm [4096, 24576]": "gate_up_proj",
+                "aten::mm [12288, 4096]": "down_proj",
+                "aten::mm [4096, 151936]": "lm_head",
+            },
+        ),
+        ("vLLM gpt-oss, MI300X", 24, None),
+    ],
+    indirect=["trace"],
+)
+def test_layers_of_language_models(trace: Trace, count: int, weights: dict[str, str] | None) -> None:
+    found = analyze.layers(trace, by="layer")
+    assert found.group_by("rank", "step").len()["len"].to_list() == [count]
+    assert found["confidence"].unique().to_list() == [1.0]
+    if weights is None:
+        return
+    operators = trace.ops.unique(["rank", "op_id"], keep="first").select(
+        "rank",
+        "op_id",
+        weight=pl.col("name") + " " + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last(),
+    )
+    events = analyze.attribute(trace).filter(pl.col("category") == "linear").join(operators, on=["rank", "op_id"])
+    said = events.filter(pl.col("weight").is_in(list(weights)))
+    assert set(said["weight"]) == set(weights)
+    assert said["stage"].to_list() == [weights[w] for w in said["weight"]]
+
+
+@everywhere("vLLM gpt-oss, MI300X")
+def test_gpt_oss_spends_its_time_in_experts(trace: Trace) -> None:
+    step = analyze.steps(trace).row(0, named=True)
+    assert (step["phase"], step["context_tokens"], step["generation_tokens"]) == ("mixed", 8155, 37)
+    events = analyze.attribute(trace)
+    by_stage = dict(events.group_by("stage").agg(pl.col("dur_ns").sum() / events["dur_ns"].sum()).iter_rows())
+    assert by_stage["experts"] > 0.7
+    assert by_stage["activation" if "activation" in by_stage else "combine"] < 0.05
+    one = events.filter((pl.col("layer") == 3) & (pl.col("stage") != "norm"))["stage"].to_list()
+    assert one == [
+        "qkv_proj", "rope", "rope", "kv_cache_write", "attention", "o_proj", "router", "expert_dispatch", "router",
+        "expert_dispatch", "router", "router", "experts", "experts", "combine",
+    ]  # fmt: skip
+
+
+@everywhere("vLLM graph capture, MI300X")
+def test_a_graph_capture_is_no_run(trace: Trace) -> None:
+    assert analyze.steps(trace)["source"].to_list() == ["capture"]
+    assert analyze.steady_state(trace).is_empty()
+    assert analyze.findings(trace).is_empty()
+
+
+@everywhere("Qwen1.5-0.5B, H100", "Qwen1.5-0.5B, MI300X")
+def test_what_was_launched_before_the_window_has_no_step(trace: Trace) -> None:
+    share = analyze.coverage(trace).filter(pl.col("measure").is_in(["step", "launch"]))["share"]
+    assert share.is_between(0.6, 0.8).all()
+    events = analyze.attribute(trace).filter(pl.col("step").is_null())
+    assert events["launch_start_ns"].null_count() == events.height
+
+
+@pytest.mark.parametrize("name", ["nsysai_mfu_2gpu_before", "nsysai_h100_2gpu_1s.v1", "nsightful_power_iteration"])
+def test_nsys_recordings_of_other_programs_have_no_steps(name: str, shared: Path) -> None:
+    """Among them an image model, whose two kinds of attention are no layers of a language model."""
+    trace = opened(shared / "real" / "nsys" / f"{name}.sqlite")
+    assert analyze.steps(trace).is_empty()
+    assert analyze.layers(trace).is_empty()
+    assert set(analyze.findings(trace)["scope"]) == {"whole recording"}

@@ -1,0 +1,177 @@
+"""Overlap against hand-computed answers and a count of nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmprof.analyze.overlap import overlap, overlap_of
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+
+SCHEMA = {
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "stream": pl.Int64(),
+    "category": pl.String(),
+    "start_ns": pl.Int64(),
+    "dur_ns": pl.Int64(),
+}
+TIMES = [
+    "total_ns",
+    "compute_ns",
+    "communication_ns",
+    "copy_ns",
+    "exposed_communication_ns",
+    "hidden_communication_ns",
+    "exposed_copy_ns",
+    "idle_ns",
+    "other_ns",
+]
+Rows = list[tuple[int, int | None, int, str, int, int]]
+
+# Rank 0, step 0:  compute [0,10) [8,20) [40,50), collective [15,30) [25,35), copy [32,45), fill [60,62).
+#   compute 20+10 = 30; communication [15,35) = 20, hidden [15,20) = 5, exposed 15; copy [32,45) + 2 = 15,
+#   exposed [35,40) + 2 = 7; total 62; idle [50,60) = 10: 30 + 15 + 7 + 10 = 62.
+# Rank 0, step 1:  compute [100,110) twice at once on two streams.
+# Rank 1, step 0:  collective [5,9) only.
+EVENTS: Rows = [
+    (0, 0, 7, "linear", 0, 10),
+    (0, 0, 7, "norm", 8, 12),
+    (0, 0, 7, "attention", 40, 10),
+    (0, 0, 9, "collective", 15, 15),
+    (0, 0, 9, "collective", 25, 10),
+    (0, 0, 7, "copy", 32, 13),
+    (0, 0, 7, "fill", 60, 2),
+    (0, 1, 7, "linear", 100, 10),
+    (0, 1, 8, "linear", 100, 10),
+    (1, 0, 7, "collective", 5, 4),
+]
+
+
+def frame_of(rows: Rows) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def test_two_ranks_by_hand() -> None:
+    got = overlap_of(frame_of(EVENTS))
+    assert got.columns == ["rank", "step", *TIMES]
+    assert got.rows() == [
+        (0, 0, 62, 30, 20, 15, 15, 5, 7, 10, 0),
+        (0, 1, 10, 10, 0, 0, 0, 0, 0, 0, 0),
+        (1, 0, 4, 0, 4, 0, 4, 0, 0, 0, 0),
+    ]
+
+
+def test_without_step_the_time_between_steps_is_idle() -> None:
+    got = overlap_of(frame_of(EVENTS), ["rank"])
+    assert got.select("rank", "total_ns", "compute_ns", "idle_ns").rows() == [(0, 110, 40, 10 + 38), (1, 4, 0, 0)]
+
+
+def test_work_of_another_group_is_not_idle_time() -> None:
+    # decode [0,10), prefill [12,20), decode [25,30): decode's idle is [10,12) and [20,25); 8 ns belong to prefill
+    rows = frame_of([(0, n, 7, "linear", *span) for n, span in enumerate([(0, 10), (12, 8), (25, 5)])])
+    rows = rows.with_columns(phase=pl.Series(["decode", "prefill", "decode"]))
+    got = overlap_of(rows, ["rank", "phase"]).select("phase", "total_ns", "compute_ns", "idle_ns", "other_ns")
+    assert got.rows() == [("decode", 22, 15, 7, 8), ("prefill", 8, 8, 0, 0)]
+
+
+def test_streams_of_one_rank() -> None:
+    # Stream 9 works [15,35); stream 7 spans [0,62) with [20,32) left to stream 9.
+    got = overlap_of(frame_of(EVENTS).filter(pl.col("step") == 0, pl.col("rank") == 0), ["rank", "stream"])
+    assert got.select("stream", "total_ns", "idle_ns", "other_ns").rows() == [(7, 50, 10, 12), (9, 20, 0, 0)]
+
+
+def test_trace_with_kernels_and_copies() -> None:
+    kernels = pl.DataFrame(
+        {
+            "rank": [0, 0, 1],
+            "device": [0, 0, 1],
+            "stream": [7, 8, 7],
+            "start_ns": [0, 5, 0],
+            "dur_ns": [10, 10, 3],
+            "name": ["ampere_bf16_s16816gemm_bf16_128x64", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", "gemm"],
+        }
+    )
+    copies = pl.DataFrame(
+        {"rank": [0], "start_ns": [20], "dur_ns": [4], "name": ["Memcpy HtoD (Pageable -> Device)"], "kind": ["HtoD"]}
+    )
+    got = overlap(Trace({"kernels": kernels, "copies": copies}), by=("rank",))
+    assert got.rows() == [(0, 24, 10, 10, 4, 5, 5, 4, 5, 0), (1, 3, 3, 0, 0, 0, 0, 0, 0, 0)]
+    unknown = overlap(Trace({"kernels": kernels}), by=("rank",))
+    assert unknown["copy_ns"].to_list() == unknown["exposed_copy_ns"].to_list() == [None, None]
+    assert unknown["idle_ns"].to_list() == [0, 0]
+
+
+def test_ranks_are_not_mixed() -> None:
+    with pytest.raises(AnalysisError, match="would mix the ranks"):
+        overlap_of(frame_of(EVENTS), ["step"])
+
+
+def test_a_trace_without_device_activity_is_refused() -> None:
+    with pytest.raises(NotCapturedError):
+        overlap(Trace({}), by=("rank",))
+
+
+events = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.one_of(st.none(), st.integers(0, 2)),
+        st.integers(7, 8),
+        st.sampled_from(["linear", "norm", "collective", "copy", "fill"]),
+        st.integers(0, 60),
+        st.integers(0, 12),
+    ),
+    max_size=30,
+)
+
+
+@given(events, st.sampled_from([("rank", "step"), ("rank",), ("rank", "stream"), ("rank", "step", "stream")]))
+def test_parts_add_up_and_equal_the_count_of_nanoseconds(data: Rows, by: tuple[str, ...]) -> None:
+    names = list(SCHEMA)
+    got = {tuple(r[k] for k in by): r for r in overlap_of(frame_of(data), by).iter_rows(named=True)}
+    groups: dict[tuple[object, ...], Rows] = {}
+    for row in data:
+        groups.setdefault(tuple(row[names.index(k)] for k in by), []).append(row)
+    assert set(got) == set(groups)
+    for key, rows in groups.items():
+        ticks: dict[str, set[int]] = {"compute": set(), "communication": set(), "copy": set()}
+        for _, _, _, category, start, dur in rows:
+            kind = {"collective": "communication", "copy": "copy", "fill": "copy"}.get(category, "compute")
+            ticks[kind].update(range(start, start + dur))
+        compute, communication, copy = ticks["compute"], ticks["communication"], ticks["copy"]
+        span = set(range(min(r[4] for r in rows), max(r[4] + r[5] for r in rows)))
+        of_rank = {t for r in data if r[0] == key[0] for t in range(r[4], r[4] + r[5])}
+        expected = {
+            "compute_ns": compute,
+            "communication_ns": communication,
+            "copy_ns": copy,
+            "exposed_communication_ns": communication - compute,
+            "hidden_communication_ns": communication & compute,
+            "exposed_copy_ns": copy - compute - communication,
+            "idle_ns": span - of_rank,
+            "other_ns": (span & of_rank) - compute - communication - copy,
+        }
+        row = got[key]
+        assert {name: row[name] for name in expected} == {name: len(times) for name, times in expected.items()}
+        parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
+        assert row["total_ns"] == sum(row[part] for part in parts) == len(span) - row["other_ns"]
+
+
+def test_launch_bound_decode(sample_trace: Callable[[str], Trace]) -> None:
+    # Counted from the file's events by a separate script that knows nothing of this package.
+    got = overlap(sample_trace("torch_tp1_eager"), by=("rank",)).row(0, named=True)
+    assert (got["total_ns"], got["idle_ns"]) == (592_570_117, 560_341_852)
+    assert got["communication_ns"] == 0
+
+
+def test_three_ranks_wait_in_communication_for_the_one_that_is_idle(sample_trace: Callable[[str], Trace]) -> None:
+    got = overlap(sample_trace("torch_tp4_eager_custom_allreduce"), by=("rank",))
+    exposed = (got["exposed_communication_ns"] / got["total_ns"]).round(3).to_list()
+    idle = (got["idle_ns"] / got["total_ns"]).round(3).to_list()
+    assert exposed == [0.948, 0.948, 0.946, 0.006]
+    assert idle == [0.016, 0.016, 0.018, 0.958]

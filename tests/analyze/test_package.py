@@ -1,0 +1,33 @@
+"""The analyses of the package are functions, whichever of its modules is imported first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from llmprof import analyze
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import llmprof.analyze.steps, llmprof.analyze.overlap, llmprof.analyze.idle",
+        "from llmprof.analyze.findings import findings",
+        "from llmprof.analyze import layers",
+        "import llmprof; llmprof.analyze",
+    ],
+)
+def test_functions_and_not_modules(first: str) -> None:
+    then = (
+        "; from llmprof import analyze; import llmprof.analyze.diff, llmprof.analyze.layers"
+        "; print([n for n in analyze.__all__ if not callable(getattr(analyze, n))])"
+    )
+    shown = subprocess.run([sys.executable, "-c", first + then], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"
+
+
+def test_every_analysis_is_listed_once() -> None:
+    assert len(set(analyze.__all__)) == len(analyze.__all__)
+    assert analyze.__all__ == sorted(analyze.__all__)

@@ -1,0 +1,281 @@
+"""Layers, stages and collectives of our own recordings, against what their shapes, annotations and raw events say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import statistics
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import bundled, names
+from llmprof.analyze import attribute, collectives, coverage, layers, steps
+from llmprof.analyze._nesting import innermost
+from llmprof.trace import Trace
+
+Samples = Callable[[str], Trace]
+
+LAYERS = {
+    "torch_cpu_tp2_layer_annotations": 4,
+    "torch_pp2_eager": 14,  # of 28, on each of two ranks
+    "torch_tp1_cudagraph": 28,
+    "torch_tp1_eager": 28,
+    "torch_tp1_moe_eager": 48,
+    "torch_tp4_cudagraph": 28,
+    "torch_tp4_eager_custom_allreduce": 28,
+    "torch_tp4_eager_nccl": 28,
+    "torch_transformers_generate": 8,
+}
+TENSOR_PARALLEL = [name for name in LAYERS if "_tp4_" in name or "_tp2_" in name]
+
+
+def working_steps(trace: Trace) -> set[tuple[int, int]]:
+    return set(steps(trace).filter(pl.col("phase") != "empty").select("rank", "step").iter_rows())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_step_with_work_has_all_layers(name: str, sample_trace: Samples) -> None:
+    trace = sample_trace(name)
+    found = layers(trace, by="layer")
+    numbers = found.group_by("rank", "step").agg(pl.col("layer").sort())
+    assert set(numbers.select("rank", "step").iter_rows()) == working_steps(trace)
+    assert numbers["layer"].unique().to_list() == [list(range(LAYERS[name]))]
+    assert found["confidence"].unique().to_list() == [1.0]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_has_one_attention(name: str, sample_trace: Samples) -> None:
+    events = attribute(sample_trace(name)).filter(pl.col("layer").is_not_null())
+    helper = pl.col("name").str.contains(f"(?i){names.ATTENTION_HELPERS}")
+    main = events.filter((pl.col("category") == "attention") & ~helper)
+    each = main.group_by("rank", "step", "layer").len()
+    assert each["len"].unique().to_list() == [1]
+    assert each.height == LAYERS[name] * len(working_steps(sample_trace(name)))
+
+
+@pytest.mark.parametrize("name", TENSOR_PARALLEL)
+def test_every_layer_has_two_all_reduces(name: str, sample_trace: Samples) -> None:
+    events = attribute(sample_trace(name)).filter(
+        (pl.col("category") == "collective") & (pl.col("stage") == "all_reduce")
+    )
+    inside = events.filter(pl.col("layer").is_not_null())
+    each = inside.group_by("rank", "step", "layer").len()
+    assert each["len"].unique().to_list() == [2]
+    assert each.height == LAYERS[name] * len(working_steps(sample_trace(name)))
+    # and the embedding has one a step
+    outside = events.filter(pl.col("layer").is_null()).group_by("rank", "step").len()
+    assert set(outside.select("rank", "step").iter_rows()) == working_steps(sample_trace(name))
+    assert outside["len"].unique().to_list() == [1]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_device_time_has_steps_and_stages(name: str, sample_trace: Samples) -> None:
+    shares = coverage(sample_trace(name)).group_by("measure").agg(pl.col("share").min())
+    least = dict(shares.iter_rows())
+    assert least["step"] >= 0.99
+    assert least["stage"] >= 0.97
+
+
+QWEN_7B_TP4 = {
+    (3584, 1152): "qkv_proj", (896, 3584): "o_proj", (3584, 9472): "gate_up_proj", (4736, 3584): "down_proj",
+    (3584, 38016): "lm_head",
+}  # fmt: skip
+WEIGHTS = {
+    "torch_tp4_eager_custom_allreduce": QWEN_7B_TP4,
+    "torch_tp4_eager_nccl": QWEN_7B_TP4,
+    "torch_pp2_eager": {
+        (3584, 4608): "qkv_proj", (3584, 3584): "o_proj", (3584, 37888): "gate_up_proj", (18944, 3584): "down_proj",
+        (3584, 152064): "lm_head",
+    },
+    "torch_tp1_eager": {
+        (1536, 2048): "qkv_proj", (1536, 1536): "o_proj", (1536, 17920): "gate_up_proj", (8960, 1536): "down_proj",
+        (1536, 151936): "lm_head",
+    },
+    "torch_tp1_moe_eager": {
+        (2048, 5120): "qkv_proj", (4096, 2048): "o_proj", (2048, 128): "router", (2048, 151936): "lm_head",
+    },
+    "torch_transformers_generate": {
+        (1536, 256): "qkv_proj", (1536, 8960): "gate_up_proj", (8960, 1536): "down_proj", (1536, 151936): "lm_head",
+    },
+}  # fmt: skip
+"""Stage of the GEMM with each weight, from the models' configurations (hidden, heads, intermediate, vocabulary)."""
+
+NOT_TOLD_APART = {"torch_transformers_generate": {(1536, 1536): {"qkv_proj", "o_proj"}}}
+"""The projections of q and of the output have one shape; an addmm (with bias) is q's."""
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_every_gemm_has_the_stage_of_its_weight(name: str, sample_trace: Samples) -> None:
+    trace = sample_trace(name)
+    operators = trace.ops.filter(pl.col("name").is_in(["aten::mm", "aten::addmm"])).unique(["rank", "op_id"])
+    calls = operators.select("rank", "op_id", "shapes", op="name")
+    linear = attribute(trace).filter(pl.col("category") == "linear").join(calls, on=["rank", "op_id"])
+    wrong, seen = [], set()
+    for op, stage, shapes in linear.select("op", "stage", "shapes").iter_rows():
+        k, n = [shape for shape in json.loads(shapes) if len(shape) == 2][-1]
+        either = NOT_TOLD_APART.get(name, {}).get((k, n))
+        want = WEIGHTS[name].get((k, n)) or ("qkv_proj" if op == "aten::addmm" else "o_proj" if either else None)
+        seen.add(want)
+        if stage != want:
+            wrong.append(((k, n), op, stage, want))
+    assert not wrong
+    assert seen == set(WEIGHTS[name].values()) | ({"qkv_proj", "o_proj"} if name in NOT_TOLD_APART else set())
+    assert linear.height > 0.9 * attribute(trace).filter(pl.col("category") == "linear").height
+
+
+STAGES_OF_MODULES = {
+    "input_layernorm": {"norm"},
+    "post_attention_layernorm": {"norm"},
+    "self_attn.q_norm": {"norm"},
+    "self_attn.k_norm": {"norm"},
+    "self_attn.qkv_proj": {"qkv_proj"},
+    "self_attn.rotary_emb": {"rope"},
+    "self_attn.attn": {"attention", "kv_cache_write"},
+    "self_attn.o_proj": {"o_proj", "all_reduce"},
+    "mlp.act_fn": {"activation"},
+    "mlp.gate_up_proj": {"gate_up_proj"},
+    "mlp.down_proj": {"down_proj", "all_reduce"},
+}
+SHARED_MODULE = "self_attn.rotary_emb"
+"""One object serves all layers, so its calls carry the name of layer 0."""
+
+
+def by_module(events: pl.DataFrame, spans: pl.DataFrame, by: list[str], at: str) -> pl.DataFrame:
+    """Events with the layer and the module of the annotation around the moment ``at``."""
+    found = innermost(events, spans, by, at=at, name="span")
+    module = spans["module"].gather(found["span"])
+    return found.with_columns(
+        true_layer=module.str.extract(r"layers\.(\d+)").cast(pl.Int32), leaf=module.str.extract(r"layers\.\d+\.(.+)$")
+    )
+
+
+def agreement(found: pl.DataFrame) -> tuple[float, float]:
+    """Share of events inside of layers with the right layer, and of those in a known module with a fitting stage."""
+    shared = (pl.col("leaf") == SHARED_MODULE).fill_null(value=False)
+    inside = found.filter((pl.col("true_layer").is_not_null() | pl.col("layer").is_not_null()) & ~shared)
+    known = found.filter(pl.col("leaf").is_in(list(STAGES_OF_MODULES)))
+    fits = [stage in STAGES_OF_MODULES[leaf] for leaf, stage in known.select("leaf", "stage").iter_rows()]
+    same = inside.select(pl.col("layer").eq_missing(pl.col("true_layer")).mean()).item()
+    return float(same), sum(fits) / len(fits)
+
+
+def test_operators_are_in_the_modules_that_the_annotations_say(sample_trace: Samples) -> None:
+    trace = sample_trace("torch_cpu_tp2_layer_annotations")
+    spans = trace.markers.filter(pl.col("name").str.starts_with("layer::")).with_columns(module="name")
+    found = by_module(attribute(trace), spans, ["rank"], "start_ns")
+    same_layer, same_stage = agreement(found)
+    # measured: 99.7 % (a view of the embedding's output counts for the norm after it) and all
+    assert same_layer >= 0.99
+    assert same_stage >= 0.999
+    assert found.filter(pl.col("leaf").is_in(list(STAGES_OF_MODULES))).height > 5000
+
+
+@pytest.mark.slow
+def test_kernels_are_in_the_modules_that_nvtx_says(shared: Path) -> None:
+    trace = llmprof.read(shared / "captures" / "nsys_tp1_layer_nvtx")
+    spans = trace.markers.filter(pl.col("name").str.contains(r"^\{'Module': '")).with_columns(
+        module=pl.col("name").str.extract(r"'Module': '([^']+)'")
+    )
+    events = attribute(trace).filter(pl.col("launch_start_ns").is_not_null() & (pl.col("source") == "kernel"))
+    events = events.with_columns(thread="launch_thread")
+    assert agreement(by_module(events, spans, ["rank", "thread"], "launch_start_ns")) == (1.0, 1.0)
+    counts = layers(trace, by="layer").group_by("step").len()
+    assert counts["len"].unique().to_list() == [36]
+
+
+def all_reduces_by_hand(name: str) -> list[list[tuple[int, int]]]:
+    """Start and end (ns) of the all-reduce kernels of each rank, from the raw files with nothing of llmprof."""
+    ranks = []
+    for path in bundled.files(name):
+        document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
+        base = int(document["baseTimeNanoseconds"])
+        calls = [
+            (base + int(Decimal(e["ts"]) * 1000), base + int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000))
+            for e in document["traceEvents"]
+            if e.get("cat") == "kernel" and re.search("cross_device_reduce|AllReduce", e["name"])
+        ]
+        ranks.append(sorted(calls))
+    return ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("torch_tp4_eager_custom_allreduce", (627, 4.26, 1.0, 0.993)),
+        ("torch_tp4_eager_nccl", (684, 12.05, 0.96, 0.985)),
+    ],
+)
+def test_all_reduces_as_a_hand_calculation_finds_them(
+    name: str, figures: tuple[int, float, float, float], sample_trace: Samples
+) -> None:
+    count, transfer_us, last_three, waited = figures
+    ranks = all_reduces_by_hand(name)
+    assert [len(calls) for calls in ranks] == [count] * 4
+    calls = list(zip(*ranks, strict=True))
+    starts = [[start for start, _ in call] for call in calls]
+    ends = [[end for _, end in call] for call in calls]
+    # all ranks leave together, so their clocks agree; the transfer is what remains after the last one has come
+    assert max(max(e) - min(e) for e in ends) <= 4_000
+    transfer = statistics.median(min(e) - max(s) for s, e in zip(starts, ends, strict=True))
+    assert transfer == pytest.approx(transfer_us * 1000, rel=0.01)
+    assert sum(s[3] == max(s) for s in starts) / count >= last_three
+    for rank in (0, 1, 2):
+        waiting = sum(max(s) - s[rank] for s in starts)
+        assert waiting / sum(e[rank] - s[rank] for s, e in zip(starts, ends, strict=True)) >= waited
+
+    found = collectives(sample_trace(name)).filter(pl.col("kind") == "all_reduce").sort("call", "rank")
+    assert found["world"].unique().to_list() == [4]
+    assert found["clock_offset_ns"].unique().to_list() == [0]
+    origin = found["start_ns"].min() - min(map(min, starts))  # type: ignore[operator]
+    got = found.with_columns(pl.col("start_ns") - origin, end=pl.col("start_ns") - origin + pl.col("dur_ns"))
+    by_call = got.group_by("call", maintain_order=True).agg("start_ns", "end", "wait_ns", "transfer_ns")
+    ordered = by_call.sort(pl.col("end").list.min())
+    want = [
+        (s, e, [max(s) - start for start in s], [end - max(s) for end in e]) for s, e in zip(starts, ends, strict=True)
+    ]
+    off = [
+        abs(x - y)
+        for a, b in zip(ordered.drop("call").iter_rows(), want, strict=True)
+        for u, v in zip(a, b, strict=True)
+        for x, y in zip(u, v, strict=True)
+    ]
+    assert len(off) == count * 16
+    assert max(off) <= 4  # a start and a duration are each rounded to whole nanoseconds
+    assert found["end_spread_ns"].max() <= 4_000
+    assert found["last_rank"].mode().to_list() == [3]
+
+
+@pytest.mark.parametrize("name", TENSOR_PARALLEL)
+def test_all_calls_are_matched(name: str, sample_trace: Samples) -> None:
+    found = collectives(sample_trace(name))
+    assert found["call"].null_count() == 0
+    assert found["wait_ns"].null_count() == 0
+    assert found.select((pl.col("ranks_seen") == pl.col("world")).all()).item()
+    assert found.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
+    assert (found["transfer_ns"] > 0).all()
+
+
+def test_message_sizes_follow_from_the_model(sample_trace: Samples) -> None:
+    trace = sample_trace("torch_tp4_eager_custom_allreduce")
+    tokens = steps(trace).select("rank", "step", tokens=pl.col("context_tokens") + pl.col("generation_tokens"))
+    found = collectives(trace).join(tokens, on=["rank", "step"])
+    reduced = found.filter(pl.col("kind") == "all_reduce")
+    assert (reduced["bytes"] == reduced["tokens"] * 3584 * 2).all()  # hidden size, two bytes an element
+    gathered = found.filter(pl.col("kind") == "all_gather")
+    assert set(gathered["bytes"]) <= {n * 152_064 * 2 for n in (2, 4)}  # logits of the padded vocabulary for n requests
+    assert found["bytes_source"].unique().to_list() == ["shapes"]
+
+
+def test_stages_of_a_pipeline_speak_by_sending(sample_trace: Samples) -> None:
+    found = collectives(sample_trace("torch_pp2_eager"))
+    assert dict(found.group_by("kind").len().iter_rows()) == {"broadcast": 40, "send_recv": 40}
+    assert found["world"].unique().to_list() == [2]
+    sent = found.filter((pl.col("kind") == "send_recv") & (pl.col("rank") == 0))
+    assert (sent["transfer_ns"] > 0).all()  # a send that is over before it is fetched did not only wait

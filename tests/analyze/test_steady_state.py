@@ -1,0 +1,122 @@
+"""Which steps represent a run: warm-up, outliers, other batches and other phases are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import steady_state, steps
+from llmprof.trace import Trace
+from tests.analyze.builders import GEMM, kernels, labels, launches
+
+PREFILL = "execute_context_4(256)_generation_0(0)"
+EMPTY = "execute_context_0(0)_generation_0(0)"
+
+
+def decode(requests: int) -> str:
+    return f"execute_context_0(0)_generation_{requests}({requests})"
+
+
+def run_of(parts: list[tuple[str, int]], *, rank: int = 0) -> dict[str, pl.DataFrame]:
+    """A step every 10,000 ns, each with one kernel of the given duration; 0 for none."""
+    frames = [
+        kernels([(GEMM, dur)], start=10_000 * n + 100, rank=rank, first=1 + n + 1000 * rank)
+        for n, (_, dur) in enumerate(parts)
+        if dur
+    ]
+    run = pl.concat(frames) if frames else kernels([])
+    marks = labels([(name, 10_000 * n, 50) for n, (name, _) in enumerate(parts)], rank=rank)
+    return {"kernels": run, "runtime": launches(run), "markers": marks}
+
+
+def steady(parts: list[tuple[str, int]]) -> list[int]:
+    return steady_state(Trace(run_of(parts)))["step"].to_list()
+
+
+def test_the_first_decode_step_after_a_prefill_is_left_out() -> None:
+    assert steady([(PREFILL, 500), *[(decode(4), 100)] * 6]) == [2, 3, 4, 5, 6]
+    assert steady([(decode(4), 100)] * 6) == [1, 2, 3, 4, 5]  # as is the first of a recording
+    # unless fewer than three others would stay
+    assert steady([(PREFILL, 500), *[(decode(4), 100)] * 3]) == [1, 2, 3]
+
+
+def test_outliers_are_left_out() -> None:
+    times = [100, 101, 99, 100, 400, 102, 98, 100, 20, 101]
+    assert steady([(decode(4), 100), *((decode(4), t) for t in times)]) == [1, 2, 3, 4, 6, 7, 8, 10]
+
+
+def test_a_spread_within_ten_percent_is_no_outlier() -> None:
+    times = [1000, 1000, 1000, 1000, 1090, 910]
+    assert steady([(decode(4), 1000), *((decode(4), t) for t in times)]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_wide_distribution_is_kept_whole() -> None:
+    times = [100, 150, 200, 250, 300, 350]
+    assert steady([(decode(4), 200), *((decode(4), t) for t in times)]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_usual_batch_and_the_longest_stretch_count() -> None:
+    parts = [
+        (PREFILL, 500),
+        *[(decode(2), 80)] * 3,  # 1 to 3: another batch
+        (PREFILL, 500),
+        *[(decode(4), 100)] * 4,  # 5 to 8: a short stretch
+        (PREFILL, 500),
+        *[(decode(4), 100)] * 6,  # 10 to 15: the longest
+        *[(decode(3), 90)] * 2,  # 16 and 17: requests have ended
+    ]
+    assert steady(parts) == [11, 12, 13, 14, 15]
+
+
+def test_empty_steps_do_not_part_a_stretch() -> None:
+    parts = [(PREFILL, 500), *[(decode(4), 100), (EMPTY, 0)] * 5]
+    assert steady(parts) == [3, 5, 7, 9]
+
+
+def test_what_is_no_decode_is_never_steady() -> None:
+    assert steady([(PREFILL, 500)] * 5) == []
+    assert steady([("capture_8_FULL", 500)] * 5) == []
+    assert steady([("ProfilerStep#1", 500)] * 5) == []
+    assert steady([(EMPTY, 0)] * 5) == []
+
+
+def test_start_up_and_captures_in_the_recording_stay_out() -> None:
+    parts = [("capture_8_FULL", 300), ("capture_4_FULL", 300), (PREFILL, 500), *[(decode(4), 100)] * 6]
+    assert steady(parts) == [4, 5, 6, 7, 8]
+
+
+def test_each_rank_by_itself() -> None:
+    zero = run_of([(PREFILL, 500), *[(decode(4), 100)] * 5])
+    one = run_of([(PREFILL, 500), *[(decode(4), 100)] * 3, (decode(4), 900), (decode(4), 100)], rank=1)
+    found = steady_state(Trace({name: pl.concat([zero[name], one[name]]) for name in zero}))
+    assert found.filter(pl.col("rank") == 0)["step"].to_list() == [2, 3, 4, 5]
+    assert found.filter(pl.col("rank") == 1)["step"].to_list() == [2, 3, 5]
+
+
+def test_rows_are_those_of_steps() -> None:
+    trace = Trace(run_of([(PREFILL, 500), *[(decode(4), 100)] * 6]))
+    assert steady_state(trace).equals(steps(trace).filter(pl.col("step") >= 2))
+    none = Trace(run_of([(PREFILL, 500)]))
+    for empty in (steady_state(none), steady_state(Trace({"kernels": kernels([])}))):
+        assert empty.is_empty()
+        assert empty.schema == steps(trace).schema
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "least"),
+    [
+        ("torch_tp1_eager", 4, 9),
+        ("torch_tp4_cudagraph", 4, 35),
+        ("torch_tp4_eager_nccl", 4, 5),
+        ("torch_pp2_eager", 4, 7),
+    ],
+)
+def test_recordings(name: str, batch: int, least: int, sample_trace: Callable[[str], Trace]) -> None:
+    found = steady_state(sample_trace(name))
+    assert found["phase"].unique().to_list() == ["decode"]
+    assert found["generation_requests"].unique().to_list() == [batch]
+    assert found.group_by("rank").len()["len"].min() >= least  # type: ignore[operator]
+    spread = found.group_by("rank").agg(pl.col("device_dur_ns").max() / pl.col("device_dur_ns").median())
+    assert (spread["device_dur_ns"] < 2).all()

@@ -1,0 +1,184 @@
+"""Steps from labels: by launch, without launches, on the device only, nested, and on several ranks."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import steps
+from llmprof.analyze.steps import step_of_events
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+from tests.analyze.builders import GEMM, kernels, labels, launches
+
+PREFILL = "execute_context_4(256)_generation_0(0)"
+DECODE = "execute_context_0(0)_generation_4(4)"
+EMPTY = "execute_context_0(0)_generation_0(0)"
+
+
+def launched_at(times: list[int], starts: list[int], *, dur: int = 10, rank: int = 0) -> dict[str, pl.DataFrame]:
+    """Kernels that start at some times and were launched at others."""
+    run = kernels([GEMM] * len(times), rank=rank, dur=dur, first=1 + 1000 * rank)
+    run = run.with_columns(start_ns=pl.Series(starts, dtype=pl.Int64))
+    calls = launches(run).with_columns(start_ns=pl.Series(times, dtype=pl.Int64), dur_ns=pl.lit(2, dtype=pl.Int64))
+    return {"kernels": run, "runtime": calls}
+
+
+def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
+    # the host is ahead: the second step is labelled at 100 while the first one's kernels run until 190
+    tables = launched_at([10, 20, 90, 110, 120], [50, 100, 180, 190, 300])
+    tables["markers"] = labels([(PREFILL, 0, 60), (DECODE, 100, 50)])
+    trace = Trace(tables)
+    found = steps(trace)
+    assert found.select("rank", "step", "phase", "start_ns", "dur_ns", "device_start_ns", "device_dur_ns").rows() == [
+        (0, 0, "prefill", 0, 60, 50, 140),  # the launch at 90 is after the label's end: sampling belongs to its step
+        (0, 1, "decode", 100, 50, 190, 120),
+    ]
+    assert found.select("context_requests", "context_tokens", "generation_requests", "generation_tokens").rows() == [
+        (4, 256, 0, 0),
+        (0, 0, 4, 4),
+    ]
+    assert found["name"].to_list() == [PREFILL, DECODE]
+    assert found["source"].to_list() == ["vllm", "vllm"]
+    assert step_of_events(trace)["step"].to_list() == [0, 0, 0, 1, 1]
+    assert step_of_events(trace)["step_by"].unique().to_list() == ["launch"]
+
+
+def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream() -> None:
+    tables = launched_at([10, 20, 110, 120], [50, 60, 200, 210])
+    unknown = kernels([GEMM] * 3, first=900).with_columns(start_ns=pl.Series([5, 70, 220]))
+    other_stream = kernels([GEMM], first=990, stream=8).with_columns(start_ns=pl.Series([80], dtype=pl.Int64))
+    tables["kernels"] = pl.concat([tables["kernels"], unknown, other_stream])
+    tables["markers"] = labels([(PREFILL, 0, 60), (DECODE, 100, 50)])
+    found = step_of_events(Trace(tables)).join(
+        Trace(tables).kernels.with_row_index("event").select("event", "start_ns"), on="event"
+    )
+    assert found.select("start_ns", "step", "step_by").rows() == [
+        (5, None, None),  # before anything whose step is known
+        (50, 0, "launch"),
+        (60, 0, "launch"),
+        (70, 0, "device"),
+        (80, None, None),
+        (200, 1, "launch"),
+        (210, 1, "launch"),
+        (220, 1, "device"),
+    ]
+
+
+def test_before_the_first_label_there_is_no_step() -> None:
+    tables = launched_at([10, 110], [20, 120])
+    tables["markers"] = labels([(DECODE, 100, 50)])
+    assert step_of_events(Trace(tables))["step"].to_list() == [None, 0]
+
+
+def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next() -> None:
+    tables = launched_at([10, 130, 210], [20, 140, 220])
+    tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 200, 50)])
+    found = steps(Trace(tables))
+    assert found.select("phase", "device_start_ns", "device_dur_ns").rows() == [
+        ("decode", 20, 10),
+        ("empty", None, None),
+        ("decode", 140, 90),
+    ]
+
+
+def test_labels_on_the_device_only() -> None:
+    # the profiler projects a label onto each stream it reached; 7 has them all
+    run = pl.concat([kernels([GEMM] * 6, pause=10), kernels([GEMM], start=35, stream=9, first=50)])
+    on_7 = labels([(PREFILL, 0, 50), (DECODE, 60, 50)], on_device=True).with_columns(stream=pl.lit(7, dtype=pl.Int64))
+    on_9 = labels([(PREFILL, 35, 10)], on_device=True).with_columns(stream=pl.lit(9, dtype=pl.Int64))
+    trace = Trace({"kernels": run, "markers": pl.concat([on_7, on_9])})
+    found = steps(trace)
+    assert found.select("step", "phase", "start_ns", "dur_ns", "device_start_ns", "device_dur_ns").rows() == [
+        (0, "prefill", None, None, 0, 50),
+        (1, "decode", None, None, 60, 50),
+    ]
+    assert step_of_events(trace).filter(pl.col("step") == 0).height == 4
+    assert step_of_events(trace)["step_by"].unique().to_list() == ["time"]
+
+
+def test_where_launches_are_not_known_the_labels_on_the_device_count() -> None:
+    run = kernels([GEMM] * 4, pause=10)
+    host = labels([(PREFILL, -100, 50), (DECODE, -50, 50)])
+    device = labels([(PREFILL, 0, 30), (DECODE, 40, 30)], on_device=True)
+    assert steps(Trace({"kernels": run, "markers": pl.concat([host, device])}))["device_start_ns"].to_list() == [0, 40]
+    # without them nothing says which step a kernel belongs to
+    alone = Trace({"kernels": run, "markers": host})
+    assert steps(alone)["device_dur_ns"].to_list() == [None, None]
+    assert step_of_events(alone)["step"].null_count() == 4
+
+
+def test_with_launches_the_labels_on_the_host_count() -> None:
+    tables = launched_at([10, 110], [50, 300])
+    tables["markers"] = pl.concat(
+        [labels([(PREFILL, 0, 60), (DECODE, 100, 50)]), labels([(PREFILL, 50, 10), (DECODE, 300, 10)], on_device=True)]
+    )
+    assert steps(Trace(tables))["start_ns"].to_list() == [0, 100]
+
+
+def test_a_label_inside_another_begins_a_step_of_its_own() -> None:
+    tables = launched_at([10, 30, 60], [100, 200, 300])
+    tables["markers"] = labels([("step[DECODE bs=4 toks=4]", 0, 100), ("step[TARGET_VERIFY bs=4 toks=16]", 20, 30)])
+    found = steps(Trace(tables))
+    assert found["start_ns"].to_list() == [0, 20]
+    assert step_of_events(Trace(tables))["step"].to_list() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("inner", "source"), [(DECODE, "vllm"), ("step[DECODE bs=4 toks=4]", "sglang"), ("capture_8_FULL", "capture")]
+)
+def test_the_engines_labels_count_before_the_profilers(inner: str, source: str) -> None:
+    tables = launched_at([10, 30, 80], [40, 50, 90])
+    tables["markers"] = labels([("ProfilerStep#3", 0, 100), (inner, 20, 50)])
+    found = steps(Trace(tables))
+    if source == "capture":  # a capture is part of whatever runs around it, and ends with its label
+        assert found["source"].to_list() == ["profiler_step", "capture"]
+        assert step_of_events(Trace(tables))["step"].to_list() == [0, 1, None]
+    else:
+        assert found["source"].to_list() == [source]
+        assert step_of_events(Trace(tables))["step"].to_list() == [None, 0, 0]
+
+
+def test_profiler_steps() -> None:
+    tables = launched_at([10, 110], [20, 120])
+    tables["markers"] = labels([("ProfilerStep#7", 0, 100), ("ProfilerStep#8", 100, 100), ("Optimizer.step", 50, 10)])
+    found = steps(Trace(tables))
+    assert found.select("step", "phase", "source", "name").rows() == [
+        (0, "other", "profiler_step", "ProfilerStep#7"),
+        (1, "other", "profiler_step", "ProfilerStep#8"),
+    ]
+    assert found["context_requests"].null_count() == 2
+
+
+def test_ranks_have_steps_of_their_own() -> None:
+    zero = launched_at([10, 110], [20, 120])
+    one = launched_at([15, 65, 215], [30, 70, 220], rank=1)
+    tables = {name: pl.concat([zero[name], one[name]]) for name in zero}
+    tables["markers"] = pl.concat(
+        [labels([(PREFILL, 0, 50), (DECODE, 100, 50)]), labels([(PREFILL, 10, 50), (DECODE, 200, 50)], rank=1)]
+    )
+    found = steps(Trace(tables))
+    assert found.select("rank", "step", "device_start_ns", "device_dur_ns").rows() == [
+        (0, 0, 20, 10),
+        (0, 1, 120, 10),
+        (1, 0, 30, 50),
+        (1, 1, 220, 10),
+    ]
+
+
+def test_schema_without_rows() -> None:
+    tables = launched_at([10], [20])
+    tables["markers"] = labels([(DECODE, 0, 50)])
+    some = steps(Trace(tables))
+    for empty in (
+        Trace({name: frame.clear() for name, frame in tables.items()}),
+        Trace({"kernels": tables["kernels"]}),
+        Trace({"kernels": tables["kernels"], "markers": labels([("no label", 0, 10)])}),
+    ):
+        assert steps(empty).is_empty()
+        assert steps(empty).schema == some.schema
+        assert step_of_events(empty).schema == step_of_events(Trace(tables)).schema
+    with pytest.raises(NotCapturedError, match="no kernels, copies or operators"):
+        steps(Trace({"markers": tables["markers"]}))
+    with pytest.raises(NotCapturedError, match="host calls but no device activity"):
+        steps(Trace({"runtime": tables["runtime"]}))

@@ -1,0 +1,199 @@
+"""Frames as the analyses make them: an invented TP=4 run of a 28-layer model, one prefill and decode steps."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import polars as pl
+
+RANKS, LAYERS, STEPS = 4, 28, 8
+
+_LAYER = [
+    ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
+    ("qkv_proj", "linear", 8_100, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
+    ("rope", "rope", 2_500, "void vllm::rotary_embedding_kernel<c10::BFloat16, c10::BFloat16, true>"),
+    ("kv_cache_write", "kv_cache_write", 2_200, "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"),
+    ("attention", "attention", 11_000, "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90>>"),
+    ("o_proj", "linear", 6_900, "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"),
+    ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
+    ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
+    ("gate_up_proj", "linear", 19_000, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
+    ("activation", "activation", 2_400, "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>"),
+    ("down_proj", "linear", 11_500, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNN"),
+    ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
+]
+
+
+@cache
+def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> pl.DataFrame:
+    """Rows as ``attribute(trace)`` returns them."""
+    rng = random.Random(1)
+    rows: list[tuple[object, ...]] = []
+    for rank in range(ranks):
+        now = 500_000
+        for step in range(steps):
+            phase, slow = ("prefill", 6) if step == 0 else ("decode", 1)
+
+            def put(  # noqa: PLR0917
+                stage: str, category: str, dur: int, name: str, layer: int | None, at: tuple[int, int, str]
+            ) -> None:
+                nonlocal now
+                if category == "collective":
+                    dur += 0 if at[0] == ranks - 1 else rng.randrange(20_000, 90_000)
+                elif at[0] == ranks - 1:
+                    now += rng.randrange(2_000, 9_000)
+                stream = 7 if category != "copy" else 16
+                row = (at[0], at[0], stream, now, dur, name, category, at[1], at[2], layer, stage, "kernel", 0.95)
+                rows.append(row)
+                now += dur + rng.randrange(600, 3_000)
+
+            at = (rank, step, phase)
+            put("prepare_inputs", "copy", 3_000, "Memcpy HtoD (Pageable -> Device)", None, at)
+            put("embedding", "embedding", 4_000 * slow, "void at::native::indexSelectSmallIndex", None, at)
+            for layer in range(layers):
+                for stage, category, dur, name in _LAYER:
+                    put(stage, category, int(dur * slow * rng.uniform(0.96, 1.1)), name, layer, at)
+            put("final_norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0", None, at)
+            put("lm_head", "linear", 61_000, "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNN", None, at)
+            put("sampling", "sampling", 14_000, "void at::native::reduce_kernel<512, 1, ArgMaxOps>", None, at)
+            now = 500_000 + (step + 1) * 6_900_000 + 11_500_000 + rank * 7_000
+    schema = [
+        "rank", "device", "stream", "start_ns", "dur_ns", "name", "category", "step", "phase", "layer", "stage",
+        "source", "confidence",
+    ]  # fmt: skip
+    types = {"rank": pl.Int32, "step": pl.Int32, "layer": pl.Int32}
+    return pl.DataFrame(rows, schema=schema, orient="row").cast(types).sort("rank", "start_ns")  # type: ignore[arg-type]
+
+
+@cache
+def layered() -> pl.DataFrame:
+    """Rows as ``layers(trace, by="layer")`` returns them."""
+    return (
+        attributed()
+        .filter(pl.col("layer").is_not_null())
+        .group_by("rank", "step", "phase", "layer", maintain_order=True)
+        .agg(
+            pl.col("start_ns").min(),
+            dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+            busy_ns=pl.col("dur_ns").sum(),
+            kernels=pl.len(),
+        )
+    )
+
+
+@cache
+def overlapped() -> pl.DataFrame:
+    """Rows as ``overlap(trace)`` returns them; compute, exposed and idle parts add up to the total."""
+    rows = []
+    for rank in range(RANKS):
+        for step in range(STEPS):
+            compute, hidden = 2_400_000 + 10_000 * step, 30_000 * (rank + 1)
+            exposed, copy = 1_500_000 - 450_000 * rank + 1_000 * step, 9_000
+            idle = 700_000 + 300_000 * rank
+            total = compute + exposed + copy + idle
+            rows.append((rank, step, total, compute, exposed + hidden, copy, exposed, hidden, copy, idle))
+    names = "rank step total_ns compute_ns communication_ns copy_ns exposed_communication_ns hidden_communication_ns"
+    return pl.DataFrame(rows, schema=[*names.split(), "exposed_copy_ns", "idle_ns"], orient="row")
+
+
+@cache
+def called() -> pl.DataFrame:
+    """Rows as ``collectives(trace)`` returns them."""
+    rng = random.Random(2)
+    rows = []
+    for call in range(57 * STEPS):
+        large = call < 57
+        transfer = int((11_000 if large else 4_200) * rng.lognormvariate(0, 0.12))
+        skew = int(rng.lognormvariate(12.6, 0.9))
+        for rank in range(RANKS):
+            wait = 0 if rank == RANKS - 1 else max(0, skew - rng.randrange(0, 30_000))
+            size = 1_835_008 if large else 28_672
+            name = f"void vllm::cross_device_reduce_{2 if large else 1}stage<__nv_bfloat16, 4>"
+            rows.append((rank, call // 57, call, "all_reduce", size, wait + transfer, wait, transfer, skew, 3, name))
+    names = "rank step call kind bytes dur_ns wait_ns transfer_ns arrival_skew_ns last_rank name"
+    return pl.DataFrame(rows, schema=names.split(), orient="row")
+
+
+@cache
+def idled() -> pl.DataFrame:
+    """Rows as ``idle(trace)`` returns them."""
+    rng = random.Random(3)
+    rows = []
+    for rank in range(RANKS):
+        for _ in range(900):
+            cause = rng.choices(["host_bound", "sync", "queued", "unknown"], [20, 1, 60, 4])[0]
+            centre = {"host_bound": 9.6, "sync": 12.5, "queued": 7.3, "unknown": 8.0}[cause]
+            rows.append((rank, rank, 1, int(rng.lognormvariate(centre, 0.6)) + 200, cause))
+    return pl.DataFrame(rows, schema=["rank", "device", "step", "dur_ns", "cause"], orient="row")
+
+
+@cache
+def compared() -> pl.DataFrame:
+    """Rows as ``diff(a, b)`` returns them."""
+    rng = random.Random(4)
+    rows: list[tuple[object, ...]] = []
+    for phase, slow in (("prefill", 6), ("decode", 1)):
+        for stage, category, dur, _ in {row[0]: row for row in _LAYER}.values():
+            a = int(dur * slow * LAYERS * (1.9 if stage in ("norm", "all_reduce") else 1))
+            b = int(a * (rng.uniform(0.3, 0.7) if stage == "all_reduce" else rng.uniform(0.93, 1.09)))
+            status = "same" if abs(b - a) < 0.02 * a else "faster" if b < a else "slower"
+            rows.append((phase, stage, category, a, b, b - a, b / a, 28, 28, status))
+        rows.append((phase, "all_gather", "collective", 0, 31_000 * slow, 31_000 * slow, None, 0, 1, "only_b"))
+        rows.append((phase, "residual", "other", 44_000 * slow, 0, -44_000 * slow, 0.0, 28, 0, "only_a"))
+    rows.append(("mixed", "attention", "attention", None, 90_000, None, None, None, 28, "only_b"))
+    names = "phase stage category a_ns b_ns delta_ns ratio a_count b_count status"
+    return pl.DataFrame(rows, schema=names.split(), orient="row", infer_schema_length=None)
+
+
+@cache
+def delayed() -> pl.DataFrame:
+    """Rows as ``launch_delay(trace)`` returns them."""
+    rng = random.Random(5)
+    rows = []
+    for rank in range(RANKS):
+        for step in range(STEPS):
+            median = int((900_000 if step == 0 else 160_000) * rng.uniform(0.8, 1.2) / (3 if rank == 3 else 1))
+            rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
+    names = "rank step launched share_launched host_call_ns median_ns p95_ns max_ns min_ns"
+    return pl.DataFrame(rows, schema=names.split(), orient="row")
+
+
+PEAK, BANDWIDTH = {"bf16": 989.5e12, "fp32": 67e12}, 4.8e12
+_LAUNCHES = [
+    ("norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(T1 *)", 8_900.0, "fp32", 1.7, 0.29, "memory"),
+    ("qkv_proj", "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_bias_TNT", 22_300.0, "bf16", 1_021.0, 0.58, "compute"),
+    ("rope", "void vllm::rotary_embedding_kernel<c10::BFloat16>(const long *)", 13_500.0, "fp32", 1.5, 0.12, "latency"),
+    ("kv_cache_write", "void vllm::reshape_and_cache_flash_kernel<T1>(T1 *)", 8_600.0, None, 0.0, 0.05, "latency"),
+    ("attention", "void cutlass::device_kernel<flash::FlashAttnFwdSm90>(T1)", 27_600.0, "bf16", 478.0, 0.15, "latency"),
+    ("gate_up_proj", "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT", 158_000.0, "bf16", 704.0, 0.72, "compute"),
+    ("down_proj", "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT", 75_500.0, "bf16", 844.0, 0.75, "compute"),
+]
+
+
+@cache
+def profiled() -> pl.DataFrame:
+    """Rows as ``speed_of_light(metrics)`` returns them, with the stages of ``name_layers(metrics)``: two layers."""
+    rows = []
+    for kernel_id, (stage, name, ns, dtype, intensity, share, bound) in enumerate(_LAUNCHES * 2):
+        roof = min(PEAK[dtype], intensity * BANDWIDTH) if dtype else None
+        ns += kernel_id
+        rows.append((kernel_id, name, ns, dtype, intensity, roof * share if roof else 0.0, roof, share, bound, stage))
+    names = "kernel_id kernel_name duration_ns dtype arithmetic_intensity flop_per_s roof_flop_per_s roof_share bound"
+    return pl.DataFrame(rows, schema=[*names.split(), "stage"], orient="row")
+
+
+@cache
+def stalled() -> pl.DataFrame:
+    """Rows as ``stalls(metrics)`` returns them, joined with the names, durations and stages of the launches."""
+    rng = random.Random(6)
+    rows = []
+    for kernel_id in range(2 * len(_LAUNCHES)):
+        reasons = ["long_scoreboard", "barrier", "wait", "mio_throttle", "imc_miss", "drain", "misc"]
+        left = 0.9
+        for reason in reasons[kernel_id % 2 :]:
+            share = left * rng.uniform(0.3, 0.6)
+            left -= share
+            rows.append((kernel_id, reason, share))
+    frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
+    return frame.join(profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id")

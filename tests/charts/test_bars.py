@@ -1,0 +1,178 @@
+"""Charts of stacked and diverging bars: breakdown, overlap, diff."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.charts._bars import fitting
+from llmprof.charts._overlap import PARTS
+from llmprof.charts._palette import CATEGORIES, REST
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+
+def test_breakdown_adds_up_to_the_frame() -> None:
+    frame = frames.attributed()
+    parts = pl.DataFrame(specs.rows(charts.breakdown(frame, by="category"), "bar", "part", "row_ns"))
+    totals = dict(frame.group_by("phase").agg(pl.col("dur_ns").sum()).iter_rows())
+    for row, total in totals.items():
+        bars = parts.filter(row=row)
+        outer = bars.filter(row_ns=total).unique("part")
+        assert outer["ns"].sum() == total
+        assert outer["percent"].sum() == pytest.approx(100)
+    linear = frame.filter(phase="decode", category="linear")["dur_ns"].sum()
+    assert linear in parts.filter(row="decode", part="linear")["ns"]
+
+
+def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
+    chart = charts.breakdown(frames.attributed(), by="category")
+    scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
+    colours = dict(zip(scale["domain"], scale["range"], strict=True))
+    gathered = [name for name in colours if name.startswith("other (")]
+    assert len(gathered) == 1
+    assert colours[gathered[0]] == REST
+    assert colours["collective"] == CATEGORIES["collective"]
+    assert f"What is in {gathered[0]}" in specs.texts(chart)
+    inner = {row["part"] for row in specs.rows(chart, "bar", "part")}
+    assert {"rope", "activation"} <= inner
+
+
+def test_breakdown_writes_into_parts_of_four_percent() -> None:
+    rows = [("decode", "attention", 96_000), ("decode", "linear", 4_000)]
+    frame = pl.DataFrame(rows, schema=["phase", "category", "total_ns"], orient="row")
+    written = specs.texts(charts.breakdown(frame, by="category"))
+    assert {"attention", "96 %", "4 %", "100 us"} <= set(written)
+    assert not any("other (" in text for text in written)
+
+
+def test_breakdown_of_one_small_part_keeps_its_name() -> None:
+    rows = [("decode", "attention", 99_000), ("decode", "linear", 1_000)]
+    frame = pl.DataFrame(rows, schema=["phase", "category", "total_ns"], orient="row")
+    parts = {row["part"] for row in specs.rows(charts.breakdown(frame, by="category"), "bar", "part")}
+    assert parts == {"attention", "linear"}
+
+
+def test_breakdown_orders_phases_and_ranks() -> None:
+    by_phase = charts.breakdown(frames.attributed())
+    assert list(dict.fromkeys(row["row"] for row in specs.rows(by_phase, "bar", "part"))) == ["prefill", "decode"]
+    many = pl.concat([frames.attributed().with_columns(pl.lit(rank, pl.Int32).alias("rank")) for rank in (10, 2, 1)])
+    by_rank = charts.breakdown(many, rows="rank")
+    assert list(dict.fromkeys(row["row"] for row in specs.rows(by_rank, "bar", "part"))) == [
+        "rank 1",
+        "rank 2",
+        "rank 10",
+    ]
+
+
+def test_breakdown_counts_what_has_no_stage_as_other_and_says_so() -> None:
+    frame = frames.attributed().with_columns(stage=pl.when(pl.col("stage") != "attention").then("stage"))
+    chart = charts.breakdown(frame)
+    assert "other" in {row["part"] for row in specs.rows(chart, "bar", "part")}
+    assert any("896 rows without a stage count as other" in text for text in specs.texts(chart))
+
+
+def test_breakdown_of_nothing_is_an_error() -> None:
+    with pytest.raises(AnalysisError, match="dur_ns adds up to zero"):
+        charts.breakdown(frames.attributed().with_columns(dur_ns=pl.lit(0)))
+    with pytest.raises(AnalysisError, match="without the column dur_ns"):
+        charts.breakdown(frames.attributed().drop("dur_ns"))
+
+
+def test_overlap_parts_add_up_to_the_total() -> None:
+    frame = frames.overlapped()
+    bars = pl.DataFrame(specs.rows(charts.overlap(frame), "bar", "part"))
+    for rank in range(frames.RANKS):
+        mine, own = frame.filter(rank=rank), bars.filter(row=f"rank {rank}")
+        ns = dict(own.select("part", "ns").iter_rows())
+        assert sum(ns.values()) == mine["total_ns"].sum()
+        assert ns["compute"] + ns["hidden communication"] == mine["compute_ns"].sum()
+        assert ns["exposed communication"] == mine["exposed_communication_ns"].sum()
+        assert ns["exposed copy"] == mine["exposed_copy_ns"].sum()
+        assert ns["idle"] == mine["idle_ns"].sum()
+    assert [p for p in PARTS if p in set(bars["part"])] == list(PARTS)
+
+
+def test_overlap_has_a_panel_a_phase() -> None:
+    frame = frames.overlapped().with_columns(
+        phase=pl.when(pl.col("step") == 0).then(pl.lit("prefill")).otherwise(pl.lit("decode"))
+    )
+    chart = charts.overlap(frame)
+    written = specs.texts(chart)
+    assert written.index("prefill") < written.index("decode")
+    bars = specs.rows(chart, "bar", "part")
+    assert sum(bar["ns"] for bar in bars) == frame["total_ns"].sum()
+
+
+def test_overlap_says_that_copies_were_not_captured() -> None:
+    frame = frames.overlapped().with_columns(exposed_copy_ns=pl.lit(None, pl.Int64))
+    chart = charts.overlap(frame)
+    assert any("Copies were not captured." in text for text in specs.texts(chart))
+    assert "exposed copy" not in {row["part"] for row in specs.rows(chart, "bar", "part")}
+
+
+def test_overlap_of_nothing_is_an_error() -> None:
+    with pytest.raises(AnalysisError, match="the totals are zero"):
+        charts.overlap(frames.overlapped().with_columns(total_ns=pl.lit(0)))
+
+
+def test_diff_is_sorted_by_the_size_of_the_change() -> None:
+    chart = charts.diff(frames.compared())
+    bars = specs.rows(chart, "bar", "delta_ns")
+    frame = frames.compared().sort(pl.col("delta_ns").abs(), descending=True)
+    for phase in ("prefill", "decode"):
+        mine = frame.filter(phase=phase).select("stage", "delta_ns").rows()
+        shown = [row for row in ((bar["row"], bar["delta_ns"]) for bar in bars) if row in mine]
+        assert len(shown) > 6
+        assert shown == mine[: len(shown)]
+
+
+def test_diff_gathers_changes_that_do_not_matter() -> None:
+    rows = [("a", 100_000, 50_000), ("b", 100_000, 100_050), ("c", 100_000, 99_930), ("d", 100_000, 100_000)]
+    frame = pl.DataFrame(rows, schema=["stage", "a_ns", "b_ns"], orient="row").with_columns(
+        phase=pl.lit("decode"),
+        category=pl.lit("linear"),
+        delta_ns=pl.col("b_ns") - pl.col("a_ns"),
+        status=pl.lit("same"),
+    )
+    bars = [(bar["row"], bar["delta_ns"]) for bar in specs.rows(charts.diff(frame), "bar", "delta_ns")]
+    assert bars == [("a", -50_000), ("other (2)", -20)]
+
+
+def test_diff_marks_what_only_one_trace_has() -> None:
+    written = specs.texts(charts.diff(frames.compared(), names=("eager", "graphs")))
+    assert any(text.endswith("only in graphs") for text in written)
+    assert any(text.endswith("only in eager") for text in written)
+    assert any("only in one trace" in text.lower() or "In one trace only" in text for text in written)
+    assert not any(text.startswith("mixed:") for text in written)  # graphs alone have it: not compared, not zero
+
+
+def test_diff_gathers_the_rest() -> None:
+    chart = charts.diff(frames.compared().filter(phase="decode"), top=3)
+    bars = specs.rows(chart, "bar", "delta_ns")
+    assert len(bars) == 4
+    assert bars[-1]["row"] == f"other ({frames.compared().filter(phase='decode').height - 3})"
+    assert sum(bar["delta_ns"] for bar in bars) == frames.compared().filter(phase="decode")["delta_ns"].sum()
+
+
+def test_diff_tells_categories_of_a_stage_apart() -> None:
+    frame = frames.compared().filter(phase="decode", stage="o_proj")
+    both = pl.concat([frame, frame.with_columns(category=pl.lit("copy"))])
+    assert {row["row"] for row in specs.rows(charts.diff(both), "bar", "delta_ns")} == {
+        "o_proj (linear)",
+        "o_proj (copy)",
+    }
+
+
+def test_diff_without_a_change_is_an_error() -> None:
+    with pytest.raises(AnalysisError, match="no time differs"):
+        charts.diff(frames.compared().with_columns(delta_ns=pl.lit(0)))
+    with pytest.raises(AnalysisError, match="no time differs"):
+        charts.diff(frames.compared().filter(phase="mixed"))
+
+
+def test_text_goes_where_it_has_room() -> None:
+    assert fitting(("attention 12 %", "12 %"), 200) == "attention 12 %"
+    assert fitting(("attention 12 %", "12 %"), 40) == "12 %"
+    assert fitting(("attention 12 %", "12 %"), 10) is None

@@ -1,0 +1,148 @@
+"""Charts of distributions: all-reduce, idle gaps, launch delay."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.charts._histogram import log_bins, log_ticks
+from llmprof.charts._palette import CAUSES, COMMUNICATION, WAIT
+from llmprof.charts._theme import Unit
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+
+def test_every_kernel_is_in_the_histograms() -> None:
+    frame = frames.called()
+    bins = specs.rows(charts.all_reduce(frame), "rect", "n")
+    assert sum(row["n"] for row in bins) == 2 * frame.height  # durations, and transfers
+    assert sum(row["sum_ns"] for row in bins) == frame["dur_ns"].sum() + frame["transfer_ns"].sum()
+
+
+def test_wait_and_transfer_of_each_rank() -> None:
+    frame = frames.called()
+    bars = pl.DataFrame(specs.rows(charts.all_reduce(frame), "bar", "part"))
+    for rank in range(frames.RANKS):
+        mine = frame.filter(rank=rank)
+        ns = dict(bars.filter(row=f"rank {rank}").select("part", "ns").iter_rows())
+        assert ns.get("wait", 0) == mine["wait_ns"].sum()
+        assert ns["transfer"] == mine["transfer_ns"].sum()
+    title = charts.all_reduce(frame).to_dict()["title"]
+    assert "98 % of its time is waiting for the last rank" in title["text"]
+    assert "until the last rank has started" in " ".join(title["subtitle"])
+
+
+def test_medians_by_size() -> None:
+    frame = frames.called()
+    points = specs.rows(charts.all_reduce(frame), "point", "measure")
+    assert [row["size"] for row in points] == ["28.0 KiB", "28.0 KiB", "1.75 MiB", "1.75 MiB"]
+    small = frame.filter(bytes=28_672)
+    transfer = next(row for row in points if row["bytes"] == 28_672 and row["measure"] == "transfer")
+    assert transfer["median"] * 1_000 == pytest.approx(small["transfer_ns"].median())
+    assert transfer["kernels"] == small.height
+
+
+def test_many_sizes_are_powers_of_two() -> None:
+    frame = frames.called().with_row_index("i").with_columns(bytes=1_000 + 7 * pl.col("i").cast(pl.Int64))
+    sizes = {row["bytes"] for row in specs.rows(charts.all_reduce(frame), "point", "measure")}
+    assert sizes == {512, 1_024, 2_048, 4_096, 8_192} & sizes
+    assert len(sizes) >= 4
+
+
+def test_unmatched_calls_are_durations_only() -> None:
+    frame = frames.called().with_columns(wait_ns=pl.lit(None, pl.Int64), transfer_ns=pl.lit(None, pl.Int64))
+    chart = charts.all_reduce(frame)
+    said = " ".join(specs.texts(chart))
+    assert "no call could be matched over the ranks" in said
+    assert "waiting for" not in said
+    assert {row["part"] for row in specs.rows(chart, "bar", "part")} == {"duration"}
+    half = frames.called().with_columns(pl.when(pl.col("call") % 2 == 0).then(pl.col("wait_ns", "transfer_ns")))
+    assert "known for 912 of 1,824 kernels" in " ".join(specs.texts(charts.all_reduce(half)))
+
+
+def test_unknown_bytes_are_not_captured() -> None:
+    chart = charts.all_reduce(frames.called().with_columns(bytes=pl.lit(None, pl.Int64)))
+    assert "bytes were not captured" in specs.texts(chart)
+    some = frames.called().with_columns(bytes=pl.when(pl.col("rank") == 0).then("bytes"))
+    assert any("known for 25 %" in text for text in specs.texts(charts.all_reduce(some)))
+
+
+def test_another_kind_of_collective() -> None:
+    frame = frames.called().with_columns(kind=pl.lit("all_gather"))
+    assert charts.all_reduce(frame, kind="all_gather").to_dict()["title"]["text"].startswith("all_gather")
+    with pytest.raises(AnalysisError, match=r"no call of kind all_reduce in the frame \(kinds: all_gather\)"):
+        charts.all_reduce(frame)
+
+
+def test_idle_time_by_cause_and_rank() -> None:
+    frame = frames.idled()
+    chart = charts.idle(frame)
+    bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
+    expected = frame.group_by("rank", "cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len().cast(pl.Int64))
+    for rank, cause, ns, gaps in expected.iter_rows():
+        (row,) = bars.filter(row=f"rank {rank}", part=cause).iter_rows(named=True)
+        assert (row["ns"], row["gaps"]) == (ns, gaps)
+    scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
+    assert scale["domain"] == list(CAUSES)
+    bins = specs.rows(chart, "rect", "cause", "n")
+    assert sum(row["n"] for row in bins) == 2 * frame.height  # once as a number, once as time
+    assert sum(row["sum_ns"] for row in bins) == 2 * frame["dur_ns"].sum()
+
+
+def test_idle_explains_the_causes_that_occur() -> None:
+    said = " ".join(specs.texts(charts.idle(frames.idled().filter(pl.col("cause") != "sync"))))
+    assert "host_bound: the host launched the next kernel too late" in said
+    assert "sync:" not in said
+    assert "no stream of the device" in said
+    unknown = charts.idle(frames.idled().with_columns(cause=pl.lit(None, pl.String)))
+    assert {row["part"] for row in specs.rows(unknown, "bar", "part")} == {"unknown"}
+
+
+def test_no_gap_is_an_error() -> None:
+    with pytest.raises(AnalysisError, match="no gap is longer than zero"):
+        charts.idle(frames.idled().with_columns(dur_ns=pl.lit(0)))
+
+
+def test_launch_delay_shows_every_step() -> None:
+    frame = frames.delayed()
+    points = specs.rows(charts.launch_delay(frame), "line", "median")
+    assert len(points) == frame.height
+    assert sum(row["median"] for row in points) * 1e6 == pytest.approx(frame["median_ns"].sum())
+
+
+def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
+    far = frames.delayed().with_columns(
+        pl.when(pl.col("rank") == 3).then(pl.col("median_ns") // 20).otherwise("median_ns")
+    )
+    kinds = []
+    for frame in (frames.delayed(), far):
+        rules = [unit for unit in specs.marks(charts.launch_delay(frame).to_dict()) if unit["mark"]["type"] == "rule"]
+        kinds.append({unit["encoding"]["y"]["scale"].get("type", "linear") for unit in rules})
+    assert kinds == [{"linear"}, {"log"}]
+
+
+def test_launch_delay_without_launches_is_an_error() -> None:
+    with pytest.raises(AnalysisError, match="no step has a kernel whose launch was captured"):
+        charts.launch_delay(frames.delayed().with_columns(median_ns=pl.lit(None, pl.Int64)))
+    partly = frames.delayed().with_columns(share_launched=pl.lit(0.4))
+    assert any("40 % have a launch" in text for text in specs.texts(charts.launch_delay(partly)))
+
+
+def test_logarithmic_bins_hold_what_they_should() -> None:
+    values = pl.DataFrame({"ns": [0, 1, 999, 1_000, 1_001, 1_000_000]})
+    bins = log_bins(values, "ns", Unit("us", 1_000), per_decade=10)
+    assert bins["n"].sum() == 5
+    for start, end, total in bins.filter(n=1).select("start", "end", "sum_ns").iter_rows():
+        assert start * 1_000 * (1 - 1e-9) <= total < end * 1_000
+    assert bins.filter(n=2)["sum_ns"].to_list() == [2_001]
+    assert bins.filter(n=2)["start"].to_list() == [pytest.approx(1)]
+
+
+def test_logarithmic_ticks() -> None:
+    assert log_ticks(0.5, 2_000) == [1, 10, 100, 1_000]
+    assert log_ticks(3, 40) == [5, 10, 20]
+
+
+def test_wait_has_a_paler_colour_of_the_same_hue() -> None:
+    assert WAIT != COMMUNICATION

@@ -1,0 +1,177 @@
+"""What holds for every chart: valid, drawn, readable, the same each time, and text stays text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.charts._save import to_png_bytes, vega_bundle
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+Maker = Callable[[pl.DataFrame], alt.TopLevelMixin]
+
+CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
+    "timeline": (lambda f: charts.timeline(f, window_ns=(26_500_000, 27_300_000)), frames.attributed),
+    "timeline, merged": (charts.timeline, frames.attributed),
+    "timeline, by stage": (lambda f: charts.timeline(f.filter(rank=0), lane="stage"), frames.attributed),
+    "timeline, by category": (lambda f: charts.timeline(f, lane="category", by="category"), frames.attributed),
+    "layer_heatmap": (charts.layer_heatmap, frames.layered),
+    "breakdown": (charts.breakdown, frames.attributed),
+    "breakdown, by rank": (lambda f: charts.breakdown(f, rows="rank", by="category"), frames.attributed),
+    "overlap": (charts.overlap, frames.overlapped),
+    "all_reduce": (charts.all_reduce, frames.called),
+    "idle": (charts.idle, frames.idled),
+    "diff": (charts.diff, frames.compared),
+    "launch_delay": (charts.launch_delay, frames.delayed),
+    "roofline": (charts.roofline, frames.profiled),
+    "roofline, by bound": (lambda f: charts.roofline(f.drop("stage"), peaks="NVIDIA H200"), frames.profiled),
+    "stalls": (charts.stalls, frames.stalled),
+}
+NEEDED = {
+    "timeline": ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer", "stage"),
+    "layer_heatmap": ("rank", "step", "phase", "layer", "dur_ns"),
+    "breakdown": ("phase", "stage", "dur_ns"),
+    "overlap": ("rank", "total_ns", "compute_ns", "hidden_communication_ns", "exposed_copy_ns", "idle_ns"),
+    "all_reduce": ("rank", "kind", "bytes", "dur_ns", "wait_ns", "transfer_ns"),
+    "idle": ("rank", "dur_ns", "cause"),
+    "diff": ("phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "status"),
+    "launch_delay": ("rank", "step", "median_ns", "p95_ns", "min_ns"),
+    "roofline": (
+        "kernel_name",
+        "duration_ns",
+        "dtype",
+        "arithmetic_intensity",
+        "flop_per_s",
+        "roof_flop_per_s",
+        "bound",
+    ),
+    "stalls": ("kernel_id", "reason", "share"),
+}
+HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>${1+1}\u2028\\"
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_is_valid_and_draws_more_than_one_colour(name: str) -> None:
+    make, frame = CHARTS[name]
+    chart = make(frame())
+    spec = chart.to_dict()  # Altair checks it against the schema of Vega-Lite
+    assert spec["background"] == "#FFFFFF"
+    width, height, colours = specs.image(to_png_bytes(chart, scale=0.25))
+    assert 200 <= width <= 235  # 900 px, and a little more where labels overhang
+    assert 50 <= height <= 500
+    assert colours > 20
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_says_what_is_seen_and_names_the_unit(name: str) -> None:
+    make, frame = CHARTS[name]
+    chart = make(frame())
+    title = chart.to_dict()["title"]
+    assert title["text"]
+    assert title["subtitle"]
+    assert any(
+        re.search(r"\((ns|us|ms|s)(, log scale)?\)|time \((ns|us|ms|s)\)", text) for text in specs.texts(chart)
+    ) or (re.search(r"\b(us|ms)\b", json.dumps(chart.to_dict())))
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_no_text_is_smaller_than_11_px(name: str) -> None:
+    make, frame = CHARTS[name]
+    sizes = re.findall(
+        r'"(?:fontSize|labelFontSize|titleFontSize|subtitleFontSize)": ([0-9.]+)', json.dumps(make(frame()).to_dict())
+    )
+    assert sizes
+    assert min(map(float, sizes)) >= 11
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_is_the_same_each_time(name: str) -> None:
+    make, frame = CHARTS[name]
+    assert make(frame()).to_dict() == make(frame()).to_dict()
+
+
+def test_is_the_same_in_another_process() -> None:
+    code = (
+        "import hashlib, json, sys\n"
+        "from tests.charts.test_every_chart import CHARTS\n"
+        "for name, (make, frame) in CHARTS.items():\n"
+        "    text = json.dumps(make(frame()).to_dict())\n"
+        "    print(name, hashlib.sha256(text.encode()).hexdigest())\n"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "1"}
+    )
+    for name, (make, frame) in CHARTS.items():
+        text = json.dumps(make(frame()).to_dict())
+        assert f"{name} {hashlib.sha256(text.encode()).hexdigest()}" in other.stdout
+
+
+@pytest.mark.parametrize(("chart", "column"), [(chart, column) for chart, names in NEEDED.items() for column in names])
+def test_a_missing_column_is_named(chart: str, column: str) -> None:
+    frame = CHARTS[chart][1]().drop(column)
+    with pytest.raises(AnalysisError, match=rf"{chart}\(\) got a frame without the column {column}") as caught:
+        getattr(charts, chart)(frame)
+    assert "llmprof.analyze." in str(caught.value)
+    assert caught.value.facts["missing"] == [column]
+
+
+@pytest.mark.parametrize("chart", NEEDED)
+def test_an_empty_frame_is_an_error(chart: str) -> None:
+    with pytest.raises(AnalysisError, match=rf"nothing to draw in {chart}\(\): the frame has no rows"):
+        getattr(charts, chart)(CHARTS[chart][1]().clear())
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_hostile_names_stay_text(name: str) -> None:
+    make, frame = CHARTS[name]
+    rows = frame()
+    kept = ("source", "status", "kind")
+    texts = [c for c, dtype in rows.schema.items() if dtype == pl.String and c not in kept]
+    hostile = rows.with_columns(pl.lit(HOSTILE).alias(column) for column in texts)
+    if name == "diff":
+        hostile = hostile.head(1)
+    chart = make(hostile)
+    png = to_png_bytes(chart, scale=0.3)
+    assert len(png) > 1_000
+    page = charts.to_html(chart, title=HOSTILE)
+    assert json.loads(_spec_of(page)) == json.loads(json.dumps(chart.to_dict()))
+    ours = page.replace(vega_bundle(), "")
+    for tag in ("<img", "<script>alert", "'alert(1)'>"):
+        assert tag not in ours
+    assert ours.count("<script") == ours.count("</script>") == 3
+
+
+def test_charts_leave_altair_as_it_was() -> None:
+    before = (alt.data_transformers.active, dict(alt.data_transformers.options), alt.theme.active)
+    chart = charts.timeline(frames.attributed(), max_bars=100_000)
+    assert sum(len(unit["rows"]) for unit in specs.marks(chart.to_dict())) > 5_000
+    assert (alt.data_transformers.active, dict(alt.data_transformers.options), alt.theme.active) == before
+
+
+def test_altair_is_imported_for_the_first_chart_only() -> None:
+    code = "import sys; import llmprof.charts as c; dir(c); was = 'altair' in sys.modules; c.save; print(was)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "False"
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="pie"):
+        _ = charts.pie  # type: ignore[attr-defined]
+    assert set(charts.__all__) <= set(dir(charts))
+
+
+def _spec_of(page: str) -> Any:
+    found = re.search(r'<script id="spec" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return found.group(1)

@@ -1,0 +1,99 @@
+"""Heat map of layers over steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.charts._palette import MISSING
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+
+@pytest.mark.parametrize("value", ["dur_ns", "busy_ns"])
+def test_a_cell_is_a_layer_of_a_step(value: str) -> None:
+    frame = frames.layered()
+    cells = specs.rows(charts.layer_heatmap(frame, value=value), "rect", "layer", value)
+    assert len(cells) == frame.height
+    assert sum(cell[value] for cell in cells) == frame[value].sum()
+    assert {round(cell[value] / cell["time"]) for cell in cells} == {1_000}  # us
+
+
+def test_a_null_and_a_missing_row_are_not_captured() -> None:
+    frame = frames.layered().filter(~((pl.col("step") == 3) & (pl.col("layer") == 5) & (pl.col("rank") == 0)))
+    hole = (pl.col("step") == 4) & (pl.col("layer") == 6) & (pl.col("rank") == 1)
+    frame = frame.with_columns(dur_ns=pl.when(~hole).then("dur_ns"))
+    chart = charts.layer_heatmap(frame)
+    grey = [unit for unit in specs.marks(chart.to_dict()) if unit["mark"].get("color") == MISSING]
+    assert [row for unit in grey for row in unit["rows"]] == [{"step": 3, "layer": 5}, {"step": 4, "layer": 6}]
+    assert any("not captured (2 of 896 cells)" in text for text in specs.texts(chart))
+
+
+def test_ranks_of_a_pipeline_have_their_own_layers() -> None:
+    frame = frames.layered().filter(
+        (pl.col("rank") == 0) & (pl.col("layer") < 14) | (pl.col("rank") == 1) & (pl.col("layer") >= 14)
+    )
+    chart = charts.layer_heatmap(frame)
+    assert not any("not captured" in text for text in specs.texts(chart))
+
+
+def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others() -> None:
+    frame = frames.layered()
+    plain = _scales(charts.layer_heatmap(frame))
+    slow = frame.with_columns(
+        dur_ns=pl.when(pl.col("phase") == "prefill").then(pl.col("dur_ns") * 20).otherwise("dur_ns")
+    )
+    assert plain == {"linear"}
+    assert _scales(charts.layer_heatmap(slow)) == {"log"}
+
+
+def test_single_outliers_do_not_bleach_the_rest() -> None:
+    frame = frames.layered()
+    first = (pl.col("step") == 4) & (pl.col("layer") == 0)
+    chart = charts.layer_heatmap(frame.with_columns(dur_ns=pl.when(first).then(90_000_000).otherwise("dur_ns")))
+    cap = frame["dur_ns"].quantile(0.99)
+    domains = [u["encoding"]["color"]["scale"]["domain"] for u in specs.marks(chart.to_dict()) if _shaded(u)]
+    assert domains
+    assert all(domain[1] * 1_000 == pytest.approx(cap, rel=0.05) for domain in domains)
+    assert any("and more (" in text and "up to 90.0 ms" in text for text in specs.texts(chart))
+
+
+def test_phases_stand_above_their_steps() -> None:
+    written = specs.texts(charts.layer_heatmap(frames.layered()))
+    assert {"prefill", "decode", "rank 0", "rank 3"} <= set(written)
+
+
+def test_many_steps_become_medians_and_the_chart_says_so() -> None:
+    rows = [(0, step, "decode", layer, 1_000 * (step % 3) + 1_000) for step in range(300) for layer in range(4)]
+    frame = pl.DataFrame(rows, schema=["rank", "step", "phase", "layer", "dur_ns"], orient="row")
+    chart = charts.layer_heatmap(frame)
+    cells = specs.rows(chart, "rect", "layer", "dur_ns")
+    assert len({cell["step"] for cell in cells}) == 100
+    assert {cell["dur_ns"] for cell in cells} == {2_000}
+    assert any("median of 3 consecutive steps" in text for text in specs.texts(chart))
+
+
+def test_a_frame_by_stage_is_refused() -> None:
+    frame = pl.concat([frames.layered(), frames.layered()])
+    with pytest.raises(AnalysisError, match="a layer has several rows in a step"):
+        charts.layer_heatmap(frame)
+
+
+def test_a_column_without_values_is_refused() -> None:
+    frame = frames.layered().with_columns(host_dur_ns=pl.lit(None, pl.Int64))
+    with pytest.raises(AnalysisError, match="no row has a step, a layer and host_dur_ns"):
+        charts.layer_heatmap(frame, value="host_dur_ns")
+    with pytest.raises(AnalysisError, match="value='kernels'"):
+        charts.layer_heatmap(frame, value="kernels")
+
+
+def _scales(chart: object) -> set[str]:
+    units = specs.marks(chart.to_dict())  # type: ignore[attr-defined]
+    return {unit["encoding"]["color"]["scale"]["type"] for unit in units if _shaded(unit)}
+
+
+def _shaded(unit: dict[str, Any]) -> bool:
+    return "scheme" in unit["encoding"].get("color", {}).get("scale", {})

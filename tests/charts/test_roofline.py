@@ -1,0 +1,174 @@
+"""Roofline: points are the launches, roofs are those that are known, texts keep apart."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import altair as alt
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, charts, hardware
+from llmprof.charts._place import Box, along, around, place
+from llmprof.charts._roofline import BOUNDS
+from llmprof.charts._roofs import found, given
+from llmprof.charts._theme import text_px
+from llmprof.errors import AnalysisError, LlmprofError
+from tests.charts import frames, specs
+
+PLOT = (800.0, 430.0)
+
+
+def labels(chart: alt.LayerChart) -> list[tuple[str, Box]]:
+    """Names of launches and where they are."""
+    out = []
+    for unit in specs.marks(chart.to_dict()):
+        if unit["mark"]["type"] == "text" and "field" in unit["encoding"]["text"]:
+            text = unit["rows"][0]["label"]
+            x, y = unit["encoding"]["x"]["value"], unit["encoding"]["y"]["value"]
+            half = text_px(text, 12) / 2
+            out.append((text, Box(x - half, y - 7, x + half, y + 7)))
+    return out
+
+
+def table(chart: alt.LayerChart) -> dict[str, str]:
+    points = next(u for u in specs.marks(chart.to_dict()) if u["mark"]["type"] == "point")
+    scale: dict[str, Any] = points["encoding"]["color"]["scale"]
+    return dict(zip(scale["domain"], scale["range"], strict=True))
+
+
+def test_points_are_the_launches_with_operations() -> None:
+    frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("duration_ns", descending=True)
+    points = specs.rows(charts.roofline(frames.profiled()), "point", "intensity")
+    assert [point["intensity"] for point in points] == frame["arithmetic_intensity"].to_list()
+    assert [point["rate"] * 1e12 for point in points] == pytest.approx(frame["flop_per_s"].to_list())
+    assert [point["duration_ns"] for point in points] == frame["duration_ns"].to_list()
+    assert [point["group"] for point in points] == frame["stage"].to_list()
+    ns, areas = frame["duration_ns"].to_list(), [point["area"] for point in points]
+    assert areas[1] / areas[0] == pytest.approx(ns[1] / ns[0])
+    assert min(areas) >= 36
+
+
+def test_launches_without_operations_are_named_and_not_drawn() -> None:
+    written = " ".join(charts.roofline(frames.profiled()).to_dict()["title"]["subtitle"])
+    assert "Not drawn, without FLOPs: reshape_and_cache_flash_kernel (2 launches, 17.2 us)." in written
+    unknown = frames.profiled().with_columns(
+        flop_per_s=pl.when(pl.col("stage") != "rope").then("flop_per_s"),
+        arithmetic_intensity=pl.when(pl.col("stage") != "norm").then("arithmetic_intensity"),
+    )
+    chart = charts.roofline(unknown)
+    written = " ".join(chart.to_dict()["title"]["subtitle"])
+    assert "without known FLOPs or DRAM bytes: rotary_embedding_kernel" in written
+    assert "fused_add_rms_norm_kernel" in written
+    assert {"rope", "norm"}.isdisjoint(row["group"] for row in specs.rows(chart, "point", "group"))
+
+
+def test_roofs_follow_from_the_launches() -> None:
+    rows = frames.profiled().filter(pl.col("flop_per_s") > 0)
+    roofs = found(rows)
+    assert roofs.bandwidth == pytest.approx(frames.BANDWIDTH)
+    assert roofs.peaks == {"bf16": frames.PEAK["bf16"]}  # fp32 is nowhere at its peak, so it is not known
+    texts = specs.texts(charts.roofline(frames.profiled()))
+    assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(texts)
+    assert not any(text.startswith("fp32") for text in texts)
+
+
+def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
+    rows = frames.profiled().filter(pl.col("dtype") == "bf16")
+    assert found(rows).bandwidth is None  # all are at the peak: the bandwidth may be higher
+    assert found(rows).peaks == {"bf16": frames.PEAK["bf16"]}
+    one = frames.profiled().filter(pl.col("stage") == "rope").head(1)
+    assert (found(one).bandwidth, found(one).peaks) == (None, {})
+    texts = " ".join(specs.texts(charts.roofline(one)))
+    assert "The roofs are not known." in texts
+    assert "TB/s" not in texts
+    none = frames.profiled().with_columns(roof_flop_per_s=pl.lit(None, pl.Float64), roof_share=pl.lit(None, pl.Float64))
+    assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
+
+
+def test_roofs_of_a_device() -> None:
+    device = hardware.device("NVIDIA H200")
+    roofs = given(device, frames.profiled())
+    assert roofs.bandwidth == device.memory_bytes_per_s
+    assert roofs.peaks == {"bf16": device.peak("bf16"), "fp32": device.peak("fp32")}
+    by_name, by_device = (charts.roofline(frames.profiled(), peaks=peaks) for peaks in ("H200", device))
+    assert by_name.to_dict() == by_device.to_dict()
+    assert "fp32: 67 TFLOP/s" in specs.texts(by_name)
+    with pytest.raises(LlmprofError, match="not known"):
+        charts.roofline(frames.profiled(), peaks="no such device")
+    nothing_stated = charts.roofline(frames.profiled(), peaks="Ascend 910B")
+    assert "The roofs are not known." in " ".join(specs.texts(nothing_stated))
+
+
+def test_colours_are_those_of_stages_else_of_bounds() -> None:
+    assert list(table(charts.roofline(frames.profiled()))) == [
+        "norm", "qkv_proj", "rope", "attention", "gate_up_proj", "down_proj",
+    ]  # fmt: skip
+    plain = frames.profiled().drop("stage")
+    assert table(charts.roofline(plain)) == BOUNDS
+    unbound = plain.with_columns(bound=pl.when(pl.col("bound") != "latency").then("bound"))
+    assert list(table(charts.roofline(unbound))) == ["compute", "memory", "unknown"]
+
+
+@pytest.mark.parametrize("peaks", [None, "H200"])
+@pytest.mark.parametrize("by_stage", [True, False])
+def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
+    frame = frames.profiled() if by_stage else frames.profiled().drop("stage")
+    found = labels(charts.roofline(frame, peaks=peaks))
+    assert len(found) >= 5
+    assert len({text for text, _ in found}) == len(found)
+    for (_, a), (_, b) in itertools.combinations(found, 2):
+        assert not a.meets(b)
+    assert all(box.within(900, 430) for _, box in found)
+    if by_stage:
+        assert {"gate_up_proj", "down_proj", "attention", "norm"} <= {text for text, _ in found}
+
+
+def test_many_launches_at_one_place_have_few_labels() -> None:
+    many = pl.concat([frames.profiled().with_columns(stage=pl.format("s{}", pl.lit(i))) for i in range(60)])
+    assert len(labels(charts.roofline(many))) <= 12
+
+
+def test_the_headline_is_of_the_name_with_the_most_time() -> None:
+    assert charts.roofline(frames.profiled()).to_dict()["title"]["text"] == (
+        "gate_up_proj takes the most time, and reaches 72 % of its roof"
+    )
+    assert charts.roofline(frames.profiled(), title="Mine").to_dict()["title"]["text"] == "Mine"
+
+
+def test_nothing_to_draw_is_an_error() -> None:
+    with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
+        charts.roofline(frames.profiled().with_columns(flop_per_s=pl.lit(0.0)))
+    with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
+        charts.roofline(frames.profiled().with_columns(arithmetic_intensity=pl.lit(None, pl.Float64)))
+
+
+def test_a_slow_device_has_smaller_units() -> None:
+    slow = frames.profiled().with_columns(pl.col("flop_per_s", "roof_flop_per_s") / 1e6)
+    assert any("GFLOP/s" in str(unit["encoding"]) for unit in specs.marks(charts.roofline(slow).to_dict()))
+
+
+def test_of_a_real_profile() -> None:
+    metrics = llmprof.sample_metrics("ncu_tp1_eager")
+    frame = analyze.speed_of_light(metrics)
+    points = specs.rows(charts.roofline(frame), "point", "intensity")
+    assert len(points) == frame.filter(pl.col("flop_per_s") > 0).height
+    assert "bf16: 989.5 TFLOP/s" in specs.texts(charts.roofline(frame))
+
+
+def test_places_around_a_point() -> None:
+    box, ends = place((400, 200), 5, (60, 14), PLOT, []) or (None, None)
+    assert box
+    assert (box.left, (box.top + box.bottom) / 2, ends) == (409, 200, None)
+    beside = [around(430, 200, 20), around(370, 200, 20)]
+    box, ends = place((400, 200), 5, (60, 14), PLOT, beside) or (None, None)
+    assert box
+    assert not any(box.meets(other) for other in beside)
+    assert ends is None or all(not b.meets(o) for b in along(ends[:2], ends[2:], 2) for o in beside)
+    assert place((400, 200), 5, (60, 14), PLOT, [Box(0, 0, *PLOT)]) is None
+    far = place(
+        (400, 200), 5, (60, 14), PLOT, [Box(401, 150, 430, 199), Box(300, 150, 430, 190), Box(300, 210, 420, 260)]
+    )
+    assert far

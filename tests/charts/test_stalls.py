@@ -1,0 +1,121 @@
+"""Stalls: bars add up, small reasons are gathered, the longest kernels come first."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, charts
+from llmprof.charts._data import number
+from llmprof.charts._palette import IDLE, REST
+from llmprof.charts._stalls import READY, REASONS
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+BARE = ["kernel_id", "reason", "share"]
+
+
+def bars(frame: pl.DataFrame) -> pl.DataFrame:
+    return pl.DataFrame(specs.rows(charts.stalls(frame), "bar", "part"))
+
+
+def test_parts_are_means_weighted_by_duration() -> None:
+    frame, drawn = frames.stalled(), bars(frames.stalled())
+    for stage in frame["stage"].unique():
+        mine = frame.filter(stage=stage)
+        whole = mine.unique("kernel_id")["duration_ns"].sum()
+        for reason in ("long_scoreboard", "barrier", "wait"):
+            some = mine.filter(reason=reason)
+            share = number((some["share"] * some["duration_ns"]).sum()) / number(whole)
+            part = drawn.filter(row=stage, part=reason)["percent"]
+            assert part.sum() == pytest.approx(100 * share)
+    assert drawn.group_by("row").agg(pl.col("percent").sum())["percent"].to_list() == pytest.approx([100] * 7)
+    assert drawn.group_by("row").agg(pl.col("end").max())["end"].to_list() == pytest.approx([100] * 7)
+
+
+def test_the_longest_kernels_come_first() -> None:
+    order = frames.profiled().group_by("stage").agg(pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
+    assert bars(frames.stalled())["row"].unique(maintain_order=True).to_list() == order["stage"].to_list()
+    assert "316 us" in specs.texts(charts.stalls(frames.stalled()))
+
+
+def test_small_reasons_are_gathered() -> None:
+    chart = charts.stalls(frames.stalled())
+    scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
+    colours = dict(zip(scale["domain"], scale["range"], strict=True))
+    assert list(colours)[-1] == READY
+    assert colours[READY] == IDLE
+    gathered = [name for name in colours if name.startswith("other (")]
+    assert len(gathered) == 1
+    assert colours[gathered[0]] == REST
+    assert colours["long_scoreboard"] == REASONS["long_scoreboard"]
+    assert "drain" not in colours
+
+
+def test_a_single_small_reason_keeps_its_name() -> None:
+    frame = pl.DataFrame({"kernel_id": [0, 0], "reason": ["wait", "drain"], "share": [0.95, 0.05]})
+    assert set(bars(frame)["part"]) == {"wait", "drain"}
+
+
+def test_without_names_a_bar_is_a_launch() -> None:
+    frame = frames.stalled().select(BARE)
+    drawn = bars(frame)
+    assert drawn["row"].unique(maintain_order=True).to_list() == [f"launch {i}" for i in range(14)]
+    assert not any(text.endswith(" us") for text in specs.texts(charts.stalls(frame)))
+
+
+def test_kernels_of_one_stage_are_told_apart() -> None:
+    frame = frames.stalled().with_columns(stage=pl.lit("attention"))
+    rows = bars(frame)["row"].unique()
+    assert "attention: device_kernel" in rows
+    assert rows.len() == 7
+    same = frames.stalled().with_columns(
+        stage=pl.lit(None, pl.String), kernel_name=pl.format("f{}{}", pl.lit("x" * 60), pl.col("kernel_id"))
+    )
+    assert bars(same)["row"].n_unique() == 14
+
+
+def test_names_of_functions_without_stages() -> None:
+    rows = set(bars(frames.stalled().drop("stage"))["row"])
+    assert {"device_kernel", "rotary_embedding_kernel"} <= rows
+
+
+def test_only_the_longest_are_shown() -> None:
+    frame = pl.concat(
+        frames.stalled().with_columns(stage=pl.lit(f"s{i}"), kernel_id=pl.col("kernel_id") + 100 * i) for i in range(4)
+    )
+    assert bars(frame)["row"].n_unique() == 16
+    assert any("The longest 16 of 28 kernels are shown." in text for text in specs.texts(charts.stalls(frame)))
+
+
+def test_the_headline_names_the_first_reason_and_says_what_it_means() -> None:
+    frame = pl.DataFrame({"kernel_id": [0, 0, 1], "reason": ["barrier", "wait", "barrier"], "share": [0.5, 0.3, 0.7]})
+    title = charts.stalls(frame).to_dict()["title"]
+    assert title["text"] == "Warps wait longest for barrier: 60 % of their time"
+    assert "barrier: waiting at a barrier of the block" in " ".join(title["subtitle"])
+    own = pl.DataFrame({"kernel_id": [0], "reason": ["new_state"], "share": [0.5]})
+    assert "new_state" not in " ".join(charts.stalls(own, title="Mine").to_dict()["title"]["subtitle"])
+
+
+def test_missing_durations_leave_the_order() -> None:
+    frame = frames.stalled().with_columns(duration_ns=pl.when(pl.col("kernel_id") > 0).then("duration_ns"))
+    assert bars(frame)["row"][0] == "norm"
+
+
+def test_shares_that_are_not_known_are_left_out() -> None:
+    frame = pl.DataFrame(
+        {"kernel_id": [0, 0, 1], "reason": ["wait", "drain", "wait"], "share": [0.6, float("nan"), None]}
+    )
+    assert bars(frame)["row"].unique().to_list() == ["launch 0"]
+    with pytest.raises(AnalysisError, match="no launch has a share"):
+        charts.stalls(frame.with_columns(share=pl.lit(None, pl.Float64)))
+
+
+def test_of_a_real_profile() -> None:
+    metrics = llmprof.sample_metrics("ncu_tp1_eager")
+    times = analyze.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
+    frame = analyze.stalls(metrics).join(times, on="kernel_id")
+    drawn = bars(frame)
+    assert drawn["row"][0].startswith("nvjet_sm90_tst_320x128")
+    assert drawn["percent"].gt(0).all()

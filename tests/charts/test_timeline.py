@@ -1,0 +1,183 @@
+"""Timeline: bars, slices, lanes and strips."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.charts._palette import PHASES, STAGES
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+WINDOW = (26_500_000, 27_300_000)
+
+
+def event(start: int, dur: int, stage: str = "attention", **more: object) -> dict[str, object]:
+    row = {"rank": 0, "stream": 7, "start_ns": start, "dur_ns": dur, "name": "k", "step": 0, "phase": "decode"}
+    return {**row, "layer": 0, "stage": stage, "category": "other", **more}
+
+
+def test_a_bar_is_an_event_with_its_figures() -> None:
+    frame = frames.attributed()
+    bars = specs.rows(charts.timeline(frame, window_ns=WINDOW), "rect", "name")
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    inside = frame.filter(pl.col("start_ns") < WINDOW[1], end > WINDOW[0])
+    assert len(bars) == inside.height
+    assert sorted(row["dur_ns"] for row in bars) == inside["dur_ns"].sort().to_list()
+    exact = {(row["rank"], round(row["start"] * 1_000) + WINDOW[0], row["stage"]) for row in bars}
+    for rank, start, stage in inside.select("rank", pl.col("start_ns").clip(WINDOW[0]), "stage").iter_rows():
+        assert (rank, start, stage) in exact
+
+
+def test_bars_are_cut_to_the_window() -> None:
+    frame = pl.DataFrame([event(0, 1_000_000), event(2_000_000, 50_000_000, "norm")])
+    bars = specs.rows(charts.timeline(frame, window_ns=(500_000, 3_000_000)), "rect", "name")
+    assert [(row["start"], row["end"]) for row in bars] == [(0.0, 0.5), (1.5, 2.5)]
+    assert [row["dur_ns"] for row in bars] == [1_000_000, 50_000_000]
+
+
+def test_no_bar_is_thinner_than_a_pixel() -> None:
+    chart = charts.timeline(pl.DataFrame([event(0, 10), event(500_000, 500_000)]))
+    pixel = 1 / chart.to_dict()["width"]
+    bars = specs.rows(chart, "rect", "name")
+    assert min(row["end"] - row["start"] for row in bars) == pytest.approx(pixel)
+
+
+def test_a_long_bar_says_what_it_is() -> None:
+    chart = charts.timeline(pl.DataFrame([event(0, 700_000), event(700_000, 5_000, "norm"), event(900_000, 100_000)]))
+    written = specs.texts(chart)
+    assert "attention 700 us" in written
+    assert "norm" not in written
+
+
+def test_slices_hold_all_the_time() -> None:
+    frame = frames.attributed()
+    chart = charts.timeline(frame, max_bars=100)
+    slices = specs.rows(chart, "rect", "busy_ns")
+    by_stage = pl.DataFrame(slices).group_by("rank", "stage").agg(pl.col("busy_ns").sum()).sort("rank", "stage")
+    expected = frame.group_by("rank", "stage").agg(busy_ns=pl.col("dur_ns").sum()).sort("rank", "stage")
+    assert by_stage.cast({"rank": pl.Int32}).equals(expected)
+    assert all(0 < row["share"] <= 1 for row in slices)
+    assert "10,912 of 10,912 events, merged into slices" in " ".join(specs.texts(chart))
+
+
+def test_a_slice_is_as_high_as_the_lane_was_busy() -> None:
+    # one event of 1 us every 4 us, so thin that bars would look like a busy device
+    frame = pl.DataFrame([event(i * 4_000, 1_000) for i in range(2_500)])
+    chart = charts.timeline(frame, max_bars=100_000)
+    slices = specs.rows(chart, "rect", "busy_ns")
+    shares = [row["share"] for row in slices]
+    assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.02)
+    (lane,) = {(row["top"], row["bottom"]) for row in specs.rows(chart, "rect", "top") if set(row) == {"top", "bottom"}}
+    height = lane[1] - lane[0]
+    assert all(row["bottom"] - row["top"] == pytest.approx(height * row["share"], abs=0.02) for row in slices)
+    assert all(row["bottom"] == lane[1] for row in slices)
+
+
+def test_only_crowded_lanes_are_merged() -> None:
+    crowded = [event(i * 4_000, 1_000, rank=1) for i in range(2_500)]
+    frame = pl.DataFrame([event(0, 6_000_000), event(6_500_000, 3_500_000), *crowded])
+    chart = charts.timeline(frame)
+    assert {row["rank"] for row in specs.rows(chart, "rect", "name")} == {0}
+    assert {row["rank"] for row in specs.rows(chart, "rect", "busy_ns")} == {1}
+    said = " ".join(specs.texts(chart))
+    assert "2 of 2,502 events shown" in said
+    assert "2,500 more events, on 1 of 2 lanes, merged" in said
+
+
+def test_overlapping_events_of_a_lane_never_exceed_a_slice() -> None:
+    frame = pl.DataFrame([event(0, 1_000_000), event(0, 1_000_000, "norm"), event(0, 1_000_000, "rope")])
+    slices = specs.rows(charts.timeline(frame, max_bars=1), "rect", "busy_ns")
+    heights = pl.DataFrame(slices).group_by("start").agg(pl.col("share").sum())["share"]
+    assert heights.max() == pytest.approx(1, abs=1e-3)
+
+
+def test_the_data_stay_small_however_many_events_there_are() -> None:
+    frame = frames.attributed()
+    many = pl.concat([frame.with_columns(pl.col("start_ns") + i * 66_000_000) for i in range(8)])
+    sizes = [len(specs.rows(charts.timeline(rows), "rect", "busy_ns")) for rows in (frame, many)]
+    assert max(sizes) < 12_000
+
+
+def test_strips_name_steps_and_layers() -> None:
+    written = specs.texts(charts.timeline(frames.attributed(), window_ns=WINDOW))
+    assert {"step 2 · decode", "layer 4", "rank 0", "rank 3", "stream 7"} <= set(written)
+    everything = specs.texts(charts.timeline(frames.attributed()))
+    assert "step 0 · prefill" in everything
+    assert not any(text.startswith("layer ") for text in everything)  # too narrow to be read
+
+
+def test_narrow_steps_of_a_phase_share_a_text() -> None:
+    rows = [event(i * 10_000, 9_000, step=i, phase="prefill" if i == 0 else "decode") for i in range(100)]
+    chart = charts.timeline(pl.DataFrame(rows))
+    assert "steps 1 to 99 · decode" in specs.texts(chart)
+    spans = specs.rows(chart, "rect", "to_step")
+    assert {row["colour"] for row in spans if "layer" not in row} == {PHASES["prefill"], PHASES["decode"]}
+
+
+def test_steps_too_narrow_to_tell_apart_are_merged() -> None:
+    rows = [event(i * 10_000, 9_000, step=i) for i in range(5_000)]
+    spans = specs.rows(charts.timeline(pl.DataFrame(rows)), "rect", "to_step")
+    assert [(row["step"], row["to_step"]) for row in spans] == [(0, 4_999)]
+
+
+def test_colours_are_those_of_the_palette_in_its_order() -> None:
+    chart = charts.timeline(frames.attributed(), window_ns=WINDOW)
+    scales = [unit["encoding"]["color"]["scale"] for unit in specs.marks(chart.to_dict()) if _coloured(unit)]
+    assert scales
+    for scale in scales:
+        assert scale["domain"] == [name for name in STAGES if name in scale["domain"]]
+        assert scale["range"] == [STAGES[name] for name in scale["domain"]]
+
+
+def _coloured(unit: dict[str, object]) -> bool:
+    return "scale" in unit["encoding"].get("color", {})  # type: ignore[attr-defined]
+
+
+def test_events_without_stream_step_layer_or_stage() -> None:
+    bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
+    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]
+    chart = charts.timeline(frame)
+    assert {row["stage"] for row in specs.rows(chart, "rect", "name")} == {"attention", "other"}
+    assert {"host", "stream 7"} <= set(specs.texts(chart))
+    frame = frame.filter(pl.col("step").is_null())
+    assert specs.rows(charts.timeline(frame), "rect", "name")
+
+
+def test_lanes_by_stage_follow_the_forward_pass() -> None:
+    chart = charts.timeline(frames.attributed().filter(rank=0), window_ns=WINDOW, lane="stage")
+    lanes = [text for text in specs.texts(chart) if text in STAGES]
+    order = list(dict.fromkeys(lanes))
+    names = [name for name in STAGES if name in order]
+    at = [max(i for i, text in enumerate(specs.texts(chart)) if text == name) for name in names]
+    assert at == sorted(at)
+
+
+def test_only_so_many_ranks() -> None:
+    frame = pl.DataFrame([event(0, 1_000, rank=rank) for rank in range(20)])
+    chart = charts.timeline(frame)
+    assert len({row["rank"] for row in specs.rows(chart, "rect", "name")}) == 16
+    assert "The first 16 of 20 ranks are shown." in specs.texts(chart)
+
+
+def test_long_kernel_names_are_shortened_in_the_middle() -> None:
+    name = "void " + "x" * 5_000 + "_end"
+    (row,) = specs.rows(charts.timeline(pl.DataFrame([event(0, 1_000, name=name)])), "rect", "name")
+    assert len(row["name"]) == 120
+    assert re.fullmatch(r"void x+…x+_end", row["name"])
+
+
+@pytest.mark.parametrize("window", [(90_000_000_000, 91_000_000_000), (5_000, 5_000), (9_000, 1_000)])
+def test_a_window_without_events_is_an_error(window: tuple[int, int]) -> None:
+    with pytest.raises(AnalysisError, match="no event lies between"):
+        charts.timeline(frames.attributed(), window_ns=window)
+
+
+def test_unknown_lanes_and_colours_are_errors() -> None:
+    with pytest.raises(AnalysisError, match=r"lane='device'.*one of stream, stage, category"):
+        charts.timeline(frames.attributed(), lane="device")
+    with pytest.raises(AnalysisError, match="by='phase'"):
+        charts.timeline(frames.attributed(), by="phase")

@@ -1,0 +1,54 @@
+"""What all tests share: the bundled samples, read once, and a cache folder of the tests' own."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import llmprof
+from llmprof.trace import Trace
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A property test that fails now and then on a busy machine says nothing; CI looks for the same examples every time.
+hypothesis.settings.register_profile("llmprof", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("llmprof")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: a mistake shows early."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the tests out of the user's cache of parsed traces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LLMPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def sample_trace() -> Callable[[str], Trace]:
+    """A bundled sample by name, read once in a session."""
+    return functools.cache(llmprof.sample)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of recordings beside a developer's checkout; the test is skipped where there is none."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("there is no folder of recordings beside this checkout")
+    return folder

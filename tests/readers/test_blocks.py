@@ -1,0 +1,102 @@
+"""Content of files, plain and gzip, whole and damaged, in blocks of any size."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llmprof.errors import ReadError
+from llmprof.readers._blocks import Blocks
+from tests.readers.traces import write
+
+IN_FOLDER = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def read(path, block_bytes=1000):
+    blocks = Blocks(path, block_bytes)
+    found = list(blocks)
+    assert all(len(block) > 0 for block in found)
+    return b"".join(found), blocks
+
+
+MEMBERS = st.tuples(st.binary(max_size=900) | st.integers(0, 4).map(lambda n: b"repeat" * 10**n), st.integers(0, 9))
+
+
+@given(
+    members=st.lists(MEMBERS, min_size=1, max_size=4),
+    padding=st.sampled_from([b"", b"\0", b"\0" * 700]),
+    block_bytes=st.integers(1, 5000),
+)
+@IN_FOLDER
+def test_gzip_of_any_number_of_members(tmp_path, members, padding, block_bytes):
+    packed = b"".join(gzip.compress(content, level) + padding for content, level in members)
+    found, blocks = read(write(tmp_path / "file", packed), block_bytes)
+    assert found == b"".join(content for content, _ in members)
+    assert blocks.damage == ""
+    assert blocks.read_bytes == len(packed)
+
+
+@given(content=st.binary(max_size=2000), block_bytes=st.integers(1, 5000))
+@IN_FOLDER
+def test_plain_content(tmp_path, content, block_bytes):
+    content = content.removeprefix(b"\x1f\x8b")
+    found, blocks = read(write(tmp_path / "file", content), block_bytes)
+    assert found == content
+    assert blocks.damage == ""
+
+
+CONTENT = b"".join(b"%d: %d, " % (i, i * i * 7919 % 10007) for i in range(30_000))
+PACKED = gzip.compress(CONTENT)
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1 << 20])
+def test_gzip_cut_anywhere_gives_all_that_is_there(tmp_path, block_bytes):
+    for size in [2, 3, 9, 10, 11, 18, 1000, len(PACKED) // 2, len(PACKED) - 9, len(PACKED) - 8, len(PACKED) - 1]:
+        found, blocks = read(write(tmp_path / "file", PACKED[:size]), block_bytes)
+        assert found == zlib.decompressobj(wbits=31).decompress(PACKED[:size])
+        assert blocks.damage == "the gzip stream ends early"
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1 << 20])
+@pytest.mark.parametrize("second", [False, True])
+def test_damaged_gzip_gives_all_that_comes_before(tmp_path, block_bytes, second):
+    packed = bytearray(PACKED)
+    packed[len(packed) // 3 : len(packed) // 3 + 60] = b"\xff" * 60
+    first = gzip.compress(b"the first member, ") if second else b""
+    found, blocks = read(write(tmp_path / "file", first + packed), block_bytes)
+    engine, wanted = zlib.decompressobj(wbits=31), b"the first member, " if second else b""
+    try:
+        for byte in packed:
+            wanted += engine.decompress(bytes([byte]))
+    except zlib.error:
+        pass
+    assert len(wanted) > 20_000
+    assert found == wanted
+    assert blocks.damage.startswith("the gzip stream is damaged (")
+
+
+def test_something_else_behind_the_stream(tmp_path):
+    for rest in (b"x", b"\x1f", b"text that follows", b"\0\0x"):
+        found, blocks = read(write(tmp_path / "file", gzip.compress(b"content") + rest))
+        assert found == b"content"
+        assert blocks.damage == "the gzip stream is followed by something else"
+
+
+def test_a_member_that_begins_at_the_end_of_a_read(tmp_path, monkeypatch):
+    members = [gzip.compress(b"%d," % i) for i in range(50)]
+    for size in (1, 2, 3, 24, 25):
+        monkeypatch.setattr("llmprof.readers._blocks._COMPRESSED_BYTES", size)
+        found, blocks = read(write(tmp_path / "file", b"".join(members)))
+        assert found == b"".join(b"%d," % i for i in range(50))
+        assert blocks.damage == ""
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ReadError, match="does not exist"):
+        list(Blocks(tmp_path / "nothing"))
+    with pytest.raises(ReadError, match="cannot read"):
+        list(Blocks(tmp_path))

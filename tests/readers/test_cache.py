@@ -1,0 +1,188 @@
+"""The cache of parsed traces: taken when nothing changed, never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.errors import TraceWarning
+from llmprof.readers import _cache, _read, chrome
+from tests.readers.traces import event, kernel, op, same, text_of, write
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A cache of this test's own."""
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "trace.json", text_of([kernel("a", 5, 2), op(ts=3)]))
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Files that were parsed, in order."""
+    found = []
+    original = chrome.read
+
+    def read(path, **options):
+        found.append(path.name)
+        return original(path, **options)
+
+    monkeypatch.setattr(chrome, "read", read)
+    return found
+
+
+def entries(folder):
+    return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+
+
+def test_second_reading_comes_from_the_cache(path, parsed, folder):
+    first = llmprof.read(path, cache=True)
+    second = llmprof.read(path, cache=True)
+    assert parsed == ["trace.json"]
+    assert same(first.tables, second.tables)
+    assert first.meta == second.meta
+    assert json.dumps(first.coverage) == json.dumps(second.coverage)
+    assert len(entries(folder)) == 1
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_never_when_told_so(path, parsed, folder):
+    llmprof.read(path, cache=True)
+    llmprof.read(path, cache=False)
+    assert parsed == ["trace.json"] * 2
+    llmprof.read(write(path.with_name("other.json"), path.read_bytes()), cache=False)
+    assert len(entries(folder)) == 1
+
+
+def test_by_default_only_what_took_long(path, parsed, folder, monkeypatch):
+    llmprof.read(path)
+    assert entries(folder) == []
+    monkeypatch.setattr(_read, "CACHE_AFTER_S", 0.0)
+    llmprof.read(path)
+    assert len(entries(folder)) == 1
+    llmprof.read(path)
+    assert parsed == ["trace.json"] * 2
+
+
+def test_a_file_that_changed_is_read_again(path, parsed):
+    llmprof.read(path, cache=True)
+    write(path, text_of([kernel("b", 5, 2)]))
+    assert llmprof.read(path, cache=True).kernels["name"].to_list() == ["b"]
+    assert len(parsed) == 2
+
+
+def test_a_file_of_another_time_is_read_again(path, parsed):
+    llmprof.read(path, cache=True)
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+    llmprof.read(path, cache=True)
+    assert len(parsed) == 2
+
+
+def test_a_copy_is_read_again(path, parsed, tmp_path):
+    llmprof.read(path, cache=True)
+    llmprof.read(shutil.copy2(path, tmp_path / "copy.json"), cache=True)
+    assert len(parsed) == 2
+
+
+def test_another_version_of_the_reader_reads_again(path, parsed, monkeypatch):
+    llmprof.read(path, cache=True)
+    monkeypatch.setitem(_read._VERSIONS, "chrome", 10**6)
+    llmprof.read(path, cache=True)
+    assert len(parsed) == 2
+
+
+def test_another_version_of_the_schema_reads_again(path, parsed, monkeypatch):
+    llmprof.read(path, cache=True)
+    monkeypatch.setattr(llmprof.schema, "VERSION", 10**6)
+    llmprof.read(path, cache=True)
+    assert len(parsed) == 2
+
+
+def test_options_are_kept_apart(tmp_path, parsed):
+    path = write(tmp_path / "trace.json", text_of([op(), event("python_function", "f")]))
+    assert llmprof.read(path, cache=True).ops.height == 1
+    assert llmprof.read(path, cache=True, python_functions=True).ops.height == 2
+    assert llmprof.read(path, cache=True).ops.height == 1
+    assert len(parsed) == 2
+
+
+def damage_head(entry):
+    (entry / "llmprof.json").write_text("{")
+
+
+def remove_head(entry):
+    (entry / "llmprof.json").unlink()
+
+
+def remove_table(entry):
+    (entry / "kernels.parquet").unlink()
+
+
+def damage_table(entry):
+    content = (entry / "kernels.parquet").read_bytes()
+    (entry / "kernels.parquet").write_bytes(content[: len(content) // 2])
+
+
+def other_rows(entry):
+    pl.read_parquet(entry / "kernels.parquet").clear().write_parquet(entry / "kernels.parquet")
+
+
+@pytest.mark.parametrize("damage", [damage_head, remove_head, remove_table, damage_table, other_rows])
+def test_a_damaged_entry_is_replaced(path, parsed, folder, damage):
+    first = llmprof.read(path, cache=True)
+    (name,) = entries(folder)
+    damage(folder / name)
+    assert same(llmprof.read(path, cache=True).tables, first.tables)
+    assert same(llmprof.read(path, cache=True).tables, first.tables)
+    assert len(parsed) == 2
+    assert entries(folder) == [name]
+
+
+@pytest.mark.parametrize("place", ["file/cache", "file"])
+def test_a_cache_that_cannot_be_written_is_a_warning(path, tmp_path, monkeypatch, place):
+    write(tmp_path / "file", b"in the way")
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / place))
+    with pytest.warns(
+        TraceWarning, match=r"could not be cached in .*set LLMPROF_CACHE .* or pass cache=False"
+    ) as caught:
+        trace = llmprof.read(path, cache=True)
+    assert trace.kernels.height == 1
+    assert caught[0].filename == __file__
+    assert llmprof.read(path, cache=False).kernels.height == 1
+
+
+def test_losses_are_said_each_time(tmp_path, parsed):
+    path = write(tmp_path / "trace.json", text_of([kernel("a"), kernel("b")])[:-30])
+    for _ in range(2):
+        with pytest.warns(TraceWarning, match="the file ends inside the list of events"):
+            llmprof.read(path, cache=True)
+    assert parsed == ["trace.json"]
+
+
+def test_the_oldest_entries_go_when_there_are_too_many(tmp_path, folder, monkeypatch):
+    files = [write(tmp_path / f"{i}.json", text_of([kernel(f"k{i}")])) for i in range(4)]
+    for age, file in enumerate(files):
+        llmprof.read(file, cache=True)
+        newest = max(folder.iterdir(), key=lambda p: p.stat().st_ctime_ns)
+        os.utime(newest, (1000 + age, 1000 + age))
+    size = sum(f.stat().st_size for f in next(folder.iterdir()).iterdir())
+    llmprof.read(files[0], cache=True)  # used just now
+    monkeypatch.setattr(_cache, "LIMIT_BYTES", int(3.5 * size))
+    llmprof.read(write(tmp_path / "new.json", text_of([kernel("new")])), cache=True)
+    kept = [pl.read_parquet(p / "kernels.parquet")["name"].item() for p in folder.iterdir()]
+    assert sorted(kept) == ["k0", "k3", "new"]
+
+
+def test_default_folder_is_the_users_cache(monkeypatch):
+    monkeypatch.delenv("LLMPROF_CACHE")
+    assert _cache.folder().parts[-2:] == ("llmprof", "traces")

@@ -1,0 +1,603 @@
+"""Every form in which Chrome traces come: see the list of formats in the design notes, 1 to 13."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import polars as pl
+import pytest
+
+from llmprof import schema
+from llmprof.trace import Trace
+from tests.readers.traces import event, kernel, launch, op, read_one, text_of, write
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads text as one file."""
+
+    def read(text: bytes | list, **options):
+        if isinstance(text, list):
+            text = text_of(text)
+        return read_one(write(tmp_path / "trace.json", text), **options)
+
+    return read
+
+
+def names(part, table="kernels") -> list[str]:
+    return part.tables[table]["name"].to_list()
+
+
+# --- 1. the document
+
+
+def test_object_with_trace_events(read):
+    assert names(read(text_of([kernel("a"), kernel("b", 5)]))) == ["a", "b"]
+
+
+def test_bare_list(read):
+    assert names(read(json.dumps([kernel("a"), kernel("b", 5)]).encode())) == ["a", "b"]
+
+
+def test_bare_list_that_begins_with_an_empty_object(read):
+    assert names(read(b"[ {}\n" + b"".join(b"," + json.dumps(kernel(n)).encode() + b"\n" for n in "abc") + b"]\n")) == [
+        *"abc"
+    ]
+
+
+def test_bare_list_that_is_never_closed_keeps_every_event(read):
+    part = read(b"[\n" + b"".join(json.dumps(kernel(n)).encode() + b",\n" for n in "abc"))
+    assert names(part) == [*"abc"]
+    assert part.coverage["truncated"] == "the list of events is not closed"
+    assert part.coverage["lost_bytes"] == 0
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_white_space_line_ends_and_byte_order_mark(read, indent, newline, mark):
+    text = mark + json.dumps({"a": 1, "traceEvents": [kernel("a"), kernel("b")], "z": 2}, indent=indent) + "\n"
+    part = read(text.replace("\n", newline).encode())
+    assert names(part) == ["a", "b"]
+    assert not part.losses()
+
+
+@pytest.mark.parametrize("name", ["trace.json.gz", "trace.json", "trace.pt.trace"])
+def test_gzip_is_known_by_content(tmp_path, name):
+    path = write(tmp_path / name, gzip.compress(text_of([kernel("a")])))
+    assert names(read_one(path)) == ["a"]
+
+
+def test_gzip_of_several_members(tmp_path):
+    text = text_of([kernel(f"kernel {i}", i) for i in range(50)])
+    members = b"".join(gzip.compress(text[i : i + 1000]) for i in range(0, len(text), 1000))
+    part = read_one(write(tmp_path / "trace.json.gz", members + b"\0" * 512))
+    assert names(part) == [f"kernel {i}" for i in range(50)]
+    assert not part.losses()
+
+
+def test_keys_around_the_events_are_known(read):
+    keys = {"deviceProperties": [{"name": "GPU A"}, {"name": ""}, {}], "cuda_driver_version": 13000, "with_stack": 1}
+    events = b'"traceEvents": [' + json.dumps(kernel("a")).encode() + b"]"
+    before, after = (json.dumps(k).encode()[1:-1] for k in (keys, {"distributedInfo": {"rank": 3, "world_size": 4}}))
+    head = read(b"{" + before + b", " + events + b", " + after + b"}").head
+    assert (head["rank"], head["world_size"]) == (3, 4)
+    assert head["devices"] == ["GPU A"]
+    assert head["device_count"] == 3
+    assert head["versions"] == {"cuda_driver_version": 13000}
+    assert head["options"] == {"with_stack": True}
+
+
+@pytest.mark.parametrize("rank", [-1, "x", None, True, 1.5, 2**40, [0]])
+def test_a_rank_that_is_none_is_none(read, rank):
+    assert read(text_of([kernel()], distributedInfo={"rank": rank, "world_size": rank})).head["rank"] is None
+
+
+@pytest.mark.parametrize("info", [{}, [], None, 3, {"pg_config": [{"pg_name": "0"}, 3]}, {"pg_config": None}])
+def test_distributed_info_of_any_shape(read, info):
+    head = read(text_of([kernel()], distributedInfo=info, deviceProperties=info)).head
+    assert head["rank"] is None
+    assert head["devices"] == []
+
+
+def test_the_key_of_the_events_may_stand_elsewhere_too(read):
+    text = b'{"meta": {"traceEvents": [], "note": "\\"traceEvents\\": [1]"}, "args": "traceEvents", "traceEvents": ['
+    assert names(read(text + json.dumps(kernel("a")).encode() + b"]}")) == ["a"]
+
+
+def test_two_lists_of_events_are_both_read(read):
+    lists = b", ".join(b'"traceEvents": [' + json.dumps(kernel(n)).encode() + b"]" for n in "ab")
+    assert names(read(b"{" + lists + b"}")) == ["a", "b"]
+
+
+# --- 2. times
+
+
+@pytest.mark.parametrize(
+    ("ts", "dur", "start_ns", "dur_ns"),
+    [
+        ("1669783687464181", "0", 1669783687464181000, 0),  # Kineto up to 2023
+        ("1669783687464181", "45", 1669783687464181000, 45000),
+        ("1712195495521948.319", "3.001", 1712195495521948319, 3001),  # 2024, past float64
+        ("1712195495521948.001", "0.999", 1712195495521948001, 999),
+        ("4366402935720.351", "2.784", 4366402935720351, 2784),  # from a base
+        ("15057.495", "1.312", 15057495, 1312),
+        ('"1736405443909176.934"', '"2.260"', 1736405443909176934, 2260),  # Ascend
+        ('"1736405443909176.934\\t"', '" 2.26"', 1736405443909176934, 2260),
+        ('"8306017670485"', '"154889"', 8306017670485000, 154889000),  # rpd
+        ("8", "9665", 8000, 9665000),
+        ("0.0005", "0.0004", 1, 0),  # to the nearest
+        ("-3.250", "1", -3250, 1000),
+        ('"-3.25"', '"1"', -3250, 1000),
+        ("1e3", "1.5e-2", 1000000, 15),
+        ('"1e3"', '"+1.5"', 1000000, 1500),
+        ("1712195495521948.3190", "1.00000001", 1712195495521948319, 1000),
+    ],
+)
+def test_times_of_every_form_are_exact(read, ts, dur, start_ns, dur_ns):
+    text = '[{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": %s, "dur": %s}]'
+    kernels = read((text % (ts, dur)).encode()).tables["kernels"]
+    assert kernels.select("start_ns", "dur_ns").row(0) == (start_ns, dur_ns)
+
+
+def test_times_of_different_forms_in_one_file(read):
+    values = ["1712195495521948.319", "1712195495521949", '"1712195495521950.5"', "7", "7.001", "1712195495521948.001"]
+    text = ",".join(
+        f'{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {v}, "dur": 1.001}}' for v in values
+    )
+    kernels = read(f"[{text}]".encode()).tables["kernels"]
+    assert kernels["start_ns"].to_list() == [
+        1712195495521948319, 1712195495521949000, 1712195495521950500, 7000, 7001, 1712195495521948001,
+    ]  # fmt: skip
+    assert set(kernels["dur_ns"]) == {1001}
+
+
+@pytest.mark.parametrize(
+    "ts", ["null", '""', '"x"', "1e300", '"nan"', '"inf"', "true", "[1]", "{}", str(2**70), '"1,5"']
+)
+def test_an_event_whose_time_is_no_time_is_left_out_and_counted(read, ts):
+    text = f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {ts}, "dur": 1}}, '
+    part = read((text + json.dumps(kernel("a")) + "]").encode())
+    assert names(part) == ["a"]
+    assert part.coverage["skipped"] == {"event without a time or name": 1}
+    assert "1 event(s) without a time or name" in " ".join(part.losses())
+
+
+@pytest.mark.parametrize("dur", ["null", '"x"', "-5", "1e300", '"nan"', str(2**70)])
+def test_a_duration_that_is_none_is_zero(read, dur):
+    text = f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": {dur}}}]'
+    assert read(text.encode()).tables["kernels"].select("start_ns", "dur_ns").row(0) == (3000, 0)
+
+
+def test_events_without_time_name_or_category(read):
+    part = read(
+        [{"ph": "X", "cat": "kernel", "ts": 1}, {"ph": "X", "cat": "kernel", "name": "a"}, kernel("b"), {"ph": "X"}]
+    )
+    assert names(part) == ["b"]
+    assert part.coverage["skipped"]["event without a time or name"] == 3
+
+
+# --- 3. the base
+
+
+@pytest.mark.parametrize("base", [1790857026000000000, "1790857026000000000"])
+@pytest.mark.parametrize("before", [True, False])
+def test_base_before_and_after_the_events(read, base, before):
+    events = [kernel("a", 4366402935720.351), op(ts=4366402935719.5)]
+    keys = {"baseTimeNanoseconds": base, "traceEvents": events}
+    text = json.dumps(keys if before else dict(reversed(keys.items())))
+    part = read(text.encode())
+    assert part.tables["kernels"]["start_ns"].item() == 1790857026000000000 + 4366402935720351
+    assert part.span_ns()[0] == 1790857026000000000 + 4366402935719500
+    assert part.head["absolute"]
+
+
+@pytest.mark.parametrize("base", [0, None, "x", [], -5, 2**63, 1e300])
+def test_a_base_that_is_none_counts_as_zero(read, base):
+    part = read(text_of([kernel(ts=5)], baseTimeNanoseconds=base))
+    assert part.tables["kernels"]["start_ns"].item() == 5000
+    assert not part.head["absolute"]
+
+
+# --- 4. identifiers
+
+
+def test_process_and_thread_of_any_type(read):
+    given = [(12, 7), ("12", "7"), ("12", "thread 7"), (2**40, 140234567890123), (None, None), ("", " ")]
+    ops = read([op() | {"pid": pid, "tid": tid} for pid, tid in given]).tables["ops"]
+    assert ops.select("process", "thread").rows() == [
+        (12, 7), (12, 7), (12, 7), (2**40, 140234567890123), (None, None), (None, None),
+    ]  # fmt: skip
+
+
+def test_other_text_gets_a_number_of_its_own(read):
+    given = ["Worker 3", "Engine 3", "Traces", "Worker 3", 3]
+    threads = read([op() | {"tid": tid} for tid in given]).tables["ops"]["thread"].to_list()
+    assert threads[0] == threads[3]
+    assert len({*threads}) == 4
+    assert all(t < -1 for t in threads[:4])
+
+
+def test_streams_of_kernels_and_copies(read):
+    events = [
+        event("Kernel", "k", pid=0, tid="stream 7", args={"device": 0}),
+        event("Memcpy", "Memcpy HtoD (Pinned -> Device)", pid=1, tid="stream 20", args={"device": 1, "stream": 21}),
+    ]
+    part = read(events)
+    assert part.tables["kernels"].select("device", "stream").row(0) == (0, 7)
+    assert part.tables["copies"].select("device", "stream").row(0) == (1, 21)
+
+
+@pytest.mark.parametrize(
+    ("pid", "device"), [(3, 3), ("Device 3", 3), ("GPU 3", 3), (783658, None), (-1, None), ("x", None), (2**70, None)]
+)
+def test_device_from_the_process_only_where_it_can_be_one(read, pid, device):
+    assert read([event("kernel", pid=pid)]).tables["kernels"]["device"].item() == device
+
+
+def test_identifiers_beyond_int64(read):
+    huge = 2**64 + 5
+    args = {"External id": huge, "correlation": huge, "Comms Id": 15384263132343452021, "stream": 7}
+    kernels = read([kernel("a", **args), kernel("b", **args)]).tables["kernels"]
+    assert kernels["correlation"].n_unique() == 1
+    assert kernels["correlation"].null_count() == 0
+    assert kernels["correlation"][0] == kernels["op_id"][0] < 0
+
+
+# --- 5. categories by year and vendor
+
+
+@pytest.mark.parametrize(
+    ("category", "table"),
+    [
+        ("kernel", "kernels"), ("Kernel", "kernels"), ("gpu_memcpy", "copies"), ("Memcpy", "copies"),
+        ("gpu_memset", "copies"), ("Memset", "copies"), ("cuda_runtime", "runtime"), ("Runtime", "runtime"),
+        ("cuda_driver", "runtime"), ("xpu_runtime", "runtime"), ("privateuse1_runtime", "runtime"),
+        ("cpu_op", "ops"), ("Operator", "ops"), ("Node", "ops"), ("user_annotation", "markers"),
+        ("gpu_user_annotation", "markers"), ("overhead", "markers"), ("cuda_sync", "markers"), ("Session", "markers"),
+        ("enqueue", "markers"), ("a category of the future", "markers"), (None, "markers"), ("", "markers"),
+    ],
+)  # fmt: skip
+def test_categories_of_every_year_and_vendor(read, category, table):
+    part = read([event(category, "x", 1.5, 2.5)])
+    assert [name for name, frame in part.tables.items() if frame.height] == [table]
+    assert part.tables[table].select("name", "start_ns", "dur_ns").row(0) == ("x", 1500, 2500)
+    assert Trace({table: part.tables[table].with_columns(rank=0)}).table(table).height == 1
+
+
+def test_markers_say_their_category_and_side(read):
+    markers = read([event("user_annotation"), event("gpu_user_annotation", pid=2), event(None)]).tables["markers"]
+    assert sorted(markers.select("domain", "on_device", "device").rows()) == [
+        ("annotation", False, None), ("gpu_user_annotation", True, 2), ("user_annotation", False, None),
+    ]  # fmt: skip
+
+
+def test_runtime_and_driver_calls(read):
+    runtime = read([launch(correlation=5), event("cuda_driver", "cuLaunchKernel", args={"correlation": 6})]).tables[
+        "runtime"
+    ]
+    assert runtime.select("api", "correlation").rows() == [("runtime", 5), ("driver", 6)]
+
+
+@pytest.mark.parametrize("key", ["External id", "external id"])
+def test_operator_of_a_kernel_under_either_name(read, key):
+    assert read([kernel(**{key: 42})]).tables["kernels"]["op_id"].item() == 42
+
+
+@pytest.mark.parametrize("key", ["Input Dims", "Input dims", "Input Shapes"])
+def test_shapes_under_every_name(read, key):
+    args = {key: [[1, 2], []], "Input type": ["float", "Scalar"]}
+    assert read([op(**args), op()]).tables["ops"].select("shapes", "dtypes").rows() == [
+        ("[[1, 2], []]", '["float", "Scalar"]'), (None, None),
+    ]  # fmt: skip
+
+
+def test_shapes_of_ascend_and_onnx_runtime_become_lists(read):
+    ascend = op(**{"Input Dims": "32,3,224;\r\n;\r\n7", "Input type": "float;\r\nScalar;\r\nlong"})
+    onnx = event("Node", args={"input_type_shape": [{"float": [1, 64]}, {"int64": []}]})
+    assert read([ascend, onnx]).tables["ops"].select("shapes", "dtypes").rows() == [
+        ("[[32, 3, 224], [], [7]]", '["float", "Scalar", "long"]'), ("[[1, 64], []]", '["float", "int64"]'),
+    ]  # fmt: skip
+
+
+# --- 6, 7. flows and correlation
+
+
+def test_flows_are_counted_and_not_kept(read):
+    flows = [{"ph": ph, "id": i, "pid": 1, "tid": 1, "ts": 1, "cat": c, "name": c} for ph, i, c in
+             [("s", 1, "ac2g"), ("f", "x", "async_cpu_to_gpu"), ("f", 3, "async"), ("t", 4, "async_gpu")]]  # fmt: skip
+    part = read([*flows, kernel("a")])
+    assert part.coverage["skipped"] == {"flow": 4}
+    assert part.coverage["events"] == 5
+    assert part.coverage["kept"] == 1
+
+
+def test_many_kernels_of_one_launch_and_kernels_without_one(read):
+    part = read(
+        [launch("cudaGraphLaunch", correlation=9), *(kernel(f"k{i}", i, correlation=9) for i in range(3)), kernel()]
+    )
+    assert part.tables["kernels"]["correlation"].to_list() == [9, 9, 9, None]
+    assert part.tables["runtime"]["correlation"].to_list() == [9]
+
+
+# --- arguments of kernels
+
+
+def test_geometry_of_kernels(read):
+    args = {"grid": [4, 2, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 49152,
+            "est. achieved occupancy %": 31, "graph node id": 12}  # fmt: skip
+    kernels = read([kernel(**args), kernel(), kernel(grid=[2**31 - 1, 1, 1])]).tables["kernels"]
+    columns = ["grid_x", "grid_y", "grid_z", "block_x", "registers", "shared_bytes", "est_occupancy_pct", "graph_node"]
+    assert kernels.select(columns).rows() == [
+        (4, 2, 1, 128, 32, 49152, 31.0, 12), (None,) * 8, (2**31 - 1, 1, 1, *(None,) * 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"grid": [2**40, 1, 1]},
+        {"grid": [1, 2]},
+        {"grid": "x"},
+        {"grid": None},
+        {"registers per thread": 2**40},
+        {"stream": [1]},
+        {"shared memory": 1e300},
+        {"bytes": {}},
+        {"correlation": 1.5},
+        {"device": 2**70},
+        {"est. achieved occupancy %": "x"},
+    ],
+)
+def test_an_argument_that_does_not_fit_costs_itself_only(read, args):
+    kernels = read([kernel("a", **args), kernel("b", grid=[4, 2, 1])]).tables["kernels"]
+    assert kernels["name"].to_list() == ["a", "b"]
+    assert kernels["grid_x"].to_list() == [None, 4]
+    assert schema.conform(kernels.with_columns(rank=0), "kernels").height == 2
+
+
+@pytest.mark.parametrize("args", ["null", "[]", "[1, 2]", '"text"', "7", "{}"])
+def test_arguments_that_are_no_object(read, args):
+    text = f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 1, "args": {args}}}]'
+    assert read(text.encode()).tables["kernels"].select("name", "device", "stream").row(0) == ("k", 0, 7)
+
+
+# --- 8. order
+
+
+def test_events_come_in_any_order_and_may_overlap(read, tmp_path):
+    part = read([kernel("c", 9, 1), kernel("a", 1, 20), kernel("b", 2, 3)])
+    assert names(part) == ["c", "a", "b"]
+    trace = Trace({"kernels": part.tables["kernels"].with_columns(rank=0)})
+    assert trace.kernels["name"].to_list() == ["a", "b", "c"]
+
+
+# --- 9. collectives
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
+        ("ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)", "other"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "reduce_scatter"),
+        ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce"),
+        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce"),
+        ("multimem_all_reduce_kernel", "all_reduce"),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<>", "all_reduce"),
+        ("void deep_ep::internode_ll::dispatch<false, 3, 10, 7168>", "all_to_all"),
+        ("void deep_ep::internode_ll::combine<3, 10, 7168, 9>", "all_to_all"),
+        ("void deep_ep::intranode::dispatch<8, 512>", "all_to_all"),
+        ("hcom_allReduce__271_0_1", "all_reduce"),
+        ("hcom_broadcast__271_0_1", "broadcast"),
+        ("void quickreduce::allreduce_prototype_twoshot<>", "all_reduce"),
+    ],
+)
+def test_collectives_of_every_library(read, name, kind):
+    found = read([kernel(name, 1, 2), kernel("gemm")]).tables["collectives"]
+    assert found.select("name", "kind", "start_ns", "dur_ns", "on_device").rows() == [(name, kind, 1000, 2000, True)]
+
+
+def test_collective_described_by_nccl_metadata(read):
+    args = {"Collective name": "_allgather_base", "In msg nelems": 1000, "Out msg nelems": 4000, "Group size": 4,
+            "dtype": "BFloat16", "Process Group Name": "15", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
+    found = read([kernel("ncclDevKernel_Generic", **args), kernel("x")]).tables["collectives"]
+    columns = ["kind", "world", "dtype", "in_elements", "out_elements", "bytes", "bytes_source", "group", "group_ranks"]
+    assert found.select(columns).row(0) == (
+        "all_gather", 4, "BFloat16", 1000, 4000, 8000, "metadata", "15", "[0, 1, 2, 3]",
+    )  # fmt: skip
+
+
+def test_point_to_point_says_its_peer(read):
+    events = [kernel("ncclDevKernel_SendRecv", **{"Collective name": n, r: 1, "In msg nelems": 5, "dtype": "Float"})
+              for n, r in (("send", "Dst Rank"), ("recv", "Src Rank"))]  # fmt: skip
+    found = read(events).tables["collectives"]
+    assert found.select("kind", "peer", "bytes").rows() == [("send_recv", 1, 20), ("send_recv", 1, 20)]
+
+
+def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
+    found = read([op("_C::shm_allreduce", 4, 2), op("aten::mm")]).tables["collectives"]
+    assert found.select("kind", "algorithm", "on_device", "device").rows() == [
+        ("all_reduce", "shared_memory", False, None)
+    ]
+
+
+def test_metadata_of_collectives_stays_out_of_kernels(read):
+    part = read([kernel("ncclDevKernel_AllReduce", **{"Collective name": "allreduce", "dtype": "Float"})])
+    assert set(part.tables["kernels"].columns) <= set(schema.TABLES["kernels"].schema)
+
+
+# --- 11. Python functions
+
+
+def test_python_functions_only_when_asked_for(read):
+    events = [event("python_function", "forward", args={"Python id": 1}), op("aten::mm", 2)]
+    part = read(events)
+    assert names(part, "ops") == ["aten::mm"]
+    assert part.coverage["skipped"] == {"python_function": 1}
+    part = read(events, python_functions=True)
+    assert sorted(part.tables["ops"].select("name", "kind").rows()) == [("aten::mm", "op"), ("forward", "python")]
+
+
+# --- copies, memory, counters
+
+
+@pytest.mark.parametrize(
+    ("name", "described"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", ("HtoD", "pageable", "device")),
+        ("Memcpy DtoH (Device -> Pinned)", ("DtoH", "device", "pinned")),
+        ("Memcpy DtoD (Device -> Device)", ("DtoD", "device", "device")),
+        ("Memcpy PtoP (Device -> Device)", ("PtoP", "device", "device")),
+        ("Memset (Device)", ("memset", None, None)),
+        ("CopyHostToDevice", ("HtoD", None, None)),
+        ("MEMCPY_ASYNC", ("unknown", None, None)),
+    ],
+)
+def test_kinds_of_copies(read, name, described):
+    copies = read([event("gpu_memcpy", name, args={"bytes": 64})]).tables["copies"]
+    assert copies.select("kind", "src_kind", "dst_kind", "bytes").row(0) == (*described, 64)
+
+
+@pytest.mark.parametrize("category", ["cpu_instant_event", None])
+def test_memory_events(read, category):
+    args = {
+        "Device Type": 1,
+        "Device Id": 0,
+        "Addr": 139926520725504,
+        "Bytes": -512,
+        "Total Allocated": 5,
+        "Total Reserved": 9,
+    }
+    instant = {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": 1.5}
+    on_host = {"Device Type": 0, "Device Id": -1, "Addr": 2**64 - 8, "Bytes": 16}
+    events = [instant | {"cat": category, "args": a} for a in (args, on_host)]
+    part = read([{k: v for k, v in e.items() if v is not None} for e in events] + [instant | {"name": "mark"}])
+    columns = ["time_ns", "device", "on_device", "bytes", "allocated_bytes", "reserved_bytes", "thread"]
+    assert part.tables["memory"].select(columns).rows() == [
+        (1500, 0, True, -512, 5, 9, 2), (1500, None, False, 16, None, None, 2),
+    ]  # fmt: skip
+    assert part.tables["memory"]["address"][0] == 139926520725504
+    assert part.coverage["skipped"] == {"instant": 1}
+
+
+def test_counters(read):
+    def sample(name, args, ts="7.5"):
+        return {"ph": "C", "name": name, "pid": 1, "ts": ts, "args": args}
+
+    events = [
+        sample("AI Core Freq", {"MHz": 1800}),
+        sample("HBM 0/Read", {"Read(MB/s)": 1.5}),
+        sample("bandwidth", {"value": 3, "acc_id": 1}),
+        sample("depth", {"depth": "4", "note": "text", "flag": True, "none": None}),
+        sample("no values", {}),
+        sample("no object", [1]),
+        sample("no time", {"x": 1}, None),
+    ]
+    counters = read(events).tables["counters"]
+    assert counters.select("name", "value", "unit").rows() == [
+        ("AI Core Freq", 1800.0, "MHz"), ("HBM 0/Read", 1.5, "MB/s"), ("bandwidth.value", 3.0, None),
+        ("bandwidth.acc_id", 1.0, None), ("depth.depth", 4.0, None),
+    ]  # fmt: skip
+    assert set(counters["time_ns"]) == {7500}
+
+
+def test_what_was_not_recorded_is_absent_and_not_empty(read):
+    assert read([op()]).tables.keys() == {"ops", "collectives"}
+    assert "memory" not in read([op(), {"ph": "i", "name": "Record Window End", "ts": 1}]).tables
+
+
+# --- Ascend and rpd: what an event is, its process says
+
+
+def process_name(pid, name):
+    return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+
+
+@pytest.mark.parametrize("named_first", [True, False])
+@pytest.mark.parametrize("block_bytes", [64, 1 << 20])
+def test_events_go_by_the_name_of_their_process(read, named_first, block_bytes):
+    names_of = {1: "Python", 2: "CANN", 3: "Ascend Hardware", 4: "Overlap Analysis", 5: "HCCL", 6: "Ascend Hardware"}
+    processes = [process_name(pid, name) for pid, name in names_of.items()]
+    events = [
+        event(None, "enqueue", "1.000", pid=1),
+        event(None, "AscendCL@aclnnAdd", "2.000", pid=2, args={"connection_id": 11}),
+        event(
+            None, "aclnnAdd", "3.000", "2.5", pid=3, args={"Stream Id": 2, "Task Type": "AI_CORE", "connection_id": 11}
+        ),
+        event(None, "MEMCPY_ASYNC", "4.000", pid=6, args={"Physic Stream Id": 9, "Task Type": "SDMA"}),
+        event(None, "Computing", "3.000", pid=4),
+        event(None, "hcom_allReduce__271_0_1", "5.000", "7", pid=5, args={"count": 100, "data_type": "FP16"}),
+        event(None, "Notify_Wait", "5.100", pid=5),
+    ]
+    part = read(processes + events if named_first else events + processes, block_bytes=block_bytes)
+    kernels = part.tables["kernels"]
+    assert kernels.select("name", "start_ns", "dur_ns", "stream", "correlation", "ascend_task", "device").rows() == [
+        ("aclnnAdd", 3000, 2500, 2, 11, "AI_CORE", None)
+    ]
+    assert part.tables["copies"].select("name", "stream", "kind").rows() == [("MEMCPY_ASYNC", 9, "unknown")]
+    assert part.tables["runtime"].select("name", "correlation", "api").rows() == [("AscendCL@aclnnAdd", 11, "runtime")]
+    assert names(part, "markers") == ["enqueue"]
+    collectives = part.tables["collectives"].select("name", "kind", "dur_ns", "bytes", "dtype")
+    assert collectives.rows() == [("hcom_allReduce__271_0_1", "all_reduce", 7000, 200, "FP16")]
+    skipped = {"overlap analysis of the vendor": 1, "parts of HCCL calls": 1, "metadata": 6}
+    assert part.coverage["skipped"] == skipped
+    assert part.coverage["kept"] == 5
+
+
+def test_rpd_names_devices_and_calls(read):
+    events = [
+        {},
+        process_name("2", "GPU2"),
+        event(None, "CopyHostToDevice", "5", "3", pid="2", tid="0", args={"desc": "CopyHostToDevice"}),
+        event(None, "Cijk_Ailk_Bljk", "9", "3", pid="2", tid="1", args={"desc": "KernelExecution"}),
+        event(None, "hipLaunchKernel", "4", "1", pid="1087077", tid="1087089"),
+        event(None, "my range", "4", "1", pid="1087077", tid="1087089"),
+    ]
+    part = read(json.dumps(events).encode())
+    assert part.tables["kernels"].select("name", "device", "stream").rows() == [("Cijk_Ailk_Bljk", 2, 1)]
+    assert part.tables["copies"].select("name", "kind", "device").rows() == [("CopyHostToDevice", "HtoD", 2)]
+    assert part.tables["runtime"].select("name", "thread").rows() == [("hipLaunchKernel", 1087089)]
+    assert names(part, "markers") == ["my range"]
+
+
+def test_nvtx_projected_onto_the_device_and_correlations_of_nsys_exports(read):
+    events = [
+        event("cuda", "k", pid="Device 0", tid="CUDA API 7"),
+        event("cuda_api", "cudaLaunchKernel", pid="Host 0", tid="CUDA API 9946", args={"correlationId": 4696}),
+        event("nvtx-kernel", "Setup", pid="Device 0", tid="NVTX 9946"),
+        event("nvtx", "Setup", pid="Host 0", tid="NVTX 9946"),
+    ]
+    part = read(events)
+    assert part.tables["kernels"].select("device", "stream").row(0) == (0, 7)
+    assert part.tables["runtime"].select("correlation", "thread").row(0) == (4696, 9946)
+    assert part.tables["markers"].select("on_device", "device", "thread").rows() == [
+        (False, None, 9946),
+        (True, 0, None),
+    ]
+
+
+# --- progress
+
+
+def test_progress_reaches_the_size_of_the_file(tmp_path):
+    path = write(tmp_path / "trace.json.gz", gzip.compress(text_of([kernel(f"k{i}") for i in range(500)])))
+    seen: list[tuple[str, int, int]] = []
+    read_one(path, block_bytes=4096, progress=lambda *now: seen.append(now))
+    assert seen[-1] == ("trace.json.gz", path.stat().st_size, path.stat().st_size)
+    assert [now[1] for now in seen] == sorted(now[1] for now in seen)
+    assert len(seen) > 3
+
+
+def test_columns_conform_to_the_schema(read):
+    part = read([kernel(), op(), launch(), event("gpu_memcpy"), event("user_annotation"), event("gpu_user_annotation")])
+    for name, frame in part.tables.items():
+        conformed = schema.conform(frame.with_columns(rank=pl.lit(0)), name)
+        assert conformed.height == frame.height
+        for column in frame.columns:
+            assert conformed.schema[column] == frame.schema[column], (name, column)

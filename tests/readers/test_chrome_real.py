@@ -1,0 +1,107 @@
+"""Real files against plain ``json`` with decimal numbers: every event in its table, every time exact to the ns."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+import pytest
+
+from tests.readers.traces import ROOT, decimal_ns, document_of, read_one, real_files
+
+FILES = real_files()
+SLOW_BYTES = 1_000_000
+
+TABLE_OF = {
+    "kernel": "kernels", "cuda": "kernels", "gpu_memcpy": "copies", "memcpy": "copies", "gpu_memset": "copies",
+    "memset": "copies", "cuda_runtime": "runtime", "cuda_driver": "runtime", "runtime": "runtime",
+    "cuda_api": "runtime", "cpu_op": "ops", "operator": "ops", "node": "ops", "user_annotation": "markers",
+    "gpu_user_annotation": "markers", "overhead": "markers", "nvtx": "markers", "nvtx-kernel": "markers",
+    "session": "markers", "enqueue": "markers", "dequeue": "markers", "python_function": "python", "trace": None,
+}  # fmt: skip
+
+
+COLUMNS = ("name", "start_ns", "dur_ns")
+COUNTER_COLUMNS = ("time_ns", "value")
+MEMORY_COLUMNS = ("time_ns", "bytes")
+
+
+def table_of(event, processes) -> str | None:
+    """Where an event belongs, worked out apart from the reader."""
+    category = (event.get("cat") or "").lower()
+    if category in TABLE_OF:
+        return TABLE_OF[category]
+    process, name = processes.get(event["pid"], ""), event["name"]
+    if process == "Ascend Hardware" or process.startswith("GPU"):
+        return "copies" if name.lower().startswith(("copy", "memcpy", "memset", "fillbuffer")) else "kernels"
+    if process == "HCCL":
+        return "hccl" if name.startswith("hcom_") else None
+    if process == "Overlap Analysis":
+        return None
+    return "runtime" if process == "CANN" or name.startswith("hip") else "markers"
+
+
+def expected(path) -> dict[str, Counter]:
+    """Rows ``(name, start_ns, dur_ns)`` by table, and how often each."""
+    events, keys = document_of(path)
+    base = int(keys.get("baseTimeNanoseconds", 0))
+    processes = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "process_name"}
+    out: dict[str, Counter] = {}
+    for event in events:
+        if event.get("ph") == "X":
+            row = (event["name"], base + decimal_ns(event["ts"]), max(0, decimal_ns(event.get("dur", 0))))
+            out.setdefault(table_of(event, processes), Counter())[row] += 1
+        elif event.get("ph") == "i" and event["name"] == "[memory]":
+            out.setdefault("memory", Counter())[base + decimal_ns(event["ts"]), event["args"]["Bytes"]] += 1
+        elif event.get("ph") == "C":
+            for value in event["args"].values():
+                out.setdefault("counters", Counter())[base + decimal_ns(event["ts"]), float(value)] += 1
+    out.pop(None, None)
+    return out
+
+
+@pytest.mark.skipif(not FILES, reason="there is no folder of recordings beside this checkout")
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] if p.stat().st_size > SLOW_BYTES else []) for p in FILES],
+    ids=lambda p: f"{p.parent.name}-{p.name}"[:60],
+)
+def test_every_event_is_in_its_table_with_its_exact_times(path):
+    wanted = expected(path)
+    part = read_one(path, python_functions=True)
+    assert part.coverage["events"] == len(document_of(path)[0])
+    assert part.coverage["events"] == part.coverage["kept"] + sum(part.coverage["skipped"].values())
+    assert not [loss for loss in part.losses() if "none of its" not in loss]
+    found = {table: rows(frame) for table, frame in part.tables.items() if table != "collectives"}
+    if (ops := part.tables.get("ops")) is not None:
+        found |= {"ops": rows(ops.filter(kind="op")), "python": rows(ops.filter(kind="python"))}
+    if "hccl" in wanted:
+        found["hccl"] = rows(part.tables["collectives"])
+    assert {table: count for table, count in found.items() if count} == wanted
+
+
+def rows(frame: pl.DataFrame) -> Counter:
+    columns = next(c for c in (COLUMNS, COUNTER_COLUMNS, MEMORY_COLUMNS) if {*c} <= {*frame.columns})
+    return Counter(frame.select(columns).rows())
+
+
+@pytest.mark.parametrize("folder", sorted(p.name for p in (ROOT / "sample_traces").iterdir() if p.is_dir()))
+def test_kernels_of_the_samples_are_exact(folder):
+    paths = sorted((ROOT / "sample_traces" / folder).glob("*.json.gz"))[:1]
+    for path in paths:
+        events, keys = document_of(path)
+        base = int(keys["baseTimeNanoseconds"])
+        wanted = Counter(
+            (
+                e["name"],
+                base + decimal_ns(e["ts"]),
+                decimal_ns(e["dur"]),
+                e["args"]["correlation"],
+                e["args"].get("External id"),
+            )
+            for e in events
+            if e.get("cat") == "kernel"
+        )
+        kernels = read_one(path).tables.get("kernels")
+        columns = ["name", "start_ns", "dur_ns", "correlation", "op_id"]
+        assert (Counter() if kernels is None else Counter(kernels.select(columns).rows())) == wanted

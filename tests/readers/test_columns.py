@@ -1,0 +1,195 @@
+"""Columns out of JSON values: identifiers, numbers, texts and times."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmprof.readers._columns import Texts, ids, integers
+from llmprof.readers._fitting import ListDecoder, fit, objects
+from llmprof.readers._times import MOST_NS, in_ns, loses_digits, times
+from tests.readers.traces import decimal_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7", 7), (" 7 ", 7), ("stream 7", 7), ("Stream 7", 7), ("thread 25738", 25738), ("CUDA API 9946", 9946),
+        ("NVTX 9946", 9946), ("Device 0", 0), ("GPU2", 2), ("pid:12", 12), ("", None), ("  ", None), (None, None),
+        (0, 0), (-1, -1), (2**63 - 1, 2**63 - 1),
+    ],
+)  # fmt: skip
+def test_identifiers(text, number):
+    assert ids([text]).to_list() == [number]
+    assert ids([text, "other"]).dtype == pl.Int64
+
+
+@given(st.lists(st.text(max_size=6) | st.integers(-(2**70), 2**70) | st.none(), min_size=1))
+def test_identifiers_tell_apart_what_is_not_the_same(values):
+    found = ids(values)
+    assert found.to_list() == ids([*values, "x"]).to_list()[:-1]
+    by_value = dict(zip(values, found.to_list(), strict=True))
+    hashed = {value: number for value, number in by_value.items() if number is not None and number < -1}
+    texts = {str(value).strip() if isinstance(value, str) else str(value) for value in hashed}
+    assert len({*hashed.values()}) >= len(texts) - sum(isinstance(v, int) and v < -1 for v in hashed)
+
+
+def test_hashed_identifiers_are_the_same_in_every_file():
+    assert ids(["Traces", 2**64]).to_list() == ids(["Traces", 2**64]).to_list() == [
+        ids(["Traces"]).item(), ids([2**64]).item(),
+    ]  # fmt: skip
+    assert ids(["Traces"]).item() < -1
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "found"),
+    [
+        ([1, None, 3], pl.Int32, [1, None, 3]),
+        ([1, 2**31, -(2**31)], pl.Int32, [1, None, -(2**31)]),
+        ([1, 2.0, 2.9, None], pl.Int64, [1, 2, 2, None]),
+        ([2**63 - 1, 2**63, 10**400, -(2**63)], pl.Int64, [2**63 - 1, None, None, -(2**63)]),
+        ([float("inf"), float("nan"), 1e300], pl.Int64, [None, None, None]),
+        ([], pl.Int64, []),
+    ],
+)
+def test_integers(values, dtype, found):
+    column = integers(values, dtype)
+    assert column.dtype == dtype
+    assert column.to_list() == found
+
+
+def test_texts_are_kept_once():
+    texts = Texts()
+    codes = [texts.codes("a", ["x", None, "y"]), texts.codes("a", ["y", "x"])]
+    assert [c.to_list() for c in codes] == [[0, 1, 2], [2, 0]]
+    assert texts.codes("b", ["other"]).to_list() == [0]
+    assert texts.texts("a", codes[0], lambda value: value).to_list() == ["x", None, "y"]
+    assert texts.code_of_none("a") == 1
+    seen = []
+    texts.texts("a", pl.concat(codes), lambda value: seen.append(value) or "")
+    assert seen == ["x", None, "y"]
+
+
+# --- times
+
+
+def ns(values, base=0):
+    frame = in_ns(pl.DataFrame(times("start", values)), base)
+    assert frame.columns == ["start_ns"]
+    assert frame.dtypes == [pl.Int64]
+    return frame["start_ns"].to_list()
+
+
+LIMIT = MOST_NS // 1000 - 1
+
+
+@given(st.lists(st.integers(-LIMIT, LIMIT) | st.none(), min_size=1))
+def test_whole_microseconds_are_exact(values):
+    assert ns(values) == [None if v is None else v * 1000 for v in values]
+    assert not loses_digits(values)
+
+
+@given(st.lists(st.integers(-(10**15), 10**15), min_size=1))
+def test_fractions_below_the_limit_are_exact_as_numbers(values):
+    us = [v / 1000 for v in values]
+    assert not loses_digits(us)
+    assert ns(us) == values
+
+
+@given(st.lists(st.integers(-MOST_NS, MOST_NS), min_size=1), st.booleans())
+def test_texts_are_exact_whatever_their_size(values, quoted):
+    texts = [f"{'-' if v < 0 else ''}{abs(v) // 1000}.{abs(v) % 1000:03d}" for v in values]
+    raw = [msgspec.Raw(f'"{t}"'.encode() if quoted else t.encode()) for t in texts]
+    assert ns(raw) == values
+
+
+@given(st.lists(st.decimals(-(10**15), 10**15, places=6), min_size=1))
+def test_longer_fractions_go_to_the_nearest(values):
+    assert ns([msgspec.Raw(f"{v:f}".encode()) for v in values]) == [decimal_ns(Decimal(v)) for v in values]
+
+
+def test_numbers_and_fractions_mixed():
+    assert ns([1669783687464181, None, 5, 0.5]) == [1669783687464181000, None, 5000, 500]
+
+
+@pytest.mark.parametrize("value", [2**62, -(2**62), 10**400, 1e300, -1e300])
+def test_numbers_beyond_time_are_null(value):
+    assert ns([value, 1]) == [None, 1000]
+    assert ns([value, 1.5]) == [None, 1500]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b'""', b"null", b"true", b"{}", b'"x"', b"1e300", b'"nan"', b'"-inf"', b"\xff", b'"\xff"']
+)
+def test_texts_that_are_no_time_are_null(text):
+    assert ns([msgspec.Raw(text), msgspec.Raw(b"1.5")]) == [None, 1500]
+
+
+def test_the_base_is_added_to_starts_and_not_to_durations():
+    frame = pl.DataFrame(times("start", [5, None]) | times("dur", [7, None]) | {"name": pl.Series([0, 1])})
+    assert in_ns(frame, 100).rows() == [(5100, 7000, 0), (None, 0, 1)]
+    frame = pl.DataFrame(times("start", [msgspec.Raw(b"5.5")]) | times("dur", [msgspec.Raw(b"-7")]))
+    assert in_ns(frame, 100).rows() == [(5600, 0)]
+
+
+@pytest.mark.parametrize(
+    ("values", "lost"),
+    [
+        ([1712195495521948.319], True),
+        ([1, None, 2e12], True),
+        ([1e12, 5.5], False),
+        ([2**60, None], False),
+        ([], False),
+    ],
+)
+def test_digits_that_a_number_cannot_hold(values, lost):
+    assert loses_digits(values) == lost
+
+
+# --- typed decoding
+
+
+class Thing(msgspec.Struct):
+    number: int | None = None
+    text: str | None = msgspec.field(default=None, name="Text")
+    raw: msgspec.Raw = msgspec.Raw(b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "fitted", "wrong"),
+    [
+        (b'{"number": 1, "Text": "a", "other": []}', (1, "a"), 0),
+        (b'{"number": "7", "Text": 5}', (7, None), 1),
+        (b'{"number": 1.5, "Text": []}', (None, None), 2),
+        (b'{"number": 1e400}', (None, None), 1),
+        (b'{"number": null}', (None, None), 0),
+        (b"null", (None, None), 0),
+        (b"[1]", (None, None), 1),
+        (b'"x"', (None, None), 1),
+    ],
+)
+def test_fields_that_do_not_fit_keep_their_default(text, fitted, wrong):
+    found, count = fit(Thing, text)
+    assert ((found.number, found.text), count) == (fitted, wrong)
+
+
+def test_lists_are_decoded_at_once_or_one_by_one():
+    decoder = ListDecoder(Thing)
+    texts = [b'{"number": 1}', b'{"number": 2, "raw": [1, 2]}']
+    assert [t.number for t in decoder([msgspec.Raw(t) for t in texts])] == [1, 2]
+    assert decoder.wrong_types == 0
+    found = decoder([msgspec.Raw(t) for t in [*texts, b"5", b'{"number": {}}']])
+    assert [t.number for t in found] == [1, 2, None, None]
+    assert bytes(found[1].raw) == b"[1, 2]"
+    assert decoder.wrong_types == 2
+
+
+def test_objects():
+    raws = [msgspec.Raw(t) for t in (b'{"a": 1}', b"{}")]
+    assert objects(raws) == [{"a": 1}, {}]
+    assert objects([*raws, msgspec.Raw(b"[1]"), msgspec.Raw(b"null")]) == [{"a": 1}, {}, {}, {}]

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze
+from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.readers import nsys
+
+HOST, WORKER = 1 << 48, 1 << 24
+PID_A, PID_B, PID_FRONT = HOST + 100 * WORKER, HOST + 101 * WORKER, HOST + 99 * WORKER
+EPOCH = 1_790_000_000_000_000_000
+
+TABLES = {
+    "StringIds": (
+        "id INTEGER, value TEXT",
+        [
+            (1, "gemm_kernel"), (2, "void gemm_kernel<int>(int*)"), (3, "cudaLaunchKernel_v7000"),
+            (4, "cuLaunchKernel"), (5, "step two"),
+        ],
+    ),
+    "META_DATA_EXPORT": (
+        "name TEXT, value TEXT", [("EXPORT_SCHEMA_VERSION", "3.11.1"), ("EXPORT_PRODUCT_VERSION", "2024.2")],
+    ),
+    "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs INTEGER", [(EPOCH,)]),
+    "TARGET_INFO_GPU": ("id INTEGER, name TEXT", [(0, "NVIDIA H200"), (1, "NVIDIA H200")]),
+    "PROCESSES": ("globalPid INTEGER, pid INTEGER, name TEXT", [(PID_A, 100, "python3"), (PID_B, 101, "python3")]),
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, "
+        "demangledName INTEGER, shortName INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, "
+        "blockY INTEGER, blockZ INTEGER, registersPerThread INTEGER, staticSharedMemory INTEGER, "
+        "dynamicSharedMemory INTEGER, graphNodeId INTEGER",
+        [
+            (1000, 1500, 1, 7, 11, PID_B, 2, 1, 4, 1, 1, 128, 1, 1, 32, 10, 20, None),
+            (1100, 1700, 0, 7, 11, PID_A, 2, 1, 4, 2, 1, 128, 1, 1, 32, 0, 0, 5),
+            (2000, 2600, 0, 7, 12, PID_A, None, 1, 4, 2, 1, 128, 1, 1, 32, 0, 0, None),
+        ],
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (
+        "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, "
+        "bytes INTEGER, copyKind INTEGER, srcKind INTEGER, dstKind INTEGER",
+        [(3000, 3100, 0, 7, 13, PID_A, 4096, 1, 1, 2), (3200, 3300, 1, 8, 14, PID_B, 64, 99, None, 2)],
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (
+        "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, "
+        "bytes INTEGER, memKind INTEGER",
+        [(3400, 3450, 0, 7, 15, PID_A, 256, 2)],
+    ),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": (
+        "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
+        [(900, 950, PID_A + 100, 11, 3), (905, 955, PID_B + 101, 11, 4), (1900, 1950, PID_A + 100, 12, 3)],
+    ),
+    "NVTX_EVENTS": (
+        "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER, globalTid INTEGER, domainId INTEGER",
+        [
+            (10, None, 75, "NCCL", None, PID_A + 100, 1),
+            (800, 1800, 59, "execute_context_1(8)_generation_0(0)", None, PID_A + 100, 0),
+            (1850, None, 59, None, 5, PID_A + 100, 0),
+            (880, 990, 60, "ncclAllReduce", None, PID_A + 100, 1),
+            (890, None, 34, "mark", None, PID_B + 101, 0),
+            (700, 4000, 59, "driver loop", None, PID_FRONT + 99, 0),
+            (750, 760, 59, None, None, PID_FRONT + 99, 3),
+        ],
+    ),
+}  # fmt: skip
+
+
+def write(path: Path, tables: dict = TABLES, **changes) -> Path:
+    """A small export; ``changes`` replace the rows of a table or, with None, leave it out."""
+    with sqlite3.connect(path) as connection:
+        for name, (columns, rows) in tables.items():
+            rows = changes.get(name, rows)
+            if rows is None:
+                continue
+            connection.execute(f'CREATE TABLE "{name}" ({columns})')
+            connection.executemany(f'INSERT INTO "{name}" VALUES ({",".join("?" * (columns.count(",") + 1))})', rows)
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def export(tmp_path):
+    return write(tmp_path / "report.sqlite")
+
+
+def test_processes_become_ranks_in_the_order_of_their_devices(export):
+    trace = llmprof.read(export)
+    assert trace.ranks == [-1, 0, 1]
+    assert trace.meta["format"] == "nsys"
+    assert trace.meta["world_size"] == 2
+    assert trace.meta["device"] == "NVIDIA H200"
+    assert trace.meta["versions"] == {"nsys": "2024.2", "nsys_schema": "3.11.1"}
+    # the front end's range at 700 ns is the earliest event of all
+    assert trace.meta["start_epoch_ns"] == EPOCH + 700
+    assert trace.kernels.select("rank", "device", "start_ns", "dur_ns", "correlation", "graph_node").rows() == [
+        (0, 0, 400, 600, 11, 5),
+        (0, 0, 1300, 600, 12, None),
+        (1, 1, 300, 500, 11, None),
+    ]
+    # demangled where there is a demangled name, else the short one
+    assert trace.kernels["name"].to_list() == [
+        "void gemm_kernel<int>(int*)",
+        "gemm_kernel",
+        "void gemm_kernel<int>(int*)",
+    ]
+    assert trace.kernels["shared_bytes"].to_list() == [0, 0, 30]
+
+
+def test_copies_have_kinds_and_memory_sets_are_among_them(export):
+    copies = llmprof.read(export).copies
+    assert copies.select("rank", "kind", "bytes", "src_kind", "dst_kind").rows() == [
+        (0, "HtoD", 4096, "pinned", "device"),
+        (0, "memset", 256, None, "device"),
+        (1, "unknown", 64, None, "device"),
+    ]
+
+
+def test_a_correlation_joins_inside_its_own_process(export):
+    launches = analyze.activity(llmprof.read(export)).filter(source="kernel").sort("rank", "start_ns")
+    assert launches["launch_start_ns"].to_list() == [200, 1200, 205]
+    runtime = llmprof.read(export).runtime
+    assert runtime.select("rank", "api", "process", "thread").rows() == [
+        (0, "runtime", 100, 100), (0, "runtime", 100, 100), (1, "driver", 101, 101),
+    ]  # fmt: skip
+
+
+def test_nvtx_ranges_marks_domains_and_open_ends(export):
+    markers = llmprof.read(export).markers.filter(pl.col("rank") >= 0)
+    assert markers.select("rank", "start_ns", "dur_ns", "name", "domain").rows() == [
+        (0, 100, 1000, "execute_context_1(8)_generation_0(0)", "nvtx"),
+        (0, 180, 110, "ncclAllReduce", "NCCL"),
+        (0, 1150, 2150, "step two", "nvtx"),  # still open when the capture ended: until the last end known
+        (1, 190, 0, "mark", "nvtx"),
+    ]
+    steps = analyze.steps(llmprof.read(export))
+    assert steps.select("rank", "phase", "source", "context_tokens").row(0) == (0, "prefill", "vllm", 8)
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        ({PID_A: "VLLM::Worker_TP1", PID_B: "VLLM::Worker_TP0"}, {0: 1, 1: 0}),
+        ({PID_A: "VLLM::Worker_PP1_TP0", PID_B: "VLLM::Worker_PP0_TP1"}, {0: 2, 1: 1}),
+        ({PID_A: "python3", PID_B: "VLLM::Worker_TP0"}, {0: 0, 1: 1}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+def test_ranks_by_the_name_of_the_worker(tmp_path, names, ranks):
+    path = write(tmp_path / "r.sqlite", PROCESSES=[(pid, 1, name) for pid, name in names.items()])
+    kernels = llmprof.read(path).kernels
+    assert dict(kernels.select("device", "rank").unique().iter_rows()) == ranks
+
+
+def test_a_rank_that_mpi_names(tmp_path):
+    marks = [
+        (5, None, 39, "MPI Rank 1", None, PID_A + 100, 0),
+        (5, None, 39, "MPI Rank 0", None, PID_B + 101, 0),
+    ]
+    rows = [*TABLES["NVTX_EVENTS"][1], *marks]
+    kernels = llmprof.read(write(tmp_path / "r.sqlite", NVTX_EVENTS=rows)).kernels
+    assert dict(kernels.select("device", "rank").unique().iter_rows()) == {0: 1, 1: 0}
+
+
+def test_graphs_recorded_as_wholes_are_one_kernel_each_and_said(tmp_path):
+    tables = {
+        **TABLES,
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (
+            "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, "
+            "globalPid INTEGER, graphId INTEGER",
+            [(1000, 9000, 0, 7, 11, PID_A, 42)],
+        ),
+    }  # fmt: skip
+    path = write(tmp_path / "g.sqlite", tables, CUPTI_ACTIVITY_KIND_KERNEL=None)
+    with pytest.warns(TraceWarning, match="cuda-graph-trace=node"):
+        trace = llmprof.read(path)
+    assert trace.kernels.select("name", "dur_ns").rows() == [("[CUDA graph 42]", 8000)]
+
+
+@pytest.mark.parametrize("missing", sorted(TABLES))
+def test_any_table_may_be_missing(tmp_path, missing):
+    trace = llmprof.read(write(tmp_path / "r.sqlite", **{missing: None}))
+    if missing == "CUPTI_ACTIVITY_KIND_RUNTIME":
+        with pytest.raises(NotCapturedError, match="nsys: -t cuda"):
+            _ = trace.runtime
+    else:
+        assert trace.runtime.height == 3
+    if missing == "StringIds":
+        assert set(trace.kernels["name"]) == {"unnamed kernel"}
+
+
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+def test_any_table_of_a_real_export_may_be_missing(tmp_path, shared):
+    source = shared / "captures" / "nsys_tp1_layer_nvtx" / "report.sqlite"
+    with sqlite3.connect(f"file:{source}?mode=ro", uri=True) as connection:
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'ENUM%'")
+        names = [name for (name,) in found]
+    connection.close()
+    copy = tmp_path / "copy.sqlite"
+    for name in names:
+        shutil.copyfile(source, copy)
+        with sqlite3.connect(copy) as connection:
+            connection.execute(f'DROP TABLE "{name}"')
+        connection.close()
+        trace = llmprof.read(copy, cache=False)
+        try:
+            assert analyze.attribute(trace).height > 0
+        except LlmprofError:
+            assert name == "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def test_a_newer_schema_is_read_with_a_warning(tmp_path):
+    path = write(tmp_path / "r.sqlite", META_DATA_EXPORT=[("EXPORT_SCHEMA_VERSION", "9.1.0")])
+    with pytest.warns(TraceWarning, match=r"schema 9\.1 is newer than 3\.25"):
+        assert llmprof.read(path).kernels.height == 3
+
+
+def test_an_empty_database_and_other_databases(tmp_path):
+    empty = tmp_path / "empty.sqlite"
+    sqlite3.connect(empty).execute("CREATE TABLE t (a)").connection.close()
+    with pytest.raises(UnknownFormatError, match="SQLite database, but no export of Nsight Systems"):
+        llmprof.read(empty)
+    with pytest.raises(ReadError, match="no export of Nsight Systems"):
+        llmprof.read(empty, format="nsys")
+    nothing = write(tmp_path / "nothing.sqlite", {"StringIds": TABLES["StringIds"]})
+    with pytest.raises(ReadError, match=r"no kernel, copy.*-t cuda,nvtx"):
+        llmprof.read(nothing)
+
+
+def test_text_named_sqlite(tmp_path):
+    path = tmp_path / "report.sqlite"
+    path.write_text("no database")
+    with pytest.raises(UnknownFormatError, match="something that begins with"):
+        llmprof.read(path)
+
+
+def test_hostile_names_are_only_names(tmp_path):
+    names = [(1, "<script>alert(1)</script>"), (2, "'; DROP TABLE StringIds; --"), (3, 'cuda"Launch'), (4, "x" * 5000)]
+    tables = {**TABLES, 'evil"; DROP TABLE StringIds; --': ("a INTEGER", [(1,)])}
+    path = write(tmp_path / "r.sqlite", {k: v for k, v in tables.items() if '"' not in k}, StringIds=names)
+    with sqlite3.connect(path) as connection:
+        connection.execute('CREATE TABLE "evil""; DROP TABLE StringIds; --" (a)')
+    connection.close()
+    assert set(llmprof.read(path).kernels["name"]) == {"'; DROP TABLE StringIds; --", "<script>alert(1)</script>"}
+
+
+def test_a_read_only_export_in_a_read_only_folder(export):
+    export.chmod(stat.S_IRUSR)
+    export.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        assert llmprof.read(export, cache=False).kernels.height == 3
+    finally:
+        export.parent.chmod(stat.S_IRWXU)
+
+
+def test_a_parquet_folder_gives_the_same_frames(export, tmp_path):
+    folder = tmp_path / "report_pqtdir"
+    folder.mkdir()
+    with sqlite3.connect(export) as connection:
+        for name, (columns, _) in TABLES.items():
+            names = [c.split()[0] for c in columns.split(", ")]
+            kinds = [pl.String if "TEXT" in c else pl.Int64 for c in columns.split(", ")]
+            rows = connection.execute(f'SELECT * FROM "{name}"').fetchall()
+            frame = pl.DataFrame(rows, schema=dict(zip(names, kinds, strict=True)), orient="row")
+            frame.write_parquet(folder / f"{name}.parquet")
+    connection.close()
+    ours, theirs = llmprof.read(folder), llmprof.read(export)
+    assert set(ours.tables) == set(theirs.tables)
+    for name, frame in ours.tables.items():
+        assert_frame_equal(frame, theirs.tables[name])
+    (folder / "StringIds.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(ReadError, match="damaged"):
+        llmprof.read(folder)
+
+
+def test_a_report_is_exported_with_the_nsys_on_path_once(export, tmp_path, monkeypatch):
+    report = tmp_path / "in" / "run.nsys-rep"
+    report.parent.mkdir()
+    report.write_bytes(b"binary")
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(NotCapturedError, match=r"no nsys on PATH.*nsys export --type sqlite run\.nsys-rep"):
+        llmprof.read(report)
+    tool = tmp_path / "bin" / "nsys"  # a stand-in that copies a ready export and notes how it was called
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n/bin/cp {export} "$7"\n')
+    tool.chmod(0o755)
+    seen = []
+    first = llmprof.read(report, progress=lambda *step: seen.append(step))
+    assert first.kernels.height == 3
+    assert seen == [("run.nsys-rep (nsys export)", 0, 6), ("run.nsys-rep (nsys export)", 6, 6)]
+    assert llmprof.read(report).kernels.height == 3
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.split()[:6] == ["export", "--type", "sqlite", "--force-overwrite", "true", "--output"]
+    assert call.split()[-1] == str(report)
+    tool.write_text("#!/bin/sh\necho 'version too old' >&2\nexit 3\n")
+    os.utime(report, (1, 1))
+    with pytest.raises(ReadError, match=r"status 3\): version too old"):
+        llmprof.read(report)
+
+
+def test_times_stay_exact_and_processes_apart_in_real_exports(shared):
+    for name, ranks in (("nsys_tp2_cudagraph", 2), ("nsys_tp4_eager_nccl", 4)):
+        path = shared / "captures" / name / "report.sqlite"
+        trace = llmprof.read(path, cache=False)
+        assert trace.ranks == list(range(ranks))
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            wanted = connection.execute(
+                "SELECT deviceId, count(*), sum(end - start), max(start) - min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL "
+                "GROUP BY deviceId ORDER BY deviceId"
+            ).fetchall()
+        connection.close()
+        found = trace.kernels.group_by("rank").agg(
+            pl.len(), pl.col("dur_ns").sum(), span=pl.col("start_ns").max() - pl.col("start_ns").min()
+        ).sort("rank")  # fmt: skip
+        assert found.rows() == wanted
+
+
+def test_every_part_says_what_it_holds(export):
+    parts = nsys.read(export)
+    assert [part.head["front_end"] for part in parts] == [False, False, True]
+    assert (
+        sum(part.coverage["kept"] for part in parts)
+        == sum(len(TABLES[t][1]) for t in TABLES if t.startswith("CUPTI")) + 6
+    )
+
+
+def test_ones_own_sql_goes_to_the_file(export, tmp_path):
+    trace = llmprof.read(export)
+    assert trace.sql("SELECT count(*) AS n FROM CUPTI_ACTIVITY_KIND_KERNEL")["n"].to_list() == [3]
+    assert trace.select(ranks=0).sql("SELECT 1 AS one")["one"].to_list() == [1]
+    with pytest.raises(ReadError):
+        trace.sql("DELETE FROM StringIds")
+    saved = llmprof.read(trace.save(tmp_path / "saved"))
+    with pytest.raises(NotCapturedError, match="not read from one SQLite file"):
+        saved.sql("SELECT 1")

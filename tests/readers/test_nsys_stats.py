@@ -1,0 +1,105 @@
+"""The reports against ``nsys stats``: its saved answers always, the program itself where there is one."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+
+import pytest
+
+from llmprof import analyze, sqlite
+from llmprof.errors import TraceWarning
+from llmprof.readers import nsys
+from llmprof.readers._combine import combine
+from llmprof.trace import Trace
+from tests.readers.nsys_stats import (
+    REPORTS,
+    compare,
+    compare_all,
+    compare_projection,
+    needs_nsys,
+    read_csv,
+    report_of,
+)
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+FILES = sorted([*SHARED.glob("captures/nsys_*/report.sqlite"), *SHARED.glob("real/nsys/*.sqlite")])
+
+needs_files = pytest.mark.skipif(not FILES, reason="there are no recordings beside this checkout")
+
+
+@functools.cache
+def trace_of(path: Path) -> Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)  # a single rank of several
+        return Trace(*combine(nsys.read(path), "nsys"))
+
+
+def label(path: Path) -> str:
+    return path.parent.name if path.name == "report.sqlite" else path.stem
+
+
+def first_event(path: Path) -> int:
+    """Where our times begin, in nsys's: both count from the first thing that they know."""
+    trace = trace_of(path)
+    kernels = sqlite.query(path, "SELECT min(start) AS start FROM CUPTI_ACTIVITY_KIND_KERNEL")["start"].item()
+    return int(kernels) - int(trace.kernels["start_ns"].min())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum"])
+def test_saved_answers(shared: Path, name: str) -> None:
+    stem = "gpubootcamp_mpi_report4"
+    theirs = read_csv(shared / f"real/nsys/stats/{stem}_{name}.csv")
+    compare(report_of(trace_of(shared / f"real/nsys/{stem}.sqlite"), name), theirs, REPORTS[name])
+
+
+def test_saved_projection(shared: Path) -> None:
+    path = shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"
+    theirs = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_nvtx_gpu_proj_trace.csv")
+    compare_projection(analyze.nvtx_kernels(trace_of(path)), theirs, first_event(path))
+
+
+def test_saved_launches(shared: Path) -> None:
+    """Sums over nsys's list of launches are those of the summary."""
+    rows = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_cuda_kern_exec_trace.csv")
+    ours = report_of(trace_of(shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"), "cuda_kern_exec_sum")
+    for row in ours.iter_rows(named=True):
+        mine = [r for r in rows if (r["Kernel Name"], r["API Function"]) == (row["name"], row["api_name"])]
+        queued = [int(r["Queue Dur (ns)"]) for r in mine if r["Queue Dur (ns)"]]
+        assert (row["count"], row["queued_count"]) == (len(mine), len(queued))
+        assert row["total_mean_ns"] == pytest.approx(sum(int(r["Total Dur (ns)"]) for r in mine) / len(mine))
+        assert row["kernel_max_ns"] == max(int(r["Kernel Dur (ns)"]) for r in mine)
+        assert row["api_min_ns"] == min(int(r["API Dur (ns)"]) for r in mine)
+        assert row["queue_mean_ns"] == (pytest.approx(sum(queued) / len(queued)) if queued else None)
+    assert ours["count"].sum() == len(rows)
+
+
+@needs_files
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_copies_against_sql(path: Path) -> None:
+    """Bytes exactly: nsys prints them as MB with three places."""
+    with sqlite.connect(path) as connection:
+        tables = sqlite.tables(connection)
+    parts = [
+        f"SELECT {kind} AS kind, count(*) AS n, sum(bytes) AS bytes, sum(end - start) AS ns FROM {table} GROUP BY 1"
+        for table, kind in (("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"), ("CUPTI_ACTIVITY_KIND_MEMSET", "-1"))
+        if table in tables
+    ]
+    want = [row for part in parts for row in sqlite.query(path, part).select("n", "bytes", "ns").rows()]
+    trace = trace_of(path)
+    sizes = report_of(trace, "cuda_gpu_mem_size_sum").select("operation", "count", "total_bytes")
+    times = report_of(trace, "cuda_gpu_mem_time_sum").select("operation", "total_ns")
+    assert sorted(sizes.join(times, on="operation").drop("operation").rows()) == sorted(want)
+
+
+@pytest.mark.slow
+@needs_files
+@needs_nsys
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_live(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(path.read_bytes())
+    compared = compare_all(copy, trace_of(path), first_event(path), tmp_path)
+    # an export without nsys's names of copies has no answer for these two
+    assert set(REPORTS) - set(compared) <= {"cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum"}

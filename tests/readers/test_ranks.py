@@ -1,0 +1,150 @@
+"""Which rank a file is, and whether files belong to one run."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+import llmprof
+from llmprof.errors import MixedRunsError, TraceWarning
+from tests.readers.traces import kernel, op, rank_file, text_of, write
+
+
+def read(*paths):
+    return llmprof.read(paths[0] if len(paths) == 1 else paths, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank3.pt.trace.json", 3),
+        ("rank-3.Apr_03_18_51_38.1102.pt.trace.json", 3),
+        ("dp0_pp0_tp3_dcp0_ep0_rank3.1773709679453551615.pt.trace.json", 3),
+        ("graph_capture_rank_3.1773709679453551615.pt.trace.json", 3),
+        ("worker3_step_12.1694128201545.pt.trace.json", 3),
+        ("host_worker3.1623143089861.pt.trace.json", 3),
+        ("1773709679.45-TP-3.trace.json", 3),
+        ("1773709679.45-TP-3-DP-0-PP-0.trace.json", 3),
+        ("trace_8_rank_3.json", 3),
+        ("trace.json", 0),
+        ("franked7.json", 0),
+        ("1773709679.45-TP-3-DP-0-PP-1.trace.json", 0),
+    ],
+)
+def test_rank_from_the_name_where_the_file_says_none(tmp_path, name, rank):
+    path = write(tmp_path / name, text_of([kernel()]))
+    with pytest.warns(TraceWarning, match=f"{rank} of {rank + 1} ranks are missing") if rank else nullcontext():
+        assert read(path).ranks == [rank]
+
+
+def test_what_the_file_says_comes_before_its_name(tmp_path):
+    path = write(tmp_path / "rank7.json", text_of([kernel()], distributedInfo={"rank": 2, "world_size": 4}))
+    with pytest.warns(TraceWarning, match="3 of 4 ranks are missing"):
+        assert read(path).ranks == [2]
+
+
+def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
+    for name in ("a.json", "b.json"):
+        write(tmp_path / name, text_of([kernel(name)]))
+    with pytest.warns(TraceWarning, match=r"[ab]\.json does not say its rank; it is taken as rank [01]"):
+        trace = read(tmp_path)
+    assert trace.kernels.select("rank", "name").rows() == [(0, "a.json"), (1, "b.json")]
+
+
+def test_missing_ranks_are_said(tmp_path):
+    for rank in (0, 2):
+        rank_file(tmp_path, rank, [kernel()], world=4)
+    with pytest.warns(TraceWarning, match=r"2 of 4 ranks are missing \(1, 3\): waits for them cannot be seen"):
+        trace = read(tmp_path)
+    assert trace.meta["missing_ranks"] == [1, 3]
+    assert trace.meta["world_size"] == 4
+
+
+def test_one_rank_of_many_is_said(tmp_path):
+    with pytest.warns(TraceWarning, match=r"127 of 128 ranks are missing \(0, 2, 3, 4, 5, 6, 7, 8 …\)"):
+        read(rank_file(tmp_path, 1, [kernel()], world=128))
+
+
+def test_two_copies_of_one_rank(tmp_path):
+    rank_file(tmp_path, 0, [kernel()], world=1)
+    write(tmp_path / "copy.json", (tmp_path / "rank0.json").read_bytes())
+    with pytest.raises(MixedRunsError) as caught:
+        read(tmp_path)
+    assert "rank 0 comes twice, in copy.json and rank0.json" in str(caught.value)
+    assert caught.value.facts["rank"] == 0
+    assert [path.rpartition("/")[2] for path in caught.value.facts["files"]] == ["copy.json", "rank0.json"]
+
+
+def test_ranks_of_runs_of_different_size(tmp_path):
+    rank_file(tmp_path, 0, [kernel()], world=2)
+    rank_file(tmp_path, 1, [kernel()], world=4)
+    with pytest.raises(MixedRunsError, match=r"runs with different world sizes.*llmprof\.analyze\.diff"):
+        read(tmp_path)
+
+
+def test_ranks_of_different_windows(tmp_path):
+    rank_file(tmp_path, 0, [kernel(ts=0, dur=1000)])
+    rank_file(tmp_path, 1, [kernel(ts=5_000_000, dur=1000)])
+    with pytest.raises(MixedRunsError, match=r"rank1\.json begins 4\.999 s after rank0\.json ended.*different runs or"):
+        read(tmp_path)
+
+
+def test_ranks_that_overlap_in_a_chain_belong_together(tmp_path):
+    for rank, (start, dur) in enumerate([(0, 100), (50, 100), (140, 100)]):
+        rank_file(tmp_path, rank, [kernel(ts=start, dur=dur)], world=3)
+    assert read(tmp_path).ranks == [0, 1, 2]
+
+
+# --- front ends
+
+
+@pytest.mark.parametrize("keys", [{}, {"distributedInfo": {}}, {"distributedInfo": {"backend": "nccl"}}])
+def test_a_file_without_a_device_beside_workers_is_a_front_end(tmp_path, keys):
+    for rank in (0, 1):
+        rank_file(tmp_path, rank, [kernel(), op()])
+    write(tmp_path / "front.async_llm.json", text_of([op("scheduler", 500_000_000)], **keys))
+    trace = read(tmp_path)
+    assert trace.ranks == [-1, 0, 1]
+    assert trace.ops.filter(rank=-1)["name"].to_list() == ["scheduler"]
+    assert trace.meta["world_size"] == 2
+
+
+def test_a_front_end_of_a_run_on_the_cpu(tmp_path):
+    for rank in (0, 1):
+        rank_file(tmp_path, rank, [op()], backend="gloo")
+    write(tmp_path / "front.json", text_of([op("scheduler")]))
+    assert llmprof.read(tmp_path, cache=False).ranks == [-1, 0, 1]
+
+
+def test_a_front_end_whose_name_looks_like_a_rank(tmp_path):
+    rank_file(tmp_path, 0, [kernel()], world=1)
+    write(tmp_path / "engine_rank0.json", text_of([op("scheduler")]))
+    assert read(tmp_path).ranks == [-1, 0]
+
+
+def test_two_front_ends(tmp_path):
+    rank_file(tmp_path, 0, [kernel()], world=1)
+    for name in ("api.json", "engine.json"):
+        write(tmp_path / name, text_of([op(name)]))
+    assert read(tmp_path).ops.filter(rank=-1).height == 2
+
+
+def test_metadata_of_the_run(tmp_path):
+    groups = [{"pg_name": "0", "ranks": [0, 1]}]
+    for rank in (0, 1):
+        info = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_config": groups}
+        keys = {
+            "distributedInfo": info,
+            "deviceProperties": [{"name": "GPU B"}],
+            "record_shapes": 1,
+            "cupti_version": 24,
+        }
+        write(tmp_path / f"rank{rank}.json", text_of([kernel()], **keys))
+    meta = read(tmp_path).meta
+    assert meta["device"] == "GPU B"
+    assert meta["versions"] == {"cupti_version": 24}
+    assert meta["options"] == {"record_shapes": True}
+    assert meta["ranks"][1]["groups"] == {"0": [0, 1]}
+    assert meta["ranks"][1]["backend"] == "nccl"
+    assert meta["ranks"][1]["file"] == "rank1.json"

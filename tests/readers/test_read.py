@@ -1,0 +1,273 @@
+"""``llmprof.read``: files, folders and ranks; bad input gets a clear error or a stated loss."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.errors import MixedRunsError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
+from tests.readers.traces import event, kernel, launch, op, rank_file, text_of, write
+
+
+def read(*paths, **options):
+    return llmprof.read(paths[0] if len(paths) == 1 else paths, cache=False, **options)
+
+
+# --- files and folders
+
+
+def test_one_file(tmp_path):
+    trace = read(write(tmp_path / "trace.json", text_of([kernel("a", 5, 2), op(ts=3)])))
+    assert trace.ranks == [0]
+    assert trace.kernels.select("start_ns", "dur_ns").row(0) == (2000, 2000)
+    assert trace.meta["format"] == "chrome"
+    assert trace.meta["world_size"] == 1
+
+
+@pytest.mark.parametrize("path", ["trace.json", "trace.json.gz"])
+def test_paths_may_be_text(tmp_path, path):
+    text = text_of([kernel("a")])
+    file = write(tmp_path / path, gzip.compress(text) if path.endswith("gz") else text)
+    assert read(str(file)).kernels.height == 1
+
+
+def test_a_folder_of_ranks_and_a_list_of_them(tmp_path):
+    files = [rank_file(tmp_path, rank, [kernel(f"k{rank}", 5 + rank)]) for rank in (0, 1)]
+    for trace in (read(tmp_path), read(*files), read(*reversed(files)), llmprof.read(iter(files), cache=False)):
+        assert trace.kernels.select("rank", "name", "start_ns").rows() == [(0, "k0", 0), (1, "k1", 1000)]
+        assert trace.meta["world_size"] == 2
+        assert [r["rank"] for r in sorted(trace.meta["ranks"], key=lambda r: r["rank"])] == [0, 1]
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path):
+    rank_file(tmp_path, 0, [kernel("k0")], world=1)
+    write(tmp_path / "notes.txt", b"these are notes")
+    write(tmp_path / "config.json", b'{"a": 1}')
+    write(tmp_path / "empty.json", b"")
+    write(tmp_path / "table.parquet", b"PAR1")
+    assert read(tmp_path).kernels.height == 1
+
+
+def test_a_saved_trace_is_opened(tmp_path):
+    trace = read(write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)])))
+    folder = trace.save(tmp_path / "saved")
+    assert llmprof.read(folder).kernels.equals(trace.kernels)
+
+
+# --- clocks
+
+
+def test_ranks_come_on_one_clock_from_the_earliest_event(tmp_path):
+    base = 1_790_857_026_000_000_000
+    rank_file(tmp_path, 0, [kernel("a", 1000.5, 100)], baseTimeNanoseconds=base)
+    rank_file(tmp_path, 1, [kernel("b", 0.25, 100)], baseTimeNanoseconds=base + 1_000_000)
+    trace = read(tmp_path)
+    assert dict(trace.kernels.select("name", "start_ns").rows()) == {"a": 250, "b": 0}
+    assert trace.meta["start_epoch_ns"] == base + 1_000_250
+    assert trace.meta["clock"] == "epoch"
+
+
+def test_times_since_boot_are_no_epoch(tmp_path):
+    trace = read(write(tmp_path / "trace.json", text_of([kernel("a", 5_000_000)])))
+    assert trace.meta["start_epoch_ns"] is None
+    assert trace.meta["clock"] == "since boot or unknown"
+
+
+def test_files_with_and_without_a_base_do_not_mix(tmp_path):
+    rank_file(tmp_path, 0, [kernel("a", 5)], baseTimeNanoseconds=1_790_857_026_000_000_000)
+    rank_file(tmp_path, 1, [kernel("b", 5)])
+    with pytest.raises(MixedRunsError, match="baseTimeNanoseconds"):
+        read(tmp_path)
+
+
+# --- what is no trace
+
+
+def test_no_path():
+    with pytest.raises(ReadError, match="no path was given"):
+        llmprof.read([])
+
+
+def test_a_path_that_does_not_exist(tmp_path):
+    with pytest.raises(ReadError, match=r"nothing\.json does not exist; check the path"):
+        read(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\t ", "has no content"),
+        (gzip.compress(b"", mtime=0), "has no content"),
+        (b"just some text\n", "begins with b'just some text"),
+        (b'{"name": "x", "version": 3}', 'is JSON without "traceEvents"; its first keys are name, version'),
+        (b"[1, 2, 3]", "is a JSON list, but not of events"),
+        (b'[{"a": 1}, {"b": 2}]', "is a JSON list, but not of events; its first keys are a, b"),
+        (b'"traceEvents"', "begins with"),
+        (b"\x7fELF\x02\x01", "is a program"),
+        (b"PK\x03\x04rest", "is a zip archive"),
+        (b"(\xb5/\xfdrest", "is a zstd archive"),
+        (b"\x00\x01\x02\x03", "is a binary file"),
+        (json.dumps([kernel()]).encode("utf-16"), "is UTF-16 text"),
+        (gzip.compress(gzip.compress(text_of([kernel()]), mtime=0), mtime=0), "is gzip inside gzip"),
+        (b"name,value\n1,2\n", "begins with"),
+    ],
+)
+def test_what_is_no_trace_is_named(tmp_path, content, message):
+    path = write(tmp_path / "trace.json", content)
+    with pytest.raises(ReadError) as caught:
+        read(path)
+    assert message in str(caught.value)
+    assert "trace.json" in str(caught.value)
+    assert caught.value.expected or caught.value.hint
+
+
+def test_another_database_is_named(tmp_path):
+    with sqlite3.connect(tmp_path / "other.sqlite") as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    with pytest.raises(UnknownFormatError, match="an SQLite database"):
+        read(tmp_path / "other.sqlite")
+
+
+def test_a_folder_without_a_trace(tmp_path):
+    write(tmp_path / "notes.txt", b"these are notes")
+    with pytest.raises(ReadError, match="holds no trace among its 1 candidate file"):
+        read(tmp_path)
+
+
+def test_a_format_by_name(tmp_path):
+    path = write(tmp_path / "trace.json", text_of([kernel()]))
+    assert read(path, format="chrome").kernels.height == 1
+    with pytest.raises(UnknownFormatError, match="there is no format 'json'"):
+        read(path, format="json")
+    with pytest.raises(UnknownFormatError, match=r"text\.json is not a Chrome trace: it begins with b'just text'"):
+        read(write(tmp_path / "text.json", b"just text"), format="chrome")
+    with pytest.raises(ReadError, match="holds no saved trace"):
+        read(path, format="llmprof")
+
+
+def test_a_first_event_larger_than_what_is_sniffed(tmp_path):
+    big = {"args": {"x": "y" * 200_000, "list": [1, [2]]}, **kernel("a")}
+    assert read(write(tmp_path / "trace.json", json.dumps([big]).encode())).kernels.height == 1
+
+
+def test_long_keys_before_the_events(tmp_path):
+    text = text_of([kernel("a")], stackFrames={str(i): {"name": "x" * 50, "parent": i} for i in range(20_000)})
+    assert len(text) > 1_500_000
+    assert read(write(tmp_path / "trace.json", text)).kernels.height == 1
+
+
+# --- nothing in it
+
+
+@pytest.mark.parametrize("text", [b'{"traceEvents": []}', b"[]", b"[ ]\n"])
+def test_no_events_is_said(tmp_path, text):
+    with pytest.warns(TraceWarning, match=r"trace\.json holds no event: was the profiler ever active\?"):
+        trace = read(write(tmp_path / "trace.json", text))
+    assert trace.tables == {}
+    with pytest.raises(NotCapturedError, match="this capture holds no kernels"):
+        _ = trace.kernels
+
+
+def test_events_of_which_none_is_of_use(tmp_path):
+    flow = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"}
+    with pytest.warns(TraceWarning, match="none of its 1 events belongs to a table"):
+        read(write(tmp_path / "trace.json", text_of([flow])))
+
+
+# --- no device events
+
+
+@pytest.mark.parametrize(
+    "keys", [{"deviceProperties": [{"id": 0, "name": "GPU"}]}, {"distributedInfo": {"backend": "nccl"}}]
+)
+def test_a_run_on_a_device_without_device_events_names_the_option(tmp_path, keys):
+    with pytest.warns(TraceWarning, match="no device events: ProfilerActivity.CUDA was not among"):
+        trace = read(write(tmp_path / "trace.json", text_of([op()], **keys)))
+    with pytest.raises(NotCapturedError, match=r"holds no kernels; record it with .*ProfilerActivity\.CUDA"):
+        _ = trace.kernels
+
+
+def test_launches_without_kernels_are_said(tmp_path):
+    with pytest.warns(TraceWarning, match="kernel launches but no kernels"):
+        read(write(tmp_path / "trace.json", text_of([op(), launch()])))
+
+
+def test_a_run_on_the_cpu_is_fine(tmp_path):
+    trace = read(write(tmp_path / "trace.json", text_of([op()], deviceProperties=[])))
+    assert trace.ops.height == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "table", "option"),
+    [
+        ([kernel()], "ops", "ProfilerActivity.CPU"),
+        ([kernel()], "memory", "profile_memory=True"),
+        ([op()], "copies", "ProfilerActivity.CUDA"),
+        ([kernel()], "counters", "counter samples"),
+    ],
+)
+def test_what_was_not_recorded_names_the_option(tmp_path, events, table, option):
+    trace = read(write(tmp_path / "trace.json", text_of(events)))
+    with pytest.raises(NotCapturedError) as caught:
+        trace.table(table)
+    assert option in str(caught.value)
+
+
+def test_recorded_but_none_is_an_empty_table(tmp_path):
+    trace = read(write(tmp_path / "trace.json", text_of([kernel(), op()])))
+    assert trace.copies.height == trace.collectives.height == trace.markers.height == 0
+
+
+# --- losses
+
+
+def test_losses_are_warned_of_and_kept(tmp_path):
+    path = write(tmp_path / "trace.json", text_of([kernel("a"), kernel("b")])[:-30])
+    with pytest.warns(TraceWarning, match="the file ends inside the list of events; .* bytes in about 1 event"):
+        trace = read(path)
+    assert trace.kernels["name"].to_list() == ["a"]
+    assert trace.coverage["lost_pieces"] == 1
+    assert trace.coverage["lost_bytes"] > 0
+    assert len(trace.coverage["warnings"]) == 1
+
+
+def test_warnings_point_to_the_caller(tmp_path):
+    path = write(tmp_path / "trace.json", text_of([kernel("a")])[:-2])
+    with pytest.warns(TraceWarning) as caught:
+        llmprof.read(path, cache=False)
+    assert caught[0].filename == __file__
+
+
+def test_numbers_that_do_not_fit_the_schema_are_left_out(tmp_path):
+    events = [
+        kernel("a", grid=[2**40, 1, 1], device=2**40, **{"shared memory": 1e300}),
+        event("gpu_memcpy", "Memcpy HtoD", args={"bytes": 1e300, "device": -7}),
+        event("gpu_user_annotation", "range", pid=783658),
+        {"ph": "i", "name": "[memory]", "pid": 1, "ts": 2, "args": {"Bytes": 2**80, "Addr": 2**80, "Device Type": 1}},
+    ]
+    trace = read(write(tmp_path / "trace.json", text_of(events)))
+    assert trace.kernels.select("name", "grid_x", "device").rows() == [("a", None, None)]
+    assert trace.copies.select("bytes", "device").rows() == [(None, None)]
+    assert trace.markers["device"].to_list() == [None]
+    assert trace.memory["bytes"].to_list() == [None]
+
+
+def test_python_functions(tmp_path):
+    path = write(tmp_path / "trace.json", text_of([op(), event("python_function", "f")]))
+    assert read(path).ops["name"].to_list() == ["aten::mm"]
+    assert sorted(read(path, python_functions=True).ops["name"]) == ["aten::mm", "f"]
+
+
+def test_frames_are_conformed(tmp_path):
+    trace = read(write(tmp_path / "trace.json", text_of([kernel(), op(), launch()])))
+    for name, frame in trace.tables.items():
+        spec = llmprof.schema.TABLES[name].schema
+        assert {c: frame.schema[c] for c in spec} == spec
+        assert frame["rank"].dtype == pl.Int32

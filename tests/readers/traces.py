@@ -1,0 +1,95 @@
+"""Small hand-made traces, and an independent look at real ones: plain ``json``, with decimals for times."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof.readers import chrome
+from llmprof.readers._part import Part
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT / ".." / "shared"
+
+
+def real_files() -> list[Path]:
+    """Chrome traces of many tools and years beside a developer's checkout; none where there is no such folder."""
+    found = [
+        *SHARED.glob("captures/torch_*/*.json.gz"),
+        *SHARED.glob("real/chrome/**/*.json*"),
+        *SHARED.glob("real/ascend/*/**/trace_view.json"),
+        *SHARED.glob("real/ascend/msprof_analyze/*trace_view.json"),
+        *SHARED.glob("real/onnxruntime/*.json"),
+        *SHARED.glob("real/rocm/*.json"),
+        *SHARED.glob("real/nsys/*chrome.json"),
+    ]
+    return sorted(path for path in found if path.is_file())
+
+
+def content(path: Path) -> bytes:
+    raw = path.read_bytes()
+    return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+
+
+def document_of(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Events and other keys of a whole file, numbers with a fraction as decimals."""
+    found = json.loads(content(path), parse_float=Decimal)
+    return (found, {}) if isinstance(found, list) else (found.pop("traceEvents"), found)
+
+
+def decimal_ns(us: Any) -> int:
+    """Time in us (number, decimal or text) in ns."""
+    return int((Decimal(str(us)) * 1000).to_integral_value(ROUND_HALF_UP))
+
+
+def event(cat: str | None = "kernel", name: str = "k", ts: Any = 0, dur: Any = 1, **more: Any) -> dict[str, Any]:
+    """A complete event; ``args`` among ``more`` are its arguments."""
+    found = {"ph": "X", "name": name, "pid": 1, "tid": 7, "ts": ts, "dur": dur, **more}
+    return found if cat is None else {"cat": cat, **found}
+
+
+def kernel(name: str = "k", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[str, Any]:
+    return event("kernel", name, ts, dur, pid=0, args={"device": 0, "stream": 7, **args})
+
+
+def op(name: str = "aten::mm", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[str, Any]:
+    return event("cpu_op", name, ts, dur, pid=100, tid=101, args=args)
+
+
+def launch(name: str = "cudaLaunchKernel", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[str, Any]:
+    return event("cuda_runtime", name, ts, dur, pid=100, tid=101, args=args)
+
+
+def text_of(events: Iterable[Any], **keys: Any) -> bytes:
+    """A trace document: an object with the keys before the events."""
+    return json.dumps({**keys, "traceEvents": list(events)}).encode()
+
+
+def write(path: Path, text: bytes) -> Path:
+    path.write_bytes(text)
+    return path
+
+
+def rank_file(
+    folder: Path, rank: int, events: Iterable[Any], world: int = 2, backend: str = "nccl", **keys: Any
+) -> Path:
+    """A file as Kineto writes it for a rank of a run."""
+    distributed = {"backend": backend, "rank": rank, "world_size": world}
+    return write(folder / f"rank{rank}.json", text_of(events, distributedInfo=distributed, **keys))
+
+
+def same(a: Mapping[str, pl.DataFrame], b: Mapping[str, pl.DataFrame]) -> bool:
+    """Whether two sets of tables are equal, rows in their order."""
+    return a.keys() == b.keys() and all(a[name].equals(b[name]) for name in a)
+
+
+def read_one(path: Path, **options: Any) -> Part:
+    """The one part of a file that no tool merged."""
+    (part,) = chrome.read(path, **options)
+    return part

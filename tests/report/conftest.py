@@ -1,0 +1,42 @@
+"""What the tests of the report share."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmprof.report import _contents, _vega
+from llmprof.report._parts import Absent, Figure
+from llmprof.trace import Trace
+from tests.report.builders import HOSTILE, build
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="session")
+def small() -> Trace:
+    """Two ranks, three decode steps of one layer."""
+    return build()
+
+
+@pytest.fixture(scope="session")
+def hostile() -> Trace:
+    """The same with names that try to run scripts."""
+    names = dict(zip(("up", "qkv", "attention", "o", "reduce", "other", "op"), HOSTILE, strict=True))
+    names["attention"] = "flash_fwd_kernel" + HOSTILE[2]
+    names["reduce"] = "ncclDevKernel_AllReduce" + HOSTILE[4]
+    names |= {part: "gemm" + names[part] for part in ("up", "qkv", "o")}
+    return build(names | {"label": HOSTILE[0], "file": HOSTILE[3]}, device=HOSTILE[1])
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Reports without what takes long: Altair, V8 and Vega."""
+
+    def figure(trace: Trace, name: str) -> Figure:
+        if name == "launch_delay" and not trace.has("runtime"):
+            return Figure(name, name, absent=Absent(name, captured=False, found="no calls", hint="record them"))
+        return Figure(name, name, spec="{}")
+
+    monkeypatch.setattr(_contents, "figure", figure)
+    monkeypatch.setattr(_vega, "png", lambda spec: PNG)
+    monkeypatch.setattr(_vega, "library", lambda: "window.vegaEmbed = null;")

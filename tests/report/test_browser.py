@@ -1,0 +1,79 @@
+"""The page in a real browser, where there is one: everything is drawn, nothing is asked of the network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from llmprof import report
+
+CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --virtual-time-budget=60000 --enable-logging=stderr"
+)
+OWN_HOSTS = re.compile(r"https?://[\w.-]*\b(?:google|googleapis|gvt1)\.com/")
+"""What chromium itself asks for whatever page it shows."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")]
+
+
+def browse(page, folder, *more: str):
+    """Show a page; return its document, what the console said, and the addresses that were asked for."""
+    log = folder / "net.json"
+    command = [CHROMIUM, *FLAGS.split(), "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'user'}"]
+    command += [f"--log-net-log={log}", *more, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    console = [line for line in done.stderr.splitlines() if ":CONSOLE:" in line]
+    asked = set(re.findall(r'"url":"(https?:[^"]*)"', log.read_text("utf-8", "replace")))
+    return done.stdout, console, {url for url in asked if not OWN_HOSTS.match(url)}
+
+
+def test_hostile_names_do_nothing_and_everything_is_drawn(hostile, tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text(report.html(hostile), "utf-8")
+    document, console, asked = browse(page, tmp_path)
+    assert 'data-drawn="yes"' in document
+    assert len(re.findall(r'<svg[^>]*class="marks"', document)) == 9
+    assert 'id="broken"' not in document
+    assert "could not be drawn (" not in re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
+    assert [line for line in console if "WARN" not in line] == []
+    assert asked == set()
+
+
+def with_script(text: str, script: str) -> str:
+    """The page without its policy, and a script of the test at its end."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    head, _, _ = text.rpartition("</body>")  # Vega has one too, in a string
+    return f"{head}<script>{script}</script></body>"
+
+
+@pytest.mark.parametrize("width", [1280, 800, 500])
+def test_nothing_is_wider_than_the_window(small, tmp_path, width):
+    measure = """const wait = setInterval(() => {
+      const root = document.documentElement;
+      if (root.dataset.drawn) { root.dataset.over = root.scrollWidth - innerWidth; clearInterval(wait); }
+    }, 50);"""
+    page = tmp_path / "index.html"
+    page.write_text(with_script(report.html(small), measure), "utf-8")
+    document, _, _ = browse(page, tmp_path, f"--window-size={width},2000", "--hide-scrollbars")
+    (over,) = re.findall(r'data-over="(-?\d+)"', document)
+    assert int(over) <= 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_table_of_kernels_can_be_sorted(small, tmp_path):
+    click = """const head = [...document.querySelectorAll("th")].find((th) => th.textContent.trim() === "kernel");
+    const first = () => head.closest("table").tBodies[0].rows[0].cells[0].textContent;
+    head.querySelector("button").click();
+    const down = [head.getAttribute("aria-sort"), first()].join(" ");
+    head.querySelector("button").click();
+    document.body.dataset.sorted = `${down}, ${head.getAttribute("aria-sort")} ${first()}`;"""
+    page = tmp_path / "index.html"
+    page.write_text(with_script(report.html(small), click), "utf-8")
+    document, _, _ = browse(page, tmp_path)
+    (found,) = re.findall(r'data-sorted="([^"]*)"', document)
+    assert found == "descending some_kernel, ascending flash_fwd_kernel"

@@ -1,0 +1,174 @@
+"""The page: self-contained, safe with any name, and silent about nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from llmprof import analyze, report
+from llmprof.report import _figures
+from llmprof.trace import Trace
+
+
+class Parsed(HTMLParser):
+    """Elements of a page, with the text of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.words: list[str] = []
+        self._inside: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag):
+        if self._inside and self._inside[-1] == tag:
+            self._inside.pop()
+
+    def handle_data(self, data):
+        if self._inside and self._inside[-1] == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        elif not self._inside:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def policy(parsed: Parsed) -> dict[str, str]:
+    (content,) = [a["content"] for _, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    return dict(part.strip().split(" ", 1) for part in content.split(";"))
+
+
+@pytest.fixture(scope="module")
+def hostile_page(hostile) -> str:
+    return report.html(hostile, title="<b>title</b> & 'more'")
+
+
+@pytest.fixture(scope="module")
+def parsed(hostile_page) -> Parsed:
+    return Parsed(hostile_page)
+
+
+def test_only_the_pages_own_two_scripts_can_run(parsed):
+    runnable = [text for attributes, text in parsed.scripts if attributes.get("type") != "application/json"]
+    assert len(runnable) == 2
+    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in runnable}
+    assert set(policy(parsed)["script-src"].split()) == hashes
+
+
+def test_the_policy_forbids_the_network(parsed):
+    said = policy(parsed)
+    assert said["default-src"] == "'none'"
+    assert said["img-src"] == "data: blob:"
+    assert not re.search(r"https?:|\*|unsafe-eval", " ".join(said.values()))
+
+
+def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
+    allowed = {
+        "html", "head", "meta", "title", "style", "body", "header", "h1", "p", "nav", "a", "main", "noscript", "div",
+        "h2", "h3", "dl", "dt", "dd", "details", "summary", "ul", "li", "table", "tr", "td", "th", "span", "i", "hr",
+        "section", "ol", "b", "small", "caption", "thead", "tbody", "button", "figure", "figcaption", "footer",
+        "script",
+    }  # fmt: skip
+    assert {tag for tag, _ in parsed.elements} <= allowed
+    for tag, attributes in parsed.elements:
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#"), tag
+        assert not [name for name in attributes if name.startswith("on")], tag
+
+
+def test_names_are_shown_as_they_are(parsed):
+    assert "<script>alert(1)</script>" in parsed.text
+    assert "<b>title</b> & 'more'" in parsed.text
+    titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "td" and "title" in attributes]
+    assert "gemm</script><script>document.body.id='broken'</script>" in titles
+    assert not any("\x00" in title or "\x1b" in title for title in titles)
+
+
+def test_specifications_are_data_that_parse(parsed):
+    specs = {a["data-chart"]: json.loads(text) for a, text in parsed.scripts if a.get("type") == "application/json"}
+    assert set(specs) == {
+        "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
+        "layer_timeline",
+    }  # fmt: skip
+    places = {attributes["id"] for tag, attributes in parsed.elements if "id" in attributes}
+    assert {f"chart-{name}" for name in specs} <= places
+    names = json.dumps(specs["step_timeline"])
+    assert "<!--<script>" in names
+
+
+def test_every_link_has_its_place_and_ids_are_unique(parsed):
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"] for tag, attributes in parsed.elements if tag == "a"}
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+
+
+def test_vega_is_there_once(hostile_page):
+    assert hostile_page.count("window.vegaEmbed") == 1
+    assert len(hostile_page) < 1_300_000
+
+
+@pytest.mark.usefixtures("quick")
+def test_findings_come_with_figure_evidence_and_advice(small):
+    text = Parsed(report.html(small)).text
+    top = analyze.findings(small).row(0, named=True)
+    assert f"{top['title']} {top['detail']} Try: {top['suggestion']}" in text
+    assert f"Evidence: {top['evidence']}" in text
+    assert "Shares of time are of steady decode steps." in text
+
+
+def test_what_was_not_captured_is_said_with_its_option():
+    text = Parsed(report.html(Trace({}))).text
+    assert "Not captured: findings. This capture holds no kernels, copies or operators. To have it, record" in text
+    assert "Not captured: device time by phase and stage; device time by rank and category of kernel." in text
+    assert "Not captured: time of each kernel." in text
+    assert "no rank" in text
+    assert not re.search(r"\b0(\.0)? ?(%|ns|us|ms)", text)
+
+
+def test_without_launches_the_delay_is_absent_and_not_zero(small):
+    tables = {name: frame for name, frame in small.tables.items() if name != "runtime"}
+    absent = _figures.figure(Trace(tables, small.meta), "launch_delay").absent
+    assert absent is not None
+    assert not absent.captured
+    assert "host activity (torch: ProfilerActivity.CUDA" in absent.hint
+
+
+def test_one_rank_has_no_collectives_to_show(small):
+    tables = small.select(ranks=0).tables
+    tables["kernels"] = tables["kernels"].filter(~tables["kernels"]["name"].str.contains("nccl"))
+    tables["collectives"] = tables["collectives"].clear()
+    absent = _figures.figure(Trace(tables, {"world_size": 1}), "all_reduce").absent
+    assert absent is not None
+    assert absent.captured
+    assert "holds no collective" in absent.found
+
+
+@pytest.mark.usefixtures("quick")
+def test_losses_and_missing_ranks_stand_at_the_top(small):
+    meta = small.meta | {"world_size": 4, "missing_ranks": [2, 3]}
+    lost = {"rank": 1, "file": "rank1.json", "truncated": "the file ends inside an event", "lost_bytes": 1234}
+    coverage = small.coverage | {"files": [lost], "lost_bytes": 1234, "lost_pieces": 1}
+    parsed = Parsed(report.html(Trace(small.tables, meta, coverage)))
+    assert "Ranks 2-3 of 4 are missing: waiting for them cannot be seen." in parsed.text
+    assert "rank1.json: the file ends inside an event; 1,234 bytes were lost." in parsed.text
+    assert "1,234 bytes, about 1 event(s)" in parsed.text
+    order = [parsed.text.index(words) for words in ("are missing", "What takes the time")]
+    assert order == sorted(order)

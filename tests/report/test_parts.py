@@ -1,0 +1,191 @@
+"""The parts of a report: what is drawn of a big trace, words, figures and cells."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof.report import _choose, _figures, about
+from llmprof.report._cells import figure_of, shorten, table
+from llmprof.report._html import meter, sentence, text
+from llmprof.report._parts import Column, Table
+from llmprof.report._sections import kernels_table, steps_table
+from llmprof.trace import Trace
+
+
+def test_few_ranks_stay_as_they_are():
+    frame = pl.DataFrame({"rank": [0, 1, 2]})
+    kept, note = _choose.fewer_ranks(frame, cells=10, limit=30, file="x.csv")
+    assert kept.equals(frame)
+    assert note == ""
+
+
+def test_many_ranks_are_spread_evenly_and_counted():
+    frame = pl.DataFrame({"rank": list(range(8))})
+    kept, note = _choose.fewer_ranks(frame, cells=10, limit=39, file="x.csv")
+    assert kept["rank"].to_list() == [0, 2, 5]
+    assert note == "Drawn: 3 of 8 ranks (0, 2, 5); x.csv has all."
+
+
+def test_one_rank_is_drawn_however_large():
+    kept, _ = _choose.fewer_ranks(pl.DataFrame({"rank": [3, 4]}), cells=100, limit=10, file="x.csv")
+    assert kept["rank"].to_list() == [3]
+
+
+def test_every_nth_step_is_drawn():
+    frame = pl.DataFrame({"rank": [0] * 10 + [1] * 10, "step": list(range(10)) * 2})
+    kept, note = _choose.fewer_steps(frame, limit=7, file="x.csv")
+    assert kept["step"].to_list() == [0, 3, 6, 9, 0, 3, 6, 9]
+    assert note == "Drawn: one step in 3, 8 of 20 rows; x.csv has all."
+
+
+def test_the_representative_step_has_the_median_span():
+    kernels = [
+        {"rank": 0, "device": 0, "stream": 7, "start_ns": start, "dur_ns": dur, "name": "flash_fwd", "correlation": i}
+        for i, (start, dur) in enumerate([(1_000, 100), (2_000, 120), (3_000, 90), (4_000, 105), (5_000, 110)])
+    ]
+    labels = [
+        {"rank": 0, "thread": 1, "start_ns": k["start_ns"] - 10, "dur_ns": 5, "domain": "user", "on_device": False}
+        | {"name": "execute_context_0(0)_generation_1(1)"}
+        for k in kernels
+    ]
+    calls = [
+        {"rank": 0, "thread": 1, "start_ns": k["start_ns"] - 8, "dur_ns": 2, "name": "cudaLaunchKernel"}
+        | {"api": "runtime", "correlation": k["correlation"]}
+        for k in kernels
+    ]
+    trace = Trace({"kernels": pl.DataFrame(kernels), "markers": pl.DataFrame(labels), "runtime": pl.DataFrame(calls)})
+    # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower median is 105
+    assert _choose.representative_step(trace) == (3, "a steady decode step")
+
+
+def test_ranks_on_other_clocks_are_left_out_of_the_window(small):
+    moved = small.kernels.with_columns(
+        pl.when(pl.col("rank") == 1).then(pl.col("start_ns") + 10**9).otherwise("start_ns").alias("start_ns")
+    )
+    trace = Trace(small.tables | {"kernels": moved}, small.meta)
+    assert _choose.step_window(trace, 1)["rank"].unique().to_list() == [0]
+    assert sorted(_choose.step_window(small, 1)["rank"].unique()) == [0, 1]
+
+
+def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
+    rows = [(0, 0, 0, 10), (0, 1, 10, 10), (0, 2, 20, 10), (1, 0, 500, 10), (1, 1, 510, 10), (1, 2, 520, 10)]
+    events = pl.DataFrame(rows, schema=["rank", "layer", "start_ns", "dur_ns"], orient="row")
+    assert _choose.middle_layer(events) == (1, 10, 20)
+    beside = events.with_columns(
+        pl.when(pl.col("rank") == 1).then(pl.col("start_ns") - 498).otherwise("start_ns").alias("start_ns")
+    )
+    assert _choose.middle_layer(beside) == (1, 10, 22)
+    assert _choose.middle_layer(events.with_columns(layer=pl.lit(None, dtype=pl.Int32))) is None
+
+
+def test_big_frames_become_charts_of_bounded_size(monkeypatch, small):
+    monkeypatch.setattr(_choose, "MAX_CELLS", 3)
+    chart = _figures.figure(small, "layers")
+    assert chart.spec
+    assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
+
+
+def test_steps_by_phase():
+    steps = pl.DataFrame(
+        {
+            "rank": [0, 0, 1, 1],
+            "step": [0, 1, 0, 1],
+            "phase": ["decode", "prefill", "decode", "prefill"],
+            "dur_ns": [10, None, 30, None],
+            "device_dur_ns": [100, 500, 300, 700],
+            "context_tokens": [0, 64, 0, 64],
+            "generation_requests": [4, 0, 4, 0],
+            "source": ["vllm"] * 4,
+        }
+    )
+    rows = steps_table(steps).frame.rows(named=True)
+    assert [row["phase"] for row in rows] == ["prefill", "decode"]
+    assert rows[1] == {
+        "phase": "decode", "steps": 1, "context_tokens": 0, "generation_requests": 4, "median": 200, "least": 100,
+        "most": 300, "host": 20,
+    }  # fmt: skip
+    assert rows[0]["host"] is None
+    assert steps_table(steps).note == "Known from vLLM's labels."
+
+
+def test_a_long_table_of_kernels_says_what_is_elsewhere():
+    summary = pl.DataFrame({"name": [f"k{i}" for i in range(30)], "total_ns": [1_000] * 30})
+    made = kernels_table(summary)
+    assert made.frame.height == 25
+    assert made.note == "5 more are in kernel_summary.csv."
+    assert made.caption == "25 of 30 kernels and copies, 25.0 us of 30.0 us in all"
+
+
+def test_cells_have_units_and_unknown_is_no_zero():
+    columns = (Column("n", "runs", "number"), Column("t", "time", "time"), Column("s", "share", "share"))
+    frame = pl.DataFrame({"n": [1234, None], "t": [4200.0, float("nan")], "s": [0.0001, 0.25]})
+    made = table(Table("x", "caption", columns, frame))
+    assert ">1,234<" in made
+    assert ">4.20 us<" in made
+    assert ">&lt; 0.1 %<" in made
+    assert ">25.0 %<" in made
+    assert made.count(">–<") == 2
+
+
+@pytest.mark.parametrize(
+    ("figure", "unit", "said"),
+    [
+        (0.981, "share of the time", ("98.1 %", "of the time")),
+        (12132.5, "ns of transfer, median", ("12.1 us", "transfer, median")),
+        (1.289, "ratio", ("1.29 ×", "ratio")),
+        (None, "share of the time", ("–", "share of the time")),
+        (41.5, "GB/s", ("41.5", "GB/s")),
+    ],
+)
+def test_figures_of_findings(figure, unit, said):
+    assert figure_of(figure, unit) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("cuda_driver_version", 13000, "13.0"),
+        ("cuda_runtime_version", 12040, "12.4"),
+        ("cupti_version", 130001, "13.0.1"),
+        ("vllm_version", "0.32.0", "0.32.0"),
+        ("cuda_driver_version", "unknown", "unknown"),
+    ],
+)
+def test_versions_as_people_write_them(key, value, said):
+    assert about.version(key, value) == said
+
+
+def test_facts_of_a_trace(small):
+    said = dict(about.facts(small))
+    assert said["Ranks"] == "0-1 (2 of 2)"
+    assert said["Device"] == "Test GPU"
+    assert said["CUDA driver"] == "12.4"
+    assert about.headline(small) == "Where the time goes: 2 ranks on Test GPU"
+    assert about.warnings(small) == []
+
+
+def test_shares_name_the_worst_rank():
+    coverage = pl.DataFrame(
+        {
+            "rank": [0, 1],
+            "measure": ["step", "step"],
+            "share": [1.0, 0.5],
+            "covered_ns": [100, 50],
+            "total_ns": [100, 100],
+            "of": ["summed time"] * 2,
+        }
+    )
+    assert about.shares(coverage).row(0, named=True) == {
+        "measure": "step", "share": 0.75, "least": 0.5, "rank": 1, "of": "summed time",
+    }  # fmt: skip
+    assert about.shares(None).height == 0
+
+
+def test_small_parts():
+    assert text("<a href='x'>\x00") == "&lt;a href=&#x27;x&#x27;&gt;\N{REPLACEMENT CHARACTER}"
+    assert text("lone \ud800 surrogate") == "lone ? surrogate"
+    assert 'style="width:100.0%"' in meter(7.0)
+    assert 'style="width:0.0%"' in meter(None)
+    assert sentence("this is so") == "This is so."
+    assert shorten("a" * 200, 10) == "a" * 6 + "…" + "a" * 3

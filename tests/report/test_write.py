@@ -1,0 +1,153 @@
+"""The files of a report: all of them or none, and nothing of others is touched."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from llmprof import analyze, report
+from llmprof.errors import OutputError
+from llmprof.report import _vega, _write
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def written(small, tmp_path_factory):
+    return report.write(small, tmp_path_factory.mktemp("report") / "deep" / "folder", title="A title")
+
+
+def test_page_pngs_csvs_and_summary(written):
+    assert written.index.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert "<title>A title</title>" in written.index.read_text("utf-8")
+    assert {path.stem for path in written.pngs} == {
+        "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
+        "layer_timeline",
+    }  # fmt: skip
+    assert all(path.read_bytes().startswith(PNG) for path in written.pngs)
+    present = sorted(path.name for path in written.folder.iterdir())
+    assert present == sorted(p.name for p in (*written.pngs, *written.csvs, written.index, written.summary))
+
+
+def test_csvs_hold_the_frames(written, small):
+    by_name = {path.stem: path for path in written.csvs}
+    assert pl.read_csv(by_name["steps"]).height == analyze.steps(small).height == 6
+    kernels = pl.read_csv(by_name["kernel_summary"])
+    assert kernels["total_ns"].sum() == small.kernels["dur_ns"].sum()
+    assert set(by_name) == {
+        "findings", "coverage", "steps", "layers", "overlap", "collectives", "idle", "launch_delay", "kernel_summary",
+        "ops_to_kernels",
+    }  # fmt: skip
+
+
+def test_the_summary_is_for_programs(written, small):
+    said = json.loads(written.summary.read_text("utf-8"))
+    assert said["findings"] == analyze.findings(small).to_dicts()
+    assert said["meta"]["device"] == "Test GPU"
+    assert said["ranks"] == [0, 1]
+    assert {row["measure"] for row in said["coverage"]} >= {"step", "stage", "category"}
+    assert said["frames"]["steps"] == {"rows": 6, "written": 6}
+    assert said["reading"]["events"] == 18
+    assert said["absent"] == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_absent_is_in_the_summary(small, tmp_path):
+    tables = {name: frame for name, frame in small.tables.items() if name != "runtime"}
+    said = json.loads(report.write(type(small)(tables, small.meta), tmp_path).summary.read_text("utf-8"))
+    delay = next(a for a in said["absent"] if a["part"] == "launch_delay")
+    assert delay["captured"] is False
+    assert "ProfilerActivity" in delay["hint"]
+    assert "launch_delay.csv" not in said["files"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_progress_is_told(small, tmp_path):
+    told = []
+    report.write(small, tmp_path, progress=lambda *said: told.append(said))
+    assert ("analysing: steps", 2, 10) in told
+    assert any(what.startswith("painting: ") for what, _, _ in told)
+    assert all(0 <= done < total for _, done, total in told)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_second_report_replaces_the_first_and_leaves_the_rest(small, tmp_path):
+    report.write(small, tmp_path)
+    (tmp_path / "notes.csv").write_text("mine")
+    tables = {name: frame for name, frame in small.tables.items() if name != "runtime"}
+    report.write(type(small)(tables, small.meta), tmp_path)
+    assert not (tmp_path / "launch_delay.png").exists()
+    assert not (tmp_path / "launch_delay.csv").exists()
+    assert (tmp_path / "steps.csv").exists()
+    assert (tmp_path / "notes.csv").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("listed", [["../victim.csv", "sub/victim.csv"], "victim.csv", [7], None])
+def test_a_summary_cannot_name_files_elsewhere(small, tmp_path, listed):
+    folder = tmp_path / "report"
+    (folder / "sub").mkdir(parents=True)
+    victims = [tmp_path / "victim.csv", folder / "sub" / "victim.csv", folder / "victim.csv"]
+    for victim in victims:
+        victim.write_text("mine")
+    (folder / "summary.json").write_text(json.dumps({"llmprof": "0", "files": listed}))
+    report.write(small, folder)
+    assert all(victim.exists() for victim in victims)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failure_leaves_the_folder_as_it_was(small, tmp_path, monkeypatch):
+    report.write(small, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_write, "page", fail)
+    with pytest.raises(OutputError, match=r"cannot write the report to .*No space left on device"):
+        report.write(small, tmp_path, title="another")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written(small, tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="cannot write the report to"):
+        report.write(small, tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("quick")
+def test_long_frames_are_cut_and_say_so(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(_write, "MOST_ROWS", 4)
+    said = json.loads(report.write(small, tmp_path).summary.read_text("utf-8"))
+    assert said["frames"]["steps"] == {"rows": 6, "written": 4}
+    assert pl.read_csv(tmp_path / "steps.csv").height == 4
+
+
+def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path))
+    monkeypatch.setattr(_vega.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
+    _vega.library.cache_clear()
+    assert _vega.library() == "let vegaEmbed;\nlet x;"
+    (kept,) = tmp_path.iterdir()
+    monkeypatch.setattr(_vega.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
+    _vega.library.cache_clear()
+    assert _vega.library() == "let vegaEmbed;\nlet x;"
+    kept.write_text("let vegaEmbed; </script>")
+    _vega.library.cache_clear()
+    with pytest.raises(OutputError, match="cannot stand in a page"):
+        _vega.library()
+    _vega.library.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_cpu_tp2_layer_annotations", "torch_tp4_eager_nccl"])
+def test_reports_of_real_captures(sample_trace, tmp_path, name):
+    written = report.write(sample_trace(name), tmp_path)
+    assert 1_000_000 < written.index.stat().st_size < 4_000_000
+    assert len(written.pngs) >= 8
+    assert written.findings.height >= 3

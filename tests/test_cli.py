@@ -1,0 +1,497 @@
+"""The command line: what it prints, where to, and how it fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, cli, commands
+from llmprof.commands import _open, _output
+from llmprof.errors import LlmprofError, TraceWarning
+from tests.report.builders import HOSTILE, build
+from tests.test_run_notebook import write_notebook
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> str:
+    """Folder with a small saved trace."""
+    return str(build().save(tmp_path_factory.mktemp("trace") / "small"))
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; return its exit code, what it printed, and what it said on stderr."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = cli.main(list(argv))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()]
+
+
+class TestInfo:
+    def test_says_what_ran_and_what_is_missing(self, run, saved):
+        code, out, err = run("info", saved)
+        assert (code, err) == (0, "")
+        assert out.splitlines()[0] == "2 ranks on Test GPU"
+        assert "  kernels               126  one kernel run on a device" in out
+        assert "not captured: memory events (torch: profile_memory=True" in out
+        assert "CUDA driver    12.4" in out
+        assert ["decode", "3", "208", "us", "208", "us", "208", "us"] in rows(out)
+
+    def test_json(self, run, saved):
+        said = json.loads(run("info", saved, "--json")[1])
+        assert said["tables"]["kernels"] == 126
+        assert said["tables"]["memory"] is None
+        assert said["steps"][0]["median_ns"] == 208_000
+        assert said["meta"]["world_size"] == 2
+
+    def test_without_device_activity(self, run, tmp_path):
+        small = build()
+        small = type(small)({"runtime": small.runtime}, small.meta)
+        code, out, _ = run("info", str(small.save(tmp_path / "t")))
+        assert code == 0
+        assert "not captured: this capture holds host calls but no device activity" in out
+
+
+class TestAnalyze:
+    @pytest.mark.parametrize("what", list(commands.VIEWS))
+    def test_every_analysis_prints_a_table_json_and_csv(self, run, saved, tmp_path, what):
+        code, out, err = run("analyze", saved, "--what", what, "--limit", "3")
+        assert (code, err) == (0, "")
+        assert out.strip()
+        expected = getattr(analyze, commands.VIEWS[what].analysis)(llmprof.read(saved), **commands.VIEWS[what].options)
+        found = json.loads(run("analyze", saved, "--what", what, "--json")[1])
+        assert len(found) == expected.height
+        file = tmp_path / "out.csv"
+        code, out, _ = run("analyze", saved, "--what", what, "--csv", str(file))
+        assert out == f"{expected.height:,} rows in {file}\n"
+        assert pl.read_csv(file).columns == expected.columns
+
+    def test_findings_are_sentences(self, run, saved):
+        out = run("analyze", saved)[1]
+        top = analyze.findings(llmprof.read(saved)).row(0, named=True)
+        assert out.startswith(f"Shares of the time are of steady decode steps.\n1. {top['title']} [")
+        assert f"   Try: {top['suggestion']}" in out
+        assert f"   See: llmprof analyze --what {top['evidence']}" in out
+
+    def test_the_limit_says_what_is_left(self, run, saved):
+        out = run("analyze", saved, "--what", "events", "--limit", "5")[1]
+        assert out.splitlines()[-1] == "5 of 126 rows; --limit 0 shows all, --csv FILE writes them"
+        assert len(run("analyze", saved, "--what", "events", "--limit", "0")[1].splitlines()) >= 127
+        assert len(json.loads(run("analyze", saved, "--what", "events", "--json", "--limit", "5")[1])) == 5
+
+    def test_one_rank_keeps_what_all_ranks_tell(self, run, saved):
+        found = json.loads(run("analyze", saved, "--what", "collectives", "--rank", "0", "--json")[1])
+        assert {row["rank"] for row in found} == {0}
+        assert {row["wait_ns"] for row in found} == {200}
+
+    def test_one_rank_of_a_frame_without_ranks(self, run, saved):
+        found = json.loads(run("analyze", saved, "--what", "kernels", "--rank", "1", "--json")[1])
+        assert sum(row["count"] for row in found) == 63
+
+    def test_by_columns_and_sort(self, run, saved):
+        found = json.loads(run("analyze", saved, "--what", "overlap", "--by", "rank", "--json")[1])
+        assert [row["rank"] for row in found] == [0, 1]
+        assert "step" not in found[0]
+        out = run("analyze", saved, "--what", "kernels", "--columns", "name,count", "--sort", "name", "--ascending")[1]
+        lines = rows(out)
+        assert lines[0] == ["name", "count"]
+        assert [line[0] for line in lines[1:]] == sorted(line[0] for line in lines[1:])
+        assert len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1])) == 13
+
+    def test_csv_to_stdout(self, run, saved):
+        out = run("analyze", saved, "--what", "steps", "--csv", "-")[1]
+        assert pl.read_csv(io.StringIO(out)).height == 6
+
+    def test_it_fits_the_terminal(self, run, saved, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "70")
+        for what in commands.VIEWS:
+            out = run("analyze", saved, "--what", what)[1]
+            table = [line for line in out.splitlines() if not line.startswith("(") and "--limit" not in line]
+            assert max(map(len, table)) <= 70, what
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--what", "steps", "--rank", "7"], "there is no rank 7; expected one of [0, 1]."),
+            (["--what", "steps", "--columns", "nope"], "there is no column 'nope'; expected some of rank, step"),
+            (["--what", "steps", "--sort", "nope"], "there is no column 'nope'"),
+            (["--what", "steps", "--by", "rank"], "steps takes no --by"),
+            (["--what", "layers", "--by", "nope"], "by='nope' is not known"),
+        ],
+    )
+    def test_wrong_options_are_one_line(self, run, saved, options, message):
+        code, out, err = run("analyze", saved, *options)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"llmprof: error: {message}")
+        assert err.count("\n") == 1
+
+    def test_csv_that_cannot_be_written(self, run, saved, tmp_path):
+        code, _, err = run("analyze", saved, "--what", "steps", "--csv", str(tmp_path / "none" / "x.csv"))
+        assert code == 2
+        assert "cannot write" in err
+
+    def test_what_was_not_captured(self, run, tmp_path):
+        small = build()
+        folder = type(small)({"kernels": small.kernels}, small.meta).save(tmp_path / "t")
+        code, _, err = run("analyze", str(folder), "--what", "ops")
+        assert code == 2
+        assert "this capture holds no ops; record it with host operators" in err
+
+    def test_escape_sequences_of_a_trace_do_not_reach_the_terminal(self, run, tmp_path):
+        names = {"other": "evil\x1b[2J\x07\rkernel", "op": HOSTILE[5]}
+        folder = str(build(names).save(tmp_path / "t"))
+        for what in ("kernels", "ops", "events", "findings"):
+            out = run("analyze", folder, "--what", what, "--limit", "0")[1]
+            assert not set(out) & set("\x1b\x07\r\x00"), what
+        assert "evil\\x1b[2J\\x07\\rkernel" in run("analyze", folder, "--what", "kernels")[1]
+
+
+class TestDiff:
+    @pytest.fixture
+    def other(self, tmp_path):
+        small = build()
+        half = small.kernels.with_columns(
+            pl.when(pl.col("name").str.contains("gemm_o"))
+            .then(pl.col("dur_ns") // 2)
+            .otherwise("dur_ns")
+            .alias("dur_ns")
+        )
+        return str(type(small)(small.tables | {"kernels": half}, small.meta).save(tmp_path / "other"))
+
+    def test_names_the_phase_and_the_largest_change(self, run, saved, other):
+        code, out, _ = run("diff", saved, other)
+        assert code == 0
+        assert "  decode: 168 us in a, 160 us in b (x 0.95)" in out
+        first = next(line for line in rows(out) if line[:2] == ["decode", "o_proj"])
+        assert first[3:] == ["16.0", "us", "8.00", "us", "-8.00", "us", "0.5", "2", "2", "faster"]
+
+    def test_json_csv_and_chart(self, run, saved, other, tmp_path):
+        found = json.loads(run("diff", saved, other, "--json")[1])
+        assert found[0]["delta_ns"] == -8_000
+        assert run("diff", saved, other, "--csv", str(tmp_path / "d.csv"))[0] == 0
+        code, out, _ = run("diff", saved, other, "--chart", str(tmp_path / "d.svg"))
+        assert code == 0
+        assert (tmp_path / "d.svg").read_text("utf-8").startswith("<svg")
+        assert f"Chart: {tmp_path / 'd.svg'}" in out
+
+    def test_a_phase_of_only_one_trace(self, run, saved, tmp_path):
+        prefill = build().markers.with_columns(name=pl.lit("execute_context_1(64)_generation_0(0)"))
+        small = build()
+        folder = str(type(small)(small.tables | {"markers": prefill}, small.meta).save(tmp_path / "p"))
+        out = run("diff", saved, folder)[1]
+        assert "  decode: only in a (6 steps)" in out
+        assert "  prefill: only in b (6 steps)" in out
+
+
+class TestSamples:
+    def test_a_table_and_json(self, run):
+        code, out, _ = run("samples")
+        assert code == 0
+        assert "torch_tp4_eager_nccl" in out
+        found = json.loads(run("samples", "--json")[1])
+        assert {"name", "ranks", "licence"} <= set(found[0])
+
+    def test_a_sample_is_a_path(self, run):
+        said = json.loads(run("info", "sample:torch_tp1_cudagraph", "--json")[1])
+        assert said["ranks"] == [0]
+
+    def test_an_unknown_sample_names_the_nearest(self, run):
+        code, _, err = run("info", "sample:torch_tp1_cudagraphs")
+        assert code == 2
+        assert "torch_tp1_cudagraph" in err
+
+
+class TestRedact:
+    @pytest.fixture
+    def trace(self, tmp_path) -> str:
+        path = tmp_path / "trace.json"
+        path.write_text('{"host_name": "gpu-box-17",\n"traceName": "/home/someone/t.json",\n"traceEvents": []}')
+        return str(path)
+
+    def test_says_what_was_removed_and_never_shows_it(self, run, trace, tmp_path):
+        copy = tmp_path / "copy.json"
+        code, out, err = run("redact", trace, "-o", str(copy))
+        assert (code, err) == (0, "")
+        assert out.splitlines()[0].split() == ["place", "what", "count"]
+        assert "values of host, user and job keys" in out
+        assert out.splitlines()[-1] == f"Copy  {copy}"
+        for secret in ("gpu-box-17", "someone"):
+            assert secret not in out
+            assert secret not in copy.read_text("utf-8")
+
+    def test_json(self, run, trace, tmp_path):
+        copy = tmp_path / "copy.json"
+        said = json.loads(run("redact", trace, "--output", str(copy), "--json")[1])
+        assert said["copy"] == str(copy)
+        assert said["removed"] == [{"place": "trace", "what": "values of host, user and job keys", "count": 2}]
+
+    def test_nothing_to_remove(self, run, tmp_path):
+        clean, copy = tmp_path / "clean.json", tmp_path / "copy.json"
+        clean.write_text('{"traceEvents": []}')
+        code, out, _ = run("redact", str(clean), "-o", str(copy))
+        assert code == 0
+        assert out.startswith("nothing was found")
+        assert copy.read_text() == clean.read_text()
+
+    def test_a_file_is_never_replaced(self, run, trace):
+        code, out, err = run("redact", trace, "-o", trace)
+        assert (code, out) == (2, "")
+        assert err.startswith("llmprof: error:")
+        assert "exists" in err
+
+    def test_without_a_place_for_the_copy(self, run, trace, capsys):
+        with pytest.raises(SystemExit) as caught:
+            run("redact", trace)
+        assert caught.value.code == 2
+        assert "-o/--output" in capsys.readouterr().err
+
+
+class TestReport:
+    def test_writes_and_says_where(self, run, saved, tmp_path, quick_report):
+        code, out, _ = run("report", saved, "-o", str(tmp_path / "r"), "--title", "Mine")
+        assert code == 0
+        assert f"Report  {tmp_path / 'r' / 'index.html'}" in out
+        assert out.startswith("Shares of the time are of steady decode steps.\n1. ")
+        assert "<h1>Mine</h1>" in (tmp_path / "r" / "index.html").read_text("utf-8")
+
+    def test_json(self, run, saved, tmp_path, quick_report):
+        said = json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json")[1])
+        assert said["index"] == str(tmp_path / "r" / "index.html")
+        assert len(said["pngs"]) == 9
+
+    def test_a_folder_that_cannot_be_written(self, run, saved, tmp_path):
+        (tmp_path / "file").write_text("")
+        code, _, err = run("report", saved, "-o", str(tmp_path / "file"))
+        assert code == 2
+        assert err.startswith("llmprof: error: cannot write the report to")
+
+
+@pytest.fixture
+def quick_report(monkeypatch):
+    """Reports without what takes long: Altair, V8 and Vega."""
+    from llmprof.report import _contents, _vega
+    from llmprof.report._parts import Figure
+
+    monkeypatch.setattr(_contents, "figure", lambda trace, name: Figure(name, name, spec="{}"))
+    monkeypatch.setattr(_vega, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
+    monkeypatch.setattr(_vega, "library", lambda: "window.vegaEmbed = null;")
+
+
+class TestNotebook:
+    @pytest.mark.slow
+    def test_runs_with_parameters(self, run, tmp_path, monkeypatch):
+        write_notebook(tmp_path / "01_x.ipynb", "n = 1\nname = ''", "print(n + 1, name)")
+        monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
+        code, out, err = run(
+            "notebook", "01_x", "-p", "n=41", "-p", "name=a=b", "-o", str(tmp_path / "out"), "--progress"
+        )
+        assert code == 0
+        assert out == f"Notebook  {tmp_path / 'out' / '01_x.ipynb'}\n"
+        assert "42 a=b" in (tmp_path / "out" / "01_x.ipynb").read_text("utf-8")
+        assert "llmprof: running 01_x\n" in err
+
+    @pytest.mark.parametrize(
+        ("item", "value"),
+        [
+            ("k=1", 1), ("k=1.5", 1.5), ("k=true", True), ("k=True", True), ("k=None", None), ("k=[0, 1]", [0, 1]),
+            ("k=runs/a=b", "runs/a=b"), ("k=", ""), ("k=sample:x", "sample:x"),
+        ],
+    )  # fmt: skip
+    def test_parameters(self, item, value):
+        assert commands.parameter(item) == ("k", value)
+
+    @pytest.mark.parametrize("item", ["k", "=v", ""])
+    def test_parameters_without_a_value(self, item):
+        with pytest.raises(LlmprofError, match="has no value"):
+            commands.parameter(item)
+
+
+class TestDemo:
+    @pytest.mark.slow
+    def test_notebook_report_and_five_findings(self, run, tmp_path, monkeypatch):
+        write_notebook(tmp_path / "stand_in.ipynb", "x = 1", "print('the notebook ran')")
+        monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
+        folder = tmp_path / "demo"
+        code, out, err = run("demo", "-o", str(folder), "--notebook", "stand_in")
+        assert code == 0
+        assert [line[:2] for line in out.splitlines() if line[:1].isdigit()] == ["1.", "2.", "3.", "4.", "5."]
+        assert "rank 3 arrives last" in out
+        assert f"Report    {folder / 'index.html'}" in out
+        assert f"Notebook  {folder / 'stand_in.ipynb'}" in out
+        assert "the notebook ran" in (folder / "stand_in.ipynb").read_text("utf-8")
+        assert len(list(folder.glob("*.png"))) == 9
+        assert len(list(folder.glob("*.csv"))) == 10
+        assert "analysing: findings" in err
+        assert "llmprof: running stand_in\n" in err
+
+    def test_it_says_at_once_when_the_notebook_is_missing(self, run, tmp_path, monkeypatch):
+        monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
+        begin = time.monotonic()
+        code, _, err = run("demo", "-o", str(tmp_path / "demo"), "--notebook", "nope")
+        assert code == 2
+        assert "there is no notebook 'nope'" in err
+        assert time.monotonic() - begin < 5
+        assert not (tmp_path / "demo").exists()
+
+
+def test_a_figure_stays_with_its_unit():
+    words = "x" * 30 + " takes 10.4 % of it"
+    assert _output.wrapped(words, 42, "", "").splitlines() == ["x" * 30 + " takes", "10.4 % of it"]
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [(b"", "is empty"), (b"just text", "expected Chrome trace JSON"), (None, "does not exist")],
+    )
+    def test_files_that_are_no_traces(self, run, tmp_path, content, message):
+        path = tmp_path / "x.json"
+        if content is not None:
+            path.write_bytes(content)
+        code, out, err = run("info", str(path))
+        assert (code, out) == (2, "")
+        assert err.startswith("llmprof: error: ")
+        assert message in err
+        assert err.count("\n") == 1
+
+    def test_debug_shows_where(self, saved, tmp_path):
+        with pytest.raises(LlmprofError):
+            cli.main(["info", str(tmp_path / "none.json"), "--debug"])
+
+    def test_warnings_of_traces_are_one_line_each(self, run, saved, monkeypatch):
+        def warn(*_):
+            warnings.warn("two\nlines \x1b[31m", TraceWarning, stacklevel=1)
+            warnings.warn("another", TraceWarning, stacklevel=1)
+            return "done"
+
+        monkeypatch.setattr(commands, "info", warn)
+        code, out, err = run("info", saved)
+        assert (code, out) == (0, "done\n")
+        assert err.splitlines() == ["llmprof: warning: two lines \\x1b[31m", "llmprof: warning: another"]
+
+    @pytest.mark.parametrize("argv", [[], ["nope"], ["analyze"], ["analyze", "x", "--what", "nope"]])
+    def test_wrong_usage_exits_with_two(self, argv, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(argv)
+        assert stopped.value.code == 2
+        assert "usage: llmprof" in capsys.readouterr().err
+
+    def test_version(self, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["--version"])
+        assert stopped.value.code == 0
+        assert capsys.readouterr().out == f"llmprof {llmprof.__version__}\n"
+
+    def test_interrupt(self, run, saved, monkeypatch):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(commands, "info", interrupt)
+        assert run("info", saved) == (130, "", "llmprof: interrupted\n")
+
+
+class TestProgress:
+    def test_nothing_where_nobody_watches(self, run, saved):
+        assert run("analyze", saved, "--what", "steps")[2] == ""
+
+    def test_a_line_each_without_a_terminal(self):
+        stream = io.StringIO()
+        progress = cli.Progress(stream, live=False)
+        for what, done in (("reading a", 0), ("reading a", 50), ("reading b", 0)):
+            progress(what, done, 100)
+        progress.clear()
+        assert stream.getvalue() == "llmprof: reading a\nllmprof: reading b\n"
+
+    def test_what_takes_long_says_how_far_it_is(self, monkeypatch):
+        clock = iter([100.0, 105.0, 111.0, 112.0])
+        monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+        stream = io.StringIO()
+        progress = cli.Progress(stream, live=False)
+        for done in (0, 1, 2, 3):
+            progress("running x", done, 48)
+        assert stream.getvalue() == "llmprof: running x\nllmprof: running x, 2 of 48\n"
+
+    def test_one_line_on_a_terminal_that_goes_away(self, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "20")
+        stream = io.StringIO()
+        progress = cli.Progress(stream, live=True)
+        progress("reading a file", 0, 0)
+        progress("drawing", 1, 2)
+        progress.clear()
+        assert stream.getvalue() == "\rreading a file\rdrawing  50 % \r              \r"[
+            : -len("\r              \r")
+        ] + ("\r" + " " * len("drawing  50 %") + "\r")
+
+    def test_the_readers_progress_names_the_file(self):
+        told = []
+        tell = _open.reading(commands.Terminal(progress=lambda *said: told.append(said)))
+        tell("folder/rank0.json.gz", 5, 10)
+        assert told == [("reading rank0.json.gz", 5, 10)]
+
+
+def start(*argv: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "llmprof", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+@pytest.mark.slow
+class TestProcess:
+    def test_an_error_has_no_traceback(self, tmp_path):
+        process = start("info", str(tmp_path / "none"))
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert out == ""
+        assert "Traceback" not in err
+
+    def test_a_reader_that_goes_away(self, saved):
+        process = start("analyze", saved, "--what", "events", "--json")
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(timeout=60) == 141
+        assert err == ""
+
+    def test_ctrl_c(self, tmp_path):
+        pipe = tmp_path / "pipe.json"
+        os.mkfifo(pipe)
+        code = (
+            "import signal, sys; from llmprof import cli, commands\n"
+            "def wait(*_): print('ready', file=sys.stderr, flush=True); signal.pause()\n"
+            "commands.info = wait\n"
+            "raise SystemExit(cli.main(['info', 'x']))"
+        )
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[1] == "llmprof: interrupted\n"
+        assert process.returncode == 130
+
+    def test_output_that_the_encoding_cannot_hold(self, tmp_path):
+        folder = str(build({"other": "kernel_é_…"}).save(tmp_path / "t"))
+        process = start("analyze", folder, "--what", "kernels", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+        assert "kernel_\\xe9_\\u2026" in out

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from llmprof import hardware
+from llmprof.errors import LlmprofError
+
+
+def test_every_number_has_a_source_and_every_source_a_number():
+    table = hardware.table()
+    assert table["value"].is_null().to_list() == table["source"].is_null().to_list()
+    assert table.filter(table["value"].is_not_null())["source"].str.len_chars().min() > 10
+    assert set(table["device"]) == {d.name for d in hardware.DEVICES}
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("A100-SXM4-40GB", "A100 SXM 40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM 80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("Tesla V100-SXM2-32GB", "V100 SXM2 32GB"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA B200", "B200"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
+        ("Ascend910B3", "Ascend 910B"),
+        ("h200", "H200"),
+    ],
+)
+def test_devices_are_found_by_the_names_that_profilers_write(written, name):
+    found = hardware.device(written)
+    assert found.name == name
+    assert hardware.device(found) is found
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("NVIDIA H100", "H100 SXM"),
+        ("NVIDIA H20", "H200"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 SXM 40GB"),
+        ("NVIDIA L40", "L40S"),
+    ],
+)
+def test_an_unknown_or_ambiguous_device_is_refused_with_near_names(written, near):
+    with pytest.raises(LlmprofError, match="not known") as raised:
+        hardware.device(written)
+    assert near in raised.value.facts["near"]
+
+
+def test_a_name_like_none_lists_all():
+    with pytest.raises(LlmprofError, match="MI300X"):
+        hardware.device("")
+
+
+def test_peaks_are_dense():
+    h200 = hardware.device("NVIDIA H200")
+    assert h200.peak("bf16") == 989.5e12
+    assert h200.memory_bytes_per_s == 4.8e12
+    assert h200.memory_bytes == 141e9
+    assert hardware.device("Tesla T4").peak("fp16") == 65e12
+    with pytest.raises(LlmprofError, match="bf16 is stated"):
+        hardware.device("Tesla T4").peak("bf16")
+    with pytest.raises(LlmprofError, match="no type"):
+        h200.peak("bf17")
+
+
+def test_lower_precision_is_never_slower():
+    for device in hardware.DEVICES:
+        rates = [device.flop_per_s[t] for t in ("fp32", "tf32", "bf16", "fp8") if device.flop_per_s[t]]
+        assert rates == sorted(rates)

@@ -1,0 +1,242 @@
+"""What names mean: real kernel names of several vendors and years, and the user's own patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+import pytest
+
+from llmprof import names
+from llmprof.analyze import activity, kernel_categories
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+
+AT = "void at::native::"
+
+# As profilers wrote them, shortened behind the part that matters.
+CATEGORIES = {
+    "attention": [
+        "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd",
+        "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<8>, cute::C<128> >, 5, 256, 1, fal",
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, cu",
+        "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_3_64x64x128_4x1x1_cga1x1x1_kernel0_0",
+        "_ZN7ck_tile6kentryILi2ENS_38FmhaBatchPrefillWithPagedKVCacheKernelINS_40BlockFmhaBatchPrefillPipelineQRKSVSAs",
+        "attn_fwd",
+        "kernel_unified_attention_2d",
+        "vllm::unified_attention_with_output",
+        "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits",
+        "void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u>",
+        "_fwd_grouped_kernel_stage1",
+        "triton_tem_fused_flex_attention_0",
+        "_chunk_scan_fwd_kernel",
+        "fused_recurrent_gated_delta_rule_fwd_kernel",
+    ],
+    "linear": [
+        "nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT",
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float, __nv_bfloat16, false, float>",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(cutlass_80_simt_sgemm_128x32_8x5_nn_align1)",
+        "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_ASEM1_CLR1",
+        "void gemmk1_kernel<int, float, 256, 5, true, false, false, false, cublasGemvTensorStridedBatched<float const>",
+        "volta_sgemm_128x32_nt",
+        "cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1",
+        "_C::weight_packed_linear",
+        "aten::addmm",
+        "aten::mm",
+        "triton_tem_fused_addmm_5",
+    ],
+    "norm": [
+        "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::fused_add_rms_norm_",
+        "void vllm::rms_norm_kernel<c10::BFloat16, 8, 2, true>(c10::BFloat16*, c10::BFloat16 const*, long)",
+        "triton_red_fused_fused_add_rms_norm_2",
+        "triton_red_fused__to_copy_embedding_rms_norm_0",
+        "triton_red_fused__to_copy_add_all_reduce_mean_mul_pow_rsqrt_3",
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePassINS_27Rmsnorm2dFwdPipelineProblem",
+        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>(cudnnTensorStruct",
+    ],
+    "rope": [
+        "void vllm::rotary_embedding_kernel<c10::BFloat16, c10::BFloat16, true>(long const*, c10::BFloat16*)",
+        "_C::rotary_embedding",
+        "triton_poi_fused_cat_cos_mul_neg_sin_4",
+    ],
+    "kv_cache_write": [
+        "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, (vllm::Fp8KVCacheDataType)0>",
+        "void (anonymous namespace)::store_kvcache<2048l, 4, false, long>((anonymous namespace)::StoreKVCacheParams)",
+        "vllm::unified_kv_cache_update",
+    ],
+    "activation": [
+        "void vllm::act_and_mul_kernel<c10::BFloat16, __nv_bfloat162, &(c10::BFloat16 vllm::silu_kernel<c10::BFloat16>",
+        "_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16TnPFT_RKS3_EXadL_Z4siluIS2_ES3_S5_EEEEvPS3_PS4_i",
+        f"{AT}vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::silu_kernel(at::TensorIteratorBase&)",
+        "void vllm::silu_and_mul_per_block_quant_kernel<c10::BFloat16>",
+        "triton_poi_fused_mul_silu_slice_1",
+        "aten::silu",
+    ],
+    "moe_routing": [
+        "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16, (vllm::moe::ScoringFunc)0>(__nv_bfloat16)",
+        "void vllm::moe::moe_sum_vec_kernel<c10::BFloat16, int, 8, false>(c10::BFloat16*, c10::BFloat16 const*)",
+        "void vllm::moe::moe_align_block_size_kernel<int>(int const*, int*, int*, int*)",
+        "_topk_forward",
+        "_sum_bitmatrix_rows",
+        "_combined_routing_compute",
+        "_finalize_matmul_scatter_bf16",
+    ],
+    "moe_experts": [
+        "fused_moe_kernel",
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_128x128x128x1_swiglu",
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_128x128x128x1",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<4096u, 7168u, 128u, (deep_gemm::GemmType)1>(__nv_bfloat16*)",
+        "bmm_Bfloat16_MxE2m1MxE4m3_castBfloat16_Fp32_t128x8x512_et128x8_m128x8x32_swiGlu_dynBatch_sm100f",
+    ],
+    "quantize": [
+        "void vllm::scaled_fp8_quant_kernel_strided_dynamic<c10::BFloat16>",
+        "void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn>",
+    ],
+    "embedding": [
+        f"{AT}(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>",
+        f"{AT}vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)",
+        "triton_poi_fused_add_bitwise_and_bitwise_not_bitwise_or_embedding_ge_lt_masked_fill_mul_sub_unsqueeze_0",
+        "aten::embedding",
+    ],
+    "sampling": [
+        "_gumbel_sample_kernel",
+        f"{AT}reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long, 4>",
+        "_C::greedy_argmax",
+        "void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024u, float, int>",
+    ],
+    "collective": [
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*, vllm::RankSignals, vllm::Signal*)",
+        "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*, vllm::RankSignals, vllm::Signal*)",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+        "multimem_all_reduce_kernel<c10::BFloat16>",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(AllReduceFusionPattern)1>",
+        "hcom_allReduce__271_0_1",
+        "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)",
+        "_C::shm_allreduce",
+    ],
+    "copy": [
+        "Memcpy DtoD (Device -> Device)",
+        "memcpy32_post",
+        f"{AT}elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda(at::T",
+        f"{AT}(anonymous namespace)::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned",
+        "triton_poi_fused__to_copy_1",
+        "triton_poi_fused_constant_pad_nd_moe_forward_0",
+        "aten::to",
+    ],
+    "fill": [
+        "Memset (Device)",
+        f"{AT}vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, std::array<char*, 1ul> >(int)",
+    ],
+    "other": [
+        "triton_poi_fused_3",
+        "triton_poi_fused_add_moe_forward_2",
+        "_post_update_kernel",
+        "void flash::prepare_varlen_num_blocks_kernel<1, false>(int, int, int, int const*, int const*, int const*)",
+        "void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*, int const*, int*)",
+        "void linearize_index_kernel<long>(at::GenericPackedTensorAccessor<long, 1ul, at::RestrictPtrTraits, int>)",
+        "void cub::DeviceRadixSortSingleTileKernel<cub::DeviceRadixSortPolicy<long, int, int>::Policy800, false>",
+        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true, false>(float*, float const*)",
+        f"{AT}upsample_bilinear2d_out_frame<c10::BFloat16, float>",
+        "",
+    ],
+}
+
+
+def test_every_category_has_examples() -> None:
+    assert set(CATEGORIES) == set(names.CATEGORIES)
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_real_names(category: str) -> None:
+    found = names.categories(pl.Series(CATEGORIES[category], dtype=pl.String))
+    wrong = [(name, got) for name, got in zip(CATEGORIES[category], found, strict=True) if got != category]
+    assert not wrong
+
+
+def test_order_and_repetitions_stay() -> None:
+    found = names.categories(pl.Series(["fused_moe_kernel", "x", "fused_moe_kernel"]))
+    assert found.to_list() == ["moe_experts", "other", "moe_experts"]
+    assert found.name == "category"
+    assert names.categories(pl.Series([], dtype=pl.String)).to_list() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "algorithm"),
+    [
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce", "custom_1stage"),
+        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce", "custom_2stage"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce", "ring_ll"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL128(ncclDevKernelArgs)", "all_reduce", "tree_ll128"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)", "all_reduce", "ring_ll"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather", "ring_ll"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_NVLS_SIMPLE(ncclDevKernelArgs)", "reduce_scatter", "nvls_simple"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv", None),
+        ("ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "broadcast", "ring_ll"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "reduce", "ring_ll"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "other", None),
+        ("multimem_all_reduce_kernel<c10::BFloat16>", "all_reduce", "multimem_one_shot"),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)", "all_to_all", "deepep"),
+        ("_C::shm_allreduce", "all_reduce", "shared_memory"),
+        ("_C::shm_send_tensor_list", "send_recv", "shared_memory"),
+        ("hcom_allGather__271_0_1", "all_gather", None),
+    ],
+)
+def test_kinds_and_algorithms(name: str, kind: str, algorithm: str | None) -> None:
+    assert names.collective_kinds(pl.Series([name])).to_list() == [kind]
+    assert names.collective_algorithms(pl.Series([name])).to_list() == [algorithm]
+
+
+def test_element_bytes() -> None:
+    types = ["BFloat16", "c10::Half", "Float", "long int", "unsigned char", "Float8_e4m3fn", "Complex", None]
+    found = pl.DataFrame({"t": types}).select(names.element_bytes(pl.col("t"))).to_series()
+    assert found.to_list() == [2, 2, 4, 8, 1, 1, None, None]
+
+
+@pytest.fixture
+def own_table() -> Iterator[None]:
+    """Whatever a test registers is gone after it."""
+    before = list(names.KERNEL_PATTERNS)
+    yield
+    names.KERNEL_PATTERNS[:] = before
+
+
+@pytest.mark.usefixtures("own_table")
+def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() -> None:
+    kernels = pl.DataFrame({"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]})
+    trace = Trace({"kernels": kernels})
+    assert kernel_categories(trace)["category"].to_list() == ["other", "linear"]
+    first = activity(trace)
+    assert activity(trace) is first
+
+    names.register("attention", "ACME_.*mix")
+    names.register("norm", "nvjet")
+    assert dict(kernel_categories(trace).select("name", "category").rows()) == {
+        "acme_mixer": "attention",
+        "nvjet_tst": "norm",
+    }
+    names.register("rope", "acme")
+    assert activity(trace)["category"].to_list() == ["rope", "norm"]
+    del names.KERNEL_PATTERNS[:3]
+    assert activity(trace) is first
+
+
+@pytest.mark.usefixtures("own_table")
+@pytest.mark.parametrize(
+    ("category", "pattern", "message"),
+    [
+        ("attn", "x", "there is no category 'attn'"),
+        ("attention", "(", "is not a regular expression"),
+        ("attention", "(?!x)y", "look-around"),
+        ("attention", "x|", "matches every name"),
+        ("attention", "", "matches every name"),
+    ],
+)
+def test_register_refuses(category: str, pattern: str, message: str) -> None:
+    before = list(names.KERNEL_PATTERNS)
+    with pytest.raises(LlmprofError, match=message.replace("(", r"\(")):
+        names.register(category, pattern)
+    assert before == names.KERNEL_PATTERNS

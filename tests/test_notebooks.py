@@ -1,0 +1,114 @@
+"""The notebooks as a user runs them, and the committed files as a reader sees them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+papermill = pytest.importorskip("papermill")
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def execute(name: str, folder: Path, **parameters):
+    """Run a notebook with papermill and return it."""
+    out = folder / name
+    papermill.execute_notebook(
+        str(ROOT / "notebooks" / name),
+        str(out),
+        parameters=parameters,
+        kernel_name="python3",
+        cwd=str(ROOT / "notebooks"),
+        progress_bar=False,
+    )
+    return nbformat.read(out, as_version=4)
+
+
+def figures(notebook) -> dict:
+    """What the cell tagged ``figures`` shows as JSON."""
+    (cell,) = [c for c in notebook.cells if "figures" in c.metadata.get("tags", [])]
+    (found,) = [o.data["application/json"] for o in cell.outputs if "data" in o]
+    return found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_committed_notebooks_are_executed_and_clean(path):
+    text = path.read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    code = [c for c in notebook.cells if c.cell_type == "code"]
+    assert code[0].metadata.tags == ["parameters"]
+    assert [c.execution_count for c in code] == list(range(1, len(code) + 1)), "not the outputs of one run from the top"
+    assert not [o for c in code for o in c.outputs if o.output_type == "error"]
+    assert not [o for c in code for o in c.outputs if o.output_type == "stream" and o.name == "stderr"]
+    assert "papermill" not in json.dumps(notebook.metadata)
+    sources = "\n".join(c.source for c in notebook.cells)
+    shown = json.dumps([list(c.outputs) for c in code])
+    pictures = re.sub(r'"image/png": "[^"]*"', "", shown)
+    for text_of in (sources, pictures):
+        assert not re.search(r"(?<![\w.])/(?:home|root|work|tmp|Users)/", text_of), "an absolute path"
+    assert "<script" not in pictures
+
+
+@pytest.mark.slow
+def test_gpu_timeline_tells_the_story_of_its_capture(tmp_path):
+    found = figures(execute("01_gpu_timeline.ipynb", tmp_path))
+    assert found["ranks"] == 4
+    assert found["rank"] == 3
+    assert found["layers"] == 28
+    assert found["step_share_covered"] >= 0.99
+    assert found["stage_share_covered"] >= 0.97
+    assert found["first_finding"] == "arrival_skew"
+    custom, nccl = found["all_reduce"], found["all_reduce_nccl"]
+    assert custom["late_rank"] == nccl["late_rank"] == 3
+    assert custom["calls_a_rank"] == 627
+    assert nccl["calls_a_rank"] == 684
+    assert custom["late_share"] == 1.0
+    assert nccl["late_share"] > 0.95
+    assert custom["others_waiting"] > 0.98
+    assert nccl["others_waiting"] > 0.98
+    assert custom["end_spread_ns"] < 4_000
+    assert nccl["end_spread_ns"] < 4_000
+    assert custom["median_transfer_ns"] == pytest.approx(4_300, abs=200)
+    assert nccl["median_transfer_ns"] == pytest.approx(12_200, abs=300)
+    # the Python side of a layer with GQA and FFN: about a millisecond, longest on the late rank
+    hosts = found["layer_host_us"]
+    assert 700 < min(hosts.values()) < max(hosts.values()) < 2_500
+    assert max(hosts, key=hosts.get) == "3"
+    eager, graphs = found["decode"]
+    assert eager["kernels"] == graphs["kernels"] == eager["launch_calls"] == 472
+    assert graphs["launch_calls"] < 30
+    assert eager["step_ms"] / graphs["step_ms"] > 15
+    assert found["pipeline_layers"] == [14]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sample", ["torch_tp1_eager", "torch_cpu_tp2_layer_annotations", "torch_transformers_generate"]
+)
+def test_gpu_timeline_runs_on_other_traces(sample, tmp_path):
+    found = figures(
+        execute("01_gpu_timeline.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample), comparisons=False)
+    )
+    assert found["layers"] in {28, 4, 8}
+    assert found["all_reduce_nccl"] is None
+
+
+@pytest.mark.slow
+def test_kernel_drilldown_ends_at_the_bound_and_the_roofline(tmp_path):
+    found = figures(execute("02_kernel_drilldown.ipynb", tmp_path))
+    assert found["ranks"] == 2
+    assert found["stage"] == "gate_up_proj"
+    # 3584 x 18944 bfloat16 weights over 4.8 TB/s are 28.3 us; the kernel takes 36.4 us
+    assert found["share_of_bound"] == pytest.approx(28.29 / 36.44, rel=0.01)
+    assert found["command"][0] == "ncu"
+    assert "--clock-control" in found["command"]
+    assert found["kernels"] == 24
+    assert found["layers"] == [0, 1]
+    assert found["flops_ratio"] == pytest.approx(1, abs=0.002)
+    assert sum(found["bounds"].values()) == 24

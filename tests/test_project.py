@@ -1,0 +1,221 @@
+"""The project holds together: versions, dependencies, commands, layers, and the cost of importing it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import llmprof
+
+# Where conda-forge has another name than PyPI.
+CONDA_NAMES = {"isal": "python-isal", "torch": "pytorch"}
+# What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine that runs them.
+INSTALLED_EXTRAS = ("notebook", "pandas", "dev")
+
+
+@pytest.fixture(scope="module")
+def project(root):
+    return tomllib.loads((root / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def requirements(project) -> set[Requirement]:
+    extras = project["project"]["optional-dependencies"]
+    groups = [project["project"]["dependencies"], *(extras[name] for name in INSTALLED_EXTRAS)]
+    return {Requirement(text) for group in groups for text in group}
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment
+    )
+    return done.stdout
+
+
+# --- versions and dependencies
+
+
+def test_there_is_one_version(project, root):
+    version = project["project"]["version"]
+    assert llmprof.__version__ == version
+    assert importlib.metadata.version("llmprof") == version, "run `make setup` again"
+    assert re.search(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == version
+
+
+def test_environment_yml_asks_for_what_pyproject_asks_for(project, requirements, root):
+    environment = yaml.safe_load((root / "environment.yml").read_text())
+    *packages, pip = environment["dependencies"]
+    assert pip == {"pip": ["-e ."]}
+    asked = {str(Requirement(text)) for text in packages if text != "pip"}
+    python = f"python{project['project']['requires-python']}"
+    assert asked == {python} | {f"{CONDA_NAMES.get(r.name, r.name)}{r.specifier}" for r in requirements}
+
+
+def test_what_is_installed_is_within_the_bounds(requirements):
+    for requirement in requirements:
+        installed = importlib.metadata.version(requirement.name)
+        assert requirement.specifier.contains(installed, prereleases=True), (str(requirement), installed)
+
+
+def test_an_extra_repeats_the_bounds_of_another(project):
+    extras = project["project"]["optional-dependencies"]
+    bounds: dict[str, set[str]] = {}
+    for requirement in (Requirement(text) for group in extras.values() for text in group):
+        bounds.setdefault(requirement.name, set()).add(str(requirement.specifier))
+    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+def test_core_dependencies_stay_few(project):
+    names = {Requirement(text).name for text in project["project"]["dependencies"]}
+    light = {"adbc-driver-sqlite", "isal", "msgspec", "platformdirs", "vl-convert-python"}
+    assert names <= {"altair", "polars", "numpy", *light}
+
+
+def test_licence_is_the_apache_licence_in_full(root):
+    text = (root / "LICENSE").read_text()
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+# --- commands
+
+
+def make_targets(root) -> set[str]:
+    return set(re.findall(r"^([a-z]+):.*##", (root / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_commands_of_the_readme_are_targets(root):
+    named = {target for name in ("README.md", "CONTRIBUTING.md") for target in
+             re.findall(r"(?:^|`)make ([a-z]+)", (root / name).read_text(), re.MULTILINE)}  # fmt: skip
+    assert {"demo", "test", "lab"} <= named <= make_targets(root)
+
+
+def test_commands_of_the_readme_are_known_to_the_command_line(root):
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (root / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [text for language, text in fenced if not language]
+    named = {command for block in blocks for command in re.findall(r"\bllmprof ([a-z]+)", block)}
+    help_text = run_python("import sys; from llmprof.cli import main; sys.exit(main(['--help']))")
+    assert {"info", "report"} <= named <= set(re.findall(r"[a-z]+", help_text))
+
+
+@pytest.mark.slow
+def test_python_of_the_readme_runs(root):
+    (code,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_continuous_integration_runs_the_readmes_test_command(root):
+    script = root / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    commands = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert commands[0] == "set -euo pipefail"
+    assert commands[-1] == "make test"
+
+
+def test_demo_and_test_set_everything_up_first(root):
+    for target in ("demo", "test", "lab", "bench", "lint"):
+        assert re.search(rf"^{target}: setup\b", (root / "Makefile").read_text(), re.MULTILINE)
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make_setup(root, folder, python: str) -> subprocess.CompletedProcess[str]:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(root / name, folder)
+    return subprocess.run(
+        ["make", "-C", str(folder), "setup", f"PYTHON={python}"], capture_output=True, text=True, timeout=60
+    )
+
+
+@needs_make
+def test_setup_names_the_package_when_venv_is_missing(root, tmp_path):
+    python = tmp_path / "python3"
+    python.write_text('#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\n')
+    python.chmod(0o755)
+    done = make_setup(root, tmp_path, str(python))
+    assert done.returncode != 0
+    assert "apt-get install python3-venv" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+@needs_make
+@pytest.mark.parametrize("python", ["", "/nowhere/python3", "false"])
+def test_setup_asks_for_a_python_that_is_new_enough(root, tmp_path, python):
+    done = make_setup(root, tmp_path, python)
+    assert done.returncode != 0
+    assert "needs Python 3.11 or newer" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+# --- layers
+
+
+def test_every_reader_is_in_the_contract_that_keeps_readers_apart(project, root):
+    contracts = {contract["id"]: contract for contract in project["tool"]["importlinter"]["contracts"]}
+    readers = {path.stem for path in (root / "llmprof" / "readers").iterdir() if not path.name.startswith(("_", "."))}
+    assert {f"llmprof.readers.{name}" for name in readers} == set(contracts["readers-independent"]["modules"])
+
+
+# --- importing
+
+
+def test_a_function_of_the_package_is_not_shadowed_by_a_module_of_its_name(root):
+    for name in ("Trace", "read", "sample", "samples"):
+        assert not (root / "llmprof" / name).exists()
+        assert not (root / "llmprof" / f"{name}.py").exists()
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    loaded = run_python("import llmprof, sys, json; print(json.dumps(sorted(sys.modules)))")
+    heavy = {"polars", "altair", "numpy", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "msgspec", "isal"}
+    assert heavy & set(json.loads(loaded)) == set()
+
+
+def test_reading_and_analysing_load_nothing_that_draws():
+    code = "import llmprof, sys, json; llmprof.read; llmprof.analyze; print(json.dumps(sorted(sys.modules)))"
+    drawing = {"altair", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "matplotlib"}
+    assert drawing & set(json.loads(run_python(code))) == set()
+
+
+def test_names_of_the_package_resolve_and_are_listed():
+    assert set(llmprof.__all__) <= set(dir(llmprof))
+    for name in llmprof.__all__:
+        assert getattr(llmprof, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = llmprof.nope
+
+
+def test_every_module_imports_on_its_own(root):
+    modules = [
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for path in (root / "llmprof").rglob("*.py")
+    ]
+    for module in modules:
+        importlib.import_module(module)
+
+
+@pytest.mark.slow
+def test_importing_the_package_costs_at_most_a_third_more_than_polars():
+    def seconds(code: str) -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - begin
+
+    # Turn by turn, so that a busy machine slows down both; the bare interpreter counts for neither.
+    runs = [(seconds("pass"), seconds("import polars"), seconds("import llmprof")) for _ in range(7)]
+    bare, polars, ours = (statistics.median(column) for column in zip(*runs, strict=True))
+    assert ours - bare <= 1.3 * (polars - bare)

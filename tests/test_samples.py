@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import shutil
+
+import msgspec
+import polars as pl
+import pytest
+from isal import igzip
+
+import llmprof
+from llmprof import bundled, sqlite
+from llmprof.errors import LlmprofError, ReadError
+
+ROOT = bundled.samples_folder()
+NAMES = sorted(path.name for path in ROOT.iterdir())
+BUDGET_BYTES = 30_000_000
+
+# What a recording must not carry along: paths of a machine, its names and addresses, the environment, secrets.
+_TELLTALE = re.compile(
+    rb"/(?:home|root|work|tmp|mnt|data|opt|usr|var|etc|Users|workspace)/"
+    rb"|\b(?!127\.0\.0\.1)(?:\d{1,3}\.){3}\d{1,3}\b"
+    rb"|@[\w-]+\.[a-z]{2,}"
+    rb"|^(?i:hostname|user_?name|environ\w*|env|cwd|argv|command_?line|password|secret|api_?key|token)$"
+    rb"|\bHF_[A-Z]+|\bhf_[A-Za-z0-9]{20,}|\bSSH_|\bPATH=|\bLD_LIBRARY_PATH",
+    re.MULTILINE,
+)
+_HOST_NAME = re.compile(rb'"host_?name"\s*:\s*"([^"]*)"')
+
+
+@pytest.fixture(params=NAMES)
+def name(request) -> str:
+    return request.param
+
+
+def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
+    head = bundled.describe(name)
+    assert head.name == name
+    assert head.licence == "Apache-2.0"
+    for text in (head.title, head.description, head.model, head.engine, head.device, head.profiler, head.origin):
+        assert text.strip() == text != ""
+    assert datetime.date.fromisoformat(head.captured) <= datetime.date.today()
+    assert head.parallelism.keys() == {"tensor", "pipeline"}
+    assert head.parallelism["tensor"] * head.parallelism["pipeline"] == head.devices == head.ranks
+    assert head.execution in ("eager", "cuda_graphs")
+    assert head.workload.keys() == {"requests", "prompt_tokens", "output_tokens"}
+    assert head.measured is None or head.measured.keys() == {"plain_s", "profiled_s", "stop_profile_s"}
+    for version in head.versions.values():
+        assert re.match(r"\d+(\.\d+)*$", version)
+
+
+def test_files_are_those_that_were_recorded(name):
+    on_disk = {path.name: path for path in (ROOT / name).iterdir() if path.name != bundled.HEAD_FILE}
+    listed = bundled.describe(name).files
+    assert [file.name for file in listed] == sorted(on_disk)
+    for file in listed:
+        content = on_disk[file.name].read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
+
+
+def test_all_samples_stay_within_the_budget():
+    assert sum(path.stat().st_size for path in ROOT.rglob("*") if path.is_file()) <= BUDGET_BYTES
+
+
+def texts(path) -> list[bytes]:
+    """Every text in a recording."""
+    content = path.read_bytes()
+    if path.suffix == ".sqlite":
+        with sqlite.connect(path) as connection:
+            rows = [
+                row for table in sqlite.tables(connection) for row in connection.execute(f'SELECT * FROM "{table}"')
+            ]
+        return [value.encode() for row in rows for value in row if isinstance(value, str)]
+    return (igzip.decompress(content) if path.suffix == ".gz" else content).split(b'"')
+
+
+@pytest.mark.slow
+def test_nothing_in_a_recording_tells_of_the_machine_or_its_user(name):
+    for path in bundled.files(name):
+        found = set(texts(path))
+        assert len(found) > 200
+        pieces = b"\n".join(found)
+        assert {match.group() for match in _TELLTALE.finditer(pieces)} == set()
+        assert set(_HOST_NAME.findall(b'"'.join(texts(path)))) <= {b"vm"}
+
+
+def test_samples_lists_them_all():
+    frame = llmprof.samples()
+    assert frame["name"].to_list() == NAMES
+    row = frame.row(by_predicate=pl.col("name") == "torch_tp4_eager_nccl", named=True)
+    assert row["title"] == "TP=4, eager, NCCL all-reduce"
+    assert (row["ranks"], row["tensor_parallel"], row["pipeline_parallel"], row["files"]) == (4, 4, 1, 4)
+    assert (row["engine"], row["execution"], row["profiler"]) == ("vLLM 0.26.0", "eager", "torch.profiler")
+    assert row["bytes"] == sum(file.bytes for file in bundled.describe("torch_tp4_eager_nccl").files)
+    assert frame.null_count().sum_horizontal().item() == 0
+
+
+@pytest.mark.parametrize("one", ["torch_pp2_eager", "torch_cpu_tp2_layer_annotations", "torch_tp1_cudagraph"])
+def test_a_sample_opens_with_all_its_ranks(one, sample_trace):
+    trace = sample_trace(one)
+    assert trace.ranks == list(range(bundled.describe(one).ranks))
+    assert trace.has("ops", "markers")
+    assert trace.has("kernels") is (one != "torch_cpu_tp2_layer_annotations")
+
+
+def test_the_folder_of_a_sample_can_be_read_as_well(sample_trace):
+    trace = llmprof.read(ROOT / "torch_pp2_eager")
+    assert trace.kernels.equals(sample_trace("torch_pp2_eager").kernels)
+
+
+def test_a_name_that_is_not_there_gets_the_nearest_ones():
+    with pytest.raises(LlmprofError, match=r"no sample 'torch_tp4_nccl'.*torch_tp4_eager_nccl") as caught:
+        llmprof.sample("torch_tp4_nccl")
+    assert "torch_tp4_eager_nccl" in caught.value.facts["nearest"]
+    with pytest.raises(LlmprofError, match=r"expected one of ncu_.*torch_transformers_generate"):
+        llmprof.sample("zzz")
+
+
+def test_a_path_is_not_a_name():
+    with pytest.raises(LlmprofError, match="no sample"):
+        llmprof.sample("../sample_traces/torch_pp2_eager")
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A folder of samples of one's own, with one sample in it."""
+    shutil.copytree(ROOT / "torch_pp2_eager", tmp_path / "torch_pp2_eager")
+    monkeypatch.setenv(bundled.ENVIRONMENT_VARIABLE, str(tmp_path))
+    return tmp_path / "torch_pp2_eager"
+
+
+def test_the_variable_names_another_folder(copied, tmp_path):
+    assert llmprof.samples()["name"].to_list() == ["torch_pp2_eager"]
+    shutil.rmtree(copied)
+    assert llmprof.samples().is_empty()
+    tmp_path.rmdir()
+    with pytest.raises(LlmprofError, match=r"no sample traces at .*set LLMPROF_SAMPLES"):
+        llmprof.samples()
+
+
+def test_a_file_that_is_missing_or_cut_is_said_so_before_it_is_read(copied):
+    file = copied / "rank1.pt.trace.json.gz"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ReadError, match=r"rank1\.pt\.trace\.json\.gz has 1,000 bytes; expected 567,056 bytes"):
+        llmprof.sample("torch_pp2_eager")
+    file.unlink()
+    with pytest.raises(ReadError, match="is missing"):
+        llmprof.sample("torch_pp2_eager")
+
+
+@pytest.mark.parametrize("change", [{"name": 5}, {"files": None}, {"colour": "red"}])
+def test_a_head_that_is_damaged_is_said_so(copied, change):
+    path = copied / bundled.HEAD_FILE
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | change))
+    with pytest.raises(ReadError, match=r"sample\.json is damaged"):
+        llmprof.samples()
+    path.write_text("{")
+    with pytest.raises(ReadError, match=r"sample\.json is damaged"):
+        llmprof.sample("torch_pp2_eager")
+
+
+def test_metrics_of_kernels_are_a_sample_too():
+    metrics = llmprof.sample_metrics("ncu_tp1_eager")
+    assert metrics.kernels.height == 24
+    with pytest.raises(LlmprofError, match=r"holds metrics of single kernels.*sample_metrics"):
+        llmprof.sample("ncu_tp1_eager")
+    with pytest.raises(LlmprofError, match=r"is a trace.*llmprof\.sample\("):
+        llmprof.sample_metrics("torch_pp2_eager")

@@ -1,0 +1,94 @@
+"""Frames as plain text: units, widths, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import text
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "said"),
+    [
+        ("dur_ns", 4_200, "4.20 us"),
+        ("start_ns", 7_594_846, "7.59485 ms"),
+        ("bytes", 28_672, "28.0 KiB"),
+        ("share", 0.981, "98.1 %"),
+        ("share_launched", 1.0, "100.0 %"),
+        ("bus_gbps", 117.96, "118.0"),
+        ("count", 20140, "20,140"),
+        ("call", 20140, "20140"),
+        ("ratio", 0.012345, "0.01235"),
+        ("in_step", True, "yes"),
+        ("wait_ns", None, "-"),
+        ("median_ns", float("nan"), "-"),
+        ("name", "a\x1b[31mred\nb", "a\\x1b[31mred\\nb"),
+    ],
+)
+def test_values_by_the_name_of_their_column(name, item, said):
+    assert text.value(name, item) == said
+
+
+def test_a_table_is_aligned_and_heads_drop_the_unit():
+    frame = pl.DataFrame({"stage": ["norm", "attention"], "dur_ns": [2_210, 8_670], "bus_gbps": [1.5, 118.0]})
+    assert text.table(frame).splitlines() == [
+        "stage          dur  bus GB/s",
+        "norm       2.21 us       1.5",
+        "attention  8.67 us     118.0",
+    ]
+
+
+def test_unknown_is_explained():
+    lines = text.table(pl.DataFrame({"wait_ns": [None, 5]}, schema={"wait_ns": pl.Int64})).splitlines()
+    assert lines == ["wait", "   -", "5 ns", "(-: none, or not known from this capture)"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_asked_for(width):
+    frame = pl.DataFrame(
+        {
+            "rank": [0, 1],
+            "name": ["n" * 300, "short"],
+            "shapes": ["[[1, 2], [3, 4]]" * 20, None],
+            "total_ns": [123_456_789, 1],
+            "category": ["collective", "linear"],
+            "count": [10**9, 1],
+        }
+    )
+    lines = text.table(frame, width=width).splitlines()
+    assert max(map(len, lines[:3])) <= width
+
+
+def test_texts_are_shortened_before_columns_go():
+    frame = pl.DataFrame({"rank": [0], "name": ["void vllm::cross_device_reduce_1stage<bf16>(int)"], "dur_ns": [1]})
+    lines = text.table(frame, width=40).splitlines()
+    assert len(lines) == 2
+    assert "void vllm::" in lines[1]
+    assert "…" in lines[1]
+    assert lines[1].endswith("1 ns")
+
+
+def test_columns_that_do_not_fit_are_named():
+    frame = pl.DataFrame({f"column_number_{i}": [i] for i in range(6)})
+    lines = text.table(frame, width=40).splitlines()
+    assert lines[0].split() == ["column_number_0", "column_number_1"]
+    assert lines[-1] == "(too narrow for: column_number_2, column_number_3, column_number_4, column_number_5)"
+
+
+def test_columns_in_the_order_asked_for():
+    frame = pl.DataFrame({"a": [1], "b": [2], "c": [3]})
+    assert text.table(frame, columns=["c", "a"]).splitlines()[0] == "c  a"
+
+
+def test_an_empty_frame_is_its_heads():
+    assert text.table(pl.DataFrame(schema={"rank": pl.Int32, "name": pl.String})) == "rank  name"
+
+
+def test_pairs_are_aligned():
+    assert text.pairs([("a", "1"), ("long", "2\x07")]) == "  a     1\n  long  2\\x07"
+
+
+@pytest.mark.parametrize(("limit", "said"), [(10, "abcdefghij"), (5, "ab…ij"), (4, "ab…j"), (2, "a…"), (1, "a…")])
+def test_shorten_keeps_both_ends(limit, said):
+    assert text.shorten("abcdefghij", limit) == said

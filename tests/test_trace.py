@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from llmprof import saved, schema
+from llmprof.errors import LlmprofError, NotCapturedError, OutputError, ReadError, SchemaError
+from llmprof.trace import META_FILE, Trace
+
+
+def kernels(*rows: tuple[int, int, int, str]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
+
+
+@pytest.fixture
+def trace() -> Trace:
+    counters = pl.DataFrame({"rank": [1, 1], "time_ns": [5, 50], "name": ["power"] * 2, "value": [300.0, 310.0]})
+    return Trace(
+        {
+            "kernels": kernels((0, 10, 20, "a"), (0, 40, 5, "b"), (1, 0, 100, "c")).with_columns(nsys_shim=pl.lit(1)),
+            "copies": schema.empty("copies"),
+            "counters": counters,
+        },
+        {"device": "H200", "world_size": 2, "ranks": [{"rank": 0}, {"rank": 1}]},
+        {"events": 3},
+    )
+
+
+def same(a: Trace, b: Trace) -> None:
+    assert list(a.tables) == list(b.tables)
+    for name, frame in a.tables.items():
+        assert_frame_equal(frame, b.table(name))
+    assert (a.meta, a.coverage) == (b.meta, b.coverage)
+
+
+# --- what a trace holds
+
+
+def test_recorded_but_none_is_an_empty_frame_and_not_recorded_an_error_that_names_the_option(trace):
+    assert trace.copies.height == 0
+    assert trace.copies.schema == schema.COPIES.schema
+    with pytest.raises(NotCapturedError, match=r"holds no memory.*profile_memory=True") as caught:
+        _ = trace.memory
+    assert caught.value.facts == {"table": "memory"}
+
+
+@pytest.mark.parametrize("name", list(schema.TABLES))
+def test_every_table_of_the_schema_is_an_attribute(name):
+    assert getattr(Trace({name: schema.empty(name)}), name).schema == schema.TABLES[name].schema
+
+
+def test_has_means_recorded_and_not_empty(trace):
+    assert trace.has("kernels")
+    assert trace.has("kernels", "counters")
+    assert not trace.has("kernels", "copies")
+    assert not trace.has("memory")
+
+
+def test_frames_conform(trace):
+    assert trace.kernels.columns == [*schema.KERNELS.schema, "nsys_shim"]
+    with pytest.raises(SchemaError, match="lacks the column rank"):
+        Trace({"kernels": pl.DataFrame({"start_ns": [1]})})
+
+
+def test_an_unknown_table_is_refused(trace):
+    with pytest.raises(LlmprofError, match=r"unknown tables \['kernel'\]"):
+        Trace({"kernel": pl.DataFrame()})
+    with pytest.raises(LlmprofError, match="no table 'kernel'"):
+        trace.table("kernel")
+
+
+def test_ranks_are_those_of_any_table_in_order():
+    runtime = kernels((-1, 0, 1, "x"), (0, 0, 1, "y")).with_columns(api=pl.lit("runtime"))
+    trace = Trace({"kernels": kernels((2, 0, 1, "a")), "runtime": runtime})
+    assert trace.ranks == [-1, 0, 2]
+    assert Trace({}).ranks == []
+
+
+def test_span_goes_from_the_first_start_to_the_last_end(trace):
+    assert trace.span_ns == (0, 100)
+    assert Trace({}).span_ns == (0, 0)
+    assert Trace({"kernels": kernels((0, 5, 95, "long"), (0, 50, 1, "short"))}).span_ns == (5, 100)
+
+
+def test_repr_says_what_is_there(trace):
+    assert repr(trace) == "<Trace 2 rank(s), 0.0 ms, H200: kernels 3, copies 0, counters 2>"
+
+
+# --- narrowing
+
+
+def test_select_ranks(trace):
+    assert trace.select(ranks=0).kernels["name"].to_list() == ["a", "b"]
+    assert trace.select(ranks=[1]).kernels["name"].to_list() == ["c"]
+    assert trace.select(ranks=7).kernels.height == 0
+    assert trace.select(ranks=0).counters.height == 0
+
+
+def test_select_a_window_by_the_start_first_in_last_out(trace):
+    assert trace.select(window_ns=(10, 40)).kernels["name"].to_list() == ["a"]
+    assert trace.select(window_ns=(0, 41)).kernels["name"].to_list() == ["a", "b", "c"]
+    assert trace.select(window_ns=(0, 50)).counters["time_ns"].to_list() == [5]
+
+
+def test_select_keeps_what_is_absent_absent_and_the_trace_as_it_was(trace):
+    part = trace.select(ranks=0, window_ns=(0, 20))
+    assert part.kernels["name"].to_list() == ["a"]
+    assert part.meta == trace.meta
+    with pytest.raises(NotCapturedError):
+        _ = part.memory
+    assert trace.kernels.height == 3
+
+
+# --- on disk
+
+
+def test_round_trip(trace, tmp_path):
+    folder = trace.save(tmp_path / "deep" / "run")
+    assert folder == tmp_path / "deep" / "run"
+    same(Trace.open(folder), trace)
+    with pytest.raises(NotCapturedError):
+        _ = Trace.open(folder).memory
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "copies.parquet", "counters.parquet", "kernels.parquet", "llmprof.json",
+    ]  # fmt: skip
+
+
+def test_a_saved_trace_is_replaced_as_a_whole(trace, tmp_path):
+    folder = trace.save(tmp_path / "run")
+    smaller = Trace({"kernels": kernels((5, 0, 1, "z"))})
+    smaller.save(folder)
+    same(Trace.open(folder), smaller)
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_empty_folder_and_a_link_to_a_saved_trace_are_filled(trace, tmp_path):
+    (tmp_path / "empty").mkdir()
+    same(Trace.open(trace.save(tmp_path / "empty")), trace)
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    Trace({}).save(tmp_path / "link")
+    same(Trace.open(tmp_path / "empty"), Trace({}))
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_somebody_else_wrote_is_left_alone(trace, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="is not a saved trace"):
+        trace.save(tmp_path)
+    with pytest.raises(OutputError, match="is not a folder"):
+        trace.save(tmp_path / "notes.txt")
+    folder = trace.save(tmp_path / "run")
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"other files: notes\.txt"):
+        Trace({}).save(folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    same(Trace.open(folder), trace)
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(trace, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot write to"):
+        trace.save(tmp_path / "file" / "run")
+    with pytest.raises(OutputError, match="cannot write to"):
+        trace.save(tmp_path / "file" / "deep" / "run")
+
+
+@pytest.mark.parametrize("fails_at", ["write", "move"])
+def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(trace, tmp_path, monkeypatch, fails_at):
+    folder = trace.save(tmp_path / "run")
+
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fails_at == "write":
+        monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    else:
+        move = saved.Path.replace
+        monkeypatch.setattr(
+            saved.Path, "replace", lambda a, b: full() if b == folder and not a.name.endswith("-old") else move(a, b)
+        )
+    with pytest.raises(OutputError, match="No space left on device"):
+        Trace({}, {"new": True}).save(folder) if fails_at == "move" else trace.save(folder)
+    monkeypatch.undo()
+    same(Trace.open(folder), trace)
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_metadata_that_json_cannot_hold_is_refused_before_anything_is_there(trace, tmp_path):
+    trace.meta["when"] = object()
+    with pytest.raises(OutputError, match="expected JSON types"):
+        trace.save(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (None, "holds no saved trace"),
+        ("{", "holds no saved trace"),
+        ("[]", "schema None.*expected schema 1"),
+        ('{"schema": 0}', "schema 0.*expected schema 1.*read the profiler's own file again"),
+        ('{"schema": 1}', "is damaged: 'tables'"),
+        ('{"schema": 1, "tables": {"kernel": 1}, "meta": {}, "coverage": {}}', "is damaged"),
+    ],
+)
+def test_a_head_that_is_not_ours_is_said_so(tmp_path, head, message):
+    if head is not None:
+        (tmp_path / META_FILE).write_text(head)
+    with pytest.raises(ReadError, match=message):
+        Trace.open(tmp_path)
+
+
+def test_a_damaged_or_missing_table_is_not_taken_for_one_that_was_not_recorded(trace, tmp_path):
+    whole = trace.save(tmp_path / "whole")
+    for damage in ("missing", "cut", "foreign", "short"):
+        folder = tmp_path / damage
+        shutil.copytree(whole, folder)
+        file = folder / "kernels.parquet"
+        if damage == "missing":
+            file.unlink()
+        elif damage == "cut":
+            file.write_bytes(file.read_bytes()[:-20])
+        elif damage == "foreign":
+            pl.DataFrame({"x": [1]}).write_parquet(file)
+        else:
+            pl.read_parquet(file).head(1).write_parquet(file)
+        with pytest.raises(ReadError, match="is damaged"):
+            Trace.open(folder)
+
+
+def test_the_head_is_plain_json(trace, tmp_path):
+    head = json.loads((trace.save(tmp_path / "run") / META_FILE).read_text())
+    assert head["schema"] == schema.VERSION
+    assert head["tables"] == {"kernels": 3, "copies": 0, "counters": 2}
+    assert head["meta"]["device"] == "H200"

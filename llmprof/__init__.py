@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchRunner",
+    "ConfigManager",
+    "ExperimentConfig",
+    "ExperimentRunner",
     "Metrics",
     "Trace",
+    "Visualizer",
     "analyze",
     "charts",
     "errors",
+    "explore",
     "hardware",
+    "launch",
     "metrics",
     "names",
+    "profile",
     "read",
     "read_metrics",
     "report",
@@ -33,16 +41,26 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from llmprof import analyze, charts, errors, hardware, metrics, names, report, schema, units
+    from llmprof import analyze, charts, errors, explore, hardware, launch, metrics, names, report, schema, units
+    from llmprof.batch import BatchRunner
     from llmprof.bundled import sample, sample_metrics, samples
+    from llmprof.cells import profile
+    from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
     from llmprof.metrics_data import Metrics
     from llmprof.readers import read
     from llmprof.readers.ncu import read_metrics
+    from llmprof.report import Visualizer
     from llmprof.trace import Trace
 else:
     _HOMES = {
+        "BatchRunner": "llmprof.batch",
+        "ConfigManager": "llmprof.launch",
+        "ExperimentConfig": "llmprof.launch",
+        "ExperimentRunner": "llmprof.launch",
         "Metrics": "llmprof.metrics_data",
         "Trace": "llmprof.trace",
+        "Visualizer": "llmprof.report",
+        "profile": "llmprof.cells",
         "read": "llmprof.readers",
         "read_metrics": "llmprof.readers.ncu",
         "sample": "llmprof.bundled",
@@ -65,3 +83,10 @@ else:
 
     def __dir__() -> list[str]:
         return [*__all__, "__version__"]
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Add the cell magic ``%%profile``: ``%load_ext llmprof``."""
+    from llmprof.cells import register
+
+    register(shell)

@@ -11,7 +11,7 @@ DEMO := demo
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test lint lab bench clean
+.PHONY: help setup demo test browser lint lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -35,8 +35,15 @@ $(STAMP): pyproject.toml
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
 	@$(BIN)/python -m llmprof demo --output $(DEMO)
 
-test: setup lint ## linters, types, layers, then all tests
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 $(PYTEST)
+test: setup browser lint ## linters, types, layers, then all tests
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup $(PYTEST)
+
+# Debian's package, where there is none yet and we may install it; without it the browser tests are skipped and say so.
+browser: ## Chromium for the browser tests
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "Installing Chromium (Debian's package)"; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+		else echo "No Chromium: browser tests will be skipped. On Debian: sudo apt-get install chromium" >&2; fi; }
 
 lint: setup ## ruff, mypy and import-linter only
 	$(BIN)/ruff check .

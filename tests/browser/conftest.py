@@ -1,0 +1,236 @@
+"""A real JupyterLab and a real browser: notebooks are opened as a user would, and their kernel is asked what it knows.
+
+``notebook(cells)`` opens a notebook in JupyterLab, runs its cells and gives a :class:`Notebook`: ``page`` for gestures,
+``python(expression)`` for the value in the same kernel. Screenshots go to ``.artefacts/`` (``LLMPROF_ARTEFACTS``).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from jupyter_client import BlockingKernelClient
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+FLAGS = [
+    *"--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking".split(),
+    *"--disable-component-update --disable-sync".split(),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+START_S, CELL_S = 90, 180
+QUIET = ("favicon", "ResizeObserver loop", "WebSocket", "Download the React DevTools")
+"""What the page may say on its console: it is JupyterLab's or the browser's, not ours."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All browser tests are slow, and share one JupyterLab: one process runs them."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("browser"))
+            if CHROMIUM is None:
+                item.add_marker(pytest.mark.skip(reason="no chromium on this machine: make browser"))
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab: its address, its notebooks and where its kernels leave their connection files."""
+
+    url: str
+    notebooks: Path
+    runtime: Path
+
+    def kernel(self, path: str) -> str:
+        """Id of the kernel of a notebook, once it has one."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"{self.url}/api/sessions", timeout=10) as answer:
+                for session in json.load(answer):
+                    if session["path"] == path:
+                        return session["kernel"]["id"]
+            time.sleep(0.1)
+        raise TimeoutError(f"{path} has no kernel after {START_S} s")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """JupyterLab on a free port, with folders of its own and no token."""
+    home = tmp_path_factory.mktemp("lab")
+    notebooks = home / "notebooks"
+    settings = home / "settings/@jupyterlab/apputils-extension"
+    for folder in (notebooks, settings):
+        folder.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    names = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_DATA_DIR": "data",
+             "IPYTHONDIR": "ipython", "JUPYTERLAB_SETTINGS_DIR": "settings",
+             "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}  # fmt: skip
+    environment = os.environ | {name: str(home / folder) for name, folder in names.items()}
+    options = ["--no-browser", "--allow-root", f"--port={port}", "--port-retries=0", "--ip=127.0.0.1",
+               "--expose-app-in-browser", "--IdentityProvider.token=", f"--ServerApp.root_dir={notebooks}",
+               "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]  # fmt: skip
+    log = home / "lab.log"
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyter", "lab", *options], stdout=out, stderr=out, env=environment, cwd=notebooks
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_for(url, server, log)
+            yield Lab(url, notebooks, home / "runtime")
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(f"{url}/api/status", timeout=5).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text('utf-8', 'replace')[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium without a network."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Notebook:
+    """An open notebook: its page and its kernel."""
+
+    page: Page
+    client: BlockingKernelClient
+    problems: list[str] = field(default_factory=list)
+    """Errors of the page and of its console."""
+
+    asked: set[str] = field(default_factory=set)
+    """Addresses outside this machine that the page asked for."""
+
+    def run(self, code: str) -> None:
+        """Run code in the notebook's kernel, after what is queued there."""
+        reply = self.client.execute_interactive(code, timeout=CELL_S, output_hook=lambda _: None)
+        if reply["content"]["status"] != "ok":
+            raise RuntimeError("\n".join(reply["content"].get("traceback", [str(reply["content"])])))
+
+    def python(self, expression: str) -> object:
+        """Value of an expression in the notebook's kernel; it must fit in JSON."""
+        asked = {"value": f"__import__('json').dumps({expression})"}
+        reply = self.client.execute_interactive(
+            "", user_expressions=asked, timeout=CELL_S, output_hook=lambda _: None, store_history=False
+        )
+        value = reply["content"]["user_expressions"]["value"]
+        if value["status"] != "ok":
+            raise RuntimeError(f"{expression}: {value['ename']}: {value['evalue']}")
+        return json.loads(ast.literal_eval(value["data"]["text/plain"]))
+
+    def wait(self, expression: str, *, seconds: float = 20) -> object:
+        """The expression's value once it is true; gestures reach the kernel a moment later."""
+        deadline = time.monotonic() + seconds
+        while not (value := self.python(expression)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {seconds} s, {expression} is still {value!r}")
+            self.page.wait_for_timeout(50)
+        return value
+
+    def output(self, cell: int = -1) -> Locator:
+        """What a code cell has shown."""
+        cells = self.page.locator(".jp-Notebook .jp-CodeCell")
+        return (cells.last if cell == -1 else cells.nth(cell)).locator(".jp-OutputArea-output").last
+
+    def shot(self, name: str, target: Locator | None = None) -> Path:
+        """Screenshot of the page or of a part, kept for people to look at."""
+        folder = Path(os.environ.get("LLMPROF_ARTEFACTS", ROOT / ".artefacts"))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}.png"
+        (target or self.page).screenshot(path=path)
+        return path
+
+    def faults(self, selector: str) -> list[str]:
+        """Serious and critical accessibility faults that axe finds in a part of the page."""
+        found = Axe().run(self.page, context={"include": [[selector]]}).response["violations"]
+        return [
+            f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
+            for fault in found
+            if fault["impact"] in ("serious", "critical")
+        ]
+
+
+@pytest.fixture
+def notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
+    """Open a notebook made of cells and run them all."""
+    opened: list[tuple[Page, BlockingKernelClient]] = []
+
+    def open_notebook(
+        cells: list[str], *, width: int = 1400, height: int = 1000, theme: str = "light", reduced_motion: bool = True
+    ) -> Notebook:
+        name = f"test-{time.time_ns()}.ipynb"
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=kernel)
+        nbformat.write(content, lab.notebooks / name)
+        page = browser.new_page(
+            viewport={"width": width, "height": height}, reduced_motion="reduce" if reduced_motion else "no-preference"
+        )
+        shown = Notebook(page, BlockingKernelClient())
+        page.on("pageerror", lambda error: shown.problems.append(str(error)))
+        page.on("console", lambda message: _keep(shown.problems, message))
+        page.on("request", lambda request: request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
+                or shown.asked.add(request.url))  # fmt: skip
+        page.goto(f"{lab.url}/doc/tree/{name}?reset", timeout=START_S * 1000)
+        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=START_S * 1000)
+        if theme == "dark":
+            page.evaluate("jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+        kernel_id = lab.kernel(name)
+        shown.client.load_connection_file(str(lab.runtime / f"kernel-{kernel_id}.json"))
+        shown.client.start_channels()
+        opened.append((page, shown.client))
+        shown.client.wait_for_ready(timeout=START_S)
+        page.wait_for_function(
+            "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=START_S * 1000
+        )
+        page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+        page.wait_for_function(
+            """count => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputArea-prompt')]
+                .filter(prompt => /\\[\\d+\\]/.test(prompt.textContent)).length >= count""",
+            arg=len(cells),
+            timeout=CELL_S * 1000,
+        )
+        return shown
+
+    yield open_notebook
+    for page, client in opened:
+        client.stop_channels()
+        page.close()
+
+
+def _keep(problems: list[str], message: ConsoleMessage) -> None:
+    if message.type == "error" and not any(words in message.text + str(message.location) for words in QUIET):
+        problems.append(f"{message.text} ({message.location.get('url', '')[-80:]})")

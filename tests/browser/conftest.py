@@ -28,8 +28,13 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_pla
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 FLAGS = [
-    *"--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking".split(),
-    *"--disable-component-update --disable-sync".split(),
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 START_S, CELL_S = 90, 180

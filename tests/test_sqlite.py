@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import polars as pl
 import pytest
@@ -95,3 +96,71 @@ def test_a_database_that_is_still_written_shows_what_was_committed(tmp_path):
         assert sqlite.read(path, "t", ["a"])["a"].to_list() == [1]
     finally:
         writer.close()
+
+
+# --- several threads
+
+
+@pytest.fixture
+def many_threads(monkeypatch):
+    """Ranges of ten rows, four threads."""
+    monkeypatch.setattr(sqlite, "THREAD_ROWS", 10)
+    monkeypatch.setattr(sqlite.os, "cpu_count", lambda: 4)
+    asked = []
+    query = sqlite.query
+    monkeypatch.setattr(sqlite, "query", lambda path, sql: asked.append(sql) or query(path, sql))
+    return asked
+
+
+def made(path, create: str, rows: list[tuple]) -> pl.DataFrame:
+    """Make the table ``t`` and read its columns ``n`` and ``text``."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(create)
+        connection.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    return sqlite.read(path, "t", {"n": pl.Int64(), "text": pl.String()})
+
+
+def test_a_large_table_is_read_in_ranges_of_rows_in_the_order_of_the_file(many_threads, tmp_path):
+    rows = [(i * i, f"t{i}" if i % 3 else None) for i in range(100)]
+    assert made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", rows).rows() == rows
+    assert len(many_threads) == 4
+
+
+@pytest.mark.parametrize("keys", [range(-500, 500, 10), [1, *range(10**12, 10**12 + 60)], [-(2**63), 0, 2**63 - 1]])
+def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, keys):
+    rows = [(key, f"t{key}") for key in keys]
+    assert made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT)", rows).rows() == rows
+    assert len(many_threads) == 4
+
+
+@pytest.mark.parametrize(
+    ("create", "threads"),
+    [
+        ("CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT) WITHOUT ROWID", 1),
+        ("CREATE TABLE t (n INTEGER, text TEXT, rowid TEXT)", 4),
+        ("CREATE TABLE t (n INTEGER, text TEXT, RowId TEXT, _rowid_ TEXT, oid TEXT)", 1),
+    ],
+    ids=["without row numbers", "a column of that name", "columns of all names"],
+)
+def test_tables_with_other_row_numbers_are_read_whole(many_threads, tmp_path, create, threads):
+    width = create.count(",") + 1
+    rows = [(i, f"t{i}", *["x"] * (width - 2)) for i in range(100)]
+    assert made(tmp_path / "a.sqlite", create, rows).rows() == [row[:2] for row in rows]
+    assert len(many_threads) == threads
+
+
+@pytest.mark.parametrize(
+    ("odd", "whole"), [("12 apples", 12), (2.75, 2), (b"7", 7), (None, None)], ids=["text", "real", "blob", "null"]
+)
+@pytest.mark.parametrize("at", [0, 99])
+def test_a_value_of_another_type_is_cast_wherever_it_is(many_threads, tmp_path, odd, whole, at):
+    rows = [(odd if i == at else i, "x") for i in range(100)]
+    frame = made(tmp_path / "a.sqlite", "CREATE TABLE t (n, text TEXT)", rows)
+    assert frame["n"].to_list() == [whole if i == at else i for i in range(100)]
+
+
+def test_a_view_is_read_whole(many_threads, tmp_path):
+    made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(i, "x") for i in range(100)])
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
+        connection.execute("CREATE VIEW v AS SELECT n + 1 AS n FROM t")
+    assert sqlite.read(tmp_path / "a.sqlite", "v", ["n"])["n"].to_list() == list(range(1, 101))

@@ -17,10 +17,12 @@ from llmprof.analyze.coverage import coverage
 from llmprof.analyze.cuda_gpu_kern_pace import cuda_gpu_kern_pace
 from llmprof.analyze.cuda_kern_exec_sum import cuda_kern_exec_sum
 from llmprof.analyze.diff import diff
+from llmprof.analyze.events_within import events_within
 from llmprof.analyze.findings import findings
 from llmprof.analyze.gpu_time_util_map import gpu_time_util_map
 from llmprof.analyze.idle import idle, stream_gaps
 from llmprof.analyze.kernel_summary import kernel_summary
+from llmprof.analyze.kernels_within import kernels_within
 from llmprof.analyze.launch_delay import launch_delay
 from llmprof.analyze.layer_gaps import layer_gaps
 from llmprof.analyze.layers import layers
@@ -57,11 +59,13 @@ __all__ = [
     "cuda_gpu_mem_time_sum",
     "cuda_kern_exec_sum",
     "diff",
+    "events_within",
     "findings",
     "gpu_time_util_map",
     "idle",
     "kernel_categories",
     "kernel_summary",
+    "kernels_within",
     "launch_delay",
     "layer_gaps",
     "layers",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from llmprof.analyze._labelled import labelled
@@ -9,10 +11,10 @@ from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
-KEYS = ["phase", "stage", "category"]
+KEYS = ("phase", "stage", "category")
 
 
-def diff(a: Trace, b: Trace, *, tolerance: float = 0.05) -> pl.DataFrame:
+def diff(a: Trace, b: Trace, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
     """Device time per step and rank of two traces, aligned by phase, stage and category.
 
     The time of a step is the union of its events of one stage and category; a step without any counts as zero. Of
@@ -25,13 +27,16 @@ def diff(a: Trace, b: Trace, *, tolerance: float = 0.05) -> pl.DataFrame:
         The traces; ``a`` is the reference.
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
+    by : sequence of str
+        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned, such as ``("phase", "layer",
+        "stage")`` or ``("phase", "name")``. The phase is always one of them, and the first.
 
     Returns
     -------
     polars.DataFrame
-        ``phase, stage, category``; ``a_ns, b_ns`` (device time per step and rank, ns), ``delta_ns`` (b - a),
-        ``ratio`` (b / a, null where a is 0 or unknown); ``a_count, b_count`` (events per step and rank, taken
-        likewise); ``a_steps, b_steps`` (steps of the phase over all ranks); ``status`` (faster, slower, same: b
+        The columns of ``by`` (``phase, stage, category``); ``a_ns, b_ns`` (device time per step and rank, ns),
+        ``delta_ns`` (b - a), ``ratio`` (b / a, null where a is 0 or unknown); ``a_count, b_count`` (events per step
+        and rank, taken likewise); ``a_steps, b_steps`` (steps of the phase over all ranks); ``status`` (faster, slower, same: b
         against a; only_a, only_b: no event of the other trace). Times and counts are null where that trace has no
         step of the phase. By phase, the largest change first.
 
@@ -40,20 +45,23 @@ def diff(a: Trace, b: Trace, *, tolerance: float = 0.05) -> pl.DataFrame:
     NotCapturedError
         A trace holds no device activity and no operators.
     AnalysisError
-        The tolerance is negative.
+        The tolerance is negative, or ``by`` names an unknown column.
     """
-    return diff_of(labelled(a, ["step", *KEYS]), labelled(b, ["step", *KEYS]), tolerance=tolerance)
+    keys = ["phase", *(label for label in by if label != "phase")]
+    return diff_of(labelled(a, ["step", *keys]), labelled(b, ["step", *keys]), tolerance=tolerance, by=keys)
 
 
-def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05) -> pl.DataFrame:
+def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
     """The analysis of :func:`diff` on two frames of device events.
 
     Parameters
     ----------
     a, b : polars.DataFrame
-        ``rank, step, phase, stage, category, start_ns, dur_ns``.
+        ``rank, step, start_ns, dur_ns`` and the columns of ``by``.
     tolerance : float
         Change relative to ``a`` up to which the status is ``same``.
+    by : sequence of str
+        Columns by which events are aligned, the phase first.
 
     Returns
     -------
@@ -62,7 +70,8 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05) -> pl.
     """
     if tolerance < 0:
         raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
-    both = _per_step(a, "a").join(_per_step(b, "b"), on=KEYS, how="full", coalesce=True, nulls_equal=True)
+    keys = list(by)
+    both = _per_step(a, "a", keys).join(_per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True)
     for side, events in (("a", a), ("b", b)):
         steps = _steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
         both = both.join(steps, on="phase", how="left", nulls_equal=True)
@@ -89,12 +98,11 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05) -> pl.
         .sort(
             "phase",
             pl.col("delta_ns").abs(),
-            "stage",
-            "category",
-            descending=[False, True, False, False],
+            *keys[1:],
+            descending=[False, True, *(False for _ in keys[1:])],
             nulls_last=True,
         )
-        .select(*KEYS, "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps", "status")
+        .select(*keys, "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps", "status")
     )
 
 
@@ -102,21 +110,22 @@ def _steps(events: pl.DataFrame) -> pl.DataFrame:
     return events.filter(pl.col("step").is_not_null()).select("rank", "step", "phase").unique()
 
 
-def _per_step(events: pl.DataFrame, side: str) -> pl.DataFrame:
+def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     """Time and events per step: median over the steps of each rank, mean over the ranks."""
-    within = events.filter(pl.col("step").is_not_null()).select("rank", "step", *KEYS, "start_ns", "dur_ns")
-    within = within.with_columns(pl.col(KEYS).cast(pl.Categorical))  # groups by number, five times as fast
-    cell = ["rank", "step", *KEYS]
+    within = events.filter(pl.col("step").is_not_null()).select("rank", "step", *keys, "start_ns", "dur_ns")
+    texts = [key for key in keys if within.schema[key] == pl.String]
+    within = within.with_columns(pl.col(texts).cast(pl.Categorical))  # groups by number, five times as fast
+    cell = ["rank", "step", *keys]
     counts = within.group_by(cell).agg(count=pl.len())
     cells = union_length(within, cell).join(counts, on=cell, nulls_equal=True)
-    every = _steps(within).join(within.select(KEYS).unique(), on="phase", nulls_equal=True)
+    every = _steps(within).join(within.select(keys).unique(), on="phase", nulls_equal=True)
     padded = every.join(cells, on=cell, how="left", nulls_equal=True).with_columns(
         pl.col("busy_ns", "count").fill_null(0)
     )
     return (
-        padded.group_by("rank", *KEYS)
+        padded.group_by("rank", *keys)
         .agg(pl.col("busy_ns", "count").median())
-        .group_by(KEYS)
+        .group_by(keys)
         .agg(pl.col("busy_ns").mean().alias(f"{side}_ns"), pl.col("count").mean().alias(f"{side}_count"))
-        .with_columns(pl.col(KEYS).cast(pl.String))
+        .with_columns(pl.col(texts).cast(pl.String))
     )

@@ -98,3 +98,14 @@ def test_a_null_stage_is_compared_too() -> None:
 def test_negative_tolerance() -> None:
     with pytest.raises(AnalysisError, match="tolerance"):
         one(decode([1]), decode([1]), tolerance=-1)
+
+
+def test_aligned_by_other_columns() -> None:
+    names = pl.DataFrame({"name": ["f", "f", "g"], "layer": [0, 1, 1]}, schema_overrides={"layer": pl.Int32})
+    a = frame_of([(0, 0, "decode", "o_proj", "linear", start, 10) for start in (0, 20, 40)]).hstack(names)
+    b = a.filter(pl.col("name") == "f").with_columns(dur_ns=pl.col("dur_ns") * 2)
+    got = diff_of(a, b, by=("phase", "layer", "name"))
+    assert got.columns[:5] == ["phase", "layer", "name", "a_ns", "b_ns"]
+    assert got.select("layer", "name", "a_ns", "b_ns", "status").rows() == [
+        (0, "f", 10.0, 20.0, "slower"), (1, "f", 10.0, 20.0, "slower"), (1, "g", 10.0, 0.0, "only_a"),
+    ]  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from llmprof.errors import ReadError
+from llmprof.readers import _monitor_kinds
 from llmprof.readers._blocks import GZIP_MAGIC, Blocks
 from llmprof.readers._nsys_files import REPORT_SUFFIX, is_nsys_sqlite, is_parquetdir
 from llmprof.trace import META_FILE
@@ -49,7 +50,8 @@ def detect(path: Path) -> str | None:
     -------
     str or None
         ``llmprof`` (a saved trace), ``chrome``, ``nsys`` (an SQLite or Parquet export of Nsight Systems, or its
-        report), or None where no reader knows the content.
+        report), one of :data:`llmprof.readers._monitor_kinds.KINDS` (what a monitor printed), or None where no reader
+        knows the content.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def detect(path: Path) -> str | None:
             return "chrome"
         if not _MAY_GO_ON.match(text) or len(start) > _MOST_SNIFF_BYTES:
             break
-    return None
+    return _monitor_kinds.kind(start[:_SNIFF_BYTES])
 
 
 def is_saved(path: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmprof.errors import MixedRunsError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers import _cache, chrome, nsys
+from llmprof.readers import _cache, chrome, dmon, dstat, gpustat, nsys, query_gpu, sar
 from llmprof.readers._combine import combine
 from llmprof.readers._detect import detect, is_saved, refuse_empty, say_what_it_is
 from llmprof.readers._nsys_files import REPORT_SUFFIX, export
@@ -19,7 +19,16 @@ from llmprof.trace import Trace
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""
 
-FORMATS = ("chrome", "nsys", "llmprof")
+MONITORS = {
+    "dmon": dmon.read,
+    "query-gpu": query_gpu.read,
+    "gpustat": gpustat.read,
+    "dstat": dstat.read,
+    "sar": sar.read,
+}
+"""Readers of what monitors printed: one file, counters only."""
+
+FORMATS = ("chrome", "nsys", "llmprof", *MONITORS)
 """Names of formats that :func:`read` takes."""
 
 _SUFFIXES = (".json", ".gz", ".trace", ".txt", "", ".sqlite", REPORT_SUFFIX)
@@ -42,9 +51,12 @@ def read(
     ----------
     path_or_paths : path or iterable of paths
         A file (Chrome trace JSON, an SQLite export of Nsight Systems, its ``.nsys-rep``), a folder with one file a
-        rank or with Parquet tables of nsys, several of them, or a folder that :meth:`Trace.save` wrote.
+        rank or with Parquet tables of nsys, several of them, or a folder that :meth:`Trace.save` wrote. Or one file
+        of a monitor: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
+        dool) and ``sar``; its trace has the table ``counters`` only, with the names of llmprof's own monitors, and
+        :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
     format : str, optional
-        ``chrome``, ``nsys`` or ``llmprof``; found from the content if not given.
+        One of :data:`FORMATS`; found from the content if not given.
     python_functions : bool
         Keep Python functions (torch's ``with_stack=True``) as operators of kind ``python``.
     cache : bool, optional
@@ -77,9 +89,13 @@ def read(
         return Trace.open(paths[0])
     files = [found for path in paths for found in _files(path, format)]
     kinds = sorted({kind for kind, _ in files})
-    if len(kinds) > 1:
+    if kinds[0] in MONITORS and len(files) == 1:
+        return _warned(MONITORS[kinds[0]](files[0][1]))
+    if len(kinds) > 1 or kinds[0] in MONITORS:
         raise MixedRunsError(
-            f"the files are of different formats: {kinds}",
+            f"the files are of different formats: {kinds}"
+            if len(kinds) > 1
+            else f"there are {len(files)} files of {kinds[0]}",
             expected="what one profiler wrote of one run",
             hint="read each by itself",
             formats=kinds,
@@ -99,8 +115,13 @@ def read(
             _cache.store(trace, entry)
     if kinds == ["nsys"] and len(files) == 1 and not files[0][1].is_dir():
         trace = Trace(trace.tables, trace.meta, trace.coverage, database=_exported(files[0][1], progress))
+    return _warned(trace)
+
+
+def _warned(trace: Trace) -> Trace:
+    """The trace, after warning of what was lost or is missing."""
     for message in trace.coverage.get("warnings", ()):
-        warnings.warn(message, TraceWarning, stacklevel=2)
+        warnings.warn(message, TraceWarning, stacklevel=3)
     return trace
 
 
@@ -115,7 +136,7 @@ def _files(path: Path, format: str | None) -> list[tuple[str, Path]]:  # noqa: A
             raise UnknownFormatError(
                 f"{path.name} is {say_what_it_is(path)}",
                 expected="Chrome trace JSON (PyTorch profiler, Ascend trace_view.json), plain or gzip, "
-                "or an export of Nsight Systems",
+                "an export of Nsight Systems, or what a monitor printed",
                 hint="pass the file that the profiler wrote, or name its format with format=",
             )
         return [(kind, path)]
@@ -123,6 +144,7 @@ def _files(path: Path, format: str | None) -> list[tuple[str, Path]]:  # noqa: A
         return [("nsys", path)]
     candidates = sorted(p for p in path.iterdir() if p.is_file() and p.suffix in _SUFFIXES)
     found = [(kind, p) for p in candidates if (kind := detect(p)) is not None and format in (None, kind)]
+    found = [(kind, p) for kind, p in found if kind not in MONITORS]  # they lie beside the traces of a run
     exported = {p.stem for kind, p in found if p.suffix == ".sqlite"}
     found = [(kind, p) for kind, p in found if not (p.suffix == REPORT_SUFFIX and p.stem in exported)]
     if not found:

@@ -36,9 +36,9 @@ def diff(a: Trace, b: Trace, *, tolerance: float = 0.05, by: Sequence[str] = KEY
     polars.DataFrame
         The columns of ``by`` (``phase, stage, category``); ``a_ns, b_ns`` (device time per step and rank, ns),
         ``delta_ns`` (b - a), ``ratio`` (b / a, null where a is 0 or unknown); ``a_count, b_count`` (events per step
-        and rank, taken likewise); ``a_steps, b_steps`` (steps of the phase over all ranks); ``status`` (faster, slower, same: b
-        against a; only_a, only_b: no event of the other trace). Times and counts are null where that trace has no
-        step of the phase. By phase, the largest change first.
+        and rank, taken likewise); ``a_steps, b_steps`` (steps of the phase over all ranks); ``status`` (faster,
+        slower, same: b against a; only_a, only_b: no event of the other trace). Times and counts are null where that
+        trace has no step of the phase. By phase, the largest change first.
 
     Raises
     ------

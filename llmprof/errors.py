@@ -59,5 +59,17 @@ class OutputError(LlmprofError):
     """A result could not be written."""
 
 
+class ConfigError(LlmprofError):
+    """The description of a run is wrong: an unknown key, a wrong type, or options that do not go together."""
+
+
+class LaunchError(LlmprofError):
+    """A run could not be started, or its engine or profiler failed."""
+
+
+class CaptureError(LaunchError):
+    """The profiler ran, but what it recorded is empty or incomplete."""
+
+
 class TraceWarning(UserWarning):
     """Something in a trace was lost, repaired or looks wrong; the reading went on."""

@@ -1,0 +1,145 @@
+"""The processes of a run, found whatever they did to hide: used by the runner, and as a program by its guard.
+
+Engines and profilers start sessions of their own and rename their processes (which wipes the environment that others
+can see), so a process belongs to a run if any of these holds: it descends from one that does, it carries the run's
+mark in its environment, it is in a session of the run, or it writes to the run's log. Only the standard library and
+psutil are imported, so that the guard starts quickly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+MARK: Final = "LLMPROF_RUN_ID"
+PATIENCE_S: Final = 10.0
+_LAST_S: Final = 5.0
+
+Known = dict[int, float]
+"""Processes by number, with the time of their start, because numbers are used again."""
+
+
+class Family:
+    """Processes of one run.
+
+    Parameters
+    ----------
+    root : int
+        The first process, which leads a session of its own.
+    mark : str
+        Value of the variable ``LLMPROF_RUN_ID`` of its processes.
+    log : pathlib.Path
+        File that they write to.
+    """
+
+    def __init__(self, root: int, mark: str, log: Path) -> None:
+        self._root, self._mark, self._log = root, mark, str(log.resolve())
+        self._known: Known = {}
+        self._sessions = {root}
+        self.look()
+
+    def look(self) -> None:
+        """Remember the descendants that run now; cheap, to be called again and again."""
+        parents: dict[int, list[psutil.Process]] = {}
+        for process in psutil.process_iter(["ppid"]):
+            parents.setdefault(process.info["ppid"], []).append(process)
+        todo = [self._root, *self._known]
+        seen: set[int] = set()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            for child in parents.get(number, ()):
+                self._add(child)
+                todo.append(child.pid)
+
+    def alive(self) -> list[psutil.Process]:
+        """Processes of the run that still run, the first one left out."""
+        self.look()
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid in {self._root, os.getpid()} or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if self._known.get(process.pid) == process.create_time() or self._belongs(process):
+                    found.append(process)
+        return found
+
+    def end(self, *, patience_s: float = PATIENCE_S) -> list[str]:
+        """End what still runs, first kindly.
+
+        Returns
+        -------
+        list of str
+            Names of the processes that were ended.
+        """
+        ended: list[str] = []
+        for how, wait in ((signal.SIGTERM, patience_s), (signal.SIGKILL, _LAST_S)):
+            there = self.alive()
+            if not there:
+                break
+            ended += [name for process in there if (name := _name(process)) not in ended]
+            send(there, how)
+            psutil.wait_procs(there, timeout=wait)
+        return ended
+
+    def _add(self, process: psutil.Process) -> None:
+        with contextlib.suppress(psutil.Error, OSError):
+            self._known[process.pid] = process.create_time()
+            self._sessions.add(os.getsid(process.pid))
+            self._sessions.discard(os.getsid(0))
+
+    def _belongs(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) in self._sessions:
+                return True
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == self._mark:
+                return True
+        for number in (1, 2):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{process.pid}/fd/{number}") == self._log:  # noqa: PTH115
+                    return True
+        return False
+
+
+def send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:
+    """Send a signal to processes; those that are gone do not matter."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            process.send_signal(how)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return f"{process.name()} ({process.pid})"
+    except psutil.Error:
+        return str(process.pid)
+
+
+def guard(root: int, mark: str, log: Path) -> None:
+    """Wait for the end of the standard input; if it comes without a word, the runner is gone: end its processes."""
+    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(how, signal.SIG_IGN)
+    if sys.stdin.buffer.read(1):
+        return
+    family = Family(root, mark, log)
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(root)
+        if first.environ().get(MARK) == mark:
+            send([first], signal.SIGTERM)
+            psutil.wait_procs([first], timeout=PATIENCE_S)
+            send([first], signal.SIGKILL)
+    family.end()
+
+
+if __name__ == "__main__":
+    guard(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

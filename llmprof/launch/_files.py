@@ -1,0 +1,94 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from llmprof.errors import OutputError
+
+
+def write(path: Path, text: str) -> Path:
+    """Write text: a new file beside it first, then the name.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where to; its folder must exist.
+    text : str
+        Content, written as UTF-8.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written; what was there stays.
+    """
+    work = ""
+    try:
+        number, work = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(work).chmod(0o644)
+        Path(work).replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            Path(work).unlink()
+        raise refused(path, error) from error
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Write JSON; numbers that are not finite become null.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+    return write(path, json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file; None where it is missing or damaged."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def finite(value: Any) -> Any:
+    """The value with null for numbers that JSON cannot hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def refused(path: Path, error: OSError) -> OutputError:
+    """Error for a file that cannot be written; a full disk is called that."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return OutputError(
+            f"cannot write {path.name}: the disk is full ({error.strerror})",
+            hint=f"free space on the disk of {path.parent}, or choose another results_dir",
+            path=str(path),
+            full=True,
+        )
+    return OutputError(
+        f"cannot write {path}: {error.strerror or error}", hint="choose a folder that can be written", path=str(path)
+    )

@@ -1,0 +1,180 @@
+"""Kernels for ncu: which ones, and how they compare with the timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import analyze, kernel_names
+from llmprof.errors import AnalysisError, CaptureError, LlmprofError
+from llmprof.launch import _files
+from llmprof.launch.command import DEFAULT_LAUNCHES
+from llmprof.launch.folder import RunFolder
+from llmprof.metrics_data import Metrics
+from llmprof.trace import Trace
+
+_ORDER: Final = [pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event")]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Launches for ncu.
+
+    Attributes
+    ----------
+    functions : tuple of str
+        The most expensive ones first.
+    skip, count : int
+        Launches of these functions to leave out, and to profile.
+    device : int or None
+        GPU of the rank that they were counted on.
+    share : float
+        Share of the time of all kernels but collectives that the functions have.
+    """
+
+    functions: tuple[str, ...]
+    skip: int
+    count: int
+    device: int | None
+    share: float
+
+
+def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
+    """The most expensive functions of a timeline, and the shortest stretch of launches that has all of them.
+
+    Collectives are left out: a kernel that waits for other ranks waits for ever when it is replayed. Of stretches that
+    are equally short, the one nearest to the middle of the window counts, where the engine is in its steady state.
+
+    Parameters
+    ----------
+    trace : Trace
+        Timeline of the same program.
+    top : int
+        How many functions.
+    most : int
+        Most launches; where the functions lie further apart, the stretch with most of their time is taken.
+
+    Raises
+    ------
+    CaptureError
+        All kernels are collectives.
+    """
+    events = analyze.attribute(trace).filter(pl.col("source") == "kernel")
+    events = events.with_columns(kernel_names.function(events["name"]).alias("function"))
+    waits = events.filter(pl.col("category") == "collective")["function"].unique()
+    alone = events.filter(~pl.col("function").is_in(waits.implode()))
+    if not alone.height:
+        raise CaptureError("the timeline has no kernels but collectives, which cannot be replayed alone")
+    chosen = _longest(alone, "function").head(max(1, top))
+    cost = dict(chosen.iter_rows())
+    rank = _longest(alone, "rank")["rank"][0]
+    sequence = _counted(events.filter(pl.col("rank") == rank), trace).filter(pl.col("function").is_in(list(cost)))
+    skip, count = _stretch(sequence.sort(_ORDER)["function"].to_list(), cost, most)
+    device = sequence["device"].drop_nulls()
+    return Choice(
+        functions=tuple(cost),
+        skip=skip,
+        count=count,
+        device=int(device[0]) if len(device) else None,
+        share=sum(cost.values()) / max(1, int(alone["dur_ns"].sum())),
+    )
+
+
+def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Time of each value of a column, the longest first."""
+    return events.group_by(by).agg(pl.col("dur_ns").sum()).sort(["dur_ns", by], descending=[True, False])
+
+
+def _counted(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Launches that the profiler will count: not those that were launched before its window began."""
+    if not trace.has("runtime"):
+        return events
+    first = events["launch_start_ns"].min() or 0
+    return events.filter(pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= first))
+
+
+def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int, int]:
+    """First place and length of the shortest stretch with all functions, or of the costliest of at most ``most``."""
+    middle = len(functions) / 2
+    best: tuple[tuple[float, ...], int, int] | None = None
+    last: dict[str, int] = {}
+    for end, function in enumerate(functions):
+        last[function] = end
+        inside = {name: at for name, at in last.items() if at > end - most}
+        start = min(inside.values())
+        score = (-sum(cost[name] for name in inside), end - start, abs((start + end) / 2 - middle))
+        if best is None or score < best[0]:
+            best = (score, start, end - start + 1)
+    return (0, 1) if best is None else best[1:]
+
+
+def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
+    """Write ``ncu_metrics.json``: a row a profiled launch, and what the profiler's rules said.
+
+    Returns
+    -------
+    list of dict
+        The rows.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    try:
+        rows = analyze.speed_of_light(metrics).to_dicts()
+    except (AnalysisError, LlmprofError):
+        rows = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns").to_dicts()
+    launches = metrics.kernels.select("kernel_id", "grid", "block", "device_name").rows_by_key("kernel_id", named=True)
+    for row in rows:
+        row |= {k: v for k, v in launches.get(row["kernel_id"], [{}])[0].items() if k != "kernel_id"}
+    rules = metrics.rules.select("kernel_id", "rule", "kind", "text", "estimated_speedup_pct").to_dicts()
+    _files.write_json(folder.ncu_metrics, {"launches": rows, "rules": rules, "coverage": dict(metrics.coverage)})
+    return rows
+
+
+def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.DataFrame:
+    """Write ``kernel_comparison.csv``: kernels of the timeline with what ncu measured of them.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``name, share, total_ns, instances, mean_ns`` of the timeline, then of ncu ``launches, ncu_mean_ns, ratio``
+        (to the timeline's launches that they were matched with)``, compute_pct, memory_pct, roof_share, bound,
+        confidence``; the most expensive first.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    matched = analyze.ncu_join(trace, metrics)
+    try:
+        light = analyze.speed_of_light(metrics)
+    except LlmprofError:
+        light = matched.select("kernel_id")
+    columns = ["compute_pct", "memory_pct", "roof_share", "bound"]
+    light = light.with_columns(pl.lit(None).alias(c) for c in columns if c not in light.columns)
+    per_kernel = (
+        matched.join(light.select("kernel_id", *columns), on="kernel_id", how="left")
+        .with_columns(name=pl.coalesce("name", "kernel_name"))
+        .group_by("name", maintain_order=True)
+        .agg(
+            launches=pl.len(),
+            ncu_mean_ns=pl.col("profiled_ns").mean(),
+            ratio=pl.col("ratio").mean(),
+            compute_pct=pl.col("compute_pct").mean(),
+            memory_pct=pl.col("memory_pct").mean(),
+            roof_share=pl.col("roof_share").mean(),
+            bound=pl.col("bound").mode().sort().first(),
+            confidence=pl.col("confidence").mean(),
+        )
+    )
+    of_timeline = analyze.cuda_gpu_kern_sum(trace).select("name", "share", "total_ns", "instances", "mean_ns")
+    both = of_timeline.join(per_kernel, on="name", how="right", coalesce=True)
+    both = both.select("name", "share", "total_ns", "instances", "mean_ns", *per_kernel.columns[1:])
+    both = both.sort("total_ns", descending=True, nulls_last=True)
+    _files.write(folder.kernel_comparison, both.write_csv())
+    return both

@@ -1,0 +1,146 @@
+"""Part of an engine script: what an error of an engine means for its user."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import traceback
+from pathlib import Path
+from typing import Any
+
+_TAIL = 64 * 1024
+_TRACEBACK = 4000
+
+_MEMORY = (
+    "the memory does not suffice: lower gpu_memory_utilization if others use the device, max_model_len if the cache of "
+    "keys and values does not fit, or give kv_cache_memory_bytes; fewer layers, a smaller batch_size or a larger "
+    "tensor_parallel_size also help"
+)
+_ADVICE = (
+    (r"already in use|errno 98|eaddrinuse", "choose another server port, or 0 for a free one"),
+    (r"not enough allowed numa nodes", "set VLLM_CPU_OMP_THREADS_BIND to the cores of each rank, such as '0|1'"),
+    (
+        r"out of memory|cannot allocate memory|no available memory for the cache|not enough memory|"
+        r"kv ?cache (?:memory|is) .*(?:needed|larger)|larger than the (?:available|maximum) .*kv|"
+        r"desired gpu memory utilization|available kv cache memory|insufficient memory|defaultcpuallocator|"
+        r"memory profiling",
+        _MEMORY,
+    ),
+    (
+        r"must be divisible by tensor parallel|not divisible by|is not divisible",
+        "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and hidden sizes",
+    ),
+    (r"no module named 'flashinfer|flashinfer", "set VLLM_USE_FLASHINFER_SAMPLER=0, or install flashinfer"),
+    (
+        r"(?:user-specified|max_model_len).{0,80}greater than the derived",
+        "lower max_model_len to what the model's config.json allows",
+    ),
+    (r"longer than the maximum|decoder prompt .* is longer", "raise max_model_len, or shorten the prompts"),
+    (r"no space left on device", "the disk is full: free some space, or choose another results_dir"),
+    (
+        r"unrecognized arguments|unexpected keyword argument|extra inputs are not permitted",
+        "this version of the engine does not know one of engine_args",
+    ),
+    (
+        r"is not a valid model identifier|repository not found|couldn't connect to|offline mode is enabled|"
+        r"localentrynotfounderror|cannot find an appropriate cached",
+        "give a folder with the model's config.json, or random:tiny; names are only looked up in the local cache",
+    ),
+    (
+        r"model architectures? .* (?:are|is) not supported|does not recognize this architecture|"
+        r"has no vllm implementation|unrecognized model",
+        "this version of the engine does not know the model's architecture: update it, or choose another model",
+    ),
+    (
+        r"nccl error|ncclsystemerror|ncclunhandled|nccl.*failed",
+        "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often gets it going",
+    ),
+    (r"no cuda gpus are available|found no nvidia driver|driver too old", "see what llmprof doctor says of the driver"),
+    (r"failed core proc|engine core initialization failed|enginedeaderror|engine core .*died", None),
+)
+
+
+class Refused(Exception):  # noqa: N818 (the user reads this name)
+    """Something that the user can change.
+
+    Parameters
+    ----------
+    message : str
+        What was found.
+    advice : str, optional
+        What to do.
+    """
+
+    def __init__(self, message: str, advice: str | None = None) -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+def failure(error: BaseException, log: str) -> dict[str, Any]:
+    """An error as ``worker.json`` has it.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+    log : str
+        End of the engine's output: where its workers write the cause.
+
+    Returns
+    -------
+    dict
+        ``type, message, advice, traceback``.
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    message = str(error) or type(error).__name__
+    found: str | None = error.advice if isinstance(error, Refused) else None
+    if not found and isinstance(error, Exception):
+        found = advice(text) or advice(log)
+        cause = root_cause(log)
+        if cause and cause not in message:
+            message = f"{message} (its log: {cause})"
+    return {"type": type(error).__name__, "message": message, "advice": found, "traceback": text[-_TRACEBACK:]}
+
+
+def advice(text: str) -> str | None:
+    """What to do about the first known error in a text."""
+    low = text.lower()
+    return next((what for pattern, what in _ADVICE if what and re.search(pattern, low)), None)
+
+
+def root_cause(log: str) -> str | None:
+    """The first error of a worker in a log: later ones are its consequences."""
+    found = re.findall(r"(?m)(?:^|[\s\]])((?:[a-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+?)\s*$", log)
+    return found[0][:500] if found else None
+
+
+class OwnLog:
+    """The file that this process writes its output to, if it is one: engines tell the cause of a failure only there."""
+
+    def __init__(self) -> None:
+        found = os.fstat(1) if _is_open(1) else None
+        self._path = Path("/proc/self/fd/1") if found and stat.S_ISREG(found.st_mode) else None
+        self._from = found.st_size if self._path and found else 0
+
+    def tail(self) -> str:
+        """What was written since this object was made; the end of it."""
+        return tail(self._path, self._from) if self._path else ""
+
+
+def tail(path: Path, start: int = 0) -> str:
+    """End of a file as text."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, os.fstat(file.fileno()).st_size - _TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

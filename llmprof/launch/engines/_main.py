@@ -1,0 +1,72 @@
+"""Part of an engine script: its command line, its signals, and what is written however it ends."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmprof.launch.engines._children import adopt, end_children
+from llmprof.launch.engines._failures import OwnLog, failure
+from llmprof.launch.engines._record import Record
+
+_EXPLAINED = 3
+_INTERRUPTED = 130
+
+
+def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], None]) -> int:
+    """Run a job and write what there is of it, however it ends.
+
+    Parameters
+    ----------
+    job : mapping
+        What is run.
+    work : callable
+        Takes the job and the record.
+
+    Returns
+    -------
+    int
+        Exit status: 0, 3 for an error with an advice, 130 after an interrupt.
+    """
+    parser = argparse.ArgumentParser(description="Repeat this run.")
+    parser.add_argument("--out", type=Path, help="folder for what it writes (default: a new one beside this script)")
+    out = parser.parse_args().out or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
+    record = Record(out.absolute(), job)
+    log = OwnLog()
+    adopt()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    status = 0
+    try:
+        work(job, record)
+    except BaseException as error:
+        record.document["error"] = found = failure(error, log.tail())
+        record.event("error", found["message"])
+        if isinstance(error, KeyboardInterrupt):
+            status = _INTERRUPTED
+        elif found["advice"]:
+            status = _EXPLAINED
+            traceback.print_exc(file=sys.stderr)
+        else:
+            raise
+    else:
+        record.event("done")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        record.write()
+        killed = end_children()
+        if killed:
+            record.note(f"{len(killed)} processes of the engine did not end by themselves and were killed")
+            record.write()
+    return status
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")

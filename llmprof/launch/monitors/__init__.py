@@ -1,0 +1,40 @@
+"""Monitors beside a run: GPUs through NVML, the host and the run's processes through psutil.
+
+>>> from llmprof.launch.monitors import Sampler, counters
+>>> with Sampler("monitors.parquet", hz=2) as sampler:
+...     sampler.watch(pid)
+>>> trace = counters(pl.read_parquet("monitors.parquet"), trace)
+
+Names of counters, all in base units; those of GPUs have a device:
+
+``gpu.utilization``, ``gpu.memory_utilization`` (%), ``gpu.memory_used`` (B), ``gpu.power`` (W), ``gpu.temperature``,
+``gpu.memory_temperature`` (°C), ``gpu.sm_clock``, ``gpu.memory_clock`` (Hz), ``gpu.pcie_received``,
+``gpu.pcie_sent``, ``gpu.nvlink_received``, ``gpu.nvlink_sent`` (B/s), ``gpu.throttle_reasons`` (a mask, which
+:func:`counters` turns into ``gpu.throttle.REASON`` of 0 and 1); ``cpu.utilization`` (% of all processors),
+``memory.used`` (B), ``disk.read``, ``disk.written``, ``network.received``, ``network.sent`` (B/s); and of the run's
+processes ``run.cpu`` (%, 100 is one processor), ``run.memory`` (B, resident, shared pages counted in each process),
+``run.processes``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["Sampler", "counters"]
+
+if TYPE_CHECKING:
+    from llmprof.launch.monitors._join import counters
+    from llmprof.launch.monitors._sampler import Sampler
+else:
+    _HOMES = {"Sampler": "_sampler", "counters": "_join"}
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return list(__all__)

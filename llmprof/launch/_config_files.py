@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch import _files
+
+_FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 
 
 def load(path: Path) -> Any:
@@ -45,7 +48,7 @@ def load(path: Path) -> Any:
         raise ConfigError(
             f"{path.name} has something that is no plain data: {_said(error)}",
             expected="text, numbers, true and false, null, lists and mappings",
-            hint="take tags such as !!python/object out; nothing of the file was run",
+            hint="take tags such as !!python/object out; nothing of it was run",
         ) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path.name} is not valid YAML: {_said(error)}", hint="correct it at that place") from error
@@ -62,7 +65,7 @@ def save(values: dict[str, Any], path: Path) -> Path:
     if path.suffix == ".json":
         text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
     else:
-        text = _yaml().safe_dump(values, sort_keys=False, allow_unicode=True)
+        text = _dumped(values)
     return _files.write(path, text)
 
 
@@ -91,6 +94,21 @@ def read_text(path: Path, what: str) -> str:
             hint=f"it may be {guess}: iconv -f {'UTF-16' if guess == 'UTF-16' else 'WINDOWS-1252'} -t UTF-8",
             line=line,
         ) from error
+
+
+def _dumped(values: dict[str, Any]) -> str:
+    """YAML of values; texts with line breaks that YAML folds (NEL, LS, PS) are quoted, so that they survive."""
+    yaml = _yaml()
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]
+        """Safe dumper that quotes what would be folded."""
+
+    def text(dumper: Any, value: str) -> Any:
+        style = '"' if _FOLDED.search(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True))
 
 
 def _once(pairs: list[tuple[Any, Any]], path: Path) -> dict[Any, Any]:

@@ -56,7 +56,15 @@ class Passes:
     notes: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
-    def run(self, name: str, *, mode: str, out: Path, wrap: Wrap | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        name: str,
+        *,
+        mode: str,
+        out: Path,
+        wrap: Wrap | None = None,
+        started: Callable[[int], object] | None = None,
+    ) -> dict[str, Any]:
         """Write the script of a pass and run it.
 
         Parameters
@@ -69,6 +77,8 @@ class Passes:
             Folder for what the script writes.
         wrap : callable, optional
             Puts a profiler before the command.
+        started : callable, optional
+            Called with the number of its process.
 
         Returns
         -------
@@ -94,6 +104,7 @@ class Passes:
             events=out / self.folder.events.name,
             timeout_s=self.config.timeout_s,
             progress=self.progress,
+            started=started,
         )
         self.commands.append({"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)})
         if done.left_over:

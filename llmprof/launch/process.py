@@ -59,6 +59,7 @@ def run(
     cwd: Path | None = None,
     timeout_s: float = 0.0,
     progress: Progress | None = None,
+    started: Callable[[int], object] | None = None,
 ) -> Finished:
     """Run a program to its end; none of its processes outlives this call.
 
@@ -82,6 +83,8 @@ def run(
         Longest time; 0 is no limit.
     progress : callable, optional
         Called with what the program says it does, how much is done, and of how much.
+    started : callable, optional
+        Called with the number of its process.
 
     Returns
     -------
@@ -107,6 +110,8 @@ def run(
         try:
             with _guarded(process.pid, mark, log):
                 try:
+                    if started is not None:
+                        started(process.pid)
                     _wait(process, family, tail, until=began + timeout_s if timeout_s else None)
                 finally:
                     left_over = _end(process, family)

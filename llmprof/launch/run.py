@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import shutil
-import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
-from llmprof.launch import _files, _ncu, _results, command
+from llmprof.errors import LaunchError, NotCapturedError
+from llmprof.launch import _files, _results, _stages, _state, command
 from llmprof.launch._job import job
 from llmprof.launch._passes import Passes, ran, tool
 from llmprof.launch._results import Results
-from llmprof.launch._rules import setting
+from llmprof.launch._stages import plan
 from llmprof.launch.config import ExperimentConfig
-from llmprof.launch.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
+from llmprof.launch.folder import FINISHED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.metrics import request_metrics
 from llmprof.launch.process import Progress
 
@@ -29,8 +25,9 @@ if TYPE_CHECKING:
     from llmprof.metrics_data import Metrics
     from llmprof.trace import Trace
 
+__all__ = ["ExperimentRunner", "Run", "open_run", "plan", "resume"]
+
 _TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)}
-_COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class ExperimentRunner:
         for name in _TOOLS.get(self.config.profile_mode, ()):
             tool(name)
         if self._check:
-            _ask_doctor(self.config, self._progress)
+            _stages.ask_doctor(self.config, self._progress)
         job(self.config, self.config.model)  # a prompt file that cannot be read is known before anything starts
         return self.run_in(RunFolder.create(self.config))
 
@@ -158,19 +155,19 @@ class ExperimentRunner:
         LlmprofError
             As :meth:`run`, or another process works in the folder.
         """
-        with folder.lock(), _state(folder) as at:
+        with folder.lock(), _state.kept(folder) as at:
             folder.clear()
             at("model")
             passes = Passes(self.config, folder, self._model(folder), self._progress)
             at("engine")
-            worker = _engine(passes)
+            worker = _stages.engine(passes)
             results = Results(self.config, folder, worker, passes.notes)
             if self.config.profile_mode == "nsys_ncu":
                 at("import")
                 self._say("importing the timeline")
                 trace = results.timeline()
                 at("ncu")
-                _ncu_pass(passes, trace)
+                _stages.ncu_pass(passes, trace)
             return self._finish(results, passes, at)
 
     def finish_in(self, folder: RunFolder) -> Run:
@@ -182,14 +179,14 @@ class ExperimentRunner:
             As :meth:`run`.
         """
         manifest = _files.read_json(folder.manifest) or {}
-        with folder.lock(), _state(folder) as at:
+        with folder.lock(), _state.kept(folder) as at:
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.commands += manifest.get("commands") or []
             passes.environment = manifest.get("environment") or command.environment(self.config)
             worker = _files.read_json(folder.worker) or {}
             return self._finish(Results(self.config, folder, worker, passes.notes), passes, at)
 
-    def _finish(self, results: Results, passes: Passes, at: _At) -> Run:
+    def _finish(self, results: Results, passes: Passes, at: _state.At) -> Run:
         at("import")
         self._say("reading the capture")
         trace = results.timeline() if results.imported else None
@@ -242,166 +239,5 @@ def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, ch
     if run.state == UNIMPORTED or (recorded and run.config.profile_mode != "nsys_ncu"):
         return runner.finish_in(run.folder)
     if check:
-        _ask_doctor(run.config, progress)
+        _stages.ask_doctor(run.config, progress)
     return runner.run_in(run.folder)
-
-
-def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
-    """Command lines of a run, without starting or writing anything.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        What would be run.
-
-    Returns
-    -------
-    list of (str, list of str)
-        Name of each pass and its arguments. In mode ``nsys_ncu`` the kernels of the second pass follow from the
-        timeline of the first, so the filter shown is that for when there is none.
-    """
-    folder = RunFolder(Path(config.results_dir).expanduser().absolute() / f"{config.name}_TIME")
-    found = []
-    for name, out in _outs(config, folder):
-        script = folder.script if name != "ncu" or out == folder.path else out / folder.script.name
-        found.append((name, _wrapped(config, folder, name, command.worker(config, script, out))))
-    return found
-
-
-def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]:
-    """Passes of a mode, and where each writes."""
-    mode = config.profile_mode
-    if mode == "nsys_ncu":
-        return [("nsys", folder.path / "nsys"), ("ncu", folder.path / "ncu")]
-    return [(mode if mode in {"nsys", "ncu"} else "engine", folder.path)]
-
-
-def _wrapped(
-    config: ExperimentConfig, folder: RunFolder, name: str, program: list[str], choice: _ncu.Choice | None = None
-) -> list[str]:
-    """Command of a pass with its profiler before it."""
-    if name == "nsys":
-        report = folder.nsys_report.with_suffix("")
-        return command.nsys(config, program, report, executable=shutil.which("nsys") or "nsys")
-    if name == "ncu":
-        chosen: dict[str, Any] = {}
-        if choice is not None:
-            chosen = {
-                "kernels": choice.functions, "skip": choice.skip, "count": choice.count, "device": choice.device
-            }  # fmt: skip
-        report = folder.ncu_report.with_suffix("")
-        return command.ncu(config, program, report, executable=shutil.which("ncu") or "ncu", **chosen)
-    return program
-
-
-def _engine(passes: Passes) -> dict[str, Any]:
-    """The first pass of a mode, with the monitors beside it."""
-    config, folder = passes.config, passes.folder
-    name, out = _outs(config, folder)[0]
-    if out != folder.path:
-        out = folder.part(out.name)
-    with _monitors(config, folder):
-        worker = passes.run(
-            name,
-            mode=name if name != "engine" else config.profile_mode,
-            out=out,
-            wrap=lambda program: _wrapped(config, folder, name, program),
-        )
-    if out != folder.path:
-        for copied in _COPIED:
-            if (out / copied).is_file():
-                _files.write(folder.path / copied, (out / copied).read_text("utf-8", errors="replace"))
-    return worker
-
-
-def _ncu_pass(passes: Passes, trace: Trace | None) -> None:
-    """The second pass of ``nsys_ncu``: the kernels that the timeline found most expensive."""
-    config, folder = passes.config, passes.folder
-    choice = None
-    if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
-        choice = _ncu.choose(trace, top=setting(config, "ncu_options", "top"))
-        passes.notes.append(
-            f"ncu: {choice.count} launches of {', '.join(choice.functions)}, which have {choice.share:.0%} of the time "
-            "of all kernels but collectives"
-        )
-    elif trace is None:
-        passes.notes.append("ncu: the timeline was not imported, so the first launches of any kernel were profiled")
-    passes.run(
-        "ncu",
-        mode="ncu",
-        out=folder.part("ncu"),
-        wrap=lambda program: _wrapped(config, folder, "ncu", program, choice),
-    )
-
-
-@contextlib.contextmanager
-def _monitors(config: ExperimentConfig, folder: RunFolder) -> Iterator[None]:
-    if not config.monitor_hz:
-        yield
-        return
-    from llmprof.launch.monitors import Sampler
-
-    with Sampler(folder.monitors, hz=config.monitor_hz):
-        yield
-
-
-def _ask_doctor(config: ExperimentConfig, progress: Progress | None) -> None:
-    from llmprof.launch.doctor import doctor
-
-    if progress is not None:
-        progress("checking the machine", 0, 0)
-    failed = doctor(config).filter(pl.col("status") == "fail").to_dicts()
-    if failed:
-        first = failed[0]
-        others = [f"{row['check']}: {row['found']}" for row in failed[1:]]
-        raise LaunchError(
-            f"{first['check']}: {first['found']}",
-            expected=str(first["expected"] or ""),
-            hint=f"{first['advice'] or ''}{f'; also {chr(59).join(others)}' if others else ''}",
-            failed=failed,
-        )
-
-
-class _At:
-    """Says which stage a run is in, in its folder."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self.stage, self.state = "start", RUNNING
-
-    def __call__(self, stage: str, state: str = RUNNING) -> None:
-        self.stage, self.state = stage, state
-        self._folder.set_state(state, stage=stage)
-
-
-@contextlib.contextmanager
-def _state(folder: RunFolder) -> Iterator[_At]:
-    """Keep the state of a folder true, however the run ends."""
-    at = _At(folder)
-    at("start")
-    try:
-        yield at
-    except KeyboardInterrupt:
-        _end(folder, INTERRUPTED, at, {"type": "KeyboardInterrupt", "message": "interrupted"})
-        raise
-    except LlmprofError as error:
-        _end(folder, FAILED, at, _told(error))
-        error.facts.setdefault("folder", str(folder.path))
-        raise
-    except OSError as error:
-        _end(folder, FAILED, at, {"type": type(error).__name__, "message": str(error)})
-        raise _files.refused(Path(str(error.filename or folder.path)), error) from error
-    except BaseException as error:
-        details = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()[-4000:]}
-        _end(folder, FAILED, at, details)
-        raise
-
-
-def _told(error: LlmprofError) -> dict[str, Any]:
-    return {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
-
-
-def _end(folder: RunFolder, state: str, at: _At, error: dict[str, Any]) -> None:
-    """Write how it ended; a disk that is full may not even take that, and then the first error counts."""
-    with contextlib.suppress(LlmprofError):
-        folder.set_state(state, stage=at.stage, error=error)

@@ -1,0 +1,70 @@
+"""Stand-ins for what a machine without a GPU lacks: an engine, nsys and ncu, as real programs on PATH."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from llmprof.launch import ExperimentConfig, _passes
+
+HERE = Path(__file__).parent
+SAMPLES = HERE.parents[1] / "sample_traces"
+
+
+def text(name: str) -> str:
+    """Program of a stand-in, knowing where the samples are."""
+    return (HERE / "stand_ins" / f"{name}.py").read_text().replace("@SAMPLES@", str(SAMPLES))
+
+
+class StandIns:
+    """Puts stand-ins in place and says what they were asked."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.model = folder / "tiny"
+        self.model.mkdir()
+        (self.model / "config.json").write_text('{"vocab_size": 1000}')
+        patch.setenv("STAND_IN_ARGV", str(folder / "argv.jsonl"))
+        patch.setenv("PATH", os.pathsep.join([str(self.bin), os.environ["PATH"]]))
+        engine = text("engine")
+        patch.setattr(_passes.engines, "script", lambda job: engine.replace("@JOB@", json.dumps(job)))
+
+    def install(self, *names: str) -> None:
+        """Put nsys or ncu on PATH."""
+        for name in names:
+            path = self.bin / name
+            path.write_text(f"#!{sys.executable}\n{text(name)}")
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def how(self, name: str = "STAND_IN", **values: object) -> None:
+        """How a stand-in behaves."""
+        self.patch.setenv(name, json.dumps(values))
+
+    def config(self, **values: object) -> ExperimentConfig:
+        """A configuration that runs on the stand-ins."""
+        usual = {"model": str(self.model), "results_dir": str(self.folder / "results"), "monitor_hz": 0, "repeat": 2}
+        return ExperimentConfig.from_dict(usual | values)
+
+    @property
+    def argv(self) -> list[list[str]]:
+        """Command lines that the stand-ins for nsys and ncu got."""
+        path = self.folder / "argv.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """Stand-in engine; nsys and ncu on request; a doctor who finds nothing."""
+    from llmprof.launch import _stages
+
+    healthy = pl.DataFrame(schema=dict.fromkeys(("check", "status", "found", "expected", "advice"), pl.String))
+    monkeypatch.setattr(_stages, "ask_doctor", lambda config, progress: healthy)
+    return StandIns(tmp_path, monkeypatch)

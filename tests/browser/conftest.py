@@ -211,8 +211,10 @@ def notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
                 or shown.asked.add(request.url))  # fmt: skip
         page.goto(f"{lab.url}/doc/tree/{name}?reset", timeout=START_S * 1000)
         page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=START_S * 1000)
-        if theme == "dark":
-            page.evaluate("jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+        page.evaluate(
+            "theme => jupyterapp.commands.execute('apputils:change-theme', {theme})",
+            {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}[theme],
+        )
         kernel_id = lab.kernel(name)
         shown.client.load_connection_file(str(lab.runtime / f"kernel-{kernel_id}.json"))
         shown.client.start_channels()

@@ -21,7 +21,10 @@ _VLLM: Final = (*_COMMON, "_vllm", "_vllm_profiler")
 _PARTS: Final[dict[tuple[str, bool], tuple[tuple[str, ...], str]]] = {
     ("vllm", False): ((*_VLLM, "vllm_offline"), "run_vllm(job, record, EXTENSION)"),
     ("vllm", True): ((*_VLLM, "_load", "_server", "vllm_served"), "run_served(job, record, EXTENSION)"),
-    ("transformers", False): ((*_COMMON, "transformers_offline"), "run_transformers(job, record)"),
+    ("transformers", False): (
+        (*_COMMON, "_hooks", "_transformers", "transformers_offline"),
+        "run_transformers(job, record)",
+    ),
 }
 """Modules of each engine's script, in an order in which each finds what it needs, and the call that runs a job."""
 

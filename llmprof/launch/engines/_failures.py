@@ -11,27 +11,31 @@ from typing import Any
 
 _TAIL = 64 * 1024
 _TRACEBACK = 4000
+_LINE = 500
+_ERROR_LINE = r"(?m)(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+)$"
 
 _MEMORY = (
     "the memory does not suffice: lower gpu_memory_utilization if others use the device, max_model_len if the cache of "
     "keys and values does not fit, or give kv_cache_memory_bytes; fewer layers, a smaller batch_size or a larger "
     "tensor_parallel_size also help"
 )
-_ADVICE = (
+_ADVICE: tuple[tuple[str, str], ...] = (
     (r"already in use|errno 98|eaddrinuse", "choose another server port, or 0 for a free one"),
     (r"not enough allowed numa nodes", "set VLLM_CPU_OMP_THREADS_BIND to the cores of each rank, such as '0|1'"),
     (
         r"out of memory|cannot allocate memory|no available memory for the cache|not enough memory|"
         r"kv ?cache (?:memory|is) .*(?:needed|larger)|larger than the (?:available|maximum) .*kv|"
-        r"desired gpu memory utilization|available kv cache memory|insufficient memory|defaultcpuallocator|"
-        r"memory profiling",
+        r"desired gpu memory utilization|insufficient memory|defaultcpuallocator|error in memory profiling",
         _MEMORY,
     ),
     (
         r"must be divisible by tensor parallel|not divisible by|is not divisible",
         "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and hidden sizes",
     ),
-    (r"no module named 'flashinfer|flashinfer", "set VLLM_USE_FLASHINFER_SAMPLER=0, or install flashinfer"),
+    (
+        r"no module named 'flashinfer|flashinfer.*(?:not|fail)",
+        "set VLLM_USE_FLASHINFER_SAMPLER=0, or install flashinfer",
+    ),
     (
         r"(?:user-specified|max_model_len).{0,80}greater than the derived",
         "lower max_model_len to what the model's config.json allows",
@@ -57,7 +61,6 @@ _ADVICE = (
         "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often gets it going",
     ),
     (r"no cuda gpus are available|found no nvidia driver|driver too old", "see what llmprof doctor says of the driver"),
-    (r"failed core proc|engine core initialization failed|enginedeaderror|engine core .*died", None),
 )
 
 
@@ -96,23 +99,32 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
     message = str(error) or type(error).__name__
     found: str | None = error.advice if isinstance(error, Refused) else None
     if not found and isinstance(error, Exception):
-        found = advice(text) or advice(log)
-        cause = root_cause(log)
+        causes = errors_in(log)
+        found = advice(_messages(error)) or advice("\n".join(causes))
+        cause = causes[0] if causes else None
         if cause and cause not in message:
             message = f"{message} (its log: {cause})"
     return {"type": type(error).__name__, "message": message, "advice": found, "traceback": text[-_TRACEBACK:]}
 
 
 def advice(text: str) -> str | None:
-    """What to do about the first known error in a text."""
+    """What to do about the first known error in the messages of errors."""
     low = text.lower()
-    return next((what for pattern, what in _ADVICE if what and re.search(pattern, low)), None)
+    return next((what for pattern, what in _ADVICE if re.search(pattern, low)), None)
 
 
-def root_cause(log: str) -> str | None:
-    """The first error of a worker in a log: later ones are its consequences."""
-    found = re.findall(r"(?m)(?:^|[\s\]])((?:[a-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+?)\s*$", log)
-    return found[0][:500] if found else None
+def _messages(error: BaseException | None) -> str:
+    """Messages of an error and of those that led to it, without the paths and code of their tracebacks."""
+    found: list[str] = []
+    while error is not None:
+        found.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__ or error.__context__
+    return "\n".join(found)
+
+
+def errors_in(log: str) -> list[str]:
+    """Errors in a log; the first is the cause, later ones mostly its consequences."""
+    return [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
 
 
 class OwnLog:

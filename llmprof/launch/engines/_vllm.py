@@ -102,7 +102,9 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
     """Set what vLLM needs on this platform, before it is imported."""
     ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
     if platform == "cpu":
-        set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1", **cpu_threads(ranks)})
+        set_defaults(cpu_threads(ranks))
+        if "kv_cache_memory_bytes" not in job["engine_args"]:
+            set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1"})  # GiB; it would go over the argument
         if job["pipeline_parallel_size"] == 1 and job["eager"] is not False:
             set_defaults({"TORCHDYNAMO_DISABLE": "1"})
     if importlib.util.find_spec("flashinfer") is None:

@@ -79,8 +79,11 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         raise ReadError(f"{folder} was saved with schema {found}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
     try:
         rows, meta, coverage = head["tables"], head["meta"], head["coverage"]
-        tables = {name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name) for name in rows}
-    except (pl.exceptions.PolarsError, OSError, KeyError, SchemaError) as error:
+        asked = coverage.get("asked") or {}
+        tables = {
+            name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name, asked.get(name)) for name in rows
+        }
+    except (pl.exceptions.PolarsError, OSError, KeyError, AttributeError, SchemaError) as error:
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {counted} rows", expected=f"{rows}", hint=_AGAIN)

@@ -7,8 +7,8 @@ only one vendor knows come last and carry a prefix (``nsys_``, ``ascend_``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -324,7 +324,7 @@ def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     return out
 
 
-def conform(frame: pl.DataFrame, table: str) -> pl.DataFrame:
+def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = None) -> pl.DataFrame:
     """Bring a frame into the form of a table: columns in order, types cast, missing ones null.
 
     Parameters
@@ -333,6 +333,8 @@ def conform(frame: pl.DataFrame, table: str) -> pl.DataFrame:
         Any subset of the table's nullable columns, all of its others, and vendor columns with a prefix.
     table : str
         Name of a table of the schema.
+    columns : collection of str, optional
+        The nullable columns to keep, where not all are wanted; those that may not be null are always kept.
 
     Returns
     -------
@@ -354,10 +356,21 @@ def conform(frame: pl.DataFrame, table: str) -> pl.DataFrame:
             expected=f"columns of {list(known)} or names that begin with one of {list(VENDOR_PREFIXES)}",
             hint="rename or drop them in the reader",
         )
+    if columns is not None:
+        spec = replace(spec, columns=tuple(c for c in spec.columns if not c.nullable or c.name in columns))
+        vendor = [c for c in vendor if c in columns]
     out = fit(frame, spec)
     if vendor:
         out = out.hstack(frame.select(vendor))
-    return out.sort(["rank", "time_ns" if "time_ns" in known else "start_ns"], maintain_order=True)
+    keys = ["rank", "time_ns" if "time_ns" in known else "start_ns"]
+    return out.rechunk() if _in_order(out, *keys) else out.sort(keys, maintain_order=True)
+
+
+def _in_order(frame: pl.DataFrame, first: str, second: str) -> bool:
+    """Whether the rows are sorted by two columns without nulls."""
+    a, b = pl.col(first), pl.col(second)
+    above = (a > a.shift()) | ((a == a.shift()) & (b >= b.shift()))  # null in the first row
+    return bool(frame.select(above.all()).item())
 
 
 def _spec(table: str) -> Table:

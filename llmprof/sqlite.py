@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -24,8 +24,9 @@ from llmprof.errors import ReadError, TraceWarning
 
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
-THREAD_ROWS = 1 << 18
-"""A large table is read by several threads, each at least this many rows."""
+RANGE_ROWS = 1 << 18
+"""A larger table is read in ranges of at least so many rows, by several threads."""
+MOST_RANGES = 32
 MOST_THREADS = 8
 
 PathLike = str | os.PathLike[str]
@@ -123,7 +124,7 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
         Name of a table.
     wanted : mapping of str to polars.DataType, or sequence of str
         Columns and their types (Int64 without a mapping); a value that does not fit the type becomes what SQLite
-        casts it to. Columns that the table lacks are left out.
+        casts it to, or null. Columns that the table lacks are left out.
 
     Returns
     -------
@@ -143,40 +144,40 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
     types = {name: dtype for name, dtype in types.items() if name in present}
     if not types:
         return pl.DataFrame()
-    frame = pl.concat(_plain(path, table, types) or _select(path, table, types, cast=True), how="vertical_relaxed")
-    text = [name for name, dtype in types.items() if dtype == pl.String()]
-    return frame.with_columns(
-        *(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in text),
-        *(pl.col(name).cast(dtype, strict=False) for name, dtype in types.items() if name not in text),
-    )
-
-
-def _plain(path: PathLike, table: str, types: Mapping[str, pl.DataType]) -> list[pl.DataFrame]:
-    """Columns of a table without a cast of whole numbers, which is faster; nothing where a value has another type."""
-    try:
-        parts = _select(path, table, types, cast=False)
+    try:  # whole numbers as they are: faster, and all that a profiler writes
+        return _select(path, table, types, cast=False)
     except ReadError:
-        return []
-    return parts if all(part.schema == types for part in parts) else []
+        return _select(path, table, types, cast=True)
 
 
-def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool) -> list[pl.DataFrame]:
-    """Columns of a table; of a large one in ranges of rows, each read by a thread."""
+def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool) -> pl.DataFrame:
+    """Columns of a table; of a large one in ranges of rows, several at once."""
     picked = ", ".join(
-        f"{quoted(name) if dtype == pl.Int64() and not cast else _cast(name, dtype)} AS {quoted(name)}"
+        f"{quoted(name) if dtype.is_integer() and not cast else _cast(name, dtype)} AS {quoted(name)}"
         for name, dtype in types.items()
     )
     sql = f"SELECT {picked} FROM {quoted(table)}"  # noqa: S608 (names are quoted)
-    conditions = _row_ranges(path, table)
-    if not conditions:
-        return [query(path, sql)]
-    with ThreadPoolExecutor(len(conditions)) as threads:
-        parts = list(threads.map(lambda condition: query(path, f"{sql} WHERE {condition}"), conditions))
-    return [part for part in parts if part.height] or parts[:1]
+    whole = [] if cast else [name for name, dtype in types.items() if dtype.is_integer()]
+
+    def typed(batch: pl.DataFrame) -> pl.DataFrame:
+        if batch.height and any(batch.schema[name] != pl.Int64 for name in whole):
+            raise ReadError(f"table {table} has values that are no whole numbers", expected=f"whole numbers in {whole}")
+        return batch.select(
+            pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
+            if dtype == pl.String()
+            else pl.col(name).cast(dtype, strict=False)
+            for name, dtype in types.items()
+        )
+
+    ranges = _row_ranges(path, table)
+    if not ranges:
+        return _answer(path, sql, typed)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as threads:
+        return pl.concat(threads.map(lambda rows: _answer(path, f"{sql} WHERE {rows}", typed), ranges))
 
 
 def _row_ranges(path: PathLike, table: str) -> list[str]:
-    """Conditions that cut a large table into one range of rows a core; none for a small one or a view."""
+    """Conditions that cut a large table into ranges of rows; none for a small one or a view."""
     with connect(path) as connection:
         names = {name.lower() for name in columns(connection, table)}
         row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
@@ -189,7 +190,7 @@ def _row_ranges(path: PathLike, table: str) -> list[str]:
             ).fetchone()
         except sqlite3.OperationalError:  # a view, or a table without row ids
             return []
-    count = 1 if first is None else min(os.cpu_count() or 1, MOST_THREADS, (last - first) // THREAD_ROWS + 1)
+    count = 1 if first is None else min(MOST_RANGES, (last - first) // RANGE_ROWS + 1)
     if count < 2:
         return []
     cuts = [first + (last + 1 - first) * i // count for i in range(count + 1)]
@@ -223,6 +224,11 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
     ReadError
         The file cannot be read, or the query is not valid for it.
     """
+    return _answer(path, sql)
+
+
+def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:
+    """Answer of a query, each batch of it as a function returns it."""
     source = Path(path)
     if not source.exists():
         raise ReadError(f"{source} does not exist", hint="check the path")
@@ -235,7 +241,8 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
-            return pl.concat(arrow_stream.frames(stream))
+            batches = arrow_stream.frames(stream)
+            return pl.concat(batches if each is None else map(each, batches))
     except Error as error:
         raise _explain(source, str(error)) from error
     except OSError as error:

@@ -46,9 +46,10 @@ class Trace:
     ) -> None:
         if unknown := set(tables) - set(schema.TABLES):
             raise LlmprofError(f"unknown tables {sorted(unknown)}", expected=f"some of {list(schema.TABLES)}")
-        self._tables = {name: schema.conform(frame, name) for name, frame in tables.items()}
         self.meta: dict[str, Any] = dict(meta or {})
         self.coverage: dict[str, Any] = dict(coverage or {})
+        asked = self.asked or {}
+        self._tables = {name: schema.conform(frame, name, asked.get(name)) for name, frame in tables.items()}
         self._database = database
         self._memo: dict[Any, Any] = {}
 
@@ -98,10 +99,17 @@ class Trace:
         Raises
         ------
         NotCapturedError
-            The capture does not hold this table.
+            The capture does not hold this table, or it was not among those that were to be read.
         """
         if name not in schema.TABLES:
             raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
+        if name not in self._tables and self.asked is not None and name not in self.asked:
+            raise NotCapturedError(
+                f"this trace was read without its {name}",
+                expected=f"one of those asked for: {sorted(self.asked)}",
+                hint=f"read the file again with {name!r} among tables=, or without tables=",
+                table=name,
+            )
         if name not in self._tables:
             raise NotCapturedError(
                 f"this capture holds no {name}",
@@ -109,6 +117,12 @@ class Trace:
                 table=name,
             )
         return self._tables[name]
+
+    @property
+    def asked(self) -> dict[str, list[str] | None] | None:
+        """What :func:`llmprof.read` was asked for: columns by table, None for all of them; None where it was all."""
+        asked: dict[str, list[str] | None] | None = self.coverage.get("asked")
+        return asked
 
     def has(self, *names: str) -> bool:
         """Whether all the tables were recorded and have rows."""

@@ -103,12 +103,12 @@ def test_a_database_that_is_still_written_shows_what_was_committed(tmp_path):
 
 @pytest.fixture
 def many_threads(monkeypatch):
-    """Ranges of ten rows, four threads."""
-    monkeypatch.setattr(sqlite, "THREAD_ROWS", 10)
-    monkeypatch.setattr(sqlite.os, "cpu_count", lambda: 4)
+    """At most four ranges, of ten rows or more; the queries that are asked."""
+    monkeypatch.setattr(sqlite, "RANGE_ROWS", 10)
+    monkeypatch.setattr(sqlite, "MOST_RANGES", 4)
     asked = []
-    query = sqlite.query
-    monkeypatch.setattr(sqlite, "query", lambda path, sql: asked.append(sql) or query(path, sql))
+    answer = sqlite._answer
+    monkeypatch.setattr(sqlite, "_answer", lambda path, sql, each: asked.append(sql) or answer(path, sql, each))
     return asked
 
 
@@ -134,7 +134,7 @@ def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, ke
 
 
 @pytest.mark.parametrize(
-    ("create", "threads"),
+    ("create", "ranges"),
     [
         ("CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT) WITHOUT ROWID", 1),
         ("CREATE TABLE t (n INTEGER, text TEXT, rowid TEXT)", 4),
@@ -142,11 +142,11 @@ def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, ke
     ],
     ids=["without row numbers", "a column of that name", "columns of all names"],
 )
-def test_tables_with_other_row_numbers_are_read_whole(many_threads, tmp_path, create, threads):
+def test_tables_with_other_row_numbers_are_read_whole(many_threads, tmp_path, create, ranges):
     width = create.count(",") + 1
     rows = [(i, f"t{i}", *["x"] * (width - 2)) for i in range(100)]
     assert made(tmp_path / "a.sqlite", create, rows).rows() == [row[:2] for row in rows]
-    assert len(many_threads) == threads
+    assert len(many_threads) == ranges
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
-"""Results are kept with the trace they came from: a trace does not change."""
+"""Results are kept with the trace they came from: a trace does not change. A column it was read without is named."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+import polars as pl
+
 from llmprof import names
+from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 P = ParamSpec("P")
@@ -22,10 +26,25 @@ def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concaten
         try:
             hash(key)
         except TypeError:
-            return function(trace, *args, **kwargs)
+            return _explained(function, trace, *args, **kwargs)
         if key not in trace._memo:
-            trace._memo[key] = function(trace, *args, **kwargs)
+            trace._memo[key] = _explained(function, trace, *args, **kwargs)
         result: R = trace._memo[key]
         return result
 
     return cached
+
+
+def _explained(function: Callable[Concatenate[Trace, P], R], trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    try:
+        return function(trace, *args, **kwargs)
+    except pl.exceptions.ColumnNotFoundError as error:
+        if not any(columns is not None for columns in (trace.asked or {}).values()):
+            raise
+        named = re.search(r'"(\w+)"', str(error))
+        raise NotCapturedError(
+            f"this trace was read without the column {named[1] if named else error}",
+            expected=f"what {function.__name__} needs beside {trace.asked}",
+            hint="read the file again with that column among tables=, or without tables=",
+            table="",
+        ) from error

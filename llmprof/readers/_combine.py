@@ -10,6 +10,7 @@ import polars as pl
 from llmprof import schema
 from llmprof.readers._part import Part
 from llmprof.readers._ranks import FRONT_END, assign, check_one_run, said_world
+from llmprof.readers._wanted import Wanted
 
 _EPOCH_NS = 946_684_800_000_000_000
 """2000-01-01: an absolute time below it counts from the host's boot, not from the epoch."""
@@ -23,7 +24,7 @@ class Combined(NamedTuple):
     coverage: dict[str, Any]
 
 
-def combine(parts: Sequence[Part], fmt: str) -> Combined:
+def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Combined:
     """One trace of the parts of a run.
 
     Parameters
@@ -32,6 +33,8 @@ def combine(parts: Sequence[Part], fmt: str) -> Combined:
         One a file or process, with absolute times; their frames are taken out of them.
     fmt : str
         Name of the format, for the trace's metadata.
+    wanted : Wanted, optional
+        Tables and columns to keep; the others count only for the start of the trace.
 
     Returns
     -------
@@ -52,8 +55,11 @@ def combine(parts: Sequence[Part], fmt: str) -> Combined:
         warnings.append(f"{len(missing)} of {world} ranks are missing ({shown}): waits for them cannot be seen")
     for part in parts:
         warnings += [loss for loss in part.losses() if loss not in warnings]
-    tables, origin = _merge(parts, ranks)
-    warnings += _no_device(parts, tables)
+    recorded = {name for part in parts for name in part.tables}
+    wanted = Wanted() if wanted is None else wanted
+    tables, origin = _merge(parts, ranks, wanted)
+    if not recorded & {"kernels", "copies"}:
+        warnings += _no_device(parts, tables)
     meta = {
         "format": fmt,
         "start_epoch_ns": origin if origin > _EPOCH_NS else None,
@@ -80,16 +86,22 @@ def combine(parts: Sequence[Part], fmt: str) -> Combined:
     }
     for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
         coverage[key] = sum(part.coverage.get(key, 0) for part in parts)
-    return Combined(tables, meta, coverage)
+    return Combined(tables, meta, coverage | wanted.covered(tables))
 
 
-def _merge(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[dict[str, pl.DataFrame], int]:
+def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple[dict[str, pl.DataFrame], int]:
     """Tables over all ranks with times from the earliest event, and that event's absolute time (ns)."""
     origin = min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
+    device = any(name in part.tables for part in parts for name in ("kernels", "copies"))
+    host = any(name in part.tables for part in parts for name in ("ops", "runtime"))
     tables = {}
     for name in schema.TABLES:
+        if name not in wanted:
+            for part in parts:
+                part.tables.pop(name, None)
+            continue
         frames = [
-            frame.with_columns(
+            wanted.narrowed(frame, name).with_columns(
                 pl.col("time_ns" if "time_ns" in frame.columns else "start_ns") - origin, rank=pl.lit(rank)
             )
             for part, rank in zip(parts, ranks, strict=True)
@@ -98,18 +110,14 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int]) -> tuple[dict[str, pl.Da
         if frames:
             tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
     # what the profiler was recording although there are no rows
-    if "kernels" in tables or "copies" in tables:
-        for name in ("kernels", "copies", "collectives"):
+    for name in [*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())]:
+        if name in wanted:
             tables.setdefault(name, schema.empty(name))
-    if "ops" in tables or "runtime" in tables:
-        tables.setdefault("markers", schema.empty("markers"))
     return tables, origin
 
 
 def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:
     """A warning where a device was there and nothing of it was recorded."""
-    if "kernels" in tables:
-        return []
     if "runtime" in tables and tables["runtime"]["name"].str.contains("(?i)launch").any():
         return [
             "there are kernel launches but no kernels: the device side was not recorded "

@@ -13,6 +13,7 @@ from llmprof.readers import _cache, chrome, dmon, dstat, gpustat, nsys, query_gp
 from llmprof.readers._combine import combine
 from llmprof.readers._detect import detect, is_saved, refuse_empty, say_what_it_is
 from llmprof.readers._nsys_files import REPORT_SUFFIX, export
+from llmprof.readers._wanted import Tables, Wanted
 from llmprof.readers.chrome import Progress
 from llmprof.trace import Trace
 
@@ -41,6 +42,7 @@ def read(
     path_or_paths: PathLike | Iterable[PathLike],
     *,
     format: str | None = None,  # noqa: A002
+    tables: Tables | None = None,
     python_functions: bool = False,
     cache: bool | None = None,
     progress: Progress | None = None,
@@ -57,6 +59,10 @@ def read(
         :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
     format : str, optional
         One of :data:`FORMATS`; found from the content if not given.
+    tables : iterable of str, or mapping of str to iterable of str, optional
+        Names of the tables to keep, by default all; as a mapping with the columns to keep of each (None for all),
+        beside those that are never null: ``{"kernels": ("stream",), "copies": None}``. Ranks and times are those of
+        the whole trace. An export of Nsight Systems is read that much faster, other formats take less memory.
     python_functions : bool
         Keep Python functions (torch's ``with_stack=True``) as operators of kind ``python``.
     cache : bool, optional
@@ -78,7 +84,10 @@ def read(
         No reader knows the content.
     MixedRunsError
         One rank came twice, or the files belong to different runs.
+    LlmprofError
+        ``tables`` names a table or column that the schema does not have.
     """
+    wanted = Wanted.of(tables)
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
     paths = [Path(p) for p in given]
     if not paths:
@@ -86,11 +95,11 @@ def read(
     if format is not None and format not in FORMATS:
         raise UnknownFormatError(f"there is no format {format!r}", expected=f"one of {list(FORMATS)}")
     if len(paths) == 1 and (format == "llmprof" or (format is None and is_saved(paths[0]))):
-        return Trace.open(paths[0])
+        return wanted.part_of(Trace.open(paths[0]))
     files = [found for path in paths for found in _files(path, format)]
     kinds = sorted({kind for kind, _ in files})
     if kinds[0] in MONITORS and len(files) == 1:
-        return _warned(MONITORS[kinds[0]](files[0][1]))
+        return _warned(wanted.part_of(MONITORS[kinds[0]](files[0][1])))
     if len(kinds) > 1 or kinds[0] in MONITORS:
         raise MixedRunsError(
             f"the files are of different formats: {kinds}"
@@ -100,8 +109,10 @@ def read(
             hint="read each by itself",
             formats=kinds,
         )
-    entry = _cache.entry([file for _, file in files], f"{kinds[0]} {_VERSIONS[kinds[0]]} python={python_functions}")
-    trace = None if cache is False else _cache.load(entry)
+    options = f"{kinds[0]} {_VERSIONS[kinds[0]]} python={python_functions}"
+    whole = _cache.entry([file for _, file in files], options)
+    entry = _cache.entry([file for _, file in files], f"{options} {wanted.listed()}") if wanted.asked else whole
+    trace = None if cache is False else _cache.load(entry) or _cache.load(whole)
     if trace is None:
         begin = time.perf_counter()
         parts = []
@@ -109,10 +120,11 @@ def read(
             if kind == "chrome":
                 parts += chrome.read(file, python_functions=python_functions, progress=progress)
             else:
-                parts += nsys.read(_exported(file, progress))
-        trace = Trace(*combine(parts, kinds[0]))
+                parts += nsys.read(_exported(file, progress), wanted)
+        trace = Trace(*combine(parts, kinds[0], wanted))
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             _cache.store(trace, entry)
+    trace = wanted.part_of(trace)
     if kinds == ["nsys"] and len(files) == 1 and not files[0][1].is_dir():
         trace = Trace(trace.tables, trace.meta, trace.coverage, database=_exported(files[0][1], progress))
     return _warned(trace)

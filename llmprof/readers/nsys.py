@@ -7,6 +7,7 @@ Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` g
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from llmprof.errors import ReadError
 from llmprof.readers import _communication
 from llmprof.readers._nsys_files import open_tables
 from llmprof.readers._part import Part
+from llmprof.readers._wanted import Wanted
 
 VERSION = 2
 """Raised whenever the same file would give other frames: part of the cache key."""
@@ -56,13 +58,36 @@ _RANK_NAMES = (
 )
 
 
-def read(path: Path) -> list[Part]:
+_SOURCES = {
+    "kernels": (_KERNEL, _GRAPH),
+    "copies": (_MEMCPY, _MEMSET),
+    "runtime": (_RUNTIME, "OSRT_API"),
+    "markers": ("NVTX_EVENTS", "PROFILER_OVERHEAD"),
+    "memory": ("CUDA_GPU_MEMORY_USAGE_EVENTS",),
+}
+"""Tables of an export that a table of a trace is made of, whose processes and times count for the whole."""
+
+_KERNEL_COLUMNS = {
+    "streamId": "stream", "correlationId": "correlation", "graphNodeId": "graph_node", "gridX": "grid_x",
+    "gridY": "grid_y", "gridZ": "grid_z", "blockX": "block_x", "blockY": "block_y", "blockZ": "block_z",
+    "registersPerThread": "registers",
+}  # fmt: skip
+_TYPES = dict.fromkeys(("deviceId", *(c for c in _KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
+"""What the schema keeps in four bytes, read as that."""
+_SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
+_TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
+
+
+def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     """Read one export.
 
     Parameters
     ----------
     path : pathlib.Path
         What ``nsys export --type sqlite`` (a file) or ``--type parquetdir`` (a folder) wrote.
+    wanted : Wanted, optional
+        The tables and columns to read. Of other tables that exist, only the times and processes are read: ranks and
+        the start of the trace are the same whatever is wanted.
 
     Returns
     -------
@@ -75,28 +100,17 @@ def read(path: Path) -> list[Part]:
     ReadError
         The file cannot be read or is no export of nsys.
     """
-    export = _Export(path)
-    frames = {
-        "kernels": export.kernels(),
-        "copies": export.copies(),
-        "runtime": export.runtime(),
-        "markers": export.markers(),
-        "memory": export.memory(),
-    }
-    counters = export.counters()
+    wanted = Wanted() if wanted is None else wanted
+    export = _Export(path, wanted)
+    frames = {name: export.frame(name) for name in _SOURCES}
+    counters = export.counters() if "counters" in wanted else None
     found = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
     processes = pl.concat(found).unique().drop_nulls().sort() if found else pl.Series([], dtype=pl.Int64)
     ranks = export.ranks(processes, frames)
     parts = []
-    for rank in sorted(set(ranks.values()), key=lambda r: (r < 0, r)):
-        mine = [pid for pid, r in ranks.items() if r == rank]
-        tables = {
-            name: frame.filter(pl.col("pid").is_in(mine)).drop("pid")
-            for name, frame in frames.items()
-            if frame is not None
-        }
+    for rank, tables in _by_rank(frames, ranks).items():
         kernels = tables.get("kernels")
-        if kernels is not None:
+        if kernels is not None and "collectives" in wanted:
             no_op = pl.lit(None, dtype=pl.Int64).alias("op_id")
             collectives = _communication.find(kernels.with_columns(no_op), None)
             if collectives is not None:
@@ -104,11 +118,8 @@ def read(path: Path) -> list[Part]:
         if counters is not None and rank >= 0:
             devices = kernels["device"].unique().to_list() if kernels is not None else []
             tables["counters"] = counters.filter(pl.col("device").is_in(devices))
-        parts.append(
-            Part(
-                path=path, tables=tables, head=export.head(rank, ranks, tables), coverage=export.coverage(tables, mine)
-            )
-        )
+        head, coverage = export.head(rank, ranks, tables), export.coverage(tables)
+        parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
     if not parts:
         raise ReadError(
             f"{path.name} holds no kernel, copy, CUDA call or NVTX range",
@@ -118,11 +129,25 @@ def read(path: Path) -> list[Part]:
     return parts
 
 
+def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -> dict[int, dict[str, pl.DataFrame]]:
+    """Tables of each rank; the frames are taken out, so that no more than one is there twice."""
+    order = sorted(set(ranks.values()), key=lambda r: (r < 0, r))
+    processes = {rank: [pid for pid, r in ranks.items() if r == rank] for rank in order}
+    tables: dict[int, dict[str, pl.DataFrame]] = {rank: {} for rank in order}
+    for name in list(frames):
+        frame = frames.pop(name)
+        if frame is not None:
+            for rank, pids in processes.items():
+                tables[rank][name] = frame.filter(pl.col("pid").is_in(pids)).drop("pid")
+    return tables
+
+
 class _Export:
     """One file: which tables it has, and its frames with a column ``pid`` (nsys's global process id)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, wanted: Wanted) -> None:
         self.path = path
+        self.wanted = wanted
         self._tables = open_tables(path)
         self.columns = self._tables.columns
         if not {"StringIds", _KERNEL, _RUNTIME, "NVTX_EVENTS"} & set(self.columns):
@@ -158,7 +183,7 @@ class _Export:
         """Columns of a table; None if it is absent or lacks the first of them."""
         if (wanted or text)[0] not in self.columns.get(table, []):
             return None
-        types = {**dict.fromkeys(wanted, pl.Int64()), **dict.fromkeys(text, pl.String())}
+        types = {name: _TYPES.get(name, pl.Int64()) for name in wanted} | dict.fromkeys(text, pl.String())
         return self._tables.read(table, types)
 
     @property
@@ -169,40 +194,89 @@ class _Export:
             self._strings = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String}) if found is None else found
         return self._strings
 
-    def _named(self, frame: pl.DataFrame, *ids: str, default: str, cut: str = "") -> pl.DataFrame:
-        """Add ``name``: the text of the first of the id columns that has one, without what matches ``cut``."""
-        options = []
+    def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:
+        """Add ``name``: the text of the first of the id columns that has one, without what matches ``cut``; or null."""
         value = pl.col("value").str.replace(cut, "") if cut else pl.col("value")
-        for i, column in enumerate(c for c in ids if c in frame.columns):
-            texts = self.strings.select(pl.col("id").alias(column), value.alias(f"_text{i}"))
+        for column in (c for c in ids if c in frame.columns):
+            more = "name" in frame.columns
+            texts = self.strings.select(pl.col("id").alias(column), value.alias("_other" if more else "name"))
             frame = frame.join(texts, on=column, how="left", maintain_order="left")
-            options.append(f"_text{i}")
-        return frame.with_columns(name=pl.coalesce(*options, pl.lit(default))).drop(options)
+            if more:
+                frame = frame.with_columns(name=pl.coalesce("name", "_other")).drop("_other")
+            if not frame["name"].null_count():
+                return frame
+        return frame if "name" in frame.columns else frame.with_columns(name=pl.lit(None, dtype=pl.String))
+
+    def _named(self, frame: pl.DataFrame, *ids: str, default: str, cut: str = "") -> pl.DataFrame:
+        """Add ``name`` as :meth:`_texts` does, with a default."""
+        frame = self._texts(frame, *ids, cut=cut)
+        return frame.with_columns(pl.col("name").fill_null(default)) if frame["name"].null_count() else frame
 
     def _times(self, frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(
             start_ns=pl.col("start") + self.start_ns, dur_ns=(pl.col("end") - pl.col("start")).clip(0)
         ).drop("start", "end")
 
+    def frame(self, table: str) -> pl.DataFrame | None:
+        """Frame of a table, or of its times, devices and processes if it is not wanted."""
+        if table not in self.wanted and not (table == "kernels" and "collectives" in self.wanted):
+            return self._skeleton(*_SOURCES[table])
+        read: dict[str, Callable[[], pl.DataFrame | None]] = {
+            "kernels": self.kernels,
+            "copies": self.copies,
+            "runtime": self.runtime,
+            "markers": self.markers,
+            "memory": self.memory,
+        }
+        return read[table]()
+
+    def _skeleton(self, *tables: str) -> pl.DataFrame | None:
+        found = [self._read(t, "start", "end", "globalPid", "globalTid", "deviceId", "eventType") for t in tables]
+        frames = []
+        for frame in (f for f in found if f is not None):
+            if "eventType" in frame.columns:
+                frame = frame.filter(pl.col("eventType").is_in(_RANGES)).with_columns(
+                    end=pl.coalesce("end", "start") if "end" in frame.columns else "start"
+                )
+            if "globalPid" not in frame.columns:
+                frame = _threads(frame).rename({"pid": "globalPid"})
+            if "end" not in frame.columns:
+                frame = frame.rename({"start": "time_ns"})  # what has no duration does not count for the start
+            else:
+                frame = self._times(frame)
+            frames.append(_rename(frame, {"globalPid": "pid", "deviceId": "device", **_TIMES}))
+        return pl.concat(frames, how="diagonal_relaxed") if frames else None
+
+    def _kernel_rows(self) -> pl.DataFrame | None:
+        wanted = ["start", "end", "deviceId", "globalPid"]
+        for old, new in _KERNEL_COLUMNS.items():
+            collective = new in ("stream", "correlation") and "collectives" in self.wanted
+            if collective or self.wanted.has("kernels", new):
+                wanted.append(old)
+        if self.wanted.has("kernels", "shared_bytes"):
+            wanted += _SHARED_MEMORY
+        # every kernel has a full name in what nsys writes today: the short one is read where one has none
+        names = [c for c in ("demangledName", "shortName") if c in self.columns.get(_KERNEL, [])]
+        frame = self._read(_KERNEL, *wanted, *names[:1])
+        if frame is None:
+            return None
+        frame = self._texts(frame, *names[:1])
+        if names[1:] and frame["name"].null_count():
+            del frame
+            frame = self._texts(self._tables.read(_KERNEL, dict.fromkeys([*wanted, *names], pl.Int64())), *names)
+        return frame.with_columns(pl.col("name").fill_null("unnamed kernel")) if frame["name"].null_count() else frame
+
     def kernels(self) -> pl.DataFrame | None:
         """Kernels; where CUDA graphs were traced as wholes, one row a graph launch."""
-        frame = self._read(
-            _KERNEL, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName",
-            "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
-            "dynamicSharedMemory", "graphNodeId",
-        )  # fmt: skip
+        frame = self._kernel_rows()
         graphs = self._read(_GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
         if frame is None and graphs is None:
             return None
         parts = []
         if frame is not None:
-            shared = [
-                pl.col(c).fill_null(0) for c in ("staticSharedMemory", "dynamicSharedMemory") if c in frame.columns
-            ]
-            frame = self._named(frame, "demangledName", "shortName", default="unnamed kernel")
-            frame = frame.with_columns(
-                shared_bytes=pl.sum_horizontal(shared) if shared else pl.lit(None, dtype=pl.Int64)
-            )
+            shared = [c for c in _SHARED_MEMORY if c in frame.columns]
+            if shared:
+                frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0))).drop(shared)
             parts.append(frame)
         if graphs is not None and graphs.height:
             graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
@@ -210,13 +284,9 @@ class _Export:
         whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
         return _rename(
             whole,
-            {
-                "deviceId": "device", "streamId": "stream", "correlationId": "correlation", "globalPid": "pid",
-                "graphNodeId": "graph_node", "gridX": "grid_x", "gridY": "grid_y", "gridZ": "grid_z",
-                "blockX": "block_x", "blockY": "block_y", "blockZ": "block_z", "registersPerThread": "registers",
-                "name": "name", "start_ns": "start_ns", "dur_ns": "dur_ns", "shared_bytes": "shared_bytes",
-            },
-        )  # fmt: skip
+            {"deviceId": "device", "globalPid": "pid", **_KERNEL_COLUMNS, "shared_bytes": "shared_bytes", **_TIMES}
+            | {"name": "name"},
+        )
 
     def copies(self) -> pl.DataFrame | None:
         """Memory copies and memory sets."""
@@ -372,7 +442,7 @@ class _Export:
         work = [f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None]
         if not work:
             return {pid: i for i, pid in enumerate(processes.to_list())}
-        on_device = pl.concat(work).group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
+        on_device = pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
         order = on_device["pid"].to_list()
         said = self._said_ranks(frames["markers"])
         known = [said.get(pid) for pid in order]
@@ -430,7 +500,7 @@ class _Export:
             "absolute": self.start_ns != 0,
         }
 
-    def coverage(self, tables: dict[str, pl.DataFrame], processes: list[int]) -> dict[str, Any]:
+    def coverage(self, tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
         """Counts, in the form that all readers use."""
         rows = sum(frame.height for name, frame in tables.items() if name != "collectives")
         return {

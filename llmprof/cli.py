@@ -17,6 +17,8 @@ from llmprof.errors import LlmprofError, TraceWarning
 
 FAILED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 _NAME = "llmprof"
+_TELLING = ("demo", "run", "sweep")
+"""Commands that take minutes and say how far they are, whoever reads it."""
 
 
 class Progress:
@@ -123,7 +125,7 @@ class _Silent:
 
 def _progress(args: argparse.Namespace) -> Progress | _Silent:
     live = sys.stderr.isatty()
-    wanted = args.progress if args.progress is not None else live or args.command == "demo"
+    wanted = args.progress if args.progress is not None else live or args.command in _TELLING
     return Progress(sys.stderr, live=live) if wanted else _Silent()
 
 
@@ -183,10 +185,14 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
+    _launching(add, shared)
     sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
     sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder for the result (default: here)")
+    sub.add_argument(
+        "--over", nargs="+", metavar="RUN", help="run folders, or a folder of them: once for each, and an index page"
+    )
     sub = add("redact", "redact", "copy a profiler's file without secrets, users, hosts and paths", shared)
     sub.add_argument("file", metavar="FILE", help="SQLite export of Nsight Systems, or Chrome trace (plain or gzip)")
     sub.add_argument("-o", "--output", required=True, metavar="COPY", help="file to write; it must not exist")
@@ -195,6 +201,27 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
     sub.add_argument("--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS)
     return top
+
+
+def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:
+    from llmprof.batch import PRESETS
+    from llmprof.commands import add_config_options
+
+    checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
+    run = add("run", "run", "run a model under a profiler and read what it recorded", shared)
+    sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
+    sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
+    sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    run.add_argument("--check", action=checked, default=True, help="ask the doctor first (default: yes)")
+    for sub in (run, sweep):
+        sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")
+        sub.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with an interrupted one")
+        sub.add_argument("--report", action=reported, default=True, help="write report and charts (default: yes)")
+        add_config_options(sub)
+    sub = add("runs", "runs", "list the runs in a folder, with what went wrong", shared)
+    sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
+    sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
+    add_config_options(add("doctor", "doctor", "check whether this machine can run an experiment", shared))
 
 
 def _shared() -> argparse.ArgumentParser:

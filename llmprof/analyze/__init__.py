@@ -43,6 +43,7 @@ from llmprof.analyze.overlap_within import overlap_within
 from llmprof.analyze.speed_of_light import speed_of_light
 from llmprof.analyze.stalls import stalls
 from llmprof.analyze.steady_state import steady_state
+from llmprof.analyze.step_time import step_time
 from llmprof.analyze.steps import steps
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "speed_of_light",
     "stalls",
     "steady_state",
+    "step_time",
     "steps",
     "stream_gaps",
 ]

@@ -13,33 +13,52 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llmprof.charts._all_reduce import all_reduce
     from llmprof.charts._breakdown import breakdown
+    from llmprof.charts._counters import counters
+    from llmprof.charts._cuda_api import cuda_api
+    from llmprof.charts._dashboard import dashboard
     from llmprof.charts._diff import diff
     from llmprof.charts._idle import idle
+    from llmprof.charts._kernel_time import kernel_time
+    from llmprof.charts._kernels import kernels
     from llmprof.charts._launch_delay import launch_delay
     from llmprof.charts._layer_heatmap import layer_heatmap
     from llmprof.charts._overlap import overlap
+    from llmprof.charts._requests import requests
     from llmprof.charts._roofline import roofline
     from llmprof.charts._save import save, to_html, to_png_bytes
     from llmprof.charts._stalls import stalls
+    from llmprof.charts._sweep import sweep_latency, sweep_throughput
+    from llmprof.charts._sweep_scaling import sweep_scaling
+    from llmprof.charts._sweep_time import sweep_time
     from llmprof.charts._timeline import timeline
 
 __all__ = [
     "all_reduce",
     "breakdown",
+    "counters",
+    "cuda_api",
+    "dashboard",
     "diff",
     "idle",
+    "kernel_time",
+    "kernels",
     "launch_delay",
     "layer_heatmap",
     "overlap",
+    "requests",
     "roofline",
     "save",
     "stalls",
+    "sweep_latency",
+    "sweep_scaling",
+    "sweep_throughput",
+    "sweep_time",
     "timeline",
     "to_html",
     "to_png_bytes",
 ]
 
-_HOMES = {"to_html": "_save", "to_png_bytes": "_save"}
+_HOMES = {"to_html": "_save", "to_png_bytes": "_save", "sweep_latency": "_sweep", "sweep_throughput": "_sweep"}
 
 
 def __getattr__(name: str) -> Any:

@@ -43,9 +43,24 @@ def notebook(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook."""
     from llmprof import run_notebook
 
+    if args.over:
+        return _notebooks(args, terminal)
     given = dict(parameter(item) for item in args.parameter or [])
     path = run_notebook.run_notebook(args.name, args.output, parameters=given, progress=_cells(terminal))
     return to_json({"notebook": path}) if args.json else f"Notebook  {path}"
+
+
+def _notebooks(args: Namespace, terminal: Terminal) -> str:
+    """Execute a notebook for each of several runs."""
+    from llmprof import batch
+
+    given = dict(parameter(item) for item in args.parameter or [])
+    done = batch.notebooks_over(args.over, args.name, args.output, parameters=given, progress=terminal.progress)
+    if args.json:
+        return to_json({"index": done.index, "notebooks": done.notebooks, "errors": done.errors})
+    rows = [(run, str(path)) for run, path in done.notebooks.items()]
+    rows += [(run, f"failed: {error}") for run, error in done.errors.items()]
+    return text.pairs([*rows, ("Index", str(done.index))], indent="")
 
 
 def _cells(terminal: Terminal) -> Progress | None:

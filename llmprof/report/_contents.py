@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
 from llmprof.report import about
 from llmprof.report._figures import FIGURES, figure
 from llmprof.report._frames import ANALYSES, run
-from llmprof.report._parts import Absent, Contents, Figure
+from llmprof.report._parts import Absent, Contents, Figure, Section
 from llmprof.report._sections import sections
 from llmprof.trace import Trace
 
@@ -23,6 +23,8 @@ def contents(
     title: str | None = None,
     progress: Progress | None = None,
     drawn: Callable[[Figure], object] | None = None,
+    first: Sequence[Section] = (),
+    more: Sequence[tuple[str, str]] = (),
 ) -> Contents:
     """Run the analyses and draw the figures.
 
@@ -36,6 +38,10 @@ def contents(
         Told of every analysis and every figure before it is made.
     drawn : callable, optional
         Given each figure as soon as it is made.
+    first : sequence of Section
+        Sections before those of the trace.
+    more : sequence of (str, str)
+        Facts before those of the trace.
 
     Returns
     -------
@@ -50,6 +56,9 @@ def contents(
     found = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     absent = [result for result in results.values() if isinstance(result, Absent)]
     figures = {}
+    if drawn is not None:
+        for given in [one for section in first for one in section.figures]:
+            drawn(given)
     for done, (name, (shows, _)) in enumerate(FIGURES.items()):
         tell(f"drawing: {shows}", done, len(FIGURES))
         figures[name] = figure(trace, name)
@@ -58,13 +67,13 @@ def contents(
     absent += [part.absent for part in figures.values() if part.absent is not None]
     return Contents(
         title=title or about.headline(trace),
-        facts=about.facts(trace),
+        facts=[*more, *about.facts(trace)],
         files=about.files(trace),
         warnings=about.warnings(trace),
         shares=about.shares(found.get("coverage")),
         reading=about.reading(trace),
         findings=found.get("findings", pl.DataFrame()),
-        sections=sections(figures, results, about.work(trace)),
+        sections=[*first, *sections(figures, results, about.work(trace))],
         frames=found,
         absent=absent,
     )

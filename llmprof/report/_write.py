@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from llmprof.report import _vega
 from llmprof.report._contents import Progress, contents
 from llmprof.report._files import PAGE, SUMMARY, replacing
 from llmprof.report._page import page
-from llmprof.report._parts import Contents, Figure
+from llmprof.report._parts import Contents, Figure, Section
 from llmprof.trace import Trace
 
 MOST_ROWS = 500_000
@@ -72,7 +73,13 @@ def html(trace: Trace, *, title: str | None = None, progress: Progress | None = 
 
 
 def write(
-    trace: Trace, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
+    trace: Trace,
+    folder: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    progress: Progress | None = None,
+    first: Sequence[Section] = (),
+    facts: Sequence[tuple[str, str]] = (),
 ) -> Report:
     """Write the report of a trace.
 
@@ -86,6 +93,10 @@ def write(
         Heading instead of the one that names ranks and device.
     progress : callable, optional
         Called with what is being done, how many parts are done, and how many there are.
+    first : sequence of Section
+        Sections before those of the trace.
+    facts : sequence of (str, str)
+        Names and values before what the trace says of the run.
 
     Returns
     -------
@@ -106,12 +117,54 @@ def write(
                 if figure.spec:
                     jobs.append((f"{figure.name}.png", painter.submit(_vega.png, figure.spec)))
 
-            said = contents(trace, title=title, progress=progress, drawn=paint)
+            said = contents(trace, title=title, progress=progress, drawn=paint, first=first, more=facts)
             csvs = _write_frames(said, work)
             pngs = _write_charts(jobs, work, progress)
         (work / PAGE).write_text(page(said), encoding="utf-8")
         head = summary(trace, said) | {"files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
         (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    return _report(target, said, pngs, csvs)
+
+
+def write_contents(said: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+    """Write a report that is not of one trace.
+
+    Parameters
+    ----------
+    said : Contents
+        All that it says.
+    folder : path
+        Where to; made if missing. Files of an earlier report are replaced, others stay.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Returns
+    -------
+    Report
+        Files as :func:`write` makes them.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written; what was in it stays.
+    """
+    target = Path(folder)
+    with replacing(target) as work:
+        pngs = []
+        for done, figure in enumerate(said.figures):
+            if progress:
+                progress(f"painting: {figure.name}", done, len(said.figures))
+            if figure.spec:
+                pngs.append(f"{figure.name}.png")
+                (work / pngs[-1]).write_bytes(_vega.png(figure.spec))
+        csvs = _write_frames(said, work)
+        (work / PAGE).write_text(page(said), encoding="utf-8")
+        head = {"llmprof": __version__, "title": said.title, "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    return _report(target, said, pngs, csvs)
+
+
+def _report(target: Path, said: Contents, pngs: Sequence[str], csvs: Sequence[str]) -> Report:
     return Report(
         folder=target,
         index=target / PAGE,

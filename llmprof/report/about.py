@@ -40,7 +40,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
     """What ran, as names and values; what is not known says so."""
     low, high = trace.span_ns
     meta = trace.meta
-    ranks = trace.ranks
+    ranks = [rank for rank in trace.ranks if rank >= 0]
     world = meta.get("world_size")
     out = [
         ("Device", str(meta.get("device") or "not recorded")),

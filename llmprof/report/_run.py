@@ -1,0 +1,167 @@
+"""What a report says of a run beside its trace: requests, the profiler's cost, and the monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from llmprof import charts
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.launch import Run
+from llmprof.launch.metrics import overhead, summarize
+from llmprof.report import _vega
+from llmprof.report._parts import Absent, Column, Figure, Section, Table
+from llmprof.units import format_bytes, format_ns, format_share
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_NAMES = {
+    "wall_ns": "whole batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time per output token",
+    "itl_ns": "inter-token latency",
+    "queue_ns": "queue",
+    "prefill_ns": "prefill",
+    "decode_ns": "decode",
+    "e2e_ns": "end to end",
+    "output_tokens_per_s": "output tokens per s",
+    "tokens_per_s": "all tokens per s",
+    "requests_per_s": "requests per s",
+}
+
+
+def drawn(name: str, shows: str, draw: Callable[[], alt.TopLevelMixin]) -> Figure:
+    """A figure, or the reason why there is none."""
+    try:
+        return Figure(name, shows, spec=_vega.specification(draw()))
+    except NotCapturedError as error:
+        return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
+    except AnalysisError as error:
+        return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """What was run, as names and values."""
+    config, worker = run.config, run.worker
+    tokens = run.metrics.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
+    prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
+    out = [
+        ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}"),
+        ("Mode", f"{config.profile_mode}{', served' if config.served else ''}"),
+        ("Engine", " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))),
+        ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
+        ("Requests", f"{config.batch_size} at once, {prompt}"),
+    ]
+    if peaks := worker.get("peak_memory_bytes"):
+        out.append(("Peak memory", f"{format_bytes(max(peaks.values()))} on the fullest device"))
+    if (cache := worker.get("kv_cache") or {}).get("tokens"):
+        used = f", {format_share(cache['peak_usage'])} used at most" if cache.get("peak_usage") is not None else ""
+        out.append(("KV cache", f"{cache['tokens']:,} tokens{used}"))
+    return [(name, value) for name, value in out if value]
+
+
+def sections(run: Run) -> list[Section]:
+    """Sections on the requests and on the machine."""
+    summary = summarize(run.metrics)
+    blocks: list[Figure | Table | Absent] = [
+        drawn("requests", "latencies of the requests", lambda: charts.requests(summary))
+    ]
+    if summary.height:
+        blocks.append(summary_table(summary))
+    try:
+        blocks.append(overhead_table(overhead(run.metrics)))
+    except NotCapturedError as error:
+        blocks.append(Absent("cost of the profiler", captured=False, found=error.found, hint=error.hint))
+    words = (
+        "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests. What is measured "
+        "under the profiler is slower than the run itself."
+    )
+    found = [Section("requests", "How fast were the requests?", words, blocks)]
+    counters = drawn("counters", "monitors of the machine", lambda: charts.counters(run.trace.counters))
+    if counters.spec:
+        words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
+        found.append(Section("machine", "What did the machine do meanwhile?", words, [counters]))
+    return found
+
+
+def summary_table(summary: pl.DataFrame) -> Table:
+    """Every metric of the requests."""
+    shown = summary.filter(pl.col("metric").is_in(list(_NAMES)))
+    names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
+    shown = shown.with_columns(pl.max_horizontal("ci95_low", pl.when(pl.col("ci95_low").is_not_null()).then(0.0)))
+    figures = ("mean", "std", "ci95_low", "ci95_high", "p50", "p90", "p99")
+    rows = shown.select("phase", names, "repeats", "n", *(_written(shown, name) for name in figures))
+    heads = {"std": "deviation", "ci95_low": "95 % from", "ci95_high": "to", "p50": "median"}
+    columns = (
+        Column("phase", "phase"),
+        Column("metric", "metric"),
+        *(Column(name, heads.get(name, name)) for name in figures),
+        Column("repeats", "repeats", "number"),
+        Column("n", "values", "number"),
+    )
+    apart = shown.filter(~pl.col("agree"))
+    note = f"The repeats disagree by up to {format_share(_most(apart['spread']))} of the mean." if apart.height else ""
+    return Table("metrics", "Metrics of the requests, without and under the profiler", columns, rows, note=note)
+
+
+def overhead_table(costs: pl.DataFrame) -> Table:
+    """What the profiler costs."""
+    shown = costs.filter(pl.col("metric").is_in(list(_NAMES)))
+    names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
+    told = {True: "yes", False: "no", None: "one repeat only"}
+    clear = pl.Series("clear", [told[verdict] for verdict in shown["clear"]], dtype=pl.String)
+    more = [f"{100 * share:+.1f} %" if share is not None else None for share in shown["overhead"]]
+    rows = shown.select(
+        names,
+        _written(shown, "plain"),
+        _written(shown, "profiled"),
+        pl.Series("overhead", more, dtype=pl.String),
+        clear,
+    )
+    columns = (
+        Column("metric", "metric"),
+        Column("plain", "without profiler"),
+        Column("profiled", "under the profiler"),
+        Column("overhead", "change"),
+        Column("clear", "beyond the noise of the repeats"),
+    )
+    return Table("overhead", "What the profiler costs", columns, rows)
+
+
+def _written(rows: pl.DataFrame, name: str) -> pl.Series:
+    """Figures with their units, as text."""
+    texts = [
+        None if value is None else format_ns(value) if unit == "ns" else f"{value:,.4g}"
+        for value, unit in rows.select(name, "unit").iter_rows()
+    ]
+    return pl.Series(name, texts, dtype=pl.String)
+
+
+def _most(values: pl.Series) -> float:
+    most = values.max()
+    return float(most) if isinstance(most, int | float) else 0.0
+
+
+def tiles(run: Run) -> list[tuple[str, str]]:
+    """The figures that stand on top of a dashboard."""
+    summary = summarize(run.metrics)
+    phase = "plain" if "plain" in summary["phase"].to_list() else "profiled"
+    means = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
+    out = []
+    if "output_tokens_per_s" in means:
+        out.append(("Output tokens/s", f"{means['output_tokens_per_s']['p50']:,.4g}"))
+    for metric, name in (("ttft_ns", "First token (median)"), ("tpot_ns", "Each further token"), ("wall_ns", "Batch")):
+        if metric in means:
+            out.append((name, format_ns(means[metric]["p50"])))
+    try:
+        costs = overhead(run.metrics).filter(metric="wall_ns")
+    except LlmprofError:
+        costs = pl.DataFrame()
+    if costs.height and costs["overhead"][0] is not None:
+        out.append(("Profiler overhead", f"{100 * costs['overhead'][0]:+.1f} %"))
+    if peaks := run.worker.get("peak_memory_bytes"):
+        out.append(("Peak memory", format_bytes(max(peaks.values()))))
+    return out

@@ -11,6 +11,7 @@ import traitlets
 from llmprof import charts
 from llmprof.analyze.layers import layers as layers_of
 from llmprof.explore import _layer_cells as data
+from llmprof.explore import _layer_inside as inside
 from llmprof.explore._esm import bundle, style
 from llmprof.explore._widget import Answer, Explorer, in_background
 from llmprof.trace import Trace
@@ -40,7 +41,7 @@ class Layers(Explorer):
         Without a layer those of the step, without a step those of the layer in every step.
         """
         rank = self.rank if self.rank is not None else self.default_rank
-        return data.events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
+        return inside.events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map of the chosen ranks and phase."""
@@ -65,7 +66,7 @@ class Layers(Explorer):
         return found.head, [found.values, found.outliers]
 
     def _on_pick(self, *, rank: int, step: int, layer: int) -> Answer:
-        cell = data.cell_of(self.trace, rank=rank, step=step, layer=layer)
+        cell = inside.cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
             self.rank, self.step, self.layer = rank, step, layer
             if cell is not None:
@@ -74,15 +75,15 @@ class Layers(Explorer):
 
     @in_background("looking into the cell")
     def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
-        events = data.events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
-        kernels = data.kernels_of(self.trace, events)
+        events = inside.events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
+        kernels = inside.kernels_of(self.trace, events)
         message: dict[str, Any] = {
             "rank": rank,
             "step": step,
             "layer": layer,
             "stage": stage,
-            "cell": data.cell_of(self.trace, rank=rank, step=step, layer=layer, stage=stage),
-            "stages": data.stages_of(self.trace, rank=rank, step=step, layer=layer).to_dicts(),
+            "cell": inside.cell_of(self.trace, rank=rank, step=step, layer=layer, stage=stage),
+            "stages": inside.stages_of(self.trace, rank=rank, step=step, layer=layer).to_dicts(),
             "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }

@@ -1,0 +1,196 @@
+"""Explorer of overlap: bars of steps, and the lanes of a window, of one rank or of two sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import traitlets
+
+from llmprof import charts
+from llmprof.analyze.activity import activity
+from llmprof.analyze.overlap import overlap as overlap_of_trace
+from llmprof.analyze.steps import steps
+from llmprof.charts import _palette
+from llmprof.errors import AnalysisError
+from llmprof.explore import _overlap_steps as data
+from llmprof.explore._esm import bundle, style
+from llmprof.explore._overlap_lanes import lanes
+from llmprof.explore._pack import Buffers, pack
+from llmprof.explore._widget import COLOURS, Answer, Explorer, in_background
+from llmprof.trace import Trace
+
+PART_COLOURS = {
+    "compute": _palette.COMPUTE,
+    "hidden communication": _palette.HIDDEN,
+    "exposed communication": _palette.COMMUNICATION,
+    "communication": _palette.COMMUNICATION,
+    "exposed copy": _palette.COPY,
+    "copy": _palette.COPY,
+    "idle": _palette.IDLE,
+}
+_PIXELS = 4_000
+
+
+class Overlap(Explorer):
+    """Compute, communication, copies and idle time. Made by :func:`overlap`."""
+
+    _esm = bundle("overlap")
+    _css = style("overlap")
+
+    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    """Phase of the steps whose bars are shown; all if None."""
+
+    against = traitlets.Unicode("").tag(sync=True)
+    """What the rank is compared with: ``rank:N`` of the same trace, ``other:N`` of the other one, or nothing."""
+
+    bars = traitlets.Enum(["time", "share"], default_value="time").tag(sync=True)
+    """Whether the bars of steps show times or shares."""
+
+    default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    """Rank that is shown while none is chosen."""
+
+    def __init__(self, trace: Trace, other: Trace | None = None, **traits: Any) -> None:
+        self.other = other
+        super().__init__(trace, **{"colours": COLOURS | {"part": PART_COLOURS}} | traits)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """Device events of the rank in the window, with their ``class``: rows of ``analyze.attribute``."""
+        found = self._window()
+        if found is None:
+            return pl.DataFrame()
+        return data.events_in(self.trace, rank=self._rank(), window=found)
+
+    @property
+    def summary(self) -> pl.DataFrame:
+        """Parts of the window's time: ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``."""
+        found = self._window()
+        if found is None:
+            return pl.DataFrame()
+        mine = data.summary(self.trace, rank=self._rank(), window=found)
+        side = self._side(found)
+        return data.compared(mine, data.summary(side[0], rank=side[1], window=side[2]) if side else None)
+
+    def picture(self) -> bytes | None:
+        """PNG image: overlap of every rank by phase."""
+        frame = overlap_of_trace(self.trace, by=("rank", "step", "phase")).drop_nulls("step")
+        if frame.is_empty():
+            frame = overlap_of_trace(self.trace, by=("rank",))
+        return charts.to_png_bytes(charts.overlap(frame))
+
+    def _rank(self) -> int:
+        if self.rank is not None:
+            return self.rank
+        if self.default_rank is None:
+            ranks = activity(self.trace)["rank"].unique().sort()
+            if ranks.is_empty():
+                raise AnalysisError("nothing ran on a device in this trace", hint="look at its coverage")
+            self.default_rank = int(ranks[0])
+        return self.default_rank
+
+    def _window(self) -> data.Window | None:
+        """The window that is shown, the whole span of the rank if none is chosen; None if it ran nothing."""
+        if self.window is not None:
+            first, last = round(self.window[0]), round(self.window[1])
+            return first, max(last, first + 1)
+        return data.span_of(self.trace, self._rank())
+
+    def _side(self, window: data.Window) -> tuple[Trace, int, data.Window] | None:
+        """Trace, rank and window of the other side; that of another trace begins as far into the same step."""
+        where, _, number = self.against.partition(":")
+        if not number:
+            return None
+        rank = int(number)
+        if where == "rank" or self.other is None:
+            return self.trace, rank, window
+        found = data.aligned(window, (self.trace, self._rank()), (self.other, rank), self.step)
+        return (self.other, rank, found) if found else None
+
+    @in_background("finding steps and overlap")
+    def _on_choices(self) -> Answer:
+        ranks = activity(self.trace)["rank"].unique().sort().to_list()
+        others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
+        order = list(_palette.PHASES)
+        phases = steps(self.trace)["phase"].drop_nulls().unique().to_list()
+        if ranks:
+            self.default_rank = ranks[0]
+        return {
+            "ranks": ranks,
+            "others": others,
+            "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
+            "parts": list(data.PARTS),
+        }, []
+
+    @in_background("measuring steps")
+    def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
+        sides = [("A" if against else "", self.trace, rank)]
+        where, _, number = against.partition(":")
+        if number:
+            sides.append(("B", self.other if where == "other" and self.other is not None else self.trace, int(number)))
+        message: dict[str, Any] = {"sides": []}
+        buffers: Buffers = []
+        for label, trace, number_ in sides:
+            columns, packed = pack(data.step_bars(trace, rank=number_, phase=phase))
+            message["sides"].append({"label": label, "rank": number_, "columns": columns, "buffers": len(packed)})
+            buffers += packed
+        return message, buffers
+
+    @in_background("cutting the window")
+    def _on_lanes(self, *, pixels: int) -> Answer:
+        window, rank = self._window(), self._rank()
+        if window is None:
+            return {"sides": [], "summary": [], "whole": None}, []
+        other = self._side(window)
+        sides = [(self.trace, rank, window), *([other] if other else [])]
+        message: dict[str, Any] = {
+            "sides": [],
+            "summary": self.summary.to_dicts(),
+            "whole": data.span_of(self.trace, rank),
+            "chosen": self.window is not None,
+        }
+        buffers: Buffers = []
+        for trace, number, part in sides:
+            head, packed = lanes(trace, rank=number, window=part, pixels=max(50, min(_PIXELS, int(pixels))))
+            message["sides"].append({**head, "of": "other trace" if trace is self.other else "", "first": len(buffers)})
+            buffers += packed
+        return message, buffers
+
+    def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
+        """Show the steps from ``first`` to ``last`` of a rank; with another trace beside it, as long as the longer."""
+        found = data.steps_window(self.trace, rank=rank, first=first, last=last)
+        if found is None:
+            return {}, []
+        begin, end = found
+        where, _, number = self.against.partition(":")
+        if where == "other" and self.other is not None:
+            theirs = data.steps_window(self.other, rank=int(number), first=first, last=last)
+            end = max(end, begin + theirs[1] - theirs[0]) if theirs else end
+        with self.hold_sync():
+            self.rank, self.step = rank, first
+            self.window = [float(begin), float(end)]
+        return {}, []
+
+
+def overlap(trace: Trace, other: Trace | None = None, **traits: Any) -> Overlap:
+    """Compute, communication, copies and idle time: of each step, and as lanes of the window that is shown.
+
+    Picking a step, dragging over several or over the lanes, and zooming set ``window``. ``.selected`` is the frame of
+    the rank's device events in it, ``.summary`` how its time parts. A rank can be compared with another one, or with
+    one of ``other``: windows of equal length, that of the other trace aligned at the start of the same step.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace; one without device events says so.
+    other : Trace, optional
+        A trace to compare with.
+    **traits
+        ``against, phase, bars, rank, step, window, theme`` to begin with.
+
+    Returns
+    -------
+    Overlap
+        A widget.
+    """
+    return Overlap(trace, other, **traits)

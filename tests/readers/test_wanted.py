@@ -1,0 +1,177 @@
+"""``read(tables=...)``: the same rows, times and ranks, of less."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze, schema
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, ReadError
+from llmprof.readers import nsys
+from llmprof.trace import Trace
+
+EXPORT, CHROME = "nsys_tp2_cudagraph", "torch_transformers_generate"
+RECORDED = {
+    EXPORT: ("kernels", "copies", "runtime", "markers", "collectives"),
+    CHROME: ("kernels", "copies", "runtime", "ops", "markers", "collectives"),
+}
+
+
+def whole(root, name: str) -> Trace:
+    return llmprof.read(root / "sample_traces" / name, cache=False)
+
+
+def part(root, name: str, tables, **options) -> Trace:
+    return llmprof.read(root / "sample_traces" / name, tables=tables, **{"cache": False} | options)
+
+
+@pytest.mark.parametrize(("name", "table"), [(name, table) for name, tables in RECORDED.items() for table in tables])
+def test_one_table_is_what_it_is_in_the_whole_trace(root, name, table):
+    full, narrow = whole(root, name), part(root, name, [table])
+    assert list(narrow.tables) == [table]
+    assert_frame_equal(narrow.table(table), full.table(table))
+    assert {k: v for k, v in narrow.meta.items() if k != "options"} == {
+        k: v for k, v in full.meta.items() if k != "options"
+    }
+    assert narrow.coverage["events"] == full.coverage["events"]
+    assert narrow.coverage["kept"] == (0 if table == "collectives" else full.table(table).height)
+    assert narrow.coverage["asked"] == narrow.asked == {table: None}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_columns_are_those_asked_for_and_those_that_are_never_null(root, name):
+    full, narrow = whole(root, name), part(root, name, {"kernels": ("stream", "grid_x"), "copies": None})
+    assert narrow.kernels.columns == ["rank", "stream", "start_ns", "dur_ns", "name", "grid_x"]
+    assert_frame_equal(narrow.kernels, full.kernels.select(narrow.kernels.columns))
+    assert_frame_equal(narrow.copies, full.copies)
+
+
+@pytest.mark.parametrize("tables", ["kernels", ("kernels",), iter(["kernels"])], ids=["text", "tuple", "iterator"])
+def test_names_of_tables_come_in_any_form(root, tables):
+    assert list(part(root, EXPORT, tables).tables) == ["kernels"]
+
+
+@pytest.mark.parametrize("table", RECORDED[EXPORT])
+def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
+    asked: dict[str, set[str]] = {}
+    original = nsys._Export._read
+
+    def spy(self, source, *wanted, text=()):
+        asked.setdefault(source, set()).update(wanted, text)
+        return original(self, source, *wanted, text=text)
+
+    monkeypatch.setattr(nsys._Export, "_read", spy)
+    part(root, EXPORT, {table: ()})
+    skeleton = {"start", "end", "globalPid", "globalTid", "deviceId", "eventType"}
+    if table not in ("kernels", "collectives"):
+        assert asked["CUPTI_ACTIVITY_KIND_KERNEL"] == skeleton
+    if table == "kernels":
+        assert asked["CUPTI_ACTIVITY_KIND_KERNEL"] == {"start", "end", "deviceId", "globalPid", "demangledName"}
+    if table != "copies":
+        assert asked["CUPTI_ACTIVITY_KIND_MEMCPY"] == skeleton
+    if table != "runtime":
+        assert asked["CUPTI_ACTIVITY_KIND_RUNTIME"] == skeleton
+
+
+def test_a_summary_needs_no_more_than_names_and_durations(root):
+    narrow = part(root, EXPORT, {"kernels": ("name", "dur_ns")})
+    assert_frame_equal(analyze.cuda_gpu_kern_sum(narrow), analyze.cuda_gpu_kern_sum(whole(root, EXPORT)))
+
+
+# --- what was not read is not said to be missing
+
+
+def test_a_table_that_was_not_asked_for_says_so(root):
+    narrow = part(root, EXPORT, ["kernels"])
+    with pytest.raises(
+        NotCapturedError, match=r"read without its runtime.*asked for.*kernels.*'runtime' among tables="
+    ):
+        _ = narrow.runtime
+    with pytest.raises(NotCapturedError, match="read without its runtime"):
+        analyze.cuda_api_sum(narrow)
+    assert not narrow.has("runtime")
+
+
+def test_a_table_that_was_asked_for_and_not_recorded_is_not_captured(root):
+    with pytest.raises(NotCapturedError, match="this capture holds no memory"):
+        _ = part(root, EXPORT, ["kernels", "memory"]).memory
+
+
+def test_an_analysis_names_the_column_that_was_not_asked_for(root):
+    narrow = part(root, EXPORT, {"kernels": ("dur_ns",), "copies": None})
+    with pytest.raises(NotCapturedError, match=r"without the column (device|stream).*among tables="):
+        analyze.idle(narrow)
+    with pytest.raises(AnalysisError, match="no column"):
+        analyze.cuda_gpu_kern_sum(narrow, by=("stream",))
+
+
+def test_a_column_that_no_table_has_is_no_question_of_what_was_asked_for(sample_trace):
+    @analyze._memo.per_trace
+    def broken(trace):
+        return trace.kernels["nowhere"]
+
+    with pytest.raises(pl.exceptions.ColumnNotFoundError):
+        broken(sample_trace(EXPORT))
+
+
+@pytest.mark.parametrize(
+    ("tables", "match"),
+    [
+        (["kernels", "kernel"], r"no table \['kernel'\].*some of \['kernels'"),
+        ({"kernels": ("grid",)}, r"table kernels has no column \['grid'\].*'grid_x'"),
+    ],
+    ids=["table", "column"],
+)
+def test_unknown_names_are_refused_before_anything_is_read(tables, match):
+    with pytest.raises(LlmprofError, match=match):
+        llmprof.read("no such file", tables=tables)
+
+
+# --- the same from a saved trace and from the cache
+
+
+def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
+    narrow = part(root, EXPORT, {"kernels": ("stream",)})
+    again = llmprof.read(narrow.save(tmp_path / "saved"))
+    assert_frame_equal(again.kernels, narrow.kernels)
+    with pytest.raises(NotCapturedError, match="read without its runtime"):
+        _ = again.runtime
+    with pytest.raises(NotCapturedError, match="read without its runtime"):
+        _ = again.select(ranks=0).runtime
+
+
+def test_a_part_of_a_saved_trace_can_be_asked_for(root, tmp_path):
+    full = whole(root, EXPORT)
+    narrow = llmprof.read(full.save(tmp_path / "saved"), tables={"kernels": ("stream",)})
+    assert_frame_equal(narrow.kernels, full.kernels.select("rank", "stream", "start_ns", "dur_ns", "name"))
+    assert narrow.asked == {"kernels": ["stream"]}
+
+
+def test_the_cache_gives_each_what_it_asked_for(root, monkeypatch):
+    narrow = part(root, EXPORT, ["kernels"], cache=True)
+    full = part(root, EXPORT, None, cache=True)
+    assert list(narrow.tables) == ["kernels"]
+    assert "runtime" in full.tables
+    monkeypatch.setattr(nsys, "read", lambda *_: pytest.fail("was not taken from the cache"))
+    assert part(root, EXPORT, ["kernels"], cache=None).tables.keys() == {"kernels"}
+    assert part(root, EXPORT, {"runtime": ()}, cache=None).runtime.columns == [
+        "rank", "start_ns", "dur_ns", "name", "api",
+    ]  # fmt: skip
+    assert part(root, EXPORT, None, cache=None).tables.keys() == full.tables.keys()
+
+
+def test_a_damaged_note_of_what_was_asked_for_is_a_damaged_trace(root, tmp_path):
+    folder = part(root, EXPORT, ["kernels"]).save(tmp_path / "saved")
+    head = folder / "llmprof.json"
+    head.write_text(head.read_text().replace('"asked": {', '"asked": ["kernels"], "was": {'))
+    with pytest.raises(ReadError, match="damaged"):
+        Trace.open(folder)
+
+
+def test_columns_of_a_vendor_are_asked_for_by_name(tmp_path):
+    rows = {"rank": 0, "start_ns": [2, 1], "dur_ns": 1, "name": "k", "nsys_a": 1, "nsys_b": 2}
+    narrow = schema.conform(pl.DataFrame(rows), "kernels", ["nsys_b"])
+    assert narrow.columns == ["rank", "start_ns", "dur_ns", "name", "nsys_b"]
+    assert narrow["start_ns"].to_list() == [1, 2]

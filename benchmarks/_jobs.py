@@ -155,7 +155,8 @@ def nsys_summary(path: str) -> dict[str, Any]:
     from llmprof import analyze
     from llmprof.readers import nsys  # noqa: F401
 
-    return once(lambda: analyze.cuda_gpu_kern_sum(llmprof.read(path, cache=False)), len)
+    kernels = {"kernels": ("name", "dur_ns")}
+    return once(lambda: analyze.cuda_gpu_kern_sum(llmprof.read(path, tables=kernels, cache=False)), len)
 
 
 def nsys_pandas(path: str) -> dict[str, Any]:

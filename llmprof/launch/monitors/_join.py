@@ -9,22 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import polars as pl
 
 from llmprof.errors import AnalysisError
+from llmprof.launch._throttle import REASONS
 from llmprof.trace import Trace
-
-THROTTLE: Final[dict[int, str]] = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clocks_setting",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-"""Reasons for a lower clock by their bit (NVML: ``nvmlClocksEventReasons``)."""
 
 _MASK: Final = "gpu.throttle_reasons"
 
@@ -82,7 +68,7 @@ def _spread(frame: pl.DataFrame) -> pl.DataFrame:
     masks = frame.filter(name=_MASK).with_columns(pl.col("value").cast(pl.Int64))
     reasons = [
         masks.with_columns(name=pl.lit(f"gpu.throttle.{reason}"), value=active.cast(pl.Float64))
-        for bit, reason in THROTTLE.items()
+        for bit, reason in REASONS.items()
         if masks.select((active := (pl.col("value") & bit) != 0).any()).item()
     ]
     return pl.concat([frame.filter(pl.col("name") != _MASK), *reasons], how="vertical_relaxed")

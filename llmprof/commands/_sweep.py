@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from llmprof.batch import Sweep
 
 _COLUMNS = (
-    "state", "output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "overhead", "share_compute",
+    "state", "output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "share_overhead", "share_compute",
     "share_exposed_communication", "share_idle",
 )  # fmt: skip
 
@@ -23,24 +24,29 @@ _COLUMNS = (
 def sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them."""
     from llmprof import batch
+    from llmprof.launch import ExperimentRunner
 
+    options: dict[str, Any] = {
+        "progress": terminal.progress,
+        "runner": functools.partial(ExperimentRunner, check=args.check),
+    }
     if args.resume is not None:
         if changes(args) or args.config is not None or args.parameter_sweep or args.preset:
             raise ConfigError("--resume was given with options of a sweep", expected="the folder alone")
-        done = batch.BatchRunner.resume(args.resume, progress=terminal.progress)
+        done = batch.BatchRunner.resume(args.resume, **options)
     else:
         parameters = _parameters(args)
         config = config_of(args)
         if args.dry_run:
             plans = [commands_of(point, json=False) for point in batch.configs(config, parameters)]
             return "\n\n".join(plans)
-        done = batch.BatchRunner(config, progress=terminal.progress).run_parameter_sweep(parameters)
+        done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
     files = _files(done, terminal) if args.report else {}
     if args.json:
         said: dict[str, Any] = {"folder": done.folder, "comparison": rows_of(done.comparison), "failed": done.failed}
         return to_json(said | {"files": list(files.values())})
     columns = [*done.parameters, *_COLUMNS]
-    lines = [text.table(done.comparison, width=terminal.width, columns=columns)]
+    lines = [text.table(done.comparison.rename({"overhead": "share_overhead"}), width=terminal.width, columns=columns)]
     lines += [f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()]
     named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
     return "\n".join([*lines, "", text.pairs(named, indent="")])

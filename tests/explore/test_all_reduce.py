@@ -1,0 +1,129 @@
+"""What the explorer of collectives shows and hands back, by hand and on a recording."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import explore, schema
+from llmprof.analyze import collective_arrivals, collective_sizes, collectives
+from llmprof.errors import NotCapturedError
+from llmprof.explore import _collective_views as views
+from llmprof.explore._collective_views import beside, call_of, calls_of, choices, histogram, over_time, view
+from llmprof.trace import Trace
+from tests.analyze.test_collectives import calls
+
+# two calls; rank 1 comes 10 us and 50 us after rank 0, and both leave together
+ROWS = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_000, 254_000)]
+COLUMNS = {"bytes": 8_000, "bytes_source": "metadata", "dtype": "BFloat16", "world": 2}
+
+
+def two_ranks() -> Trace:
+    return calls(ROWS, meta={"device": "NVIDIA H200", "world_size": 2}, **COLUMNS)
+
+
+def test_a_picked_call_has_its_ranks_aligned() -> None:
+    found = call_of(two_ranks(), 1)
+    assert found.select("rank", "aligned_ns", "wait_ns", "transfer_ns", "last_rank").rows() == [
+        (0, 0, 50_000, 4_000, 1),
+        (1, 50_000, 0, 4_000, 1),
+    ]
+    shown = explore.all_reduce(two_ranks())
+    assert shown.selected.height == 4
+    shown._on_pick(call=1)
+    assert (shown.call, shown.window) == (1, [200_000, 254_000])
+    assert shown.selected.select("rank", "late_ns").rows() == [(0, 0), (1, 50_000)]
+    shown._on_pick(call=99)
+    assert shown.call == 1
+
+
+def test_the_calls_before_and_after() -> None:
+    rows = calls_of(two_ranks(), kind="all_reduce")
+    assert [beside(rows, call) for call in (None, 0, 1, 99)] == [(0, 0), (None, 1), (0, None), (0, 0)]
+    assert beside(rows.clear(), None) == (None, None)
+
+
+def test_bars_over_time() -> None:
+    found = over_time(calls_of(two_ranks(), kind="all_reduce"))
+    assert found.select("first_ns", "kernels", "wait_ns", "transfer_ns", "call").rows() == [
+        (0, 1, 94_000 - 84_000, 94_000, 0),
+        (10_000, 1, 0, 94_000, 0),
+        (200_000, 1, 50_000, 4_000, 1),
+        (250_000, 1, 0, 4_000, 1),
+    ]
+
+
+def test_many_kernels_share_bars_of_equal_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAX_BARS", 2)
+    found = over_time(calls_of(two_ranks(), kind="all_reduce"))
+    assert found.select("first_ns", "last_ns", "kernels", "wait_ns", "call").rows() == [
+        (0, 104_000, 2, 5_000, 0),
+        (200_000, 254_000, 2, 25_000, 1),
+    ]
+
+
+def test_a_histogram_counts_every_positive_duration() -> None:
+    found = histogram(pl.Series([0, 10, 11, 1000]))
+    assert sum(count for _, _, count in found) == 3
+    assert all(low < high for low, high, _ in found)
+    assert histogram(pl.Series([], dtype=pl.Int64)) == []
+
+
+def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl")
+    rows = calls_of(trace, kind="all_reduce")
+    found = view(trace, rows)
+    own = pl.col("kind") == "all_reduce"
+    assert found["sizes"] == collective_sizes(trace).filter(own).to_dicts()
+    assert found["arrivals"] == collective_arrivals(trace).filter(own).to_dicts()
+    assert (found["count"], found["matched"], found["peak_gbps"]) == (2736, 2736, 450.0)
+    assert len(found["calls"]) == views.MAX_LISTED
+    one = view(trace, rows, rank=3)
+    assert (one["count"], one["arrivals"]) == (684, found["arrivals"])
+    assert len(over_time(rows)) <= views.MAX_BARS
+
+
+def test_kinds_phases_and_windows(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl")
+    assert choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]
+    decode = calls_of(trace, kind="all_gather", phase="decode")
+    assert decode["phase"].unique().to_list() == ["decode"]
+    first = decode["start_ns"].min()
+    assert calls_of(trace, kind="all_gather", window=(first, first + 1)).height > 0
+    shown = explore.all_reduce(trace)
+    shown._on_choices()
+    assert shown.kind == "all_reduce"
+    gathers = explore.all_reduce(trace, "all_gather", phase="decode", rank=2)
+    assert gathers.selected["rank"].unique().to_list() == [2]
+    assert gathers.picture().startswith(b"\x89PNG")
+
+
+def test_an_unknown_kind_becomes_the_most_frequent_one() -> None:
+    shown = explore.all_reduce(two_ranks(), "gossip")
+    shown._on_choices()
+    assert shown.kind == "all_reduce"
+
+
+def test_one_rank_alone_has_durations(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[2])
+    found = view(trace, calls_of(trace, kind="all_reduce"))
+    assert (found["matched"], found["arrivals"], found["histogram"]["transfer"]) == (0, [], [])
+    assert found["histogram"]["duration"]
+    assert all(row["bus_gbps"] is None for row in found["sizes"])
+
+
+def test_without_collectives_there_is_nothing_to_choose() -> None:
+    shown = explore.all_reduce(Trace({"kernels": schema.empty("kernels")}))
+    assert shown._on_choices()[0]["kinds"] == []
+    assert shown.kind is None
+    assert shown.selected.is_empty()
+    assert "image/png" not in shown._repr_mimebundle_()[0]
+    assert collectives(shown.trace).is_empty()
+    with pytest.raises(NotCapturedError):
+        explore.all_reduce(Trace({}))._on_choices()
+
+
+def test_a_view_without_calls(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    shown = explore.all_reduce(sample_trace("torch_tp4_eager_nccl"))
+    message, _ = shown._on_view(kind="all_reduce", phase=None, rank=None, window=[0.0, 1.0])
+    assert (message["count"], message["over_time"], message["calls"]) == (0, [], [])

@@ -1,0 +1,156 @@
+"""What the explorer of layers shows and hands back, by hand and on a recording."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from llmprof import explore, schema
+from llmprof.analyze import attribute, layer_gaps
+from llmprof.errors import NotCapturedError
+from llmprof.explore import _layer_cells as cells_module
+from llmprof.explore._layer_cells import cells, choices
+from llmprof.explore._layer_inside import events_of, kernels_of, stages_of
+from llmprof.trace import Trace
+from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
+
+
+def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trace:
+    """Steps of layers of ten kernels of 10 ns; the attention of one layer of one step takes 110 ns."""
+    parts, marks, at = [], [], 0
+    for step in range(steps):
+        names: list[str | tuple[str, int]] = list(forward(layers))
+        if step == slow[0]:
+            names[2 + 10 * slow[1] + DENSE.index(ATTENTION)] = (ATTENTION, 110)
+        parts.append(kernels(names, start=at, first=1000 * step))
+        marks.append((f"execute_new_{int(step == 0)}_cached_4", at - 50, 40))
+        at = end(parts[-1]) + 1000
+    frame = pl.concat(parts)
+    return Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
+
+
+def values(found: cells_module.Cells) -> list[list[float]]:
+    shape = (len(found.head["columns"]), len(found.head["layers"]))
+    return np.frombuffer(found.values, "<f4").reshape(shape).tolist()
+
+
+def test_cells_are_what_the_analysis_says() -> None:
+    found = cells(run(), measure="time", rank=0)
+    assert [column[:2] for column in found.head["columns"]] == [(0, 0), (1, 1)]
+    assert found.head["layers"] == [0, 1, 2, 3, 4]
+    assert values(found) == [[100] * 5, [100, 100, 100, 200, 100]]
+    assert list(found.outliers) == [0] * 8 + [1, 0]
+    assert (found.head["outliers"], found.head["missing"], found.head["condensed"]) == (1, 0, 1)
+    assert (found.head["low"], found.head["high"], found.head["most"], found.head["log"]) == (100, 200, 200, False)
+
+
+def test_gaps_have_zero_in_the_middle_of_the_scale() -> None:
+    found = cells(run(), measure="gap", rank=0)
+    assert values(found)[1] == [0, 0, 0, 100, 0]
+    assert (found.head["low"], found.head["high"], found.head["diverging"]) == (-100, 100, True)
+
+
+def test_a_stage_a_phase_and_some_steps() -> None:
+    assert values(cells(run(), measure="busy", rank=0, stage="attention"))[1] == [10, 10, 10, 110, 10]
+    phases = choices(run())["phases"]
+    assert phases == ["mixed", "decode"]
+    only = cells(run(), measure="time", rank=0, phase="decode")
+    assert [column[0] for column in only.head["columns"]] == [1]
+    assert [c[0] for c in cells(run(steps=5), measure="time", rank=0, steps=(2, 3)).head["columns"]] == [2, 3]
+
+
+def test_what_was_not_captured_is_not_a_number() -> None:
+    bare = Trace(
+        {"kernels": kernels(forward(3)), "markers": labels([("execute_new_0_cached_4", 0, 9999)], on_device=True)}
+    )
+    found = cells(bare, measure="host", rank=0)
+    assert all(math.isnan(v) for column in values(found) for v in column)
+    assert found.head["missing"] == sum(map(len, values(found))) > 0
+
+
+def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_module, "MAX_COLUMNS", 2)
+    found = cells(run(steps=5, slow=(1, 3)), measure="time", rank=0)
+    assert [column[:2] for column in found.head["columns"]] == [(0, 2), (3, 4)]
+    assert found.head["condensed"] == 3
+    assert values(found)[0] == [100] * 5  # the median of 100, 200 and 100
+    assert found.head["outliers"] == 1
+
+
+def test_stages_beside_the_typical_layer() -> None:
+    found = stages_of(run(), rank=0, step=1, layer=3)
+    attention = found.row(by_predicate=pl.col("stage") == "attention", named=True)
+    assert attention == {
+        "stage": "attention", "dur_ns": 110, "busy_ns": 110, "kernels": 1, "typical_ns": 10.0, "gap_ns": 100.0,
+    }  # fmt: skip
+    for stage, typical in found.select("stage", "typical_ns").iter_rows():
+        row = layer_gaps(run(), stage=stage).filter(pl.col("step") == 1, pl.col("layer") == 3)
+        assert row["typical_ns"].to_list() == [typical]
+
+
+def test_kernels_with_their_operators() -> None:
+    trace = run()
+    cell = events_of(trace, rank=0, step=1, layer=3)
+    assert kernels_of(trace, cell)["op"].null_count() == kernels_of(trace, cell).height
+    at = cell.filter(pl.col("stage") == "attention")["launch_start_ns"][0]
+    known = Trace(trace.tables | {"ops": ops([("flash::fwd", at - 1, 5, 1)])})
+    found = kernels_of(known, events_of(known, rank=0, step=1, layer=3))
+    assert found.select("stage", "op", "name", "count", "total_ns", "share").row(0) == (
+        "attention", "flash::fwd", ATTENTION, 1, 110, 110 / 200,
+    )  # fmt: skip
+
+
+def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
+    trace = run()
+    shown = explore.layers(trace)
+    assert shown.selected.is_empty()
+    shown._on_pick(rank=0, step=1, layer=3)
+    row = layer_gaps(trace).filter(pl.col("step") == 1, pl.col("layer") == 3).row(0, named=True)
+    assert shown.window == [row["start_ns"], row["end_ns"]]
+    assert (shown.rank, shown.step, shown.layer) == (0, 1, 3)
+    place = (pl.col("step") == 1) & (pl.col("layer") == 3)
+    assert shown.selected.equals(attribute(trace).filter(place))
+    shown.stage = "attention"
+    assert shown.selected["name"].to_list() == [ATTENTION]
+    message, _ = shown._on_cell(rank=0, step=1, layer=3, stage="attention")
+    assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (110, 9, 1)
+
+
+def test_a_cell_that_is_not_there() -> None:
+    shown = explore.layers(run(), rank=0, step=77, layer=1)
+    assert shown.selected.is_empty()
+    message, _ = shown._on_cell(rank=0, step=77, layer=1, stage=None)
+    assert (message["cell"], message["stages"], message["kernels"]) == (None, [], [])
+    shown._on_pick(rank=0, step=77, layer=1)
+    assert shown.window is None
+
+
+def test_without_layers_there_is_nothing_to_choose() -> None:
+    for trace in (Trace({"kernels": schema.empty("kernels")}), Trace({"kernels": kernels(["one", "two"])})):
+        shown = explore.layers(trace)
+        assert shown._on_choices()[0]["ranks"] == []
+        assert shown.selected.is_empty()
+        assert "image/png" not in shown._repr_mimebundle_()[0]
+
+
+def test_what_was_not_recorded_is_said_when_it_is_asked_for() -> None:
+    shown = explore.layers(Trace({}))
+    with pytest.raises(NotCapturedError, match="no kernels, copies or operators"):
+        shown._on_choices()
+
+
+@pytest.mark.parametrize("measure", list(cells_module.MEASURES))
+def test_measures_of_a_recording(sample_trace, measure) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[0, 2, 3])  # rank 1 is missing
+    assert choices(trace)["ranks"] == [0, 2, 3]
+    found = cells(trace, measure=measure, rank=2)
+    assert np.isfinite(values(found)).all()
+    assert len(found.values) == 4 * 12 * 28
+    assert len(cells(trace, measure=measure, rank=1).values) == 0
+
+
+def test_a_picture_for_where_no_kernel_runs() -> None:
+    assert explore.layers(run()).picture().startswith(b"\x89PNG")

@@ -1,0 +1,167 @@
+"""What the explorer of overlap shows and hands back, by hand and on recordings."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from llmprof import explore, schema
+from llmprof.analyze import overlap
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.explore import _overlap_steps as steps_module
+from llmprof.explore._overlap_lanes import lanes
+from llmprof.explore._overlap_steps import PARTS, aligned, step_bars, summary
+from llmprof.trace import Trace
+from tests.analyze.builders import ALL_REDUCE, GEMM, kernels, labels, launches
+
+# stream 7: compute [100, 140) and [160, 180); stream 9: communication [130, 170); a copy at [190, 195)
+RUN = pl.concat(
+    [
+        kernels([(GEMM, 40), (GEMM, 20)], start=100, pause=20),
+        kernels([(ALL_REDUCE, 40)], start=130, stream=9, first=10),
+        kernels([("memcpy32_post", 5)], start=190, stream=9, first=20),
+        kernels([(GEMM, 10)], rank=1, start=100),
+    ]
+)
+
+
+def trace() -> Trace:
+    return Trace({"kernels": RUN, "copies": schema.empty("copies")})
+
+
+def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
+    lane = next(one for one in head["lanes"] if one["name"] == name)
+    assert lane["kind"] == "spans"
+    pairs = np.frombuffer(buffers[lane["buffers"][0]], "<f8").reshape(-1, 2)
+    return [tuple(pair) for pair in pairs.tolist()]
+
+
+def test_lanes_of_a_window() -> None:
+    head, buffers = lanes(trace(), rank=0, window=(110, 200), pixels=100)
+    assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
+    assert spans(head, buffers, "exposed communication") == [(30, 50)]
+    assert spans(head, buffers, "hidden communication") == [(20, 30), (50, 60)]
+    assert spans(head, buffers, "copy") == [(80, 85)]
+    assert spans(head, buffers, "idle") == [(70, 80), (85, 90)]
+    assert spans(head, buffers, "stream 7") == [(0, 30), (50, 70)]
+    assert spans(head, buffers, "stream 9") == [(20, 60), (80, 85)]
+    stream = next(one for one in head["lanes"] if one["name"] == "stream 9")
+    names = np.frombuffer(buffers[stream["buffers"][1]], "<u4")
+    assert [head["names"][n] for n in names] == [ALL_REDUCE, "memcpy32_post"]
+    assert np.frombuffer(buffers[stream["buffers"][2]], "u1").tolist() == [1, 2]
+
+
+def test_fuller_lanes_are_shares_of_pixels() -> None:
+    head, buffers = lanes(trace(), rank=0, window=(100, 200), pixels=1)
+    lane = next(one for one in head["lanes"] if one["name"] == "stream 7")
+    assert (lane["kind"], lane["classes"]) == ("bins", ["compute", "communication", "copy"])
+    assert np.frombuffer(buffers[lane["buffers"][0]], "<f4").tolist() == pytest.approx([0.6, 0, 0])
+    idle = next(one for one in head["lanes"] if one["name"] == "idle")
+    assert np.frombuffer(buffers[idle["buffers"][0]], "<f4").tolist() == pytest.approx([0.15])
+
+
+def test_a_window_in_which_nothing_runs() -> None:
+    head, buffers = lanes(trace(), rank=0, window=(1000, 1100), pixels=10)
+    assert [lane["name"] for lane in head["lanes"]][-1] == "idle"
+    assert spans(head, buffers, "idle") == [(0, 100)]
+    assert spans(head, buffers, "compute") == []
+
+
+def test_the_parts_of_a_window_add_up() -> None:
+    found = summary(trace(), rank=0, window=(110, 200))
+    assert dict(found.select("part", "ns").iter_rows()) == {
+        "compute": 30, "hidden communication": 20, "exposed communication": 20, "exposed copy": 5, "idle": 15,
+        "total": 90,
+    }  # fmt: skip
+    assert found["share"][-1] == 1.0
+
+
+def test_the_window_and_what_is_in_it() -> None:
+    shown = explore.overlap(trace())
+    assert shown.selected.height == 4  # the whole span of the lowest rank
+    shown.window = [141, 160]
+    assert shown.selected.select("name", "class").rows() == [(ALL_REDUCE, "communication")]
+    shown.against = "rank:1"
+    assert shown.summary.columns == ["part", "a_ns", "a_share", "b_ns", "b_share", "delta_ns"]
+    assert shown.summary.row(by_predicate=pl.col("part") == "exposed communication")[1:] == (19, 1.0, 0, 0.0, -19)
+    assert shown.summary.row(by_predicate=pl.col("part") == "idle")[3] == 19
+
+
+def stepped(start: int, lengths: list[int]) -> Trace:
+    """Steps of one kernel each, 100 ns apart."""
+    parts, marks, at = [], [], start
+    for n, length in enumerate(lengths):
+        parts.append(kernels([(GEMM, length)], start=at, first=10 * n))
+        marks.append(("execute_new_0_cached_4", at - 50, 40))
+        at += length + 100
+    frame = pl.concat(parts)
+    return Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
+
+
+def test_steps_as_bars_and_as_windows() -> None:
+    a, b = stepped(100, [50, 60, 70]), stepped(1000, [50, 90, 70])
+    bars = step_bars(a, rank=0)
+    assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(1) == (
+        1, 1, "decode", 250, 310, 60, 60,
+    )  # fmt: skip
+    shown = explore.overlap(a, b, against="other:0")
+    shown._on_steps(rank=0, first=1, last=1)
+    assert (shown.rank, shown.step, shown.window) == (0, 1, [250, 340])  # as long as the longer of the two
+    message, _ = shown._on_lanes(pixels=100)
+    assert [side["window"] for side in message["sides"]] == [[250, 340], [1150, 1240]]
+    assert [side["of"] for side in message["sides"]] == ["", "other trace"]
+    shown.against = ""
+    shown._on_steps(rank=0, first=0, last=2)
+    assert shown.window == [100, 480]
+
+
+def test_traces_without_common_steps_are_aligned_at_their_starts() -> None:
+    a, b = stepped(100, [50]), stepped(1000, [50])
+    assert aligned((120, 130), (a, 0), (b, 0), step=7) == (1020, 1030)
+    assert aligned((120, 130), (a, 0), (b, 5), step=None) is None
+
+
+def test_many_steps_share_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "MAX_BARS", 2)
+    bars = step_bars(stepped(100, [50, 60, 70]), rank=0)
+    assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
+
+
+def test_bars_of_a_recording_add_up(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl")
+    bars = step_bars(trace, rank=3, phase="decode")
+    found = overlap(trace).filter(pl.col("rank") == 3, pl.col("step").is_in(bars["first"].to_list()))
+    assert bars["total_ns"].to_list() == found["total_ns"].to_list()
+    assert bars.select(pl.sum_horizontal(*PARTS))["compute"].to_list() == bars["total_ns"].to_list()
+
+
+def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[0, 2])
+    shown = explore.overlap(trace, rank=1)
+    assert shown._on_choices()[0]["ranks"] == [0, 2]
+    assert shown._on_lanes(pixels=100) == ({"sides": [], "summary": [], "whole": None}, [])
+    assert shown.selected.is_empty()
+    message, _ = shown._on_bars(rank=1, phase=None, against="")
+    assert message["sides"][0]["rank"] == 1
+
+
+def test_without_events_there_is_nothing_to_choose() -> None:
+    shown = explore.overlap(Trace({"kernels": schema.empty("kernels")}))
+    assert shown._on_choices()[0]["ranks"] == []
+    with pytest.raises(AnalysisError, match="nothing ran on a device"):
+        shown._on_lanes(pixels=100)
+    assert "image/png" not in shown._repr_mimebundle_()[0]
+    with pytest.raises(NotCapturedError):
+        explore.overlap(Trace({}))._on_choices()
+
+
+def test_a_trace_without_steps_has_lanes_and_no_bars() -> None:
+    shown = explore.overlap(Trace({"kernels": kernels(["one", "two"])}))
+    _, buffers = shown._on_bars(rank=0, phase=None, against="")
+    assert all(len(buffer) == 0 for buffer in buffers)
+    assert shown._on_lanes(pixels=100)[0]["sides"][0]["lanes"][0]["count"] == 1
+
+
+def test_a_picture_for_where_no_kernel_runs() -> None:
+    assert explore.overlap(trace()).picture().startswith(b"\x89PNG")

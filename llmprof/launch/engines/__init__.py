@@ -18,6 +18,7 @@ __all__ = ["script"]
 
 _COMMON: Final = ("_record", "_failures", "_children", "_main", "_place")
 _VLLM: Final = (*_COMMON, "_vllm", "_vllm_profiler")
+_TRANSFORMERS: Final = (*_COMMON, "_hooks", "_transformers", "transformers_offline")
 _PARTS: Final[dict[tuple[str, bool], tuple[tuple[str, ...], str]]] = {
     ("vllm", False): ((*_VLLM, "vllm_offline"), "run_vllm(job, record, EXTENSION)"),
     ("vllm", True): ((*_VLLM, "_load", "_server", "vllm_served"), "run_served(job, record, EXTENSION)"),

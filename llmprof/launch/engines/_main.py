@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.launch.engines._children import adopt, end_children
-from llmprof.launch.engines._failures import OwnLog, failure
+from llmprof.launch.engines._failures import OwnLog, failure, tail
 from llmprof.launch.engines._record import Record
 
 _EXPLAINED = 3
@@ -46,7 +46,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     try:
         work(job, record)
     except BaseException as error:
-        record.document["error"] = found = failure(error, log.tail())
+        record.document["error"] = found = failure(error, tail(record.out / "server.log") + log.tail())
         record.event("error", found["message"])
         if isinstance(error, KeyboardInterrupt):
             status = _INTERRUPTED

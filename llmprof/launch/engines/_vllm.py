@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,18 @@ def has_tokenizer(job: Mapping[str, Any]) -> bool:
     return not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZERS)
 
 
-def engine_options(job: Mapping[str, Any], record: Record, platform: str) -> dict[str, Any]:
-    """Arguments of the engine; those of ``engine_args`` that this version does not know are left out with a note."""
+def engine_options(
+    job: Mapping[str, Any], record: Record, platform: str, *, also: Collection[str] = ()
+) -> dict[str, Any]:
+    """Arguments of the engine; those of ``engine_args`` that this version does not know are left out with a note.
+
+    Parameters
+    ----------
+    job, record, platform
+        As everywhere here.
+    also : collection of str
+        More names that are known.
+    """
     eager = job["eager"]
     if eager is None and job["layer_annotations"]:
         eager = True
@@ -151,6 +161,7 @@ def engine_options(job: Mapping[str, Any], record: Record, platform: str) -> dic
     if platform == "cpu":
         wanted["max_num_seqs"] = max(8, job["batch_size"])
     known = fields_of(vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs")
+    known = known and known.union(also)
     if known is None:
         record.note("the engine's options could not be listed, so none was left out")
     dropped = [name for name in job["engine_args"] if known is not None and name not in known]

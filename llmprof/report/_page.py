@@ -79,7 +79,7 @@ def page(contents: Contents) -> str:
         nav=_nav(contents),
         warnings=_warnings(contents.warnings),
         about=_about(contents),
-        findings=_findings(contents),
+        findings=_findings(contents) if contents.of_trace else "",
         sections="\n".join(_section(section) for section in contents.sections),
         footer="Times are of the run under its profiler, which adds to the host side. Shares name what they are of; "
         "a dash stands for what the capture does not tell.",
@@ -90,7 +90,8 @@ def page(contents: Contents) -> str:
 
 
 def _nav(contents: Contents) -> str:
-    links = [("findings", "Findings"), *((section.anchor, section.question) for section in contents.sections)]
+    findings = [("findings", "Findings")] if contents.of_trace else []
+    links = [*findings, *((section.anchor, section.question) for section in contents.sections)]
     return "".join(f'<a href="#{text(anchor)}">{text(words)}</a>' for anchor, words in links)
 
 
@@ -119,6 +120,8 @@ def _pairs(pairs: list[tuple[str, str]]) -> str:
 
 
 def _shares(contents: Contents) -> str:
+    if not contents.of_trace:
+        return ""
     if not contents.shares.height:
         return "<p>How much of the device time has a step or a stage is not known.</p>"
     rows = []

@@ -102,6 +102,8 @@ class Contents:
     sections: list[Section]
     frames: dict[str, pl.DataFrame]
     absent: list[Absent]
+    of_trace: bool = True
+    """Whether it is of one trace, which has findings and a coverage."""
 
     @property
     def figures(self) -> list[Figure]:

@@ -24,7 +24,6 @@ _COLUMNS = (
     Column("ttft_ns", "first token", "time"),
     Column("tpot_ns", "each further token", "time"),
     Column("e2e_ns", "end to end", "time"),
-    Column("wall_ns", "whole batch", "time"),
     Column("overhead", "profiler's overhead", "share"),
     Column("share_compute", "compute", "share"),
     Column("share_exposed_communication", "exposed communication", "share"),
@@ -113,6 +112,7 @@ def write_sweep(
         sections=sections,
         frames={"comparison": comparison, "where": where},
         absent=[figure.absent for figure in figures.values() if figure.absent],
+        of_trace=False,
     )
     return write_contents(said, folder, progress=progress)
 

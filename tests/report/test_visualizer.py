@@ -1,0 +1,154 @@
+"""Charts and report of a run folder."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from llmprof import launch
+from llmprof.errors import NotCapturedError, OutputError, ReadError
+from llmprof.launch.run import Run as RealRun
+from llmprof.report import Visualizer, write_sweep
+from llmprof.trace import Trace
+from tests.charts import specs
+from tests.report.builders import build
+from tests.report.runs import Run, counters
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def folder_of(tmp_path, monkeypatch):
+    """Make a run folder whose trace is the one given."""
+
+    def make(trace: Trace | None, **values) -> Run:
+        run = Run(tmp_path, **values)
+
+        def timeline(self) -> Trace:
+            if trace is None:
+                raise NotCapturedError("a run in mode inference_only records no timeline", hint="run it in mode torch")
+            return trace
+
+        monkeypatch.setattr(RealRun, "trace", property(timeline))
+        return run
+
+    return make
+
+
+def with_counters(trace: Trace) -> Trace:
+    return Trace({**trace.tables, "counters": counters()}, trace.meta, trace.coverage)
+
+
+def test_pictures_of_a_run_with_a_trace(folder_of):
+    run = folder_of(with_counters(build()), experiment_name="mine")
+    visualizer = Visualizer(run.folder.path)
+    written = visualizer.create_all_visualizations()
+    assert [path.name for path in written] == [
+        f"mine_{name}.png" for name in ("kernel_time", "cuda_api", "requests", "counters", "dashboard")
+    ]
+    assert visualizer.missing == {}
+    for path in written:
+        assert path.parent == run.folder.path
+        width, height, colours = specs.image(path.read_bytes())
+        assert 1700 < width < 2000
+        assert height > 300
+        assert colours > 20
+    assert not list(run.folder.path.glob(".*png*"))
+
+
+def test_a_run_without_a_trace_has_its_requests_and_says_what_is_missing(folder_of):
+    run = folder_of(None, profile_mode="inference_only")
+    visualizer = Visualizer(run.folder.path)
+    written = visualizer.create_all_visualizations()
+    assert [path.name for path in written] == [
+        "tiny_inference_only_requests.png", "tiny_inference_only_dashboard.png",
+    ]  # fmt: skip
+    assert set(visualizer.missing) == {"kernel_time", "cuda_api", "counters"}
+    assert "inference_only" in visualizer.missing["kernel_time"]
+    page = visualizer.generate_report_html()
+    assert page == run.folder.path / "report" / "index.html"
+    text = page.read_text("utf-8")
+    assert "How fast were the requests?" in text
+    assert "A run in mode inference_only records no timeline." in text
+    assert "the repeats disagree" in text
+    assert (page.parent / "requests.csv").is_file()
+
+
+def test_the_report_has_the_run_before_its_trace(folder_of):
+    run = folder_of(with_counters(build()))
+    told: list[str] = []
+    page = Visualizer(run.folder.path, progress=lambda what, done, total: told.append(what)).generate_report_html()
+    text = page.read_text("utf-8")
+    places = [text.index(f'<section id="{anchor}"') for anchor in ("findings", "requests", "machine", "steps")]
+    assert places == sorted(places)
+    for words in ("random:tiny", "vllm 0.32.0", "25.0 % used at most", "What the profiler costs"):
+        assert words in text
+    assert {path.name for path in page.parent.glob("*.png")} >= {"requests.png", "counters.png", "breakdown.png"}
+    assert json.loads((run.folder.path / "summary.json").read_text()) == {"warnings": ["the repeats disagree"]}
+    assert any(what.startswith("analysing") for what in told)
+
+
+def test_only_run_folders(tmp_path):
+    with pytest.raises(ReadError, match="no run folder"):
+        Visualizer(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(folder_of, monkeypatch):
+    run = folder_of(None, profile_mode="inference_only")
+
+    def full(self, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(OutputError, match="No space left"):
+        Visualizer(run.folder.path).create_all_visualizations()
+
+
+def test_the_easy_door_has_the_name():
+    import llmprof
+
+    assert llmprof.Visualizer is Visualizer
+    assert launch.open_run
+
+
+def comparison(states=("finished", "finished", "failed")) -> pl.DataFrame:
+    rows = []
+    for i, state in enumerate(states):
+        done = state == "finished"
+        row = {"point": i, "label": f"batch_size={2**i}", "batch_size": 2**i, "state": state, "run": f"run-{i}"}
+        row |= {"measured": "plain" if done else None}
+        row |= dict.fromkeys(("output_tokens_per_s", "requests_per_s", "overhead"), 10.0 * (i + 1) if done else None)
+        row |= dict.fromkeys(("ttft_ns", "tpot_ns", "e2e_ns", "e2e_p99_ns"), 1000000.0 * (i + 1) if done else None)
+        row |= {f"share_{name}": 0.5 if done else None for name in ("compute", "exposed_communication", "idle")}
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def where() -> pl.DataFrame:
+    rows = [
+        {"point": i, "label": f"batch_size={2**i}", "phase": "decode", "part": part, "ns": ns, "share": 0.5}
+        for i in range(2)
+        for part, ns in (("compute", 2_000_000), ("idle", 1_000_000 * (i + 1)))
+    ]
+    return pl.DataFrame(rows).with_columns(steps=pl.lit(2), ranks=pl.lit(1))
+
+
+def test_report_of_a_sweep(tmp_path):
+    failed = {"batch_size=4": "out of memory <b>"}
+    done = write_sweep(comparison(), where(), tmp_path, parameters=["batch_size"], title="A sweep", failed=failed)
+    text = done.index.read_text("utf-8")
+    assert {path.name for path in done.pngs} == {"throughput.png", "latency.png", "scaling.png", "where_time.png"}
+    assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
+    assert "2 of 3 finished" in text
+    assert 'id="findings"' not in text
+    assert pl.read_csv(tmp_path / "comparison.csv").height == 3
+
+
+def test_report_of_a_sweep_of_which_nothing_ran(tmp_path):
+    rows = comparison(("failed",)).cast({"output_tokens_per_s": pl.Float64, "e2e_ns": pl.Float64}, strict=False)
+    kinds = {name: pl.Float64 for name in rows.columns if rows.schema[name] == pl.Null}
+    done = write_sweep(rows.cast(kinds), where().clear(), tmp_path, parameters=["batch_size"], title="None")
+    assert done.pngs == ()
+    assert "Nothing to show" in done.index.read_text("utf-8")

@@ -85,7 +85,7 @@ def read(
     MixedRunsError
         One rank came twice, or the files belong to different runs.
     LlmprofError
-        ``tables`` names a table or column that the schema does not have.
+        ``tables`` names nothing, or a table or column that the schema does not have.
     """
     wanted = Wanted.of(tables)
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
@@ -111,9 +111,15 @@ def read(
         )
     options = f"{kinds[0]} {_VERSIONS[kinds[0]]} python={python_functions}"
     whole = _cache.entry([file for _, file in files], options)
-    entry = _cache.entry([file for _, file in files], f"{options} {wanted.listed()}") if wanted.asked else whole
+    entry = (
+        _cache.entry([file for _, file in files], f"{options} {wanted.listed()}") if wanted.asked is not None else whole
+    )
     trace = None if cache is False else _cache.load(entry) or _cache.load(whole)
-    if trace is None:
+    one_file = kinds == ["nsys"] and len(files) == 1 and not files[0][1].is_dir()
+    database = _exported(files[0][1], progress) if one_file else None
+    if trace is not None:
+        trace = wanted.part_of(trace, database=database)
+    else:
         begin = time.perf_counter()
         parts = []
         for kind, file in files:
@@ -121,12 +127,9 @@ def read(
                 parts += chrome.read(file, python_functions=python_functions, progress=progress)
             else:
                 parts += nsys.read(_exported(file, progress), wanted)
-        trace = Trace(*combine(parts, kinds[0], wanted))
+        trace = Trace(*combine(parts, kinds[0], wanted), database=database)
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             _cache.store(trace, entry)
-    trace = wanted.part_of(trace)
-    if kinds == ["nsys"] and len(files) == 1 and not files[0][1].is_dir():
-        trace = Trace(trace.tables, trace.meta, trace.coverage, database=_exported(files[0][1], progress))
     return _warned(trace)
 
 

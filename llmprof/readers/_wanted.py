@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -29,13 +30,15 @@ class Wanted:
         Raises
         ------
         LlmprofError
-            It names a table or a column that the schema does not have.
+            It names no table, or a table or a column that the schema does not have.
         """
         if tables is None:
             return cls()
         if isinstance(tables, str):
             tables = (tables,)
         given = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
+        if not given:
+            raise LlmprofError("tables= names no table", expected=f"some of {list(schema.TABLES)}")
         if unknown := [name for name in given if name not in schema.TABLES]:
             raise LlmprofError(f"there is no table {unknown}", expected=f"some of {list(schema.TABLES)}")
         asked = {name: None if columns is None else frozenset(columns) for name, columns in given.items()}
@@ -69,12 +72,12 @@ class Wanted:
         needed = {c.name for c in schema.TABLES[table].columns if not c.nullable}
         return frame.select(c for c in frame.columns if c in columns or c in needed)
 
-    def part_of(self, trace: Trace) -> Trace:
+    def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
         """What is wanted of a trace."""
         if self.asked is None or trace.coverage.get("asked") == self.listed():
-            return trace
+            return Trace(trace.tables, trace.meta, trace.coverage, database=database) if database else trace
         tables = {name: self.narrowed(frame, name) for name, frame in trace.tables.items() if name in self}
-        return Trace(tables, trace.meta, trace.coverage | self.covered(tables))
+        return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
 
     def covered(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
         """What the coverage says of it: what was asked for, and the rows that were kept."""

@@ -281,7 +281,9 @@ class _Export:
         if graphs is not None and graphs.height:
             graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
             parts.append(graphs)
-        whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
+        if not parts:
+            return None
+        whole = self._times(parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed"))
         return _rename(
             whole,
             {"deviceId": "device", "globalPid": "pid", **_KERNEL_COLUMNS, "shared_bytes": "shared_bytes", **_TIMES}
@@ -442,7 +444,9 @@ class _Export:
         work = [f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None]
         if not work:
             return {pid: i for i, pid in enumerate(processes.to_list())}
-        on_device = pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
+        on_device = (
+            pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
+        )
         order = on_device["pid"].to_list()
         said = self._said_ranks(frames["markers"])
         known = [said.get(pid) for pid in order]

@@ -341,3 +341,12 @@ def test_ones_own_sql_goes_to_the_file(export, tmp_path):
     saved = llmprof.read(trace.save(tmp_path / "saved"))
     with pytest.raises(NotCapturedError, match="not read from one SQLite file"):
         saved.sql("SELECT 1")
+
+
+def test_a_table_of_graph_launches_without_rows_is_no_kernels(tmp_path):
+    graphs = {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("start INTEGER, end INTEGER, globalPid INTEGER, graphId INTEGER", [])}
+    path = write(tmp_path / "report.sqlite", TABLES | graphs, CUPTI_ACTIVITY_KIND_KERNEL=None)
+    with pytest.warns(TraceWarning, match="recorded as wholes"):
+        trace = llmprof.read(path)
+    assert trace.kernels.height == 0
+    assert trace.copies.height == 3

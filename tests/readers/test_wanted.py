@@ -121,8 +121,9 @@ def test_a_column_that_no_table_has_is_no_question_of_what_was_asked_for(sample_
     [
         (["kernels", "kernel"], r"no table \['kernel'\].*some of \['kernels'"),
         ({"kernels": ("grid",)}, r"table kernels has no column \['grid'\].*'grid_x'"),
+        ([], "tables= names no table"),
     ],
-    ids=["table", "column"],
+    ids=["table", "column", "nothing"],
 )
 def test_unknown_names_are_refused_before_anything_is_read(tables, match):
     with pytest.raises(LlmprofError, match=match):

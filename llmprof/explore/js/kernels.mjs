@@ -1,0 +1,258 @@
+// The explorer of kernels: a table of all, and the details of the one that is picked.
+import { fill, h, labelled, status } from "./dom.mjs";
+import { formatNs, formatNumber, formatShare } from "./format.mjs";
+import { detailGrids, detailLaunches, detailShapes } from "./kernel_details.mjs";
+import { metricView } from "./kernel_metrics.mjs";
+import { plotPart } from "./plot.mjs";
+import { TABLE_BLOCK, tableGrid, tableSparkline } from "./table.mjs";
+import { followTheme } from "./theme.mjs";
+import { ask, Superseded, typed } from "./wire.mjs";
+
+const KERNEL_FILTERS = ["rank", "step", "phase", "layer", "stage", "stream", "category"];
+const KERNEL_NUMBERS = ["rank", "step", "layer", "stream"];
+const KERNEL_SPLITS = ["phase", "stage", "layer", "stream", "rank"];
+const KERNEL_ANY = "\u0000any";
+
+/** Rows with their sparklines: `series` is the row's part of the packed bytes. */
+export function kernelRows(msg, buffers) {
+  const series = buffers.length ? typed(buffers[0], "u1") : new Uint8Array(0);
+  const bins = msg.rows.length ? series.length / msg.rows.length : 0;
+  return msg.rows.map((row, i) => ({ ...row, series: series.subarray(i * bins, (i + 1) * bins) }));
+}
+
+function kernelColumns(colours, metrics) {
+  const shade = (category) => colours.category[category] ?? colours.category.other;
+  const dot = (row) => {
+    const square = h("span", { class: "lp-square" });
+    square.style.background = shade(row.category);
+    return h("span", { class: "lp-key" }, square, h("span", { text: row.category }));
+  };
+  const share = (row) => {
+    const el = h("span", { class: "lp-share", text: formatShare(row.share ?? NaN) });
+    el.style.setProperty("--share", `${100 * (row.share ?? 0)}%`);
+    return el;
+  };
+  const time = (name, title, tip) => ({ name, title, tip, number: true, width: 76, cell: (row) => formatNs(row[name]) });
+  const place = (name, width) => ({ name, title: name, width, cell: (row) => String(row[name] ?? "") });
+  const shareTip = "of the time of all rows; overlapping kernels count in full";
+  const limitTip = "what bounds it, and the share of its roof that it reaches";
+  return [
+    { name: "name", title: "kernel", width: 250, cell: (row) => row.name },
+    time("total_ns", "total"),
+    { name: "share", title: "share", tip: shareTip, number: true, width: 74, cell: share },
+    { name: "count", title: "launches", number: true, width: 82, cell: (row) => formatNumber(row.count) },
+    time("mean_ns", "mean"),
+    time("p99_ns", "p99", "99th percentile"),
+    { name: "series", title: "over time", sortable: false, width: 128, cell: (row) => tableSparkline(row.series, shade(row.category), 112) },
+    ...(metrics ? [{ name: "limit", title: "limit", tip: limitTip, width: 116, cell: (row) => row.limit ?? "" }] : []),
+    { name: "category", title: "category", width: 122, cell: dot },
+    place("phase", 92),
+    place("layer", 72),
+    place("stage", 124),
+    place("stream", 72),
+  ];
+}
+
+function render({ model, el }) {
+  const note = h("div", { class: "lp-note", role: "status" });
+  const filters = h("div", { class: "lp-bar", role: "group", "aria-label": "Filters" });
+  const details = h("div", { class: "lp-details" });
+  let panels = [];
+  let round = 0;
+  const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
+  const state = status(model, el);
+  const failed = (error) => {
+    if (!(error instanceof Superseded)) state.error(error.message);
+  };
+  const set = (values) => {
+    for (const [name, value] of Object.entries(values)) model.set(name, value);
+    model.save_changes();
+  };
+  const grid = tableGrid({
+    label: "Kernels",
+    columns: kernelColumns(model.get("colours"), model.get("has_metrics")),
+    load: async (offset) => {
+      try {
+        const { msg, buffers } = await ask(model, "rows", { offset, count: TABLE_BLOCK });
+        grid.put(msg.offset, kernelRows(msg, buffers));
+      } catch (error) {
+        grid.forget(offset);
+        failed(error);
+      }
+    },
+    sorted: (sort) => set({ sort }),
+    pick: (row) => ask(model, "pick", { row }).catch(failed),
+    chosen: (row) => row.name === model.get("kernel") && Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
+  });
+
+  const search = h("input", { type: "search", placeholder: "part of a name", "aria-label": "Search kernels" });
+  search.value = model.get("search");
+  let typing = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => set({ search: search.value }), 150);
+  });
+  const inWindow = h("input", { type: "checkbox", onchange: () => set({ in_window: inWindow.checked }) });
+  const windowed = h("label", { class: "lp-label" }, inWindow, h("span", { text: "only in the window" }));
+  const fillFilters = (options) => {
+    const made = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null).map((name) => {
+      const now = model.get(name);
+      const known = [...(options[name] ?? [])];
+      if (now !== null && !known.includes(now)) known.push(now);
+      const choices = [[KERNEL_ANY, "all"], ...known.map((value) => [String(value), String(value)])];
+      const chosen = (text) => (text === KERNEL_ANY ? null : KERNEL_NUMBERS.includes(name) ? Number(text) : text);
+      return labelled(name, choices, now === null ? KERNEL_ANY : String(now), (text) => set({ [name]: chosen(text) })).el;
+    });
+    const by = model.get("by");
+    const splits = [["", "nothing"], ...KERNEL_SPLITS.map((name) => [name, name]), ["phase,stage", "phase and stage"], ["stage,layer", "stage and layer"]];
+    if (!splits.some(([key]) => key === by.join(","))) splits.push([by.join(","), by.join(", ")]);
+    const split = labelled("split by", splits, by.join(","), (text) => set({ by: text ? text.split(",") : [], of: {} })).el;
+    const focused = filters.contains(document.activeElement) ? [...filters.querySelectorAll("select, input")].indexOf(document.activeElement) : -1;
+    inWindow.checked = model.get("in_window");
+    windowed.hidden = model.get("window") === null && !model.get("in_window");
+    fill(filters, search, made, split, windowed);
+    if (focused >= 0) [...filters.querySelectorAll("select, input")][focused]?.focus();
+  };
+
+  const show = async () => {
+    try {
+      const { msg, buffers } = await ask(model, "table", { count: TABLE_BLOCK });
+      state.error("");
+      fillFilters(msg.options);
+      grid.order(model.get("sort"));
+      grid.show(msg.total, kernelRows(msg, buffers));
+      const missed = msg.unmatched ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.` : "";
+      note.textContent = msg.total
+        ? `${formatNumber(msg.total)} rows, ${formatNumber(msg.launches)} launches, ${formatNs(msg.total_ns)} in total.${missed}`
+        : "No kernel fits.";
+    } catch (error) {
+      if (error instanceof Superseded) return;
+      grid.show(0, []);
+      note.textContent = "";
+      state.error(error.message);
+    }
+  };
+
+  const command = () => {
+    const program = h("input", { type: "text", class: "lp-wide", "aria-label": "Program and its arguments" });
+    program.value = model.get("program");
+    const out = h("pre", { class: "lp-command", tabindex: "0", hidden: true, "aria-label": "ncu command" });
+    const copy = h("button", { type: "button", text: "Copy", hidden: true, onclick: async () => {
+      await navigator.clipboard?.writeText(out.textContent).catch(() => {});
+      copy.textContent = "Copied";
+      setTimeout(() => (copy.textContent = "Copy"), 1500);
+    } });
+    const make = h("button", { type: "button", text: "Write the ncu command", onclick: async () => {
+      try {
+        const { msg } = await ask(model, "command", { program: program.value });
+        out.textContent = msg.command;
+        out.hidden = copy.hidden = false;
+        state.error("");
+      } catch (error) {
+        out.hidden = copy.hidden = true;
+        failed(error);
+      }
+    } });
+    const said = "Profile one launch of it with Nsight Compute: the command counts launches as they are on this timeline.";
+    return plotPart("No hardware metrics", h("p", { class: "lp-note", text: said }), h("div", { class: "lp-bar" }, program, make, copy), out).el;
+  };
+
+  const hardware = async (place, mine, kernelId = null) => {
+    if (!model.get("has_metrics")) return fill(place, command());
+    const { msg } = await ask(model, "metrics", { kernel_id: kernelId });
+    if (mine !== round) return place;
+    if (!msg.launches.length) return fill(place, command());
+    const view = metricView(msg, {
+      colours: theme.now,
+      request: (what, args) => ask(model, what, args),
+      choose: (id) => hardware(place, mine, id).catch(failed),
+    });
+    panels.push(...view.panels);
+    return fill(place, plotPart("Hardware metrics", view.el).el);
+  };
+
+  const detail = async () => {
+    const mine = (round += 1);
+    grid.paint();
+    panels.forEach((panel) => panel.stop());
+    panels = [];
+    if (model.get("kernel") === null) {
+      fill(details, h("p", { class: "lp-empty", text: "Pick a kernel to see its launches, shapes and hardware metrics." }));
+      return;
+    }
+    try {
+      const { msg, buffers } = await ask(model, "kernel");
+      if (mine !== round) return;
+      const colours = model.get("colours").category;
+      const square = h("span", { class: "lp-square" });
+      square.style.background = colours[msg.category] ?? colours.other;
+      const of = Object.entries(model.get("of")).map(([name, value]) => `${name} ${value}`);
+      const facts = [
+        ["launches", formatNumber(msg.count)],
+        ["total", formatNs(msg.total_ns)],
+        ["mean", formatNs(msg.mean_ns)],
+        ["least", formatNs(msg.least_ns)],
+        ["most", formatNs(msg.most_ns)],
+      ];
+      const list = h("dl", { class: "lp-facts" }, facts.map(([name, said]) => h("div", {}, h("dt", { text: name }), h("dd", { text: said }))));
+      const launches = detailLaunches(msg, buffers, {
+        colours: theme.now,
+        colour: () => colours[msg.category] ?? colours.other,
+        chosen: () => model.get("event"),
+        pick: (event) => ask(model, "launch", { event }).catch(failed),
+      });
+      panels.push(launches);
+      const shapes = h("div", {}, plotPart("Shapes", h("p", { class: "lp-note", text: "…" })).el);
+      const place = h("div");
+      fill(
+        details,
+        h("div", { class: "lp-kernel" }, h("h3", {}, square, h("span", { text: [msg.function, ...of].join(", ") })), msg.name === msg.function ? null : h("code", { text: msg.name, tabindex: "0", "aria-label": "Whole name" }), list),
+        plotPart("Launches over time", launches.el).el,
+        h("div", { class: "lp-columns" }, shapes, detailGrids(msg.grids)),
+        place,
+      );
+      launches.redraw();
+      hardware(place, mine).catch(failed);
+      const found = await ask(model, "shapes");
+      if (mine === round) fill(shapes, detailShapes(found.msg));
+    } catch (error) {
+      failed(error);
+    }
+  };
+
+  fill(el, filters, note, grid.el, state.el, details);
+  fillFilters({});
+  const narrowing = [...KERNEL_FILTERS, "search", "by", "sort", "in_window"].map((name) => `change:${name}`).join(" ");
+  let queued = false;
+  const later = () => {
+    if (queued) return;
+    queued = true;
+    queueMicrotask(() => {
+      queued = false;
+      if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
+      show();
+      if (model.get("kernel") !== null) detail();
+    });
+  };
+  model.on(narrowing, later);
+  model.on("change:window", () => (model.get("in_window") ? later() : (windowed.hidden = model.get("window") === null)));
+  let picked = false;
+  model.on("change:kernel change:of", () => {
+    if (picked) return;
+    picked = true;
+    queueMicrotask(() => {
+      picked = false;
+      detail();
+    });
+  });
+  model.on("change:event", () => panels.forEach((panel) => panel.redraw()));
+  show();
+  detail();
+  return () => {
+    theme.stop();
+    state.stop();
+    panels.forEach((panel) => panel.stop());
+  };
+}
+
+export default { render };

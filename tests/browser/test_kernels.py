@@ -1,0 +1,161 @@
+"""The explorer of kernels in a real JupyterLab: sorted, narrowed, picked, with hardware metrics and without."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = """import llmprof
+from llmprof import explore
+trace = llmprof.sample("torch_tp1_eager")
+metrics = llmprof.sample_metrics("ncu_tp1_eager")"""
+SHOW = "w = explore.kernels(trace, metrics)\nw"
+
+
+def ready(opened, cell: int = -1):
+    """The widget of a cell, once its table has rows."""
+    widget = opened.output(cell).locator(".lp")
+    widget.locator("tr[data-row] td").first.wait_for()
+    return widget
+
+
+def names(widget) -> list[str]:
+    return widget.locator("tr[data-row] td:first-child").all_inner_texts()
+
+
+def test_sort_filter_pick_and_hardware_metrics(notebook):
+    opened = notebook([SETUP, SHOW], height=2300)
+    widget = ready(opened)
+    total = opened.python("w.table.height")
+    grid = widget.get_by_role("grid")
+    assert grid.get_attribute("aria-rowcount") == str(total + 1)
+    assert names(widget)[0] == opened.python("w.table['name'][0][:400]")
+    opened.shot("kernels", widget)
+
+    # a head sorts, and says so
+    widget.get_by_role("button", name="launches", exact=True).click()
+    opened.wait("w.sort == '-count'")
+    head = widget.get_by_role("columnheader", name="launches")
+    head.and_(opened.page.locator("[aria-sort=descending]")).wait_for()
+    widget.get_by_role("button", name="launches", exact=True).click()
+    opened.wait("w.sort == 'count'")
+    assert opened.python("w.table['count'].is_sorted()")
+
+    # filters narrow what the frame holds
+    widget.get_by_label("category").select_option("attention")
+    opened.wait("w.category == 'attention' and set(w.table['category']) == {'attention'}")
+    widget.get_by_label("category").select_option("all")
+    opened.wait("w.category is None")
+    widget.get_by_label("split by").select_option("phase")
+    opened.wait("w.by == ['phase'] and 'phase' in w.table.columns")
+    widget.get_by_label("split by").select_option("nothing")
+    widget.get_by_label("Search kernels").fill("FlashAttnFwdSm90")
+    opened.wait("w.search == 'FlashAttnFwdSm90' and 0 < w.table.height < 5")
+    widget.locator("tr[data-row]").nth(0).click()
+    opened.wait("w.kernel is not None and 'FlashAttn' in w.kernel")
+    assert opened.wait("w.selected.height") == opened.python("w.launches.height")
+    assert opened.python("set(w.selected['name']) == {w.kernel}")
+
+    # the hardware metrics of the picked kernel
+    widget.get_by_text("Speed of light", exact=True).wait_for()
+    widget.get_by_text("Advice of Nsight Compute").wait_for()
+    widget.get_by_role("button", name="long_scoreboard").first.click()
+    widget.get_by_text("Good:").first.wait_for()
+    widget.get_by_label("Search metrics").fill("dram__bytes_read.sum")
+    widget.get_by_text("dram__bytes_read.sum", exact=True).first.wait_for()
+    opened.page.wait_for_timeout(300)
+    opened.shot("kernels_metrics", widget)
+
+    # a launch on the chart: the frame holds it, and the window goes there
+    chart = widget.get_by_label("Launches over time")
+    chart.focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        opened.page.keyboard.press(key)
+    event = opened.wait("w.event")
+    assert opened.python("w.selected.select('event', 'name').rows()") == [[event, opened.python("w.kernel")]]
+    start = opened.python("w.selected['start_ns'][0]")
+    assert opened.python("w.window[0]") < start < opened.python("w.window[1]")
+    assert opened.faults(".lp") == []
+    assert opened.problems == []
+    assert opened.asked == set()
+
+
+def test_keyboard_picks_a_row_and_the_command_of_a_kernel_without_metrics_is_written(notebook):
+    opened = notebook([SETUP, "w = explore.kernels(trace)\nw"], width=1100, height=1500)
+    widget = ready(opened)
+    opened.page.evaluate("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    widget.get_by_role("grid").focus()
+    for key in ("End", "Home", "ArrowDown", "Enter"):
+        opened.page.keyboard.press(key)
+    opened.wait("w.kernel == w.table['name'][1]")
+    widget.locator("tr[aria-selected=true]").wait_for()
+    widget.get_by_label("Program and its arguments").fill("python serve.py --model 'my model'")
+    widget.get_by_role("button", name="Write the ncu command").click()
+    widget.get_by_label("ncu command").wait_for()
+    command = widget.get_by_label("ncu command").text_content()
+    assert command.startswith("ncu --target-processes all --profile-from-start off")
+    assert command.endswith("python serve.py --model 'my model'")
+    widget.get_by_role("button", name="Copy").click()
+    opened.page.wait_for_function("window.copied !== undefined")
+    assert opened.page.evaluate("window.copied") == command
+    opened.shot("kernels_command", widget)
+    widget.get_by_label("Program and its arguments").fill("python 'unclosed")
+    widget.get_by_role("button", name="Write the ncu command").click()
+    widget.get_by_text("cannot be read").wait_for()
+    assert opened.problems == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_python_moves_the_widget_in_a_narrow_page(notebook, theme):
+    opened = notebook([SETUP, SHOW], width=620, height=2600, theme=theme)
+    widget = ready(opened)
+    opened.run("w.stage = 'attention'; w.kernel = w.table.drop_nulls('limit')['name'][0]")
+    widget.get_by_label("Roofline of all profiled launches").wait_for()
+    assert widget.get_by_role("combobox", name="stage", exact=True).input_value() == "attention"
+    opened.page.wait_for_timeout(300)
+    opened.shot(f"kernels_narrow_{theme}", widget)
+    assert widget.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
+    assert opened.faults(".lp") == []
+    assert opened.problems == []
+
+
+HOSTILE = "\"><img src=x onerror='window.hacked=1'><script>window.hacked=2</script>${window.hacked=3}"
+
+
+def test_names_are_text_and_thousands_of_rows_are_few_elements(notebook):
+    many = f"""import polars as pl
+from llmprof.trace import Trace
+names = [{HOSTILE!r}] + [f"kernel_{{n}}<T>" for n in range(5000)]
+rows = pl.DataFrame({{"rank": 0, "start_ns": range(len(names)), "dur_ns": range(9000, 9000 - len(names), -1), "name": names}},
+    schema_overrides={{"rank": pl.Int32}})
+w = explore.kernels(Trace({{"kernels": rows, "ops": rows.select("rank", "start_ns", "dur_ns", "name", kind=pl.lit("op"))}}))
+w"""
+    opened = notebook([SETUP, many])
+    widget = ready(opened)
+    assert names(widget)[0] == HOSTILE
+    assert widget.locator("tr").count() < 80
+    widget.locator("tr[data-row]").first.click()
+    opened.wait("w.kernel is not None")
+    widget.locator("h3, code").filter(has_text="onerror").first.wait_for()
+    grid = widget.get_by_role("grid")
+    grid.focus()
+    opened.page.keyboard.press("End")
+    widget.get_by_text("kernel_4999<T>", exact=True).wait_for()
+    assert widget.locator("tr").count() < 80
+    assert opened.page.evaluate("window.hacked") is None
+    assert widget.locator("img").count() == 0
+    assert opened.problems == []
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ("{}", "holds no kernels"),
+        ("{'kernels': llmprof.schema.empty('kernels')}", "No kernel fits."),
+    ],
+    ids=["not recorded", "empty"],
+)
+def test_nothing_to_show_is_said(notebook, tables, words):
+    opened = notebook([SETUP, f"import llmprof.schema\nw = explore.kernels(llmprof.Trace({tables}))\nw"])
+    opened.output().locator(".lp").get_by_text(words).first.wait_for()
+    assert opened.python("w.selected.height") == 0
+    assert opened.problems == []

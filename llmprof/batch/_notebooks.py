@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmprof.errors import LlmprofError, OutputError
+from llmprof.errors import LlmprofError, NotCapturedError, OutputError
+from llmprof.launch import RunFolder
 from llmprof.run_notebook import check_installed, find, parameters_of, run_notebook
+
+_STATE = "state.json"
 
 Progress = Callable[[str, int, int], None]
 
@@ -86,7 +89,7 @@ def notebooks_over(
     folder : path
         Where the executed notebooks and the page go; each notebook into a folder with the name of its run.
     parameter : str
-        The notebook's parameter that takes the path of a run.
+        The notebook's parameter that takes the path of a run; ``trace`` takes that of the run's timeline.
     parameters : mapping, optional
         Further parameters, the same for all runs.
     progress : callable, optional
@@ -121,7 +124,7 @@ def notebooks_over(
                 progress(f"{source.stem} for {run}, cell {cell} of {cells}", done, len(chosen))
 
         try:
-            given = {**(parameters or {}), parameter: str(path.resolve())}
+            given = {**(parameters or {}), parameter: str(_given(path, parameter).resolve())}
             notebooks[run] = run_notebook(str(source), target / run, parameters=given, progress=tell)
         except OutputError:
             raise
@@ -134,10 +137,29 @@ def notebooks_over(
 
 def runs_in(path: Path) -> list[Path]:
     """The path itself, or the run folders in it where it is a folder of runs."""
-    if path.is_dir() and not (path / "state.json").exists():
-        inside = sorted(folder.parent for folder in path.glob("*/state.json"))
+    if path.is_dir() and not (path / _STATE).exists():
+        inside = sorted(folder.parent for folder in path.glob(f"*/{_STATE}"))
         return inside or [path]
     return [path]
+
+
+def _given(path: Path, parameter: str) -> Path:
+    """What a notebook is given of a run: its timeline where the parameter is called that, else its folder.
+
+    Raises
+    ------
+    LlmprofError
+        The run has no timeline.
+    """
+    if parameter != "trace" or not (path / _STATE).is_file():
+        return path
+    run = RunFolder.open(path)
+    found = next((place for place in (run.sqlite, run.traces) if place.exists()), None)
+    if found is None:
+        raise NotCapturedError(
+            f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
+        )
+    return found
 
 
 def _names(paths: list[Path]) -> dict[str, Path]:

@@ -1,0 +1,72 @@
+"""Parameters from text and presets."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmprof import batch
+from llmprof.errors import ConfigError
+from tests.batch.runners import config
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("batch_size:1,2,4;max_tokens:100,200", {"batch_size": [1, 2, 4], "max_tokens": [100, 200]}),
+        (" batch-size : 1 ; ", {"batch_size": [1]}),
+        ("temperature:0,0.5", {"temperature": [0, 0.5]}),
+        ("eager:true,false", {"eager": [True, False]}),
+        ("eager:True,None", {"eager": [True, None]}),
+        ("all_reduce:nccl,custom", {"all_reduce": ["nccl", "custom"]}),
+        ("input_tokens:64,[32, 128]", {"input_tokens": [64, [32, 128]]}),
+        ('prompt:"a, b","c;d"', None),
+        ('prompt:"a, b"', {"prompt": ["a, b"]}),
+        ("model:/models/a,/models/b", {"model": ["/models/a", "/models/b"]}),
+        ("engine_args.block_size:16,32", {"engine_args.block_size": [16, 32]}),
+    ],
+    ids=[
+        "two", "dashes", "floats", "json", "python", "text", "lists", "semicolon-in-text", "comma-in-text", "paths",
+        "one-key",
+    ],
+)  # fmt: skip
+def test_text(text, expected):
+    if expected is None:
+        with pytest.raises(ConfigError):
+            batch.parse(text)
+    else:
+        assert batch.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ";", "batch_size", "batch_size:", ":1", "a:1;a:2"])
+def test_text_that_says_nothing(text):
+    with pytest.raises(ConfigError, match=r"no values|no parameter|comes twice"):
+        batch.parse(text)
+
+
+@pytest.mark.parametrize("name", batch.PRESETS)
+def test_presets_are_sweeps_that_can_run(name, tmp_path):
+    found = batch.configs(config(tmp_path), batch.preset(name))
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"), [(0, [1, 2]), (1, [1, 2]), (2, [1, 2]), (4, [1, 2, 4]), (8, [1, 2, 4, 8])]
+)
+def test_scaling_stops_at_the_devices(devices, expected):
+    assert batch.preset("scaling", devices=devices) == {"tensor_parallel_size": expected}
+
+
+def test_a_preset_can_be_changed_without_changing_it():
+    batch.preset("quick")["batch_size"].append(64)
+    assert batch.preset("quick") == {"batch_size": [1, 4]}
+
+
+def test_an_unknown_preset():
+    with pytest.raises(ConfigError, match="one of quick, comprehensive, scaling"):
+        batch.preset("fast")
+
+
+@pytest.mark.parametrize(("visible", "expected"), [("", 0), ("0,1,3", 3), ("-1", 0), ("GPU-x", 1)])
+def test_devices_that_are_visible(monkeypatch, visible, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert batch.devices() == expected

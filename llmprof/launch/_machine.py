@@ -43,7 +43,7 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "peak_memory_bytes": worker.get("peak_memory_bytes"),
     }
     try:
-        import pynvml  # type: ignore[import-untyped]
+        import pynvml
     except ImportError:
         return found
     try:

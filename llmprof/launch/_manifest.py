@@ -20,7 +20,7 @@ _ALLOWED: Final = re.compile(
     r"HF_HUB_OFFLINE$|TRANSFORMERS_OFFLINE$|TOKENIZERS_PARALLELISM$|PYTHONUNBUFFERED$|PYTHONHASHSEED$|"
     r"LD_PRELOAD$|NVIDIA_VISIBLE_DEVICES$|DO_NOT_TRACK$)"
 )
-_SECRET: Final = re.compile(r"(?i)token(?!izers)|secret|passw|key|credential|(?:^|_)auth")
+_SECRET: Final = re.compile(r"(?i)token(?!izers)|secret|passw|key|credential|(?:^|_)auth(?:_|$)")
 _UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
 
 

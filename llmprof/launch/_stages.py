@@ -119,7 +119,8 @@ def _monitors(config: ExperimentConfig, folder: RunFolder) -> Iterator[Callable[
         return
     from llmprof.launch.monitors import Sampler
 
-    with Sampler(folder.monitors, hz=config.monitor_hz) as sampler:
+    visible = config.environment.get("CUDA_VISIBLE_DEVICES")
+    with Sampler(folder.monitors, hz=config.monitor_hz, visible=visible) as sampler:
         yield sampler.watch
 
 

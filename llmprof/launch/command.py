@@ -58,7 +58,9 @@ _SAFE: Final = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
 }
-_SECRET: Final = re.compile(r"(?i)token(?!izers)|secret|passw|api_?key|access_?key|private|credential|(?:^|_)auth")
+_SECRET: Final = re.compile(
+    r"(?i)token(?!izers)|secret|passw|api_?key|access_?key|private|credential|(?:^|_)auth(?:_|$)"
+)
 
 
 def worker(config: ExperimentConfig, script: Path, out: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.errors import LaunchError, NotCapturedError
+from llmprof.errors import AnalysisError, LaunchError, NotCapturedError
 from llmprof.launch import _files, _results, _stages, _state, command
 from llmprof.launch._job import job
 from llmprof.launch._passes import Passes, ran, tool
@@ -78,7 +79,8 @@ class Run:
         if self.folder.monitors.is_file():
             from llmprof.launch import monitors
 
-            found = monitors.counters(pl.read_parquet(self.folder.monitors), found)
+            with contextlib.suppress(AnalysisError):  # a trace without an epoch clock has no place for them
+                found = monitors.counters(pl.read_parquet(self.folder.monitors), found)
         return found
 
     @functools.cached_property

@@ -145,7 +145,7 @@ def test_a_change_is_checked_too():
 @pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
 def test_files_give_back_what_was_written(tmp_path, suffix):
     made = config(
-        prompt=["zwölf", "- a: b", "null", "日本"], environment={"A": "1", "B": "yes"}, engine_args={"x": None, "y": [16]},
+        prompt=["zwölf", "- a: b", "null", "日本"], environment={"A": "1", "B": "yes"}, engine_args={"x": None},
         temperature=0.5, timeout_s=1e-3, nsys_options={"trace": "cuda,nvtx,osrt"}, eager=True,
     )  # fmt: skip
     path = ConfigManager.save_config(made, tmp_path / f"c.{suffix}")

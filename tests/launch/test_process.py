@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+from llmprof.errors import LaunchError, OutputError
+from llmprof.launch import process
+
+
+def program(tmp_path, code: str) -> list[str]:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(code))
+    return [sys.executable, str(path)]
+
+
+def run(tmp_path, code: str, **options):
+    options = {"log": tmp_path / "experiment.log", "env": dict(os.environ)} | options
+    return process.run(program(tmp_path, code), **options)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within some seconds."""
+    try:
+        psutil.Process(pid).wait(10)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def wait_for(path, seconds=30.0) -> str:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if path.exists() and (text := path.read_text()).endswith("\n"):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not come")
+
+
+def test_output_goes_to_the_log_and_nowhere_else(tmp_path, capfd):
+    done = run(tmp_path, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
+    assert done.status == 3
+    assert done.seconds > 0
+    assert capfd.readouterr() == ("", "")
+    log = (tmp_path / "experiment.log").read_text()
+    assert log.startswith("# 20")
+    assert "program.py" in log.splitlines()[0]
+    assert set(log.splitlines()[1:]) == {"out", "err"}
+
+
+def test_a_second_program_goes_on_in_the_log(tmp_path):
+    run(tmp_path, "print('first')")
+    run(tmp_path, "print('second')")
+    lines = (tmp_path / "experiment.log").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["first", "second"]
+
+
+def test_events_become_progress(tmp_path):
+    said = []
+    events = tmp_path / "events.jsonl"
+    code = f"""
+        import json, time
+        with open({str(events)!r}, "a") as file:
+            for n in range(3):
+                line = json.dumps({{"event": "plain", "done": n, "total": 3, "message": ""}}) + "\\n"
+                file.write(line[:9]); file.flush(); time.sleep(0.15)
+                file.write(line[9:]); file.flush()
+            file.write("no json\\n[]\\n"); file.write(json.dumps({{"event": "done", "message": "well"}}) + "\\n")
+    """
+    done = run(tmp_path, code, events=events, progress=lambda *what: said.append(what))
+    assert said == [("plain", 0, 3), ("plain", 1, 3), ("plain", 2, 3), ("done: well", 0, 0)]
+    assert done.last_event["event"] == "done"
+
+
+def test_the_program_gets_no_input_and_a_session_of_its_own(tmp_path):
+    out = tmp_path / "out"
+    code = f"""
+        import os, sys
+        leads = os.getsid(0) == os.getpid()
+        open({str(out)!r}, "w").write(f"{{sys.stdin.read()!r}} {{leads}} {{os.environ['MINE']}}\\n")
+    """
+    run(tmp_path, code, env=dict(os.environ) | {"MINE": "yes"})
+    assert out.read_text() == "'' True yes\n"
+
+
+def test_the_number_of_the_process_is_told(tmp_path):
+    told = []
+    run(tmp_path, "import os; print(os.getpid())", started=told.append)
+    assert (tmp_path / "experiment.log").read_text().splitlines()[-1] == str(told[0])
+
+
+HIDING = """
+    import os, subprocess, sys, time
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    bare = {k: v for k, v in os.environ.items() if k != "LLMPROF_RUN_ID"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    orphan = f"import subprocess; print(subprocess.Popen({sleep!r}, **{quiet!r}).pid)"
+    pids = [
+        subprocess.Popen(sleep).pid,
+        subprocess.Popen(sleep, **quiet).pid,
+        subprocess.Popen(sleep, env=bare, start_new_session=True).pid,
+        int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE, text=True).stdout),
+    ]
+    open(sys.argv[0] + ".pids", "w").write(" ".join(map(str, [os.getpid(), *pids])) + "\\n")
+"""
+"""A child, one in a session of its own, one that lost its mark but writes to the log, and an orphan."""
+
+
+def test_no_process_outlives_a_program_that_ends(tmp_path):
+    done = run(tmp_path, HIDING)
+    _, *pids = map(int, (tmp_path / "program.py.pids").read_text().split())
+    assert done.status == 0
+    assert len(done.left_over) == 4
+    assert all(gone(pid) for pid in pids)
+    assert "ended what was left over" in (tmp_path / "experiment.log").read_text()
+
+
+def test_no_process_outlives_a_program_that_takes_too_long(tmp_path):
+    with pytest.raises(LaunchError, match=r"was ended after 2 s, while it was at: start; raise timeout_s"):
+        run(tmp_path, HIDING + "    time.sleep(600)\n", timeout_s=2)
+    assert all(gone(int(pid)) for pid in (tmp_path / "program.py.pids").read_text().split())
+
+
+def test_an_interrupt_lets_the_program_write_and_ends_all(tmp_path):
+    """What Jupyter's stop button and Ctrl-C do: SIGINT to this process only."""
+    ready = tmp_path / "program.py.pids"
+    code = HIDING + textwrap.indent(
+        textwrap.dedent("""
+        try:
+            time.sleep(600)
+        except KeyboardInterrupt:
+            open(sys.argv[0] + ".saved", "w").write("saved\\n")
+    """), "    ")  # fmt: skip
+
+    def interrupt():
+        wait_for(ready)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, code)
+    thread.join()
+    assert (tmp_path / "program.py.saved").read_text() == "saved\n"
+    assert all(gone(int(pid)) for pid in ready.read_text().split())
+
+
+def test_a_deaf_program_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "INTERRUPT_S", 0.3)
+    code = """
+        import signal, sys, time
+        for how in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(how, signal.SIG_IGN)
+        while True:
+            time.sleep(0.1)
+    """
+    with pytest.raises(LaunchError, match="was ended after"):
+        run(tmp_path, code, timeout_s=1)
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_runner_that_is_killed(tmp_path):
+    """The guard ends what a runner leaves that had no time for it: the kernel of a notebook that was killed."""
+    engine = program(tmp_path, HIDING + "    time.sleep(600)\n")
+    runner = f"""
+        import os
+        from pathlib import Path
+        from llmprof.launch import process
+        process.run({engine!r}, log=Path({str(tmp_path / "experiment.log")!r}), env=dict(os.environ))
+    """
+    (tmp_path / "runner.py").write_text(textwrap.dedent(runner))
+    killed = subprocess.Popen([sys.executable, str(tmp_path / "runner.py")])
+    pids = [int(pid) for pid in wait_for(tmp_path / "program.py.pids").split()]
+    time.sleep(1.5)
+    killed.kill()
+    killed.wait()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_program_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(LaunchError, match=r"/no/python cannot be started: No such file"):
+        process.run(["/no/python"], log=tmp_path / "log", env={})
+    (tmp_path / "text").write_text("x")
+    with pytest.raises(LaunchError, match="Permission denied"):
+        process.run([str(tmp_path / "text")], log=tmp_path / "log", env={})
+
+
+def test_a_log_on_a_full_disk_is_said():
+    from pathlib import Path
+
+    with pytest.raises(OutputError, match="the disk is full"):
+        process.run([sys.executable, "-c", ""], log=Path("/dev/full"), env=dict(os.environ))
+
+
+def test_processes_of_others_are_left_alone(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        assert run(tmp_path, "pass").left_over == ()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    assert json.dumps(run(tmp_path, "pass").left_over) == "[]"

@@ -5,20 +5,16 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof.charts._data import inline, nothing, number, require
-from llmprof.charts._palette import CAUSES, COMPUTE
+from llmprof.charts._counter_rows import Scale, condense, headline, lines_of, panels_of, scale_of, throttled
+from llmprof.charts._data import constant, inline, nothing, number, require
+from llmprof.charts._palette import CAUSES, COMPUTE, MUTED
 from llmprof.charts._theme import NUMBER, PADDING, WIDTH, beside, colour, finish, layered
 from llmprof.units import NS_PER_S
 
-_SOURCE = "trace.counters of a run with monitor_hz"
+_SOURCE = "trace.counters of a run with monitor_hz, or of a monitor's file"
 _COLUMNS = ("time_ns", "name", "value", "unit")
-_SPACE, _HEIGHT, _MOST_PANELS, _MOST_POINTS = 30, 92, 12, 400
+_SPACE, _AXIS, _HEIGHT, _MOST_PANELS = 26, 44, 92, 15
 _LINES = (COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", CAUSES["sync"], "#B2182B")
-_FIRST = (
-    "gpu.utilization", "gpu.memory_used", "gpu.power", "gpu.sm_clock", "gpu.temperature", "run.cpu", "run.memory",
-    "cpu.utilization", "memory.used",
-)  # fmt: skip
-_SCALES = {"B": (2**30, "GiB"), "bytes": (2**30, "GiB"), "B/s": (2**20, "MiB/s"), "Hz": (1e6, "MHz"), "W": (1, "W")}
 
 
 def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -27,93 +23,104 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     Parameters
     ----------
     frame : polars.DataFrame
-        Counters of a trace; those that never change from zero are left out.
+        Counters of a trace. Those that are always zero, and those beyond the first 15, are named below the title
+        instead.
     title : str, optional
         Title instead of the one that says what is shown.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide; time begins with the trace, what is before it is negative.
+        900 px wide; one axis of time for all panels, on which 0 is the start of the trace. Where there are more
+        samples than pixels, lines are means and a band goes from the least to the greatest value.
 
     Raises
     ------
     AnalysisError
-        A column is missing, or there is no sample.
+        A column is missing, or there is nothing but zeros.
     """
     require(frame, _COLUMNS, chart="counters", made_by=_SOURCE)
     chart, left = counters_panel(frame, WIDTH - 2 * PADDING)
     if chart is None:
         raise nothing("counters", "all counters stay at zero", _SOURCE)
     seconds = (number(frame["time_ns"].max()) - number(frame["time_ns"].min())) / NS_PER_S
-    head = f"{frame['name'].n_unique()} counters over {seconds:,.1f} s around the trace"
-    notes = ["Time 0 is the start of the trace."]
+    start = "; the dashed line is the start of the trace" if number(frame["time_ns"].min()) < 0 else ""
+    notes = [f"{frame.height:,} samples over {seconds:,.1f} s{start}."]
+    if slowed := throttled(frame):
+        notes.append(f"The clocks were held back by {slowed}.")
+    moving = frame.filter(pl.col("value") != 0)["name"]
+    if still := sorted(set(frame["name"].unique()) - set(moving.unique())):
+        notes.append(f"Always zero: {', '.join(still)}.")
     if left:
         notes.append(f"Not shown: {', '.join(left)}.")
-    return finish(chart, title or head, " ".join(notes))
+    return finish(chart, title or headline(frame), notes)
 
 
 def counters_panel(
     frame: pl.DataFrame, width: int, most: int = _MOST_PANELS
 ) -> tuple[alt.VConcatChart | None, list[str]]:
     """Panels side by side, and the names of the counters that were left out."""
-    known = frame.filter(pl.col("value").is_finite())
-    moving = known.group_by("name", maintain_order=True).agg(most=pl.col("value").abs().max())
-    names = sorted(moving.filter(pl.col("most") > 0)["name"].to_list(), key=_place)
+    names = panels_of(frame)
     if not names:
         return None, []
     shown, left = names[:most], names[most:]
+    rows = lines_of(frame.filter(pl.col("name").is_in(shown)))
+    low, high = number(rows["time_ns"].min()) / NS_PER_S, number(rows["time_ns"].max()) / NS_PER_S
+    domain = (low, max(high, low + 0.1))
+    table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(rows["line"].unique(maintain_order=True))}
     across = 3 if len(shown) > 4 else min(2, len(shown))
-    plot = (width + _SPACE) // across - _SPACE - 46
-    low, high = (number(known["time_ns"].min()) / NS_PER_S, number(known["time_ns"].max()) / NS_PER_S)
-    lines = known.select(_line(known)).to_series().unique().sort().to_list()
-    table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(lines)}
+    plot = (width + _SPACE) // across - _SPACE - _AXIS
     panels = []
     for i, name in enumerate(shown):
-        last = i + across >= len(shown)
-        rows = known.filter(name=name).with_columns(line=_line(known))
-        panels.append(_panel(rows, plot, (low, max(high, low + 0.1)), table, axis=last))
-    grid = [alt.hconcat(*panels[i : i + across], spacing=_SPACE) for i in range(0, len(panels), across)]
-    return alt.vconcat(*grid, spacing=18), left
+        bottom = i + across >= len(shown)
+        panels.append(_panel(rows.filter(name=name), plot, domain, table, bottom=bottom))
+    grid = [
+        alt.hconcat(*panels[i : i + across], spacing=_SPACE + _AXIS, bounds="flush")
+        for i in range(0, len(panels), across)
+    ]
+    return alt.vconcat(*grid, spacing=24), left
 
 
 def _panel(
-    rows: pl.DataFrame, plot: int, domain: tuple[float, float], table: dict[str, str], *, axis: bool
+    rows: pl.DataFrame, plot: int, domain: tuple[float, float], table: dict[str, str], *, bottom: bool
 ) -> alt.LayerChart:
-    unit = str(rows["unit"][0] or "")
-    size, symbol = _SCALES.get(unit, (1, unit))
-    every = -(-rows.height // (_MOST_POINTS * rows["line"].n_unique()))
-    thinned = rows.sort("line", "time_ns").filter(pl.int_range(pl.len()).over("line") % every == 0)
-    data = thinned.select("line", time=pl.col("time_ns") / NS_PER_S, value=pl.col("value") / size)
-    top = number(data["value"].max())
-    ends = [0, 100] if unit == "%" else [min(0.0, number(data["value"].min())), top * 1.1 or 1]
-    x_axis = alt.Axis(title="s" if axis else None, labels=axis, ticks=axis, tickCount=4, format=NUMBER, grid=False)
+    scale = scale_of(rows)
+    data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
+    title = "time (s)" if bottom else None
+    x_axis = alt.Axis(title=title, labels=bottom, ticks=bottom, tickCount=4, format=NUMBER, grid=False)
     x = alt.X("time:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=x_axis)
-    y = alt.Y(
-        "value:Q",
-        scale=alt.Scale(domain=ends, nice=False),
-        axis=alt.Axis(title=None, tickCount=3, format=NUMBER, minExtent=34),
-    )
+    ends, y_axis = _ends(data, scale)
+    y_scale = alt.Scale(domain=list(ends), nice=False)
     shade = colour("line", table)
     if len(table) > 1:
-        shade["legend"]["symbolType"], shade["legend"]["symbolStrokeWidth"] = "stroke", 3
+        for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}.items():
+            shade["legend"][key] = value
     else:
         shade["legend"] = None
-    tips = [alt.Tooltip("line:N"), alt.Tooltip("time:Q", format=".2f"), alt.Tooltip("value:Q", format=",.4~r")]
-    line = alt.Chart(inline(data)).mark_line(strokeWidth=1.6, point=data.height < 8)
-    name = f"{rows['name'][0]}{f' ({symbol})' if symbol else ''}"
-    return layered(line.encode(x=x, y=y, color=shade, tooltip=tips), beside(name)).properties(
-        width=plot, height=_HEIGHT
+    marks = []
+    if domain[0] < 0 < domain[1]:
+        rule = alt.Chart(constant({"time": 0})).mark_rule(color=MUTED, strokeDash=[3, 3], strokeWidth=1)
+        marks.append(rule.encode(x=x))
+    if not data["low"].equals(data["high"]):
+        low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
+        band = alt.Chart(inline(data)).mark_area(opacity=0.25)
+        marks.append(band.encode(x=x, y=low, y2="high:Q", color=shade))
+    tips = [alt.Tooltip(f"{field}:Q", format=",.4~r") for field in ("time", "low", "mean", "high")]
+    mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
+    line = alt.Chart(inline(data)).mark_line(
+        strokeWidth=1.6, point=data.height < 8, interpolate="step-after" if scale.switch else "linear"
     )
+    marks.append(line.encode(x=x, y=mean, color=shade, tooltip=[alt.Tooltip("line:N"), *tips]))
+    return layered(*marks, beside(scale.title)).properties(width=plot, height=_HEIGHT)
 
 
-def _place(name: str) -> tuple[int, str]:
-    """What tells most comes first."""
-    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
-
-
-def _line(rows: pl.DataFrame) -> pl.Expr:
-    if "device" not in rows.columns:
-        return pl.lit("host").alias("line")
-    device = pl.format("device {}", pl.col("device"))
-    return pl.when(pl.col("device").is_null()).then(pl.lit("host")).otherwise(device).alias("line")
+def _ends(data: pl.DataFrame, scale: Scale) -> tuple[tuple[float, float], alt.Axis]:
+    """Ends of the vertical axis, and the axis; shares go to 100 %, switches are on or off."""
+    if scale.switch:
+        return (-0.05, 1.05), alt.Axis(title=None, values=[0, 1], format=NUMBER, minExtent=_AXIS - 8)
+    low, high = number(data["low"].min()), number(data["high"].max())
+    if scale.percent and low >= 0 and high <= 100:
+        return (0.0, 100.0), alt.Axis(title=None, values=[0, 50, 100], format=NUMBER, minExtent=_AXIS - 8)
+    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), alt.Axis(
+        title=None, tickCount=3, format=NUMBER, minExtent=_AXIS - 8
+    )

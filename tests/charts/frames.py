@@ -197,3 +197,24 @@ def stalled() -> pl.DataFrame:
             rows.append((kernel_id, reason, share))
     frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
     return frame.join(profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id")
+
+
+@cache
+def sampled() -> pl.DataFrame:
+    """Counters of a trace as the monitors of two GPUs and the host give them, four a second."""
+    rng = random.Random(7)
+    rows: list[tuple[object, ...]] = []
+    for turn in range(-40, 120):
+        time_ns, busy = turn * 250_000_000, 0 < turn < 90
+        for device in range(2):
+            values = {
+                "gpu.utilization": ("%", (90 - 20 * device) * busy + 5 * rng.random()),
+                "gpu.memory_used": ("B", (100 if turn > -20 else 2) * 2.0**30),
+                "gpu.power": ("W", 120 + 500 * busy + 40 * rng.random()),
+                "gpu.throttle.gpu_idle": ("1", float(not busy)),
+                "gpu.throttle.sw_power_cap": ("1", float(busy and turn % 10 == 0 and device == 0)),
+            }
+            rows += [(device, device, time_ns, name, value, unit) for name, (unit, value) in values.items()]
+        rows.append((-1, None, time_ns, "cpu.utilization", 20 + 10 * rng.random(), "%"))
+        rows.append((-1, None, time_ns, "disk.read", 0.0, "B/s"))
+    return pl.DataFrame(rows, schema=["rank", "device", "time_ns", "name", "value", "unit"], orient="row")

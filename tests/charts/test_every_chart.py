@@ -37,6 +37,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "roofline": (charts.roofline, frames.profiled),
     "roofline, by bound": (lambda f: charts.roofline(f.drop("stage"), peaks="NVIDIA H200"), frames.profiled),
     "stalls": (charts.stalls, frames.stalled),
+    "counters": (charts.counters, frames.sampled),
 }
 NEEDED = {
     "timeline": ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer", "stage"),

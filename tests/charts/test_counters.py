@@ -1,0 +1,131 @@
+"""The chart of what monitors sampled."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.charts._counter_rows import condense, headline, lines_of, panels_of, scale_of, throttled
+from llmprof.charts._counters import counters_panel
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+
+def rows(name: str, unit: str | None, *values: float, device: int | None = None) -> pl.DataFrame:
+    times = [1_000_000_000 * i for i in range(len(values))]
+    types = {"time_ns": pl.Int64, "name": pl.String, "unit": pl.String, "value": pl.Float64, "device": pl.Int32}
+    return pl.DataFrame(
+        [(t, name, unit, v, device) for t, v in zip(times, values, strict=True)], schema=types, orient="row"
+    )
+
+
+def test_every_counter_that_moves_has_a_panel_and_every_device_a_line():
+    chart = charts.counters(frames.sampled())
+    said = specs.texts(chart)
+    for title in ("gpu.utilization (%)", "gpu.memory_used (GiB)", "gpu.power (W)", "gpu.throttle.sw_power_cap"):
+        assert title in said
+    assert not any("gpu_idle" in text for text in said), "that a GPU is idle is seen elsewhere"
+    drawn = specs.rows(chart, "line", "mean", "line")
+    assert {row["line"] for row in drawn} == {"GPU 0", "GPU 1", "host"}
+    used = [row["mean"] for row in drawn if row["line"] == "GPU 0" and row["time"] == 10]
+    assert 100 in used, "of GiB"
+
+
+def test_what_is_not_drawn_is_said():
+    said = " ".join(specs.texts(charts.counters(frames.sampled())))
+    assert "Always zero: disk.read." in said
+    assert "The clocks were held back by sw_power_cap (2 % of the samples)." in said
+    assert "the dashed line is the start of the trace" in said
+    assert counters_panel(frames.sampled(), 800, 2)[1] == ["gpu.power", "cpu.utilization", "gpu.throttle.sw_power_cap"]
+
+
+def test_a_file_of_a_monitor_has_no_start_of_a_trace():
+    chart = charts.counters(rows("cpu.utilization", "%", 10, 20, 30))
+    assert "dashed" not in " ".join(specs.texts(chart))
+    assert not [unit for unit in specs.marks(chart.to_dict()) if unit["mark"]["type"] == "rule"]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "value", "title", "shown"),
+    [
+        ("memory.used", "B", 3 * 2**30, "memory.used (GiB)", 3),
+        ("memory.used", "B", 3 * 2**20, "memory.used (MiB)", 3),
+        ("gpu.nvlink_sent", "B/s", 120e9, "gpu.nvlink_sent (GB/s)", 120),
+        ("gpu.sm_clock", "Hz", 1980e6, "gpu.sm_clock (MHz)", 1980),
+        ("disk.wait.sda", "ns", 2e6, "disk.wait.sda (ms)", 2),
+        ("run.processes", "1", 4, "run.processes", 4),
+        ("SMs Active [Throughput %]", None, 40, "SMs Active [Throughput %]", 40),
+        ("gpu.temperature", "°C", 40, "gpu.temperature (°C)", 40),
+    ],
+)
+def test_units_are_chosen_for_people(name, unit, value, title, shown):
+    scale = scale_of(rows(name, unit, 0, value))
+    assert (scale.title, value / scale.size) == (title, shown)
+
+
+def test_a_short_peak_stays_in_sight():
+    values = [1.0] * 10_000
+    values[5_000] = 99.0
+    few = condense(lines_of(rows("gpu.power", "W", *values)), 200)
+    assert few.height <= 200
+    assert (few["low"].min(), few["high"].max()) == (1, 99)
+    assert few["mean"].mean() == pytest.approx(1.0098, rel=1e-3)
+
+
+def test_few_samples_stay_as_they_are():
+    few = condense(lines_of(rows("gpu.power", "W", 5, 7, 9)), 200)
+    assert few.select("time", "low", "mean", "high").rows() == [(0, 5, 5, 5), (1, 7, 7, 7), (2, 9, 9, 9)]
+
+
+def test_a_share_of_several_processors_may_exceed_100():
+    chart = charts.counters(rows("run.cpu", "%", 50, 380))
+    scales = [
+        unit["encoding"]["y"]["scale"]["domain"]
+        for unit in specs.marks(chart.to_dict())
+        if unit["mark"]["type"] == "line"
+    ]
+    assert scales == [[0, pytest.approx(418)]]
+    assert [
+        unit["encoding"]["y"]["scale"]["domain"]
+        for unit in specs.marks(charts.counters(rows("cpu.utilization", "%", 1, 3)).to_dict())
+        if unit["mark"]["type"] == "line"
+    ] == [[0, 100]]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (pl.concat([rows("gpu.utilization", "%", 40, 60, device=0), rows("gpu.utilization", "%", 90, 90, device=1)]),
+         "The GPUs are busy 50 % to 90 % of the sampled time"),
+        (rows("gpu.utilization", "%", 40, 60, device=0), "The GPU is busy 50 % of the sampled time"),
+        (rows("cpu.utilization", "%", 10, 20), "The processors are busy 15 % of the sampled time"),
+        (rows("gpu.power", "W", 10, 20), "1 counter over the run"),
+    ],
+    ids=["gpus", "gpu", "host", "other"],
+)  # fmt: skip
+def test_the_title_says_how_busy_it_was(frame, said):
+    assert headline(frame) == said
+
+
+def test_order_of_the_panels():
+    frame = pl.concat([rows(name, "1", 1, 2) for name in ("zzz", "cpu.utilization", "aaa", "gpu.utilization")])
+    assert panels_of(frame) == ["gpu.utilization", "cpu.utilization", "aaa", "zzz"]
+
+
+def test_nothing_slowed_it_down():
+    assert throttled(rows("gpu.throttle.gpu_idle", "1", 1, 1)) == ""
+    assert throttled(rows("gpu.throttle.hw_slowdown", "1", 0, 1)) == "hw_slowdown (50 % of the samples)"
+
+
+@pytest.mark.parametrize("column", ["time_ns", "name", "value", "unit"])
+def test_a_missing_column_is_named(column):
+    with pytest.raises(AnalysisError, match=rf"counters\(\) got a frame without the column {column}"):
+        charts.counters(frames.sampled().drop(column))
+
+
+def test_nothing_to_draw():
+    with pytest.raises(AnalysisError, match="has no rows"):
+        charts.counters(frames.sampled().clear())
+    with pytest.raises(AnalysisError, match="all counters stay at zero"):
+        charts.counters(rows("disk.read", "B/s", 0, 0))

@@ -81,8 +81,8 @@ class AllReduce(Explorer):
         within = (round(window[0]), round(window[1])) if window else None
         return data.view(self.trace, data.calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
 
-    def _on_call(self, *, call: int | None) -> Answer:
-        before, after = data.beside(self._rows(), call)
+    def _on_call(self, *, call: int | None, kind: str | None, phase: str | None) -> Answer:
+        before, after = data.beside(data.calls_of(self.trace, kind=kind, phase=phase), call)
         rows = data.call_of(self.trace, call).to_dicts() if call is not None else []
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -12,7 +13,6 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps import steps
 from llmprof.charts import _palette
-from llmprof.errors import AnalysisError
 from llmprof.explore import _overlap_steps as data
 from llmprof.explore._esm import bundle, style
 from llmprof.explore._overlap_lanes import lanes
@@ -57,20 +57,13 @@ class Overlap(Explorer):
     @property
     def selected(self) -> pl.DataFrame:
         """Device events of the rank in the window, with their ``class``: rows of ``analyze.attribute``."""
-        found = self._window()
-        if found is None:
-            return pl.DataFrame()
-        return data.events_in(self.trace, rank=self._rank(), window=found)
+        sides = self._sides()
+        return data.events_in(*sides[0]) if sides else pl.DataFrame()
 
     @property
     def summary(self) -> pl.DataFrame:
         """Parts of the window's time: ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``."""
-        found = self._window()
-        if found is None:
-            return pl.DataFrame()
-        mine = data.summary(self.trace, rank=self._rank(), window=found)
-        side = self._side(found)
-        return data.compared(mine, data.summary(side[0], rank=side[1], window=side[2]) if side else None)
+        return data.compared(*(data.summary(*side) for side in self._sides()))
 
     def picture(self) -> bytes | None:
         """PNG image: overlap of every rank by phase."""
@@ -79,33 +72,29 @@ class Overlap(Explorer):
             frame = overlap_of_trace(self.trace, by=("rank",))
         return charts.to_png_bytes(charts.overlap(frame))
 
-    def _rank(self) -> int:
-        if self.rank is not None:
-            return self.rank
-        if self.default_rank is None:
+    def _sides(self) -> list[data.Side]:
+        """What is shown, as the traits say."""
+        rank = self.rank
+        if rank is None:
             ranks = activity(self.trace)["rank"].unique().sort()
             if ranks.is_empty():
-                raise AnalysisError("nothing ran on a device in this trace", hint="look at its coverage")
-            self.default_rank = int(ranks[0])
-        return self.default_rank
+                return []
+            rank = int(ranks[0])
+        return self._sides_of(rank, self.window, self.against, self.step)
 
-    def _window(self) -> data.Window | None:
-        """The window that is shown, the whole span of the rank if none is chosen; None if it ran nothing."""
-        if self.window is not None:
-            first, last = round(self.window[0]), round(self.window[1])
-            return first, max(last, first + 1)
-        return data.span_of(self.trace, self._rank())
-
-    def _side(self, window: data.Window) -> tuple[Trace, int, data.Window] | None:
-        """Trace, rank and window of the other side; that of another trace begins as far into the same step."""
-        where, _, number = self.against.partition(":")
+    def _sides_of(self, rank: int, window: Sequence[float] | None, against: str, step: int | None) -> list[data.Side]:
+        """The rank in the window (all that it ran if None), and what it is compared with; nothing if it ran nothing."""
+        chosen = data.whole_ns(window) if window else data.span_of(self.trace, rank)
+        if chosen is None:
+            return []
+        mine = (self.trace, rank, chosen)
+        where, _, number = against.partition(":")
         if not number:
-            return None
-        rank = int(number)
+            return [mine]
         if where == "rank" or self.other is None:
-            return self.trace, rank, window
-        found = data.aligned(window, (self.trace, self._rank()), (self.other, rank), self.step)
-        return (self.other, rank, found) if found else None
+            return [mine, (self.trace, int(number), chosen)]
+        found = data.aligned(chosen, mine[:2], (self.other, int(number)), step)
+        return [mine, (self.other, int(number), found)] if found else [mine]
 
     @in_background("finding steps and overlap")
     def _on_choices(self) -> Answer:
@@ -137,22 +126,21 @@ class Overlap(Explorer):
         return message, buffers
 
     @in_background("cutting the window")
-    def _on_lanes(self, *, pixels: int) -> Answer:
-        window, rank = self._window(), self._rank()
-        if window is None:
-            return {"sides": [], "summary": [], "whole": None}, []
-        other = self._side(window)
-        sides = [(self.trace, rank, window), *([other] if other else [])]
+    def _on_lanes(
+        self, *, rank: int, window: Sequence[float] | None, against: str, step: int | None, pixels: int
+    ) -> Answer:
+        sides = self._sides_of(rank, window, against, step)
         message: dict[str, Any] = {
             "sides": [],
-            "summary": self.summary.to_dicts(),
+            "summary": data.compared(*(data.summary(*side) for side in sides)).to_dicts(),
             "whole": data.span_of(self.trace, rank),
-            "chosen": self.window is not None,
+            "chosen": window is not None,
         }
         buffers: Buffers = []
-        for trace, number, part in sides:
-            head, packed = lanes(trace, rank=number, window=part, pixels=max(50, min(_PIXELS, int(pixels))))
-            message["sides"].append({**head, "of": "other trace" if trace is self.other else "", "first": len(buffers)})
+        for side in sides:
+            head, packed = lanes(*side, pixels=max(50, min(_PIXELS, int(pixels))))
+            of = "other trace" if side[0] is self.other else ""
+            message["sides"].append({**head, "of": of, "first": len(buffers)})
             buffers += packed
         return message, buffers
 

@@ -12,14 +12,14 @@ from llmprof.explore._pack import Buffers, array
 from llmprof.trace import Trace
 
 
-def lanes(trace: Trace, *, rank: int, window: Window, pixels: int) -> tuple[dict[str, Any], Buffers]:
+def lanes(trace: Trace, rank: int, window: Window, *, pixels: int) -> tuple[dict[str, Any], Buffers]:
     """Lanes of a window: first those of the classes and of idle time, then the streams.
 
     A lane with at most as many intervals as pixels has them as ``spans``: pairs of float64, ns from the start of the
     window. A fuller one has ``bins``: for each pixel a float32 a class, the share of it that is covered. Streams name
     the event of each span (``names`` and a uint32 each) and its class (uint8).
     """
-    events = events_in(trace, rank=rank, window=window)
+    events = events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, window).items()]
     names = cut["name"].unique(maintain_order=True)

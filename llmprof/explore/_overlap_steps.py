@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from llmprof.analyze.activity import activity
@@ -27,6 +29,14 @@ MAX_BARS = 300
 """Bars of steps that are sent."""
 
 Window = tuple[int, int]
+Side = tuple[Trace, int, Window]
+"""A trace, one of its ranks, and a window of it."""
+
+
+def whole_ns(window: Sequence[float]) -> Window:
+    """A window in whole ns that is not empty."""
+    first, last = round(window[0]), round(window[1])
+    return first, max(last, first + 1)
 
 
 def class_of(category: pl.Expr) -> pl.Expr:
@@ -110,7 +120,7 @@ def aligned(
     return window[0] + there[0] - here[0], window[1] + there[0] - here[0]
 
 
-def events_in(trace: Trace, *, rank: int, window: Window) -> pl.DataFrame:
+def events_in(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
     """Rows of ``attribute`` of a rank that overlap a window, with their ``class``."""
     first, last = window
     inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
@@ -118,7 +128,7 @@ def events_in(trace: Trace, *, rank: int, window: Window) -> pl.DataFrame:
     return events.with_columns(class_of(pl.col("category")).alias("class"))
 
 
-def summary(trace: Trace, *, rank: int, window: Window) -> pl.DataFrame:
+def summary(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
     """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
     found = overlap_within(trace, window).filter(pl.col("rank") == rank)
     wide = found.select(**PARTS, total=pl.col("total_ns"))
@@ -126,11 +136,13 @@ def summary(trace: Trace, *, rank: int, window: Window) -> pl.DataFrame:
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
 
 
-def compared(a: pl.DataFrame, b: pl.DataFrame | None) -> pl.DataFrame:
-    """Two summaries beside each other: ``part, a_ns, a_share, b_ns, b_share, delta_ns``; without b the first three."""
-    left = a.select("part", a_ns="ns", a_share="share")
-    if b is None:
-        return left
-    right = b.select("part", b_ns="ns", b_share="share")
-    both = left.join(right, on="part", how="left", maintain_order="left")
-    return both.with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))
+def compared(*sides: pl.DataFrame) -> pl.DataFrame:
+    """One summary or two beside each other: ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a)."""
+    if not sides:
+        return pl.DataFrame()
+    both = sides[0].select("part", a_ns="ns", a_share="share")
+    if len(sides) > 1:
+        right = sides[1].select("part", b_ns="ns", b_share="share")
+        both = both.join(right, on="part", how="left", maintain_order="left")
+        both = both.with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))
+    return both

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof import explore, schema
 from llmprof.analyze import overlap
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import NotCapturedError
 from llmprof.explore import _overlap_steps as steps_module
 from llmprof.explore._overlap_lanes import lanes
 from llmprof.explore._overlap_steps import PARTS, aligned, step_bars, summary
@@ -26,6 +26,9 @@ RUN = pl.concat(
 )
 
 
+ALL = {"window": None, "against": "", "step": None, "pixels": 100}
+
+
 def trace() -> Trace:
     return Trace({"kernels": RUN, "copies": schema.empty("copies")})
 
@@ -38,7 +41,7 @@ def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
 
 
 def test_lanes_of_a_window() -> None:
-    head, buffers = lanes(trace(), rank=0, window=(110, 200), pixels=100)
+    head, buffers = lanes(trace(), 0, (110, 200), pixels=100)
     assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
     assert spans(head, buffers, "exposed communication") == [(30, 50)]
     assert spans(head, buffers, "hidden communication") == [(20, 30), (50, 60)]
@@ -53,7 +56,7 @@ def test_lanes_of_a_window() -> None:
 
 
 def test_fuller_lanes_are_shares_of_pixels() -> None:
-    head, buffers = lanes(trace(), rank=0, window=(100, 200), pixels=1)
+    head, buffers = lanes(trace(), 0, (100, 200), pixels=1)
     lane = next(one for one in head["lanes"] if one["name"] == "stream 7")
     assert (lane["kind"], lane["classes"]) == ("bins", ["compute", "communication", "copy"])
     assert np.frombuffer(buffers[lane["buffers"][0]], "<f4").tolist() == pytest.approx([0.6, 0, 0])
@@ -62,14 +65,14 @@ def test_fuller_lanes_are_shares_of_pixels() -> None:
 
 
 def test_a_window_in_which_nothing_runs() -> None:
-    head, buffers = lanes(trace(), rank=0, window=(1000, 1100), pixels=10)
+    head, buffers = lanes(trace(), 0, (1000, 1100), pixels=10)
     assert [lane["name"] for lane in head["lanes"]][-1] == "idle"
     assert spans(head, buffers, "idle") == [(0, 100)]
     assert spans(head, buffers, "compute") == []
 
 
 def test_the_parts_of_a_window_add_up() -> None:
-    found = summary(trace(), rank=0, window=(110, 200))
+    found = summary(trace(), 0, (110, 200))
     assert dict(found.select("part", "ns").iter_rows()) == {
         "compute": 30, "hidden communication": 20, "exposed communication": 20, "exposed copy": 5, "idle": 15,
         "total": 90,
@@ -108,7 +111,7 @@ def test_steps_as_bars_and_as_windows() -> None:
     shown = explore.overlap(a, b, against="other:0")
     shown._on_steps(rank=0, first=1, last=1)
     assert (shown.rank, shown.step, shown.window) == (0, 1, [250, 340])  # as long as the longer of the two
-    message, _ = shown._on_lanes(pixels=100)
+    message, _ = shown._on_lanes(rank=0, window=shown.window, against="other:0", step=1, pixels=100)
     assert [side["window"] for side in message["sides"]] == [[250, 340], [1150, 1240]]
     assert [side["of"] for side in message["sides"]] == ["", "other trace"]
     shown.against = ""
@@ -140,7 +143,8 @@ def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untype
     trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[0, 2])
     shown = explore.overlap(trace, rank=1)
     assert shown._on_choices()[0]["ranks"] == [0, 2]
-    assert shown._on_lanes(pixels=100) == ({"sides": [], "summary": [], "whole": None}, [])
+    message, buffers = shown._on_lanes(rank=1, **ALL)
+    assert (message["sides"], message["summary"], message["whole"], buffers) == ([], [], None, [])
     assert shown.selected.is_empty()
     message, _ = shown._on_bars(rank=1, phase=None, against="")
     assert message["sides"][0]["rank"] == 1
@@ -149,8 +153,8 @@ def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untype
 def test_without_events_there_is_nothing_to_choose() -> None:
     shown = explore.overlap(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["ranks"] == []
-    with pytest.raises(AnalysisError, match="nothing ran on a device"):
-        shown._on_lanes(pixels=100)
+    assert shown.selected.is_empty()
+    assert shown.summary.is_empty()
     assert "image/png" not in shown._repr_mimebundle_()[0]
     with pytest.raises(NotCapturedError):
         explore.overlap(Trace({}))._on_choices()
@@ -160,7 +164,7 @@ def test_a_trace_without_steps_has_lanes_and_no_bars() -> None:
     shown = explore.overlap(Trace({"kernels": kernels(["one", "two"])}))
     _, buffers = shown._on_bars(rank=0, phase=None, against="")
     assert all(len(buffer) == 0 for buffer in buffers)
-    assert shown._on_lanes(pixels=100)[0]["sides"][0]["lanes"][0]["count"] == 1
+    assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
 
 
 def test_a_picture_for_where_no_kernel_runs() -> None:

@@ -328,7 +328,7 @@ function render({ model, el }) {
   };
   const loadCall = async () => {
     try {
-      ({ msg: one } = await ask(model, "call", { call: model.get("call") }));
+      ({ msg: one } = await ask(model, "call", { call: model.get("call"), kind: model.get("kind"), phase: model.get("phase") }));
     } catch (error) {
       report(error);
       return;
@@ -367,6 +367,7 @@ function render({ model, el }) {
       model.on(`change:${name}`, () => {
         selects[name].select.value = String(model.get(name) ?? "");
         load();
+        if (name !== "rank") loadCall();
       });
     }
     model.on("change:in_window", () => {

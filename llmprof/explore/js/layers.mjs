@@ -160,7 +160,7 @@ function render({ model, el }) {
   const drawLegend = (context, width, now, head, ramp) => {
     const unit = plotUnit(head.high);
     const title = `${head.title} (${unit.symbol}${head.log ? ", log scale" : ""})`;
-    const left = 38 + textWidth(context, title, PLOT_TEXT) + 12;
+    const left = Math.round(50 + textWidth(context, title, PLOT_TEXT));
     const size = Math.min(240, Math.max(60, width - left - 14));
     for (let i = 0; i < size; i += 1) {
       context.fillStyle = `rgb(${plotRamp(ramp, i / (size - 1)).join(",")})`;
@@ -256,11 +256,11 @@ function render({ model, el }) {
     stages = stageChart(msg.stages);
     const columns = [
       { name: "name", title: "kernel" },
-      { name: "stage", title: "stage" },
-      { name: "op", title: "operator", format: (value) => value ?? "unknown" },
-      { name: "count", title: "runs", number: true, format: (value) => formatNumber(value) },
       { name: "total_ns", title: "time", number: true, format: (value) => formatNs(value) },
       { name: "share", title: "share", number: true, format: formatShare },
+      { name: "count", title: "runs", number: true, format: (value) => formatNumber(value) },
+      { name: "stage", title: "stage" },
+      { name: "op", title: "operator", format: (value) => value ?? "unknown" },
     ];
     const table = plotTable(columns, msg.kernels, { caption: "Kernels and operators of the cell" });
     const left = plotPart("Stages: bar this layer, line the typical one", stages.el);

@@ -250,7 +250,7 @@ function render({ model, el }) {
   const loadLanes = async () => {
     if (rank() === null) return;
     try {
-      const { msg, buffers } = await ask(model, "lanes", { pixels: Math.max(100, Math.floor(root.clientWidth - gutter(root.clientWidth) - 14)) });
+      const { msg, buffers } = await ask(model, "lanes", { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step"), pixels: Math.max(100, Math.floor(root.clientWidth - gutter(root.clientWidth) - 14)) });
       lanes = { ...msg, buffers, window: msg.sides[0]?.window ?? [0, 1] };
       says.error("");
       lanesPanel.redraw();

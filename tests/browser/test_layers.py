@@ -1,0 +1,135 @@
+"""Explorer of layers in a real JupyterLab: gestures, and what the kernel knows after them."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
+HOSTILE = """
+import polars as pl
+from llmprof.trace import Trace
+from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
+evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>" + ATTENTION
+run = kernels([evil if name == ATTENTION else name for name in forward(4)])
+hostile = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
+empty = Trace({"kernels": run.clear()})
+"""
+LEFT, TOP, ROW = 38, 62, 15
+"""Where the cells of 28 layers begin, and how tall they are (px)."""
+
+
+def settled(shown) -> None:
+    shown.output().locator(".lp-layers canvas").first.wait_for()
+    shown.page.wait_for_function("!document.querySelector('.lp-working')")
+    shown.page.wait_for_timeout(200)
+
+
+def heat(shown):
+    return shown.output().locator("canvas[aria-label^='Heat map']")
+
+
+def cell(shown, column: int, layer: int, *, columns: int = 12) -> dict[str, float]:
+    """Middle of a cell."""
+    across = min(heat(shown).bounding_box()["width"] - LEFT - 12, columns * 92)
+    return {"x": LEFT + (column + 0.5) * across / columns, "y": TOP + (layer + 0.5) * ROW}
+
+
+def test_gestures_end_in_frames(notebook):
+    shown = notebook([SETUP, "w = explore.layers(trace)\nw"], width=1250, height=1500)
+    settled(shown)
+
+    # hover: a card; click: a cell, its window, and what is inside
+    heat(shown).hover(position=cell(shown, 4, 5))
+    shown.output().get_by_text("layer 5, step 4", exact=True).wait_for()
+    heat(shown).click(position=cell(shown, 4, 5))
+    assert shown.wait("w.layer == 5 and [w.rank, w.step, w.layer]") == [0, 4, 5]
+    assert shown.python("w.selected.select('rank', 'step', 'layer').unique().rows()") == [[0, 4, 5]]
+    assert shown.python(
+        "[w.selected['start_ns'].min(), (w.selected['start_ns'] + w.selected['dur_ns']).max()] == w.window"
+    )
+    shown.output().get_by_role("cell", name="vllm::all_reduce").first.wait_for()
+    settled(shown)
+    shown.shot("layers-light", shown.output())
+
+    # a bar of the breakdown chooses its stage; again: the whole layer
+    bars = shown.output().locator("canvas[aria-label^='Time of each stage']")
+    bars.click(position={"x": 60, "y": 6 * 22 + 11})  # all_reduce is the seventh
+    shown.wait("w.stage == 'all_reduce'")
+    assert shown.python("w.selected['category'].unique().to_list()") == ["collective"]
+    settled(shown)
+    bars.click(position={"x": 60, "y": 6 * 22 + 11})
+    shown.wait("w.stage is None")
+
+    # keys: to the next layer and step, Enter
+    settled(shown)
+    heat(shown).hover(position=cell(shown, 4, 5))
+    heat(shown).focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        heat(shown).press(key)
+    assert shown.wait("w.step == 5 and [w.step, w.layer]") == [5, 6]
+
+    # selectors, and dragging over steps
+    shown.output().get_by_label("Show").select_option("gap")
+    shown.output().get_by_label("Rank").select_option("3")
+    assert shown.wait("w.rank == 3 and w.measure") == "gap"
+    settled(shown)
+    shown.shot("layers-gap", shown.output())
+    shown.output().get_by_label("Phase").select_option("prefill")
+    assert shown.wait("w.phase") == "prefill"
+    shown.output().get_by_label("Phase").select_option("")
+    settled(shown)
+    box = heat(shown).bounding_box()
+    a, b = cell(shown, 2, 3), cell(shown, 4, 3)
+    shown.page.mouse.move(box["x"] + a["x"], box["y"] + a["y"])
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + b["x"], box["y"] + b["y"], steps=4)
+    shown.page.mouse.up()
+    settled(shown)
+    heat(shown).hover(position=cell(shown, 1, 0, columns=3))
+    shown.output().get_by_text("layer 0, step 3", exact=True).wait_for()
+    assert shown.faults(".lp-layers") == []
+    assert (shown.problems, shown.asked) == ([], set())
+
+
+def test_python_moves_the_picture(notebook):
+    shown = notebook([SETUP, "w = explore.layers(trace, step=3, layer=2)\nv = explore.overlap(trace)\nexplore.link(w, v)\nw"],
+                     width=1250, height=1500, theme="dark")  # fmt: skip
+    settled(shown)
+    shown.output().get_by_text("Layer 2 in step 3 (decode, rank 0)").wait_for()
+    shown.run("w.layer = 7; w.rank = 2")
+    shown.output().get_by_text("Layer 7 in step 3 (decode, rank 2)").wait_for()
+    settled(shown)
+    heat(shown).click(position=cell(shown, 6, 9))
+    shown.wait("v.window is not None and v.window == w.window and v.rank == 2")
+    settled(shown)
+    shown.shot("layers-dark", shown.output())
+    assert shown.problems == []
+
+
+@pytest.mark.parametrize("width", [620, 420])
+def test_a_narrow_cell(notebook, width):
+    shown = notebook([SETUP, "w = explore.layers(trace, step=3, layer=2, rank=0)\nw"], width=width, height=1800)
+    settled(shown)
+    shown.shot(f"layers-{width}", shown.output())
+    root = shown.output().locator(".lp-layers")
+    assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
+    assert shown.problems == []
+
+
+def test_names_are_text_and_nothing_is_said_so(notebook, root):
+    setup = f"import sys\nsys.path.insert(0, {str(root)!r})\n{SETUP}\n{HOSTILE}"
+    shown = notebook(
+        [
+            setup,
+            "explore.layers(empty)",
+            "explore.layers(Trace({}))",
+            "w = explore.layers(hostile, step=0, layer=1, rank=0)\nw",
+        ]
+    )
+    settled(shown)
+    shown.output(1).get_by_text("No layers were found").wait_for()
+    shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
+    shown.output().get_by_role("cell", name="<img src=x").first.wait_for()
+    assert shown.page.evaluate("window.hacked === undefined")
+    assert shown.page.locator("img[src='x']").count() == 0
+    assert shown.problems == []

@@ -1,0 +1,129 @@
+"""Explorer of overlap in a real JupyterLab: gestures, and what the kernel knows after them."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = (
+    "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')\n"
+    "other = llmprof.sample('torch_tp4_eager_custom_allreduce')"
+)
+HOSTILE = """
+import polars as pl
+from llmprof.trace import Trace
+from tests.analyze.builders import kernels
+evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
+hostile = Trace({"kernels": kernels([(evil, 1000), (evil, 500)])})
+empty = Trace({"kernels": kernels([evil]).clear()})
+"""
+
+
+def settled(shown) -> None:
+    shown.output().locator(".lp-overlap canvas").first.wait_for()
+    shown.page.wait_for_function("!document.querySelector('.lp-working')")
+    shown.page.wait_for_timeout(200)
+
+
+def steps(shown):
+    return shown.output().locator("canvas[aria-label^='Parts of the time']")
+
+
+def lanes(shown):
+    return shown.output().locator("canvas[aria-label^='Lanes of the window']")
+
+
+def bar(shown, step: int, *, count: int = 12) -> dict[str, float]:
+    """Middle of the bar of a step of the upper side."""
+    slot = min(92, (steps(shown).bounding_box()["width"] - 66) / count)
+    return {"x": 52 + (step + 0.5) * slot, "y": 125}
+
+
+def drag(shown, canvas, a: tuple[float, float], b: tuple[float, float]) -> None:
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    shown.page.mouse.move(box["x"] + a[0], box["y"] + a[1])
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + b[0], box["y"] + b[1], steps=4)
+    shown.page.mouse.up()
+
+
+def test_gestures_end_in_frames(notebook):
+    shown = notebook([SETUP, "w = explore.overlap(trace, other)\nw"], width=1250, height=1500)
+    settled(shown)
+    assert shown.python("w.selected.height") == shown.python("w.selected.filter(rank=0).height") > 5000
+
+    # a bar: the window is its step on the device, and so is the frame
+    steps(shown).hover(position=bar(shown, 5))
+    shown.output().get_by_text("step 5, rank 0", exact=True).wait_for()
+    steps(shown).click(position=bar(shown, 5))
+    shown.wait("w.step == 5 and w.window is not None")
+    span = "llmprof.analyze.steps(trace).filter(rank=0, step=5).select('device_start_ns', 'device_dur_ns').row(0)"
+    first, length = shown.python(span)
+    assert shown.python("w.window") == [first, first + length]
+    assert shown.python("w.summary['a_ns'][-1]") == length
+    settled(shown)
+    shown.shot("overlap-step", shown.output())
+
+    # dragging over the lanes, a click on an interval, buttons and keys move the window
+    width = lanes(shown).bounding_box()["width"]
+    drag(shown, lanes(shown), (168 + 0.25 * (width - 182), 40), (168 + 0.5 * (width - 182), 40))
+    a, b = shown.wait(f"w.window[0] > {first + 0.2 * length} and w.window")
+    assert a == pytest.approx(first + 0.25 * length, abs=0.01 * length)
+    assert b == pytest.approx(first + 0.5 * length, abs=0.01 * length)
+    assert shown.python("w.selected['step'].drop_nulls().unique().to_list()") == [5]
+    settled(shown)
+    shown.shot("overlap-zoomed", shown.output())
+    shown.output().get_by_role("button", name="Zoom in (+)").click()
+    shown.wait(f"w.window[1] - w.window[0] < {0.6 * (b - a)}")
+    settled(shown)
+    lanes(shown).focus()
+    lanes(shown).press("-")
+    shown.wait(f"w.window[1] - w.window[0] > {0.9 * (b - a)}")
+    settled(shown)
+    lanes(shown).press("d")
+    shown.wait(f"w.window[0] > {a + 0.2 * (b - a)}")
+    settled(shown)
+    lanes(shown).press("0")
+    shown.wait("w.window is None")
+
+    # several steps at once, and the bars as shares
+    settled(shown)
+    shown.output().get_by_label("Bars").select_option("share")
+    drag(shown, steps(shown), tuple(bar(shown, 2).values()), tuple(bar(shown, 4).values()))
+    shown.wait("w.window is not None and w.step == 2")
+    assert shown.python("set(range(2, 5)) <= set(w.selected['step'].drop_nulls())")
+    assert shown.faults(".lp-overlap") == []
+    assert (shown.problems, shown.asked) == ([], set())
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1250), ("dark", 1250), ("light", 620)])
+def test_two_sides(notebook, theme, width):
+    shown = notebook([SETUP, "w = explore.overlap(trace, other)\nw"], width=width, theme=theme, height=1700)
+    settled(shown)
+    shown.output().get_by_label("Compare with").select_option("rank:3")
+    shown.wait("w.against == 'rank:3'")
+    settled(shown)
+    assert shown.python("w.summary.filter(part='idle').select('b_ns').item()") > 4e8  # the rank that all wait for
+    shown.output().get_by_label("Compare with").select_option("other:0")
+    settled(shown)
+    steps(shown).click(position=bar(shown, 5))
+    shown.wait("w.step == 5 and w.against == 'other:0' and w.window is not None")
+    settled(shown)
+    shown.output().get_by_role("columnheader", name="B − A").wait_for()
+    shown.shot(f"overlap-{theme}-{width}", shown.output())
+    root = shown.output().locator(".lp-overlap")
+    assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
+    assert shown.problems == []
+
+
+def test_names_are_text_and_nothing_is_said_so(notebook, root):
+    setup = f"import sys\nsys.path.insert(0, {str(root)!r})\n{SETUP}\n{HOSTILE}"
+    shown = notebook([setup, "explore.overlap(empty)", "explore.overlap(Trace({}))", "w = explore.overlap(hostile)\nw"])
+    settled(shown)
+    shown.output(1).get_by_text("Nothing ran on a device").wait_for()
+    shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
+    lanes(shown).scroll_into_view_if_needed()
+    lanes(shown).hover(position={"x": 300, "y": 30 + 5 * 24 + 8 + 12})
+    shown.output().get_by_text("<img src=x").first.wait_for()
+    assert shown.page.evaluate("window.hacked === undefined")
+    assert shown.problems == []

@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { callDomain, callSize } from "../../../llmprof/explore/js/all_reduce.mjs";
+import { layerArea, layerRamp, layerShare } from "../../../llmprof/explore/js/layers.mjs";
+import { overlapRows, overlapStack } from "../../../llmprof/explore/js/overlap.mjs";
+import { plotLinear } from "../../../llmprof/explore/js/plot.mjs";
+
+test("the share of a colour scale, linear and logarithmic", () => {
+  assert.equal(layerShare(15, { low: 10, high: 20, log: false }), 0.5);
+  assert.ok(Math.abs(layerShare(100, { low: 10, high: 1000, log: true }) - 0.5) < 1e-9);
+  assert.equal(layerShare(3, { low: 10, high: 1000, log: true }), 0);
+  assert.equal(layerShare(7, { low: 7, high: 7, log: false }), 0.5);
+});
+
+test("what is long stands out in either theme", () => {
+  const brightness = (rgb) => rgb.reduce((a, b) => a + b);
+  const ends = (ramp) => [ramp[0], ramp[ramp.length - 1]].map(brightness);
+  const [lightLow, lightHigh] = ends(layerRamp(false, "light"));
+  const [darkLow, darkHigh] = ends(layerRamp(false, "dark"));
+  assert.ok(lightHigh < lightLow && darkHigh > darkLow);
+});
+
+test("the heat map fits into a narrow cell and does not stretch a few steps", () => {
+  const narrow = layerArea(320, 80, 1000);
+  assert.ok(narrow.right <= 320 && narrow.right > narrow.left);
+  const few = layerArea(1200, 28, 2);
+  assert.ok(few.right - few.left < 400);
+  assert.ok(layerArea(1200, 200, 10).bottom < 720);
+});
+
+test("parts of a bar lie on each other and add up", () => {
+  const scale = plotLinear([0, 100], [200, 0]);
+  assert.deepEqual(overlapStack([10, 20, 20], 50, false, scale), [{ y: 180, h: 20 }, { y: 140, h: 40 }, { y: 100, h: 40 }]);
+  assert.deepEqual(overlapStack([10, 40], 50, true, scale), [{ y: 160, h: 40 }, { y: 0, h: 160 }]);
+  assert.deepEqual(overlapStack([0], 0, true, scale), [{ y: 200, h: 0 }]);
+});
+
+test("streams are set apart from the classes", () => {
+  const { rows, height } = overlapRows([{ stream: false }, { stream: false }, { stream: true }, { stream: true }]);
+  assert.deepEqual(rows.map((row) => row.y), [0, 24, 56, 80]);
+  assert.equal(height, 104);
+});
+
+test("domains of logarithmic axes, and sizes that are not known", () => {
+  assert.deepEqual(callDomain([null, 0, 5, 20], 2), [2.5, 40]);
+  assert.deepEqual(callDomain([null, 0]), [1, 10]);
+  assert.equal(callSize({ bytes: null }), "unknown");
+  assert.equal(callSize({ bytes: 28672 }), "28.0 KiB");
+});

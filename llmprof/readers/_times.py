@@ -12,8 +12,13 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-EXACT_US: Final = 2.0**40
-"""Largest time in us (12 days) whose float64 tells nanoseconds: the spacing there is 0.24 ns."""
+EXACT_US: Final = 2.0**43
+"""Largest time in us (101 days) whose float64 tells nanoseconds.
+
+Below it, float64 numbers are at most 2**-10 us = 0.977 ns apart, so the one nearest to a written time is within
+0.489 ns of it. A time of whole ns is the only one so near, and rounding finds it; one with fractions of a ns becomes
+one of the two ns around it. At twice the size, neighbouring ns share a number.
+"""
 
 MOST_NS: Final = 2**61
 """Times beyond it are no times; two of them add up to an int64."""

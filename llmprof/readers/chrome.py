@@ -22,7 +22,7 @@ from llmprof.readers._events import EventDecoder, in_one_form
 from llmprof.readers._part import Part
 from llmprof.readers._stream import EventStream
 
-VERSION = 2
+VERSION = 3
 """Raised whenever the same file would give other frames: part of the cache key."""
 
 Progress = Callable[[str, int, int], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmprof.readers._columns import Texts, ids, integers
 from llmprof.readers._fitting import ListDecoder, fit, objects
-from llmprof.readers._times import MOST_NS, in_ns, loses_digits, times
+from llmprof.readers._times import EXACT_US, MOST_NS, in_ns, loses_digits, times
 from tests.readers.traces import decimal_ns
 
 
@@ -99,6 +100,39 @@ def test_fractions_below_the_limit_are_exact_as_numbers(values):
     us = [v / 1000 for v in values]
     assert not loses_digits(us)
     assert ns(us) == values
+
+
+MOST_EXACT = int(EXACT_US) * 1000 - 1
+
+
+@given(st.lists(st.integers(-MOST_EXACT, MOST_EXACT), min_size=1))
+def test_whole_nanoseconds_are_exact_as_numbers_up_to_the_limit(values):
+    us = [written(v) for v in values]
+    assert not loses_digits(us)
+    assert ns(us) == values
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["after", "before"])
+@pytest.mark.parametrize("power", range(20, 44))
+def test_every_fraction_beside_a_change_of_spacing_is_exact(power, sign):
+    values = [sign * v for v in range(2**power * 1000 - 3000, min(2**power * 1000 + 3000, MOST_EXACT + 1))]
+    assert ns([written(v) for v in values]) == values
+
+
+def test_beyond_the_limit_numbers_do_not_tell_nanoseconds():
+    assert loses_digits([EXACT_US])
+    assert written(2 * MOST_EXACT - 2) == written(2 * MOST_EXACT - 1)
+
+
+@given(st.lists(st.decimals(-MOST_EXACT // 1000, MOST_EXACT // 1000, places=7), min_size=1))
+def test_fractions_of_nanoseconds_become_one_of_the_two_around_them(values):
+    for found, exact in zip(ns([float(v) for v in values]), values, strict=True):
+        assert math.floor(Decimal(exact) * 1000) <= found <= math.ceil(Decimal(exact) * 1000)
+
+
+def written(value: int) -> float:
+    """What a decoder makes of a time in us with three decimals."""
+    return float(f"{'-' if value < 0 else ''}{abs(value) // 1000}.{abs(value) % 1000:03d}")
 
 
 @given(st.lists(st.integers(-MOST_NS, MOST_NS), min_size=1), st.booleans())

@@ -175,7 +175,8 @@ def test_the_base_is_added_to_starts_and_not_to_durations():
     ("values", "lost"),
     [
         ([1712195495521948.319], True),
-        ([1, None, 2e12], True),
+        ([1, None, 2e13], True),
+        ([1, None, 8e12], False),
         ([1e12, 5.5], False),
         ([2**60, None], False),
         ([], False),

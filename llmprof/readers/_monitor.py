@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,8 @@ TIME_OF_DAY: Final = "local time of an unknown date and zone"
 NUMBERED: Final = "order of the samples: the file holds no times"
 
 DAY_NS: Final = 86_400_000_000_000
+_MOST_NS: Final = 2**62
+_MOST_DEVICES: Final = 2**16
 _START: Final = datetime(1970, 1, 1)
 
 _FACTORS: Final[dict[str, tuple[str, float]]] = {
@@ -96,22 +99,38 @@ class Days:
         return self._days * DAY_NS + time_of_day_ns
 
 
+def csv_rows(lines: Iterable[str], found: Samples) -> Iterator[list[str]]:
+    """Rows of CSV; what follows a row that cannot be one (a quote that never ends) is lost."""
+    try:
+        yield from csv.reader(lines)
+    except csv.Error:
+        found.lost += 1
+
+
 class Samples:
     """Samples in the order of a file."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int | None, str, float, str]] = []
         self.lost = 0
-        """Lines that could not be read."""
+        """Lines or values that could not be read."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, time_ns: int, name: str, value: float | None, unit: str, device: int | None = None) -> None:
         """Add a value in any unit; None is left out, because the monitor had none."""
-        if value is not None:
-            to, factor = base(unit)
+        if value is None:
+            return
+        to, factor = base(unit)
+        if (
+            abs(time_ns) < _MOST_NS
+            and math.isfinite(value * factor)
+            and (device is None or 0 <= device < _MOST_DEVICES)
+        ):
             self._rows.append((time_ns, device, name, value * factor, to))
+        else:
+            self.lost += 1
 
     def trace(
         self,
@@ -160,7 +179,7 @@ class Samples:
         columns = {"time_ns": pl.Int64, "device": pl.Int32, "name": pl.String, "value": pl.Float64, "unit": pl.String}
         frame = pl.DataFrame(self._rows, schema=columns, orient="row")
         first = min(row[0] for row in self._rows)
-        said = [*notes, *([f"{path.name}: {self.lost:,} line(s) could not be read"] if self.lost else [])]
+        said = [*notes, *([f"{path.name}: {self.lost:,} line(s) or value(s) could not be read"] if self.lost else [])]
         meta: dict[str, Any] = {
             "format": kind,
             "start_epoch_ns": first if clock == EPOCH else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -10,7 +9,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from llmprof.readers import _dstat_layout as layout
-from llmprof.readers._monitor import EPOCH, LOCAL, NUMBERED, TIME_OF_DAY, Days, Samples, local_ns, number, text_of
+from llmprof.readers._monitor import (
+    EPOCH,
+    LOCAL,
+    NUMBERED,
+    TIME_OF_DAY,
+    Days,
+    Samples,
+    csv_rows,
+    local_ns,
+    number,
+    text_of,
+)
 from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
 
@@ -82,7 +92,7 @@ def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
     groups: list[str] = []
     names: list[str] = []
     before: list[str] = []
-    for cells in csv.reader(text.splitlines()):
+    for cells in csv_rows(text.splitlines(), found):
         if not cells or cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
             groups, names, before = [], [], []
         elif not names and not before:
@@ -95,7 +105,7 @@ def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
         elif len(cells) != len(names):
             found.lost += 1
         else:
-            yield _Row(groups, names, cells)
+            yield _Row(groups[: len(names)], names, cells)
 
 
 def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
@@ -113,7 +123,7 @@ def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
             groups = [title for title, part in zip(titles, shape, strict=False) for _ in part]
         elif names and line.strip():
             cells = _cells(parts, names)
-            if len(cells) != len(groups):
+            if not len(cells) == len(groups) == len(names):
                 found.lost += 1
             else:
                 yield _Row(groups, names, cells)

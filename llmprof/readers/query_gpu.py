@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from llmprof.readers._monitor import LOCAL, NUMBERED, Samples, local_ns, number, text_of
+from llmprof.readers._monitor import LOCAL, NUMBERED, Samples, csv_rows, local_ns, number, text_of
 from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
 
@@ -72,13 +71,13 @@ def read(path: Path) -> Trace:
     found, notes = Samples(), list[str]()
     lines = [line for line in text_of(path).splitlines() if line.strip()]
     heading = lines[0]
-    fields = [_HEADING.fullmatch(cell) for cell in next(csv.reader([heading]))]
+    fields = [_HEADING.fullmatch(cell) for cell in next(csv_rows([heading], found), [""])]
     names = [field[1] if field else "" for field in fields]
     units = {field[1]: field[2] or "" for field in fields if field}
     who = next((name for name in _WHO if name in names), None)
     order: dict[str, int] = {}
     products: dict[int | None, str] = {}
-    for turn, cells in enumerate(csv.reader(line for line in lines[1:] if line != heading)):
+    for turn, cells in enumerate(csv_rows((line for line in lines[1:] if line != heading), found)):
         row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
         time_ns = _time_ns(row["timestamp"]) if "timestamp" in row else turn * NS_PER_S
         if len(cells) != len(names) or time_ns is None:

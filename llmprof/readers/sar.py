@@ -13,7 +13,7 @@ from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
 
 _HEAD: Final = re.compile(r"Linux \S+ \(.*\)\s+(\S+)\s+_\w+_")
-_LINE: Final = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})(?: ([AP]M))?\s+(.+)")
+_LINE: Final = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})(?: ([AP]M))?\s+(\S.*)")
 _KEYS: Final = {"CPU": "cpu", "DEV": "disk", "IFACE": "network"}
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "%user": ("cpu.user", "%"),

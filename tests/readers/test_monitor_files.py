@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_dmon_as_csv(tmp_path):
 
 
 def test_dmon_that_is_cut_keeps_whole_lines(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON.encode()[:-20]), "1 line(s) could not be read")
+    trace = read(write(tmp_path / "dmon.txt", DMON.encode()[:-20]), "1 line(s) or value(s) could not be read")
     assert values(trace, "gpu.power") == [(0, 401), (0, 76)]
 
 
@@ -203,7 +204,7 @@ def test_gpustat_with_an_offset_is_on_the_epoch(tmp_path):
 
 def test_gpustat_that_is_cut(tmp_path):
     text = gpustat(1) + gpustat(2)[:-30]
-    trace = read(write(tmp_path / "gpustat.json", text.encode()), "1 line(s) could not be read")
+    trace = read(write(tmp_path / "gpustat.json", text.encode()), "1 line(s) or value(s) could not be read")
     assert values(trace, "gpu.utilization") == [(0, 45)]
 
 
@@ -380,3 +381,57 @@ def test_a_monitor_is_saved_and_opened_like_any_trace(tmp_path):
     again = llmprof.read(trace.save(tmp_path / "saved"))
     assert again.counters.equals(trace.counters)
     assert again.meta["start_local"] == trace.meta["start_local"]
+
+
+TEXTS = {
+    "dmon": [DMON, DMON_PLAIN, DMON_TIMES, DMON_CSV],
+    "query-gpu": [QUERY, NOUNITS],
+    "gpustat": [gpustat(1) + gpustat(2)],
+    "dstat": [
+        (FILES / name).read_text()
+        for name in ("dstat_epoch.csv", "dstat_time.csv", "dool.csv", "dstat.txt", "dool.txt")
+    ],
+    "sar": [(FILES / "sar.txt").read_text(), sar("11/12/26", "11:59:59 PM", "12:00:01 AM").decode()],
+}
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 5)):
+        at = chance.randrange(len(out))
+        pieces = [
+            b'"',
+            b",",
+            b"\n",
+            b"9" * 25,
+            b"-",
+            b"1e400",
+            b"0x",
+            b"nan",
+            b"{",
+            b"[",
+            b"null",
+            b" ",
+            b"\xff",
+            b"\0",
+        ]
+        out[at : at + chance.choice([0, 1, 20])] = chance.choice([*pieces, bytes(out[at : at + 20])])
+        out = out or bytearray(b"x")
+    return bytes(out)
+
+
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_damaged_file_is_read_or_refused(tmp_path, kind):
+    chance = random.Random(kind)
+    for text in TEXTS[kind]:
+        data = text.encode()
+        cuts = [data[: chance.randrange(1, len(data))] for _ in range(15)]
+        for variant in [*cuts, *(damaged(data, chance) for _ in range(60))]:
+            path = write(tmp_path / "file", variant)
+            detect(path)
+            try:
+                trace = llmprof.read(path, format=kind)
+            except ReadError:
+                continue
+            assert trace.counters["value"].is_finite().all()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmprof.explore._link import link
+    from llmprof.explore._timeline import timeline
 
 __all__ = ["all_reduce", "compare", "kernels", "layers", "link", "open", "overlap", "timeline"]
 

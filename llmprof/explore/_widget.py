@@ -6,7 +6,7 @@ import base64
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import anywidget
 import polars as pl
@@ -19,6 +19,8 @@ from llmprof.trace import Trace
 
 Answer = tuple[dict[str, Any], Buffers]
 F = TypeVar("F", bound=Callable[..., Answer])
+Trait: TypeAlias = "traitlets.TraitType[Any, Any]"
+"""A trait that may be None."""
 
 COLOURS: dict[str, dict[str, str]] = {
     "stage": _palette.STAGES,
@@ -54,13 +56,13 @@ class Explorer(anywidget.AnyWidget):
         ``window, rank, step, layer, stage, theme`` to begin with.
     """
 
-    window = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True)
+    window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True)
     """First and last time that is shown or chosen, in ns from the start of the trace."""
 
-    rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    step = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    layer = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    stage = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    rank: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    step: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    layer: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    stage: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     theme = traitlets.Enum(["auto", "light", "dark"], default_value="auto").tag(sync=True)
     busy = traitlets.Unicode("").tag(sync=True)
     """What is being computed, in words; empty if nothing is."""
@@ -134,6 +136,13 @@ class Explorer(anywidget.AnyWidget):
         with self._lock:
             head = {"kind": "answer", "what": content.get("what"), "id": content.get("id")}
             self.send({**head, "msg": dict(message)}, buffers)
+
+    def _progress(self, what: str, text: str) -> None:
+        """Say how far a request has come that is computed in the background."""
+        with self._lock:
+            if what in self._running:
+                self._running[what] = (self._running[what][0], text)
+                self._say()
 
     def _finish(self, what: str) -> None:
         with self._lock:

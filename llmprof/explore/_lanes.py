@@ -1,0 +1,174 @@
+"""Level of detail: a lane of the timeline as events where they are few, as bins where they are many.
+
+A lane holds spans that follow each other. What it answers depends on the pixels of a view and not on the number of
+events: positions come from binary searches, times from running sums, and over very many events from blocks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Codes = NDArray[np.uint8]
+Numbers = NDArray[np.uint32]
+
+BLOCK = 8
+"""Events of a block."""
+
+EXACT = 60_000
+"""Most events of a view that are counted one by one; more are counted by blocks."""
+
+VISIBLE = 40
+"""Least height (of 255) of a bin in which anything began."""
+
+
+class Lane:
+    """Spans in the order of their start, each with a colour, a name and an id.
+
+    Parameters
+    ----------
+    start, end : array of int64
+        Times (ns), sorted by start.
+    codes : mapping of str to array of uint8
+        Colour of each span, by what the colour means (``stage``, ``category`` or ``own``).
+    name, id : array of uint32
+        Number of the name, and of the row in the frame that the span comes from.
+    """
+
+    def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
+        self.start, self.end, self.name, self.id = start, end, name, id
+        self._codes = dict(codes)
+        self._reach = np.maximum.accumulate(end) if len(end) else end
+        self._before: Floats | None = None
+        self._blocks: dict[str, Codes] = {}
+        self._few: dict[str, tuple[Codes, Codes]] = {}
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def reach(self) -> int:
+        """Last end (ns); the lane has spans."""
+        return int(self._reach[-1])
+
+    def code(self, by: str) -> Codes:
+        """Colour of each span when colours mean ``by``."""
+        return self._codes.get(by, next(iter(self._codes.values())))
+
+    def present(self, by: str) -> list[int]:
+        """Colours that the lane has."""
+        found: list[int] = self._compact(by)[0].tolist()
+        return found
+
+    def recolour(self, by: str, codes: Codes) -> None:
+        """Give the spans the colours of a meaning, by id."""
+        self._codes[by] = codes[self.id]
+        self._blocks.pop(by, None)
+        self._few.pop(by, None)
+
+    def within(self, lo: float, hi: float) -> tuple[int, int]:
+        """First and last (exclusive) span that touches a window."""
+        first = int(np.searchsorted(self._reach, lo, "right"))
+        return first, max(first, int(np.searchsorted(self.start, hi, "left")))
+
+    def at(self, time: float) -> int | None:
+        """Span that covers a time, or None."""
+        k = int(np.searchsorted(self.start, time, "right")) - 1
+        return k if k >= 0 and time < self.end[k] else None
+
+    def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
+        """How busy each of the equal columns of a window is, and which colour fills most of it.
+
+        Returns
+        -------
+        busy : array of uint8
+            Share of 255; at least ``VISIBLE`` where a span begins.
+        code : array of uint8
+            The colour.
+        """
+        edges = np.linspace(lo, hi, columns + 1)
+        last = np.searchsorted(self.start, edges, "right") - 1
+        known = np.maximum(last, 0)
+        start, end = self.start[known], self.end[known]
+        inside = np.where(last >= 0, np.clip(edges - start, 0, end - start), 0.0)
+        done = np.where(last >= 0, self._sums()[known], 0.0) + inside
+        width = (hi - lo) / columns
+        of_lane, code = self._compact(by)
+        colours = len(of_lane)
+        column, ns, of = self._begun(last, edges, by)
+        total = np.bincount(column * colours + of, ns, minlength=columns * colours).astype(np.float64)
+        total = total.reshape(columns, colours)
+        # the span that covers the left edge of a column reaches into it
+        carried = np.where(last[:-1] >= 0, np.minimum(end[:-1], edges[1:]) - edges[:-1], 0.0)
+        total[np.arange(columns), code[known[:-1]]] += np.maximum(carried, 0.0)
+        begun = np.diff(last) > 0
+        nothing = total.max(axis=1) <= 0
+        main = np.where(nothing, code[np.minimum(last[:-1] + 1, len(self) - 1)], total.argmax(axis=1))
+        busy = np.clip(np.diff(done) / max(width, 1e-9), 0, 1) * 255
+        return np.maximum(np.ceil(busy), np.where(begun, VISIBLE, 0)).astype(np.uint8), of_lane[main]
+
+    def _compact(self, by: str) -> tuple[Codes, Codes]:
+        """The colours that the lane has, and which of them each span has."""
+        if by not in self._few:
+            present = np.flatnonzero(np.bincount(self.code(by), minlength=1)).astype(np.uint8)
+            place = np.zeros(256, np.uint8)
+            place[present] = np.arange(len(present))
+            self._few[by] = present, place[self.code(by)]
+        return self._few[by]
+
+    def _sums(self) -> Floats:
+        """Time of all spans before each one."""
+        if self._before is None:
+            self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start, dtype=np.float64)[:-1]])
+        return self._before
+
+    def _begun(self, last: Ints, edges: Floats, by: str) -> tuple[Any, Any, Codes]:
+        """Column, time in it and colour of what begins in the window, span by span or block by block."""
+        first, stop = int(last[0]) + 1, int(last[-1]) + 1
+        columns = np.arange(len(edges) - 1, dtype=np.int64)
+        if stop - first <= EXACT:
+            column = np.repeat(columns, np.diff(last))
+            inside: Floats = np.minimum(self.end[first:stop], edges[1:][column]) - self.start[first:stop]
+            return column, inside, self._compact(by)[1][first:stop]
+        step = BLOCK * -(-(stop - first) // (EXACT * BLOCK))
+        blocks = np.arange(first // BLOCK, stop // BLOCK, step // BLOCK)
+        at = blocks * BLOCK
+        column = np.searchsorted(edges[1:-1], self.start[at], "right")
+        sums = self._sums()
+        ns = sums[np.minimum(at + step, len(self) - 1)] - sums[at]
+        return column, ns, self._main_of_blocks(by)[blocks]
+
+    def _main_of_blocks(self, by: str) -> Codes:
+        """Colour that fills most of each block of spans."""
+        if by not in self._blocks:
+            present, code = self._compact(by)
+            whole = len(self) // BLOCK * BLOCK
+            colours = len(present)
+            ns = (self.end[:whole] - self.start[:whole]).astype(np.float64)
+            block = np.repeat(np.arange(whole // BLOCK), BLOCK)
+            total = np.bincount(block * colours + code[:whole], ns, minlength=whole // BLOCK * colours)
+            main = total.reshape(-1, colours).argmax(axis=1).astype(np.uint8)
+            self._blocks[by] = np.append(main, code[-1:])
+        return self._blocks[by]
+
+
+def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
+    """How many spans are open where each one begins: the depth of nested ones.
+
+    Parameters
+    ----------
+    start, end : array of int64
+        Times (ns), sorted by start and, of those that begin together, the longest first.
+    slack : int
+        Overlaps up to this length (ns) do not count.
+    most : int
+        Deepest level.
+    """
+    over = np.sort(np.maximum(end - slack, start))
+    depth: Ints = np.arange(len(start)) - np.searchsorted(over, start, "right")
+    return depth.clip(0, most - 1)

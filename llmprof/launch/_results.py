@@ -67,7 +67,10 @@ class Results:
                     self.summary["capture"] = {"imported": False, "advice": done.advice}
                     self.warned.append(f"the capture was not imported: {done.advice}")
                     return None
-            self._trace = timeline(self.folder, self.config)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always", TraceWarning)
+                self._trace = timeline(self.folder, self.config)
+            self.warned += [str(one.message) for one in said]
         return self._trace
 
     def write(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:

@@ -8,10 +8,9 @@ import stat
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
-from llmprof.launch import ExperimentConfig, _passes
+from llmprof.launch import ExperimentConfig, _passes, _stages
 
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "sample_traces"
@@ -27,6 +26,7 @@ class StandIns:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
+        self.ask_doctor = _stages.ask_doctor
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.model = folder / "tiny"
@@ -63,8 +63,6 @@ class StandIns:
 @pytest.fixture
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     """Stand-in engine; nsys and ncu on request; a doctor who finds nothing."""
-    from llmprof.launch import _stages
-
-    healthy = pl.DataFrame(schema=dict.fromkeys(("check", "status", "found", "expected", "advice"), pl.String))
-    monkeypatch.setattr(_stages, "ask_doctor", lambda config, progress: healthy)
-    return StandIns(tmp_path, monkeypatch)
+    made = StandIns(tmp_path, monkeypatch)
+    monkeypatch.setattr(_stages, "ask_doctor", lambda config, progress: None)
+    return made

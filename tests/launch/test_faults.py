@@ -1,0 +1,289 @@
+"""Everything that goes wrong in a run: each is an error that says what to do, and no process is left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import polars as pl
+import psutil
+import pytest
+
+from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
+from llmprof.launch import ExperimentRunner, RunFolder, _files, doctor, open_run, process, resume
+from tests.launch.test_process import gone
+
+
+def fails(stand_ins, kind=LaunchError, **values) -> LlmprofError:
+    with pytest.raises(kind) as caught:
+        ExperimentRunner(stand_ins.config(**values)).run()
+    return caught.value
+
+
+def folders(stand_ins) -> list[Path]:
+    where = stand_ins.folder / "results"
+    return sorted(where.iterdir()) if where.exists() else []
+
+
+# --- before anything starts
+
+
+@pytest.mark.parametrize(("mode", "tool"), [("nsys", "nsys"), ("nsys_ncu", "nsys"), ("ncu", "ncu")])
+def test_a_profiler_that_is_missing_is_known_before_the_start(stand_ins, monkeypatch, mode, tool):
+    monkeypatch.setenv("PATH", str(stand_ins.bin))
+    error = fails(stand_ins, profile_mode=mode)
+    assert str(error).startswith(f"{tool} is not on PATH; install Nsight")
+    assert folders(stand_ins) == []
+
+
+def test_a_prompt_file_that_is_not_utf8_is_known_before_the_start(stand_ins):
+    path = stand_ins.folder / "prompts.txt"
+    path.write_bytes("größe".encode("latin-1"))
+    assert "prompts.txt is not UTF-8: byte 0xf6 in line 1" in str(fails(stand_ins, ConfigError, prompt_file=str(path)))
+    assert folders(stand_ins) == []
+
+
+def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
+    row = {
+        "check": "ranks",
+        "status": "fail",
+        "found": "1 GPU",
+        "expected": "4",
+        "advice": "lower tensor_parallel_size",
+    }
+    other = row | {"check": "disk", "found": "1 MB free"}
+    fine = row | {"check": "driver", "status": "ok"}
+    monkeypatch.setattr(doctor, "doctor", lambda config: pl.DataFrame([fine, row, other]))
+    said = "ranks: 1 GPU; expected 4; lower tensor_parallel_size; also disk: 1 MB free"
+    with pytest.raises(LaunchError, match=said):
+        stand_ins.ask_doctor(stand_ins.config(), None)
+
+
+def test_a_model_folder_that_is_missing_or_without_config_is_said(stand_ins):
+    error = fails(stand_ins, LlmprofError, model=str(stand_ins.folder / "none"))
+    assert "none" in str(error)
+    (stand_ins.model / "config.json").unlink()
+    assert "config.json" in str(fails(stand_ins, LlmprofError))
+
+
+def test_a_python_that_is_missing_is_said(stand_ins):
+    assert "/no/python cannot be started" in str(fails(stand_ins, python="/no/python"))
+
+
+# --- the engine
+
+
+@pytest.mark.parametrize(
+    ("says", "words", "knob"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB", "GPU is out of memory", "max_model_len"),
+        ("ValueError: No available memory for the cache blocks.", "KV cache", "gpu_memory_utilization"),
+        ("ValueError: To serve at least one request, 4.0 GiB KV cache is needed, which is larger than the available KV "
+         "cache memory", "KV cache", "max_model_len"),
+        ("ValueError: Free memory on device is less than desired GPU memory utilization (0.9)", "other processes",
+         "gpu_memory_utilization"),
+        ("OSError: [Errno 98] Address already in use", "port", "server.port"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "more ranks than there are GPUs", "tensor_parallel_size"),
+        ("ValueError: World size (4) is larger than the number of available GPUs (1)", "more ranks", "CUDA"),
+        ("OSError: /x does not appear to have a file named config.json", "no such model", "random:tiny"),
+        ("ModuleNotFoundError: No module named 'vllm'", "does not have the engine", "python:"),
+        ("OSError: [Errno 28] No space left on device", "disk is full", "results_dir"),
+        ("AssertionError: Not enough allowed NUMA nodes", "NUMA", "VLLM_CPU_OMP_THREADS_BIND"),
+        ("RuntimeError: operator torchvision::nms does not exist", "torchvision", "pip uninstall"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["start", "explained"])
+def test_what_an_engine_says_becomes_advice(stand_ins, how, says, words, knob):
+    stand_ins.how(fail=how, says=says)
+    error = fails(stand_ins)
+    assert words in error.found
+    assert knob in error.hint
+    assert ("while it started" if how == "start" else "with an error") in error.found
+    state = json.loads((folders(stand_ins)[0] / "state.json").read_text())
+    assert (state["state"], state["stage"]) == ("failed", "engine")
+    assert words in state["error"]["message"]
+
+
+def test_advice_of_the_engine_script_goes_first(stand_ins):
+    stand_ins.how(fail="explained", says="CUDA out of memory", advice="buy a larger GPU")
+    assert fails(stand_ins).hint == "buy a larger GPU"
+
+
+def test_an_unknown_error_shows_the_last_words(stand_ins):
+    says = "KeyError: 'root cause'\nRuntimeError: Engine core initialization failed. See root cause above"
+    stand_ins.how(fail="start", says=says)
+    error = fails(stand_ins)
+    assert "KeyError: 'root cause'" in error.found
+    assert "experiment.log" in error.hint
+
+
+def test_a_crash_in_mid_run_says_where_and_what_may_have_killed_it(stand_ins):
+    stand_ins.how(fail="middle")
+    error = fails(stand_ins)
+    assert "in mid-run, after 'plain': it was killed by SIGKILL" in error.found
+    assert "out of main memory" in error.hint
+
+
+def test_words_of_an_earlier_pass_are_not_taken_for_those_of_the_last(stand_ins):
+    folder = RunFolder.create(stand_ins.config())
+    folder.log.write_text("# 2026-11-21T12:00:00+00:00 first\nCUDA out of memory\n")
+    stand_ins.how(fail="start", says="RuntimeError: other")
+    with pytest.raises(LaunchError) as caught:
+        ExperimentRunner(folder.config).run_in(folder)
+    assert "other" in caught.value.found
+
+
+def test_a_run_that_takes_too_long_is_ended(stand_ins):
+    pids = stand_ins.folder / "pids"
+    stand_ins.how(hang=True, pids=str(pids))
+    error = fails(stand_ins, timeout_s=2)
+    assert "was ended after 2 s, while it was at: plain; raise timeout_s" in str(error)
+    assert all(gone(pid) for pid in json.loads(pids.read_text()))
+
+
+# --- interrupts
+
+
+@pytest.mark.parametrize("mode", ["torch", "nsys"])
+def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monkeypatch, mode):
+    """The stop button of a notebook: SIGINT to this process only; nsys runs its program in another session."""
+    monkeypatch.setattr(process, "INTERRUPT_S", 3.0)
+    stand_ins.install("nsys")
+    pids = stand_ins.folder / "pids"
+    stand_ins.how(hang=True, pids=str(pids))
+
+    def interrupt():
+        until = time.monotonic() + 30
+        while not pids.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        ExperimentRunner(stand_ins.config(profile_mode=mode)).run()
+    thread.join()
+    assert all(gone(pid) for pid in json.loads(pids.read_text()))
+    (path,) = folders(stand_ins)
+    run = open_run(path)
+    assert run.state == "interrupted"
+    assert run.folder.state["stage"] == "engine"
+    assert not run.folder.locked
+    assert not [p for p in psutil.process_iter() if str(path) in " ".join(_argv(p))]
+
+
+def _argv(found: psutil.Process) -> list[str]:
+    try:
+        return found.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(stand_ins):
+    stand_ins.how(sample="torch_tp1_eager")
+    config = stand_ins.config()
+    folder = RunFolder.create(config)
+    with folder.lock():
+        with pytest.raises(LaunchError, match="another run is at work in"):
+            ExperimentRunner(config).run_in(folder)
+        folder.set_state("running", stage="engine")
+        with pytest.raises(LaunchError, match="is running; wait for its end"):
+            resume(folder.path)
+        assert folder.state["state"] == "running"
+
+
+# --- the disk
+
+
+@pytest.mark.parametrize("name", ["inference_script.py", "metrics.json", "manifest.json"])
+def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
+    stand_ins.how(sample="torch_tp1_eager")
+    write = _files.write
+
+    def full(path, text):
+        if path.name == name:
+            raise _files.refused(path, OSError(errno.ENOSPC, "No space left on device"))
+        return write(path, text)
+
+    monkeypatch.setattr(_files, "write", full)
+    error = fails(stand_ins, OutputError)
+    assert f"cannot write {name}: the disk is full" in str(error)
+    assert "another results_dir" in error.hint
+    run = open_run(error.facts["folder"])
+    assert run.state == "failed"
+    assert "the disk is full" in run.folder.state["error"]["message"]
+
+
+def test_a_disk_too_full_for_the_state_still_gives_the_first_error(stand_ins, monkeypatch):
+    stand_ins.how(fail="start", says="RuntimeError: first")
+    set_state = RunFolder.set_state
+
+    def full(self, state, **more):
+        if state == "failed":
+            raise _files.refused(self.path, OSError(errno.ENOSPC, "No space left on device"))
+        set_state(self, state, **more)
+
+    monkeypatch.setattr(RunFolder, "set_state", full)
+    error = fails(stand_ins)
+    assert "RuntimeError: first" in str(error)
+    assert open_run(error.facts["folder"]).state == "interrupted"
+
+
+# --- captures
+
+
+def test_torch_without_traces_is_no_success(stand_ins):
+    error = fails(stand_ins, CaptureError)
+    assert "the capture cannot be read" in error.found
+    assert open_run(error.facts["folder"]).state == "failed"
+
+
+def test_nsys_without_report_is_no_success(stand_ins):
+    stand_ins.install("nsys")
+    stand_ins.how("STAND_IN_NSYS", writes="nothing")
+    error = fails(stand_ins, CaptureError, profile_mode="nsys")
+    assert "nsys wrote no report" in error.found
+    assert "cudaProfilerStart" in error.hint
+
+
+def test_nsys_with_the_ranks_of_another_run_is_no_success(stand_ins):
+    stand_ins.install("nsys")
+    error = fails(stand_ins, CaptureError, profile_mode="nsys", tensor_parallel_size=2)
+    assert "none of [1]" in error.found
+    assert "spawned" in error.hint
+
+
+def test_ncu_without_permission_says_how_to_get_it(stand_ins):
+    stand_ins.install("ncu")
+    stand_ins.how("STAND_IN_NCU", writes="no permission")
+    error = fails(stand_ins, CaptureError, profile_mode="ncu")
+    assert "ERR_NVGPUCTRPERM" in error.found
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in error.hint
+
+
+def test_ncu_without_kernels_says_which_option(stand_ins):
+    stand_ins.install("ncu")
+    stand_ins.how("STAND_IN_NCU", writes="nothing")
+    error = fails(stand_ins, CaptureError, profile_mode="ncu")
+    assert "ncu wrote no report" in error.found
+    assert "kernel_name and launch_skip" in error.hint
+
+
+def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypatch):
+    stand_ins.how(sample="torch_tp1_eager")
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("llmprof.launch._results.check", broken)
+    with pytest.raises(ZeroDivisionError):
+        ExperimentRunner(stand_ins.config()).run()
+    state = open_run(folders(stand_ins)[0]).folder.state
+    assert state["state"] == "failed"
+    assert "a bug" in state["error"]["traceback"]

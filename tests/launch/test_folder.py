@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmprof.errors import LaunchError, OutputError, ReadError
+from llmprof.launch import ExperimentConfig, RunFolder, _files, clean, folder, runs
+
+
+@pytest.fixture
+def config(tmp_path) -> ExperimentConfig:
+    return ExperimentConfig(model="random:tiny", results_dir=str(tmp_path / "results"))
+
+
+def test_a_new_folder_has_the_name_of_model_mode_and_time(config, tmp_path):
+    made = RunFolder.create(config)
+    assert made.path.parent == tmp_path / "results"
+    assert re.fullmatch(r"tiny_torch_\d{8}-\d{6}", made.path.name)
+    assert made.config == config
+    assert RunFolder.create(config, tmp_path / "other").path.parent == tmp_path / "other"
+    assert RunFolder.open(made.path) == made
+
+
+def test_two_runs_of_one_second_get_two_folders(config, monkeypatch):
+    class Noon(folder.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 11, 21, 12, 0, 0)
+
+    monkeypatch.setattr(folder, "datetime", Noon)
+    names = [RunFolder.create(config).path.name for _ in range(3)]
+    assert names == ["tiny_torch_20261121-120000", "tiny_torch_20261121-120000-1", "tiny_torch_20261121-120000-2"]
+
+
+def test_every_file_of_a_run_has_its_place(config):
+    made = RunFolder.create(config)
+    places = [
+        "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
+        "inference_script.py", "manifest.json", "worker.json", "events.jsonl", "traces", "monitors.parquet",
+        "report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv", "ncu_metrics.json",
+        "kernel_comparison.csv", "report.ncu-rep",
+    ]  # fmt: skip
+    names = [
+        "log", "summary", "gpu_info", "output", "metrics", "script", "manifest", "worker", "events", "traces",
+        "monitors",
+        "nsys_report", "sqlite", "nsys_metrics", "nsys_summary", "ncu_metrics", "kernel_comparison", "ncu_report",
+    ]  # fmt: skip
+    assert [getattr(made, name) for name in names] == [made.path / place for place in places]
+    with pytest.raises(AttributeError, match="no 'nothing'"):
+        _ = made.nothing
+
+
+def test_the_state_says_when_and_what(config):
+    made = RunFolder.create(config)
+    with made.lock():
+        made.set_state("running", stage="engine")
+        said = made.state
+        assert (said["state"], said["stage"], said["pid"], said["ended"]) == ("running", "engine", os.getpid(), None)
+        made.set_state("finished", stage="done")
+    assert made.state["state"] == "finished"
+    assert made.state["started"] == said["started"]
+    assert made.state["ended"]
+
+
+def test_a_run_whose_process_is_gone_was_interrupted(config):
+    made = RunFolder.create(config)
+    code = f"""
+import os, sys
+from llmprof.launch import RunFolder
+folder = RunFolder.open({str(made.path)!r})
+with folder.lock():
+    folder.set_state("running", stage="engine")
+    print(folder.state["state"], flush=True)
+    os._exit(9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "running\n"
+    assert made.state["state"] == "interrupted"
+    assert made.state["stage"] == "engine"
+    assert "is gone" in made.state["error"]["message"]
+
+
+def test_two_runs_do_not_work_in_one_folder(config):
+    made = RunFolder.create(config)
+    with made.lock():
+        assert made.locked
+        said = rf"another run is at work .*process {os.getpid()}.*; wait for its end"
+        with pytest.raises(LaunchError, match=said), made.lock():
+            raise AssertionError
+    assert not made.locked
+    with made.lock():
+        pass
+
+
+def test_what_is_no_run_folder_is_said(tmp_path, config):
+    with pytest.raises(ReadError, match=r"no run folder: it has no state\.json"):
+        RunFolder.open(tmp_path / "none")
+    made = RunFolder.create(config)
+    with pytest.raises(ReadError, match="not the one around it"):
+        RunFolder.open(made.path.parent)
+    (made.path / "state.json").write_text("{")
+    with pytest.raises(ReadError, match="is damaged"):
+        _ = made.state
+
+
+def test_clearing_keeps_the_configuration(config):
+    made = RunFolder.create(config)
+    (made.path / "traces").mkdir()
+    (made.path / "traces" / "a").touch()
+    made.log.touch()
+    outside = made.path.parent / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (made.path / "link").symlink_to(outside)
+    made.clear()
+    assert sorted(p.name for p in made.path.iterdir()) == ["config.yaml", "state.json"]
+    assert (outside / "precious").exists()
+
+
+def test_only_runs_that_failed_are_cleaned_and_none_that_is_at_work(config):
+    states = ["finished", "failed", "interrupted", folder.UNIMPORTED, "failed"]
+    made = []
+    for state in states:
+        made.append(RunFolder.create(config))
+        made[-1].set_state(state, stage="x")
+    (Path(config.results_dir) / "no run").mkdir()
+    assert runs(config.results_dir) == sorted(made, key=lambda f: f.path)
+    with made[4].lock():
+        removed = clean(config.results_dir)
+    assert removed == [made[1].path, made[2].path]
+    assert [f.path.exists() for f in made] == [True, False, False, True, True]
+    assert clean(config.results_dir, states=("finished",)) == [made[0].path]
+
+
+# --- files
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    _files.write_json(path, {"n": 1})
+
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        OutputError, match=r"cannot write a\.json: the disk is full .*; free space on the disk"
+    ) as caught:
+        _files.write_json(path, {"n": 2})
+    assert caught.value.facts["full"]
+    assert json.loads(path.read_text()) == {"n": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_has_null_for_what_is_not_finite(tmp_path):
+    path = _files.write_json(
+        tmp_path / "a.json", {"a": [float("nan"), 1.5, {"b": float("inf")}], 3: (1, 2), "é": Path("x")}
+    )
+    assert json.loads(path.read_text()) == {"a": [None, 1.5, {"b": None}], "3": [1, 2], "é": "x"}
+    assert _files.read_json(path)["3"] == [1, 2]
+    assert _files.read_json(tmp_path / "none") is None
+    path.write_text("{")
+    assert _files.read_json(path) is None
+
+
+def test_a_results_folder_that_cannot_be_made_is_said(tmp_path, config):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write .*; choose a folder that can be written"):
+        RunFolder.create(config, tmp_path / "file" / "results")

@@ -12,6 +12,7 @@ from typing import Any
 _TAIL = 64 * 1024
 _TRACEBACK = 4000
 _LINE = 500
+_CONSEQUENCES = ("BrokenPipeError", "ConnectionResetError", "EOFError", "asyncio.exceptions.CancelledError")
 _ERROR_LINE = r"(?m)(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+)$"
 
 _MEMORY = (
@@ -60,6 +61,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         r"nccl error|ncclsystemerror|ncclunhandled|nccl.*failed",
         "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often gets it going",
     ),
+    (r"no module named '", "install what is missing into the environment of the engine, or give another python"),
     (r"no cuda gpus are available|found no nvidia driver|driver too old", "see what llmprof doctor says of the driver"),
 )
 
@@ -124,7 +126,8 @@ def _messages(error: BaseException | None) -> str:
 
 def errors_in(log: str) -> list[str]:
     """Errors in a log; the first is the cause, later ones mostly its consequences."""
-    return [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
+    found = [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
+    return [line for line in found if not line.startswith(_CONSEQUENCES)]
 
 
 class OwnLog:

@@ -52,16 +52,16 @@ async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _stream_of(reader: asyncio.StreamReader) -> Any:
     """Messages of an event stream, which comes in chunks or until the connection closes."""
-    status = int((await reader.readline()).split()[1:2][0] or 0)
+    status = int((await _line(reader)).split()[1])
     headers = {}
-    while (line := (await reader.readline()).decode("latin-1").strip()) != "":
-        name, _, value = line.partition(":")
+    while (line := (await _line(reader)).strip()) != b"":
+        name, _, value = line.decode("latin-1").partition(":")
         headers[name.lower()] = value.strip().lower()
     chunked = "chunked" in headers.get("transfer-encoding", "")
     rest = b""
     while True:
         if chunked:
-            size = int((await reader.readline()).split(b";")[0] or b"0", 16)
+            size = int((await _line(reader)).split(b";")[0], 16)
             part = (await reader.readexactly(size + 2))[:-2] if size else b""
         else:
             part = await reader.read(65536)
@@ -76,6 +76,13 @@ async def _stream_of(reader: asyncio.StreamReader) -> Any:
                 yield json.loads(one[5:])
         if not part:
             return
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise asyncio.IncompleteReadError(line, None)
+    return line
 
 
 class _Seen:

@@ -1,0 +1,79 @@
+"""A stand-in for vLLM: it generates nothing, takes no time, and writes down what it was asked."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+HOW = json.loads(os.environ.get("STAND_IN_VLLM", "{}"))
+OLD = HOW.get("old", False)
+
+
+def called(what, **values):
+    with Path(os.environ["STAND_IN_CALLS"]).open("a") as file:
+        file.write(json.dumps({"what": what, **values}) + "\n")
+
+
+def environment(*prefixes):
+    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(prefixes)}
+
+
+class SamplingParams:
+    def __init__(self, **values):
+        self.values = values
+
+
+class LLM:
+    def __init__(self, **values):
+        called("LLM", values=values, environment=environment("VLLM_", "NCCL_", "HF_", "TORCH"))
+        if HOW.get("says"):
+            sys.stdout.write(HOW["says"] + "\n")
+            sys.stdout.flush()
+        if HOW.get("fails"):
+            raise RuntimeError(HOW["fails"])
+        nothing = types.SimpleNamespace
+        cache = nothing(num_gpu_blocks=100, block_size=16)
+        model = nothing(skip_tokenizer_init=values.get("skip_tokenizer_init", False))
+        core = nothing(shutdown=lambda: called("shutdown"))
+        config = nothing(cache_config=cache, model_config=model)
+        self.llm_engine = nothing(vllm_config=config, engine_core=core)
+        if HOW.get("child"):
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            called("child", pid=child.pid)
+
+    def generate(self, prompts, sampling, use_tqdm):
+        called("generate", prompts=prompts, sampling=[one.values for one in sampling], use_tqdm=use_tqdm)
+        if HOW.get("hangs"):
+            time.sleep(600)
+        nothing = types.SimpleNamespace
+        stats = nothing(
+            arrival_time=1000.5,
+            queued_ts=10.0,
+            scheduled_ts=10.25,
+            first_token_ts=11.0,
+            last_token_ts=12.0,
+            first_token_latency=1.125,
+        )
+        return [
+            nothing(
+                prompt_token_ids=[1, 2, 3],
+                metrics=None if OLD else stats,
+                outputs=[nothing(text=f"text {k}", token_ids=[7, 8, 9], finish_reason="length")],
+            )
+            for k in range(len(prompts))
+        ]
+
+    def start_profile(self):
+        called("start_profile")
+
+    def stop_profile(self):
+        called("stop_profile")
+
+    def collective_rpc(self, method, args=()):
+        called("collective_rpc", method=method, args=list(args))
+        if method == "llmprof_facts":
+            return [{"rank": r, "device": f"GPU {r}", "peak": 1000 + r, "kv_bytes": 4096} for r in range(2)]
+        return [3, 3]

@@ -1,0 +1,135 @@
+"""Parts of the engine scripts, each by itself."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from llmprof.launch.engines import _failures, _place, _vllm
+from llmprof.launch.engines._record import Record
+from tests.launch.vllm_stand_in import job
+
+MESSAGES = {
+    "ValueError: Free memory on device (10/79 GiB) on startup is less than desired GPU memory utilization": "memory",
+    "ValueError: To serve at least one request (4.0 GiB KV cache is needed, which is larger than": "memory",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB": "memory",
+    "AssertionError: Error in memory profiling. Initial free memory 3 GiB": "memory",
+    "OSError: [Errno 98] Address already in use": "port",
+    "AssertionError: Not enough allowed NUMA nodes to bind threads": "VLLM_CPU_OMP_THREADS_BIND",
+    "Total number of attention heads (4) must be divisible by tensor parallel size (3)": "tensor_parallel_size",
+    "Value error, User-specified max_model_len (9000) is greater than the derived max_model_len": "max_model_len",
+    "ValueError: The decoder prompt (length 900) is longer than the maximum model length of 512.": "max_model_len",
+    "OSError: [Errno 28] No space left on device": "disk",
+    "Value error, Model architectures ['Abc'] are not supported for now.": "architecture",
+    "OSError: abc is not a local folder and is not a valid model identifier": "config.json",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690": "NCCL_DEBUG",
+    "ModuleNotFoundError: No module named 'flashinfer'": "VLLM_USE_FLASHINFER_SAMPLER",
+    "ModuleNotFoundError: No module named 'jmespath'": "install",
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_known_errors_have_an_advice(message):
+    assert MESSAGES[message] in (_failures.advice(message) or "")
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["IndexError: list index out of range", "INFO Available KV cache memory: 3.2 GiB", "INFO Using FlashInfer backend"],
+)
+def test_what_is_not_known_has_none(message):
+    assert _failures.advice(message) is None
+
+
+def test_an_error_is_explained_by_what_led_to_it():
+    try:
+        try:
+            raise ValueError("No available memory for the cache blocks.")
+        except ValueError as first:
+            raise RuntimeError("the engine failed") from first
+    except RuntimeError as error:
+        found = _failures.failure(error, "")
+    assert found["message"] == "the engine failed"
+    assert "kv_cache_memory_bytes" in found["advice"]
+    assert found["traceback"].endswith("RuntimeError: the engine failed\n")
+
+
+def test_the_first_error_of_a_log_is_the_cause():
+    log = (
+        "(EngineCore pid=1) ERROR 11-21 13:21:24 [core.py:1] ValueError: not enough heads \n"
+        "BrokenPipeError: [Errno 32] Broken pipe\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    found = _failures.errors_in(log)
+    assert found == [
+        "ValueError: not enough heads",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["H200", "H100", "L4"]),
+        ("2,0", ["L4", "H200"]),
+        ("GPU-bbbb", ["H100"]),
+        ("", []),
+        ("MIG-1", None),
+    ],
+    ids=["all", "numbers", "name", "none", "unknown"],
+)
+def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-aaaa, H200'; echo '1, GPU-bbbb, H100'; echo '2, GPU-cccc, L4'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert _place.gpu_names() == names
+
+
+@pytest.mark.parametrize("body", ["exit 9", "echo no"], ids=["fails", "says nothing"])
+def test_gpus_are_unknown_or_none_where_nvidia_smi_does_not_tell(tmp_path, monkeypatch, body):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert _place.gpu_names() == (None if "exit" in body else [])
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "wanted"),
+    [
+        ({0, 1}, 1, {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}),
+        ({0, 1}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        ({2, 3, 5, 7, 8}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "2,3|5,7"}),
+        ({0}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}),
+    ],
+    ids=["one rank", "a core each", "shares", "too few"],
+)
+def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, wanted):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    assert _place.cpu_threads(ranks) == wanted
+
+
+def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
+    source = tmp_path / "a.py"
+    source.write_text("import nothing_like_this\nclass A:\n    x: int = 1\n    y = 2\nclass B(A):\n    z: str\n")
+    assert _vllm.fields_of(source, "A") == {"x"}
+    assert _vllm.fields_of(source, "A", "B") == {"x", "z"}
+    assert _vllm.fields_of(source, "C") is None
+    assert _vllm.fields_of(tmp_path / "b.py", "A") is None
+
+
+def test_a_stage_that_fails_is_not_measured(tmp_path):
+    record = Record(tmp_path / "out", job())
+    with record.stage("init"):
+        pass
+    with pytest.raises(KeyError), record.stage("plain", repeat=0):
+        raise KeyError
+    assert [stage["name"] for stage in record.document["stages"]] == ["init"]
+    assert len((tmp_path / "out" / "events.jsonl").read_text().splitlines()) == 2

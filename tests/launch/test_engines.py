@@ -1,0 +1,340 @@
+"""Engine scripts, on stand-ins of several versions of vLLM."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmprof.errors import ConfigError
+from llmprof.launch import engines
+from tests.launch.vllm_stand_in import Ran, StandInVllm, job
+
+KINDS = {"vllm": {}, "served": {"served": True}, "transformers": {"engine": "transformers"}}
+
+
+def is_running(pid):
+    """Whether a process is there and not only its remains."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def newest(tmp_path):
+    return StandInVllm(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_stands_alone(kind):
+    text = engines.script(job(**KINDS[kind]))
+    tree = ast.parse(text)
+    imported = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    imported |= {name.name for n in ast.walk(tree) if isinstance(n, ast.Import) for name in n.names}
+    assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    assert 'if __name__ == "__main__":' in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_part_of_a_script_hides_a_name_of_another(kind):
+    names: list[str] = []
+    for node in ast.parse(engines.script(job(**KINDS[kind]))).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_job_comes_back_whatever_is_in_it():
+    wanted = job(
+        prompts=["\"\"\"\\ ''' \n\u2028 ü {x}", "}"], prompt_token_ids=None, engine_args={"a": {"b": [1, None]}}
+    )
+    found: dict[str, object] = {"__name__": "elsewhere"}
+    exec(compile(engines.script(wanted), "script", "exec"), found)
+    assert found["JOB"] == wanted
+
+
+@pytest.mark.parametrize(
+    "changes", [{"engine": "sglang"}, {"engine": "transformers", "served": True}], ids=["unknown", "served"]
+)
+def test_an_engine_that_is_not_there_is_refused(changes):
+    with pytest.raises(ConfigError, match="expected vllm, transformers, or a served vllm"):
+        engines.script(job(**changes))
+
+
+def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest):
+    ran = newest.run()
+    assert ran.status == 0, ran.errors
+    assert ran.order == [
+        *("LLM", "generate", "generate", "generate"),
+        *("start_profile", "generate", "stop_profile", "collective_rpc", "shutdown"),
+    ]
+    events = [json.loads(line)["event"] for line in (ran.out / "events.jsonl").read_text().splitlines()]
+    assert events == [
+        *("import", "init", "warmup", "plain", "plain", "start_profile", "profiled", "stop_profile", "done"),
+    ]
+    stages = [(stage["name"], stage["repeat"]) for stage in ran.worker["stages"]]
+    assert stages[2:5] == [("warmup", 0), ("plain", 0), ("plain", 1)]
+    assert [r["phase"] for r in ran.worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4 + ["profiled"] * 2
+
+
+def test_a_newer_version_is_asked_by_arguments(newest):
+    ran = newest.run(engine_args={"gpu_memory_utilization_x": 1, "max_num_seqs": 4}, max_iterations=9)
+    (llm,) = ran.called("LLM")
+    assert llm["values"] == {
+        "model": str(newest.model),
+        "dtype": "bfloat16",
+        "max_model_len": 128,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "seed": 0,
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "enable_prefix_caching": False,
+        "worker_extension_cls": "llmprof_worker.LlmprofWorker",
+        "max_num_seqs": 4,
+        "disable_log_stats": False,
+        "profiler_config": {
+            "profiler": "torch",
+            "max_iterations": 9,
+            "torch_profiler_dir": str(ran.out / "traces"),
+            "torch_profiler_with_stack": False,
+            "torch_profiler_record_shapes": True,
+            "torch_profiler_dump_cuda_time_total": False,
+            "ignore_frontend": True,
+        },
+    }
+    assert ran.worker["dropped_engine_args"] == ["gpu_memory_utilization_x"]
+    assert ran.worker["notes"] == [
+        "engine option gpu_memory_utilization_x ignored: vLLM 0.33.0 does not know it",
+    ]
+    guards = {
+        "HF_HUB_OFFLINE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_NCCL_SYMM_MEM": "0",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
+    assert guards.items() <= llm["environment"].items()
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in llm["environment"]
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
+def test_an_older_version_is_asked_by_the_environment(tmp_path, version):
+    ran = StandInVllm(tmp_path, version).run(max_iterations=9, with_stack=True)
+    (llm,) = ran.called("LLM")
+    assert "profiler_config" not in llm["values"]
+    wanted = {
+        "VLLM_TORCH_PROFILER_DIR": str(ran.out / "traces"),
+        "VLLM_TORCH_PROFILER_RECORD_SHAPES": "1",
+        "VLLM_TORCH_PROFILER_WITH_STACK": "1",
+    }
+    newer = {"VLLM_TORCH_PROFILER_USE_GZIP": "1", "VLLM_PROFILER_MAX_ITERS": "9"}
+    found = {k: v for k, v in llm["environment"].items() if "PROFILER" in k}
+    assert found == (wanted if version == "0.10.2" else wanted | newer)
+    ignored = "max_iterations ignored: this version of vLLM records the whole window"
+    assert (ignored in ran.worker["notes"]) == (version == "0.10.2")
+    assert ran.worker["engine_version"] == version
+
+
+def test_times_of_requests_are_those_that_the_engine_tells(newest):
+    first = newest.run(repeat=1).worker["requests"][2]
+    assert first == {
+        "phase": "plain",
+        "repeat": 0,
+        "request": 0,
+        "start_ns": 1_000_500_000_000,
+        "prompt_tokens": 3,
+        "output_tokens": 3,
+        "finish_reason": "length",
+        "ttft_s": 1.125,
+        "tpot_s": 0.5,
+        "itl_s": None,
+        "queue_s": 0.25,
+        "prefill_s": 0.75,
+        "decode_s": 1.0,
+        "e2e_s": 2.125,
+    }
+
+
+def test_times_that_an_old_engine_does_not_tell_are_unknown(tmp_path):
+    first = StandInVllm(tmp_path, "0.10.2").run().worker["requests"][0]
+    assert first["output_tokens"] == 3
+    assert {name for name, value in first.items() if value is None} == {
+        *("start_ns", "ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s")
+    }
+
+
+def test_facts_of_devices_and_of_the_cache_are_kept(newest):
+    ran = newest.run(profiler="none", tensor_parallel_size=2)
+    assert ran.worker["device_names"] == ["GPU 0", "GPU 1"]
+    assert ran.worker["peak_memory_bytes"] == {"0": 1000, "1": 1001}
+    assert ran.worker["kv_cache"] == {
+        "blocks": 100,
+        "block_size": 16,
+        "tokens": 1600,
+        "bytes": 4096,
+        "peak_usage": None,
+    }
+    assert ran.called("LLM")[0]["values"]["distributed_executor_backend"] == "mp"
+    assert "start_profile" not in ran.order
+
+
+@pytest.mark.parametrize(
+    ("version", "profile"),
+    [
+        ("0.33.0", ["start_profile", "stop_profile"]),
+        ("0.11.0", ["start_profile", "stop_profile"]),
+        ("0.10.2", [["llmprof_cuda_profiler", [True]], ["llmprof_cuda_profiler", [False]]]),
+    ],
+    ids=["0.33", "0.11", "0.10"],
+)
+def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, version, profile):
+    ran = StandInVllm(tmp_path, version).run(profiler="cuda", plain=False)
+    asked = [[c["method"], c["args"]] if c["what"] == "collective_rpc" else c["what"] for c in ran.calls]
+    window = [one for one in asked if one not in ("LLM", "shutdown", ["llmprof_facts", []])]
+    assert window == ["generate", profile[0], "generate", profile[1]]
+
+
+@pytest.mark.parametrize(
+    ("all_reduce", "value"), [("auto", None), ("nccl", True), ("custom", False)], ids=["auto", "nccl", "custom"]
+)
+def test_the_kind_of_all_reduce_is_a_choice(newest, all_reduce, value):
+    (llm,) = newest.run(all_reduce=all_reduce, profiler="none").called("LLM")
+    assert llm["values"].get("disable_custom_all_reduce") == value
+
+
+def test_names_of_layers_make_the_run_eager_and_go_to_nvtx_for_cuda(newest):
+    ran = newest.run(layer_annotations=True, profiler="cuda", plain=False, warmup=0)
+    assert ran.called("LLM")[0]["values"]["enforce_eager"] is True
+    assert ran.calls[1] == {"what": "collective_rpc", "method": "llmprof_annotate", "args": [True]}
+    assert "names of 3 modules are in the trace; they cost time" in ran.worker["notes"]
+
+
+def test_texts_are_generated_with_the_tokenizer_and_sampled_with_a_seed_each(newest):
+    (newest.model / "tokenizer.json").touch()
+    ran = newest.run(prompts=["a", "b"], prompt_token_ids=None, temperature=0.5, seed=3, ignore_eos=False)
+    (one, *_) = ran.called("generate")
+    assert one["prompts"] == ["a", "b"]
+    common = {"temperature": 0.5, "max_tokens": 3, "ignore_eos": False}
+    assert one["sampling"] == [common | {"seed": 3}, common | {"seed": 4}]
+    assert "skip_tokenizer_init" not in ran.called("LLM")[0]["values"]
+    assert (ran.out / "generated_output.txt").read_text().startswith("=== request 0: text\ntext 0\n")
+
+
+def test_without_a_tokenizer_nothing_is_made_into_text(newest):
+    ran = newest.run()
+    assert all(one["detokenize"] is False for call in ran.called("generate") for one in call["sampling"])
+
+
+def test_one_process_can_be_asked_for(newest):
+    ran = newest.run({"environment": {"LLMPROF_IN_PROCESS": "1"}})
+    assert ran.called("LLM")[0]["environment"]["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    ran = StandInVllm(tmp_path, "0.32.0+cpu").run(tensor_parallel_size=2)
+    (llm,) = ran.called("LLM")
+    assert ran.worker["platform"] == "cpu"
+    assert llm["values"]["enforce_eager"] is True
+    assert llm["values"]["max_num_seqs"] == 8
+    half = len(cores) // 2
+    halves = "|".join(",".join(map(str, cores[i * half : (i + 1) * half])) for i in range(2))
+    assert llm["environment"]["VLLM_CPU_OMP_THREADS_BIND"] == (halves if half else "nobind")
+    assert llm["environment"]["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def test_a_pipeline_on_a_cpu_is_not_eager(tmp_path):
+    ran = StandInVllm(tmp_path, "0.32.0+cpu").run(pipeline_parallel_size=2)
+    (llm,) = ran.called("LLM")
+    assert llm["values"]["enforce_eager"] is False
+    assert llm["values"]["compilation_config"] == {"mode": 2, "backend": "eager"}
+    assert "TORCHDYNAMO_DISABLE" not in llm["environment"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "advice"),
+    [
+        ({"tensor_parallel_size": 4}, "needs 4 GPUs .* there are 2", "lower tensor_parallel_size"),
+        ({"model": "/none"}, "folder /none is missing", "random:tiny"),
+    ],
+    ids=["more ranks than GPUs", "no model"],
+)
+def test_what_cannot_run_is_explained_before_the_engine_starts(newest, changes, found, advice):
+    ran = newest.run(**changes)
+    assert ran.status == 3
+    error = ran.worker["error"]
+    assert error["type"] == "Refused"
+    assert re.search(found, error["message"])
+    assert advice in error["advice"]
+    assert ran.order == []
+
+
+def test_gpus_are_those_that_the_run_may_use(newest):
+    ran = newest.run({"environment": {"CUDA_VISIBLE_DEVICES": "GPU-1111"}}, tensor_parallel_size=2)
+    assert ran.worker["error"]["message"].endswith("there are 1")
+
+
+def test_out_of_memory_says_which_knob(newest):
+    ran = newest.run({"fails": "CUDA out of memory. Tried to allocate 20 GiB"})
+    assert ran.status == 3
+    for knob in ("gpu_memory_utilization", "max_model_len", "kv_cache_memory_bytes"):
+        assert knob in ran.worker["error"]["advice"]
+
+
+def test_the_cause_is_taken_from_what_the_workers_say(newest):
+    says = "INFO flashinfer is not out of memory\n(Worker) ValueError: No available memory for the cache blocks."
+    ran = newest.run({"says": says, "fails": "Engine core initialization failed. See root cause above."})
+    assert ran.status == 3
+    assert "its log: ValueError: No available memory for the cache blocks." in ran.worker["error"]["message"]
+    assert "kv_cache_memory_bytes" in ran.worker["error"]["advice"]
+
+
+def test_an_unknown_error_is_a_crash_that_is_written_down(newest):
+    ran = newest.run({"fails": "something new", "child": True})
+    assert ran.status == 1
+    assert ran.worker["error"]["message"] == "something new"
+    assert ran.worker["error"]["advice"] is None
+    assert 'raise RuntimeError(HOW["fails"])' in ran.worker["error"]["traceback"]
+    assert [stage["name"] for stage in ran.worker["stages"]] == ["import"]
+    assert json.loads((ran.out / "events.jsonl").read_text().splitlines()[-1])["event"] == "error"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "termination"])
+def test_a_signal_ends_the_children_and_leaves_what_there_is(newest, number):
+    process = newest.start({"child": True, "hangs": True})
+    calls = newest.folder / "calls.jsonl"
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (calls.exists() and '"generate"' in calls.read_text()):
+        time.sleep(0.05)
+    process.send_signal(number)
+    ran = newest.finish(process)
+    assert ran.status == 130
+    assert ran.worker["error"]["type"] == "KeyboardInterrupt"
+    assert not is_running(ran.called("child")[0]["pid"])
+    assert "shutdown" in ran.order
+
+
+def test_an_interpreter_without_the_engine_is_explained(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(engines.script(job(model=str(tmp_path))))
+    (tmp_path / "config.json").write_text("{}")
+    done = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, env={}, timeout=60, check=False)
+    (out,) = tmp_path.glob("repeat-*")
+    ran = Ran(done.returncode, out, [], "", json.loads((out / "worker.json").read_text()))
+    assert ran.status == 3
+    assert ran.worker["error"]["message"] == f"{sys.executable} has no vLLM"
+    assert "python" in ran.worker["error"]["advice"]

@@ -1,0 +1,168 @@
+"""Stand-in packages of vLLM in the form of several versions, and runs of the engine scripts on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmprof.launch import engines
+
+HERE = Path(__file__).parent / "stand_ins" / "vllm"
+COMMON = [
+    *("model", "dtype", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size", "seed", "load_format"),
+    *("distributed_executor_backend", "skip_tokenizer_init", "enforce_eager", "enable_prefix_caching", "max_num_seqs"),
+    *("disable_custom_all_reduce", "worker_extension_cls", "disable_log_stats", "served_model_name"),
+    "compilation_config",
+]
+TORCH = ["dir", "with_stack", "record_shapes", "dump_cuda_time_total", "use_gzip"]
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    """A job of two short prompts."""
+    usual = {
+        "engine": "vllm",
+        "served": False,
+        "profiler": "torch",
+        "model": "",
+        "random_weights": True,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "batch_size": 2,
+        "prompts": None,
+        "prompt_token_ids": [[5, 6, 7], [8, 9, 10]],
+        "max_tokens": 3,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "seed": 0,
+        "warmup": 1,
+        "repeat": 2,
+        "plain": True,
+        "profile_repeats": 1,
+        "max_iterations": 0,
+        "with_stack": False,
+        "record_shapes": True,
+        "layer_annotations": False,
+        "all_reduce": "auto",
+        "eager": None,
+        "dtype": "bfloat16",
+        "max_model_len": 128,
+        "engine_args": {},
+        "server": {
+            "port": 0,
+            "num_prompts": 4,
+            "request_rate": 0.0,
+            "max_concurrency": 2,
+            "profile_after_s": 0.0,
+            "health_timeout_s": 30.0,
+        },
+    }
+    return usual | changes
+
+
+@dataclass
+class Ran:
+    """How a script ended and what it left."""
+
+    status: int
+    out: Path
+    calls: list[dict[str, Any]]
+    errors: str
+    worker: dict[str, Any] = field(default_factory=dict)
+
+    def called(self, what: str) -> list[dict[str, Any]]:
+        """What the stand-in was asked, of one kind."""
+        return [call for call in self.calls if call["what"] == what]
+
+    @property
+    def order(self) -> list[str]:
+        """What the stand-in was asked, in order."""
+        return [call["what"] for call in self.calls]
+
+
+class StandInVllm:
+    """A package ``vllm`` of some version in a folder, and GPUs that ``nvidia-smi`` tells of."""
+
+    def __init__(self, folder: Path, version: str = "0.33.0", gpus: int = 2) -> None:
+        self.folder, self.version = folder, version
+        self.model = folder / "tiny"
+        self.model.mkdir()
+        (self.model / "config.json").write_text("{}")
+        site = folder / "site"
+        info = site / f"vllm-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+        minor = int(version.split(".")[1])
+        self.old = minor < 13
+        package = site / "vllm"
+        for name in ("engine", "config", "entrypoints/openai", "entrypoints/cli"):
+            (package / name).mkdir(parents=True)
+        for path in [package, *(p for p in package.rglob("*") if p.is_dir())]:
+            (path / "__init__.py").touch()
+        (package / "__init__.py").write_text((HERE / "llm.py").read_text())
+        (package / "entrypoints" / "cli" / "main.py").write_text((HERE / "server.py").read_text())
+        fields = COMMON if self.old else [*COMMON, "profiler_config"]
+        (package / "engine" / "arg_utils.py").write_text(_class("EngineArgs", fields))
+        (package / "entrypoints" / "openai" / "cli_args.py").write_text(_class("FrontendArgs", ["api_key"]))
+        profiler = ["profiler", *(f"torch_profiler_{name}" for name in TORCH), "max_iterations", "ignore_frontend"]
+        if not self.old:
+            (package / "config" / "profiler.py").write_text(_class("ProfilerConfig", profiler))
+        variables = ["DIR", "RECORD_SHAPES", "WITH_STACK"] + (["USE_GZIP"] if minor >= 12 else [])
+        known = [f"VLLM_TORCH_PROFILER_{name}" for name in variables]
+        known += ["VLLM_TORCH_CUDA_PROFILE"] if minor >= 11 else []
+        known += ["VLLM_PROFILER_MAX_ITERS"] if minor >= 12 else []
+        (package / "envs.py").write_text("\n".join(f'{name} = ""' for name in (known if self.old else [])))
+        smi = folder / "bin" / "nvidia-smi"
+        smi.parent.mkdir()
+        rows = "\n".join(f"{i}, GPU-{i}{i}{i}{i}, NVIDIA H200" for i in range(gpus))
+        smi.write_text(f"#!/bin/sh\ncat <<'END'\n{rows}\nEND\n")
+        smi.chmod(smi.stat().st_mode | stat.S_IXUSR)
+
+    def environment(self, how: Mapping[str, Any]) -> dict[str, str]:
+        """Environment in which a script finds the stand-ins, and nothing of the machine's own."""
+        return {
+            "PATH": os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]]),
+            "PYTHONPATH": str(self.folder / "site"),
+            "STAND_IN_CALLS": str(self.folder / "calls.jsonl"),
+            "STAND_IN_VLLM": json.dumps({"old": self.old, **how}),
+        }
+
+    def start(self, how: Mapping[str, Any] | None = None, **changes: Any) -> subprocess.Popen[bytes]:
+        """Start the script of a job."""
+        script = self.folder / "inference_script.py"
+        script.write_text(engines.script(job(**{"model": str(self.model), **changes})))
+        extra = (how or {}).get("environment", {})
+        with (self.folder / "log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, str(script), "--out", str(self.folder / "out")],
+                env=self.environment(how or {}) | extra,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def finish(self, process: subprocess.Popen[bytes]) -> Ran:
+        """Wait for a script and gather what it left."""
+        status, calls = process.wait(60), self.folder / "calls.jsonl"
+        log = (self.folder / "log").read_text()
+        worker = self.folder / "out" / "worker.json"
+        return Ran(
+            status,
+            self.folder / "out",
+            [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else [],
+            log,
+            json.loads(worker.read_text()) if worker.exists() else {},
+        )
+
+    def run(self, how: Mapping[str, Any] | None = None, **changes: Any) -> Ran:
+        """Run a job to its end."""
+        return self.finish(self.start(how, **changes))
+
+
+def _class(name: str, fields: list[str]) -> str:
+    return "\n".join([f"class {name}:", *(f"    {field}: object = None" for field in fields), ""])

@@ -159,6 +159,9 @@ _KINDS: list[tuple[str, str]] = [
     ("reduce", r"reduce"),
 ]
 
+COLLECTIVE_KINDS = (*(kind for kind, _ in _KINDS), "other")
+"""What :func:`collective_kinds` gives."""
+
 _ALGORITHMS: list[tuple[str, str]] = [
     ("custom_1stage", r"cross_device_reduce_1stage"),
     ("custom_2stage", r"cross_device_reduce_2stage"),
@@ -282,8 +285,16 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
     polars.Series
         One value a name, in the same order.
     """
-    unique = pl.DataFrame({"name": names.unique()}).with_columns(value=match(pl.col("name"), patterns, default))
-    return pl.DataFrame({"name": names}).join(unique, on="name", how="left", maintain_order="left")["value"]
+    coded = names.cast(pl.Categorical)
+    distinct = coded.drop_nulls().unique()
+    if distinct.is_empty():
+        return pl.Series("value", [None], dtype=pl.String).new_from_index(0, names.len())
+    codes = distinct.to_physical().cast(pl.UInt32)
+    found = pl.DataFrame({"code": codes, "name": distinct.cast(pl.String)})
+    found = found.select("code", value=match(pl.col("name"), patterns, default))
+    every = pl.DataFrame({"code": range(max(codes.to_list()) + 1)}, schema={"code": pl.UInt32})
+    by_code = every.join(found, on="code", how="left", maintain_order="left")["value"]
+    return by_code.gather(coded.to_physical())
 
 
 def categories(names: pl.Series) -> pl.Series:

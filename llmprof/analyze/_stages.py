@@ -13,7 +13,7 @@ _IN_LAYER = (
 )  # fmt: skip
 _OUTSIDE = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "copy", "other")
 
-STAGE = pl.Enum(list(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *(kind for kind, _ in names._KINDS)))))
+STAGE = pl.Enum(list(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS))))
 """Type of a stage while events are labelled: a number in place of a text for each of millions of events."""
 
 _PLACE = pl.Enum(["body", "prologue", "after", "before"])

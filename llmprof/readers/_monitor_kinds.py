@@ -9,7 +9,7 @@ from typing import Final
 from llmprof.readers import _dstat_layout as layout
 from llmprof.readers._monitor import decode
 
-KINDS: Final = ("dmon", "query-gpu", "gpustat", "dstat", "sar")
+KINDS: Final = ("dmon", "query-gpu", "gpustat", "dstat", "sar", "sadf")
 """Names of the formats of monitors."""
 
 _SIGNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
@@ -17,6 +17,7 @@ _SIGNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("gpustat", re.compile(r'\s*\[?\s*\{(?=[^\[]*"query_time"\s*:)(?=[^\[]*"gpus"\s*:)')),
     ("dstat", re.compile(r'\s*(?:"(?:pcp-)?d(?:stat|ool) [\d.]+ CSV output"|"Host:",.*\n"Cmdline:")', re.IGNORECASE)),
     ("sar", re.compile(r"\s*Linux \S+ \([^)\n]*\)\s+\S+\s+_\w+_\s+\(\d+ CPU\)")),
+    ("sadf", re.compile(r"\s*# hostname;interval;timestamp;")),
 )
 _FIELD: Final = re.compile(
     r"(?:timestamp|name|index|uuid|count|pstate|(?:gpu_)?(?:uuid|bus_id|name)|driver_version|"

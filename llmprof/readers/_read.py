@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmprof.errors import MixedRunsError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers import _cache, chrome, dmon, dstat, gpustat, nsys, query_gpu, sar
+from llmprof.readers import _cache, chrome, dmon, dstat, gpustat, nsys, query_gpu, sadf, sar
 from llmprof.readers._combine import combine
 from llmprof.readers._detect import detect, is_saved, refuse_empty, say_what_it_is
 from llmprof.readers._nsys_files import REPORT_SUFFIX, export
@@ -26,6 +26,7 @@ MONITORS = {
     "gpustat": gpustat.read,
     "dstat": dstat.read,
     "sar": sar.read,
+    "sadf": sadf.read,
 }
 """Readers of what monitors printed: one file, counters only."""
 
@@ -55,8 +56,8 @@ def read(
         A file (Chrome trace JSON, an SQLite export of Nsight Systems, its ``.nsys-rep``), a folder with one file a
         rank or with Parquet tables of nsys, several of them, or a folder that :meth:`Trace.save` wrote. Or one file
         of a monitor: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
-        dool) and ``sar``; its trace has the table ``counters`` only, with the names of llmprof's own monitors, and
-        :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
+        dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, named as llmprof's own monitors
+        name them, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
     format : str, optional
         One of :data:`FORMATS`; found from the content if not given.
     tables : iterable of str, or mapping of str to iterable of str, optional

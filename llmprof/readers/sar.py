@@ -8,40 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from llmprof.readers._monitor import LOCAL, TIME_OF_DAY, Days, Samples, local_ns, number, text_of
+from llmprof.readers import _sar_columns as columns
+from llmprof.readers._monitor import LOCAL, TIME_OF_DAY, Days, Samples, local_ns, text_of
 from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
 
 _HEAD: Final = re.compile(r"Linux \S+ \(.*\)\s+(\S+)\s+_\w+_")
 _LINE: Final = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})(?: ([AP]M))?\s+(\S.*)")
-_KEYS: Final = {"CPU": "cpu", "DEV": "disk", "IFACE": "network"}
-_COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "%user": ("cpu.user", "%"),
-    "%usr": ("cpu.user", "%"),
-    "%nice": ("cpu.nice", "%"),
-    "%system": ("cpu.system", "%"),
-    "%sys": ("cpu.system", "%"),
-    "%iowait": ("cpu.iowait", "%"),
-    "%steal": ("cpu.steal", "%"),
-    "%idle": ("cpu.idle", "%"),
-    "kbmemfree": ("memory.free", "KiB"),
-    "kbavail": ("memory.available", "KiB"),
-    "kbmemused": ("memory.used", "KiB"),
-    "%memused": ("memory.utilization", "%"),
-    "kbbuffers": ("memory.buffers", "KiB"),
-    "kbcached": ("memory.cached", "KiB"),
-    "kbswpused": ("swap.used", "KiB"),
-    "kbswpfree": ("swap.free", "KiB"),
-    "rkB/s": ("disk.read", "KiB/s"),
-    "wkB/s": ("disk.written", "KiB/s"),
-    "await": ("disk.wait", "ms"),
-    "rxkB/s": ("network.received", "KiB/s"),
-    "txkB/s": ("network.sent", "KiB/s"),
-    "cswch/s": ("system.context_switches", "1/s"),
-    "ldavg-1": ("load.1min", "1"),
-    "ldavg-5": ("load.5min", "1"),
-    "ldavg-15": ("load.15min", "1"),
-}
 _SLASHED: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{2}|\d{4})")
 _DOTTED: Final = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{2}|\d{4})")
 
@@ -81,14 +54,14 @@ def read(path: Path) -> Trace:
             found.lost += line[:1].isdigit() and "RESTART" not in line
             continue
         cells = at[5].split()
-        if _figure(cells[-1]) is None:
+        if columns.figure(cells[-1]) is None:
             names = cells
         elif len(cells) != len(names):
             found.lost += 1
         else:
             hour = int(at[1]) % 12 + (12 if at[4] == "PM" else 0) if at[4] else int(at[1])
             time_ns = days[tuple(names)].ns((hour * 3600 + int(at[2]) * 60 + int(at[3])) * NS_PER_S)
-            _put(found, names, cells, (midnight or 0) + time_ns)
+            columns.put(found, names, cells, (midnight or 0) + time_ns)
     notes = [f"{path.name} does not say its date for certain; print with S_TIME_FORMAT=ISO"]
     return found.trace(path, "sar", clock=clock, notes=notes if clock == TIME_OF_DAY else [])
 
@@ -113,31 +86,3 @@ def _midnight(text: str) -> int | None:
         return local_ns(datetime(year if year > 99 else 2000 + year, month, day))
     except ValueError:
         return None
-
-
-def _put(found: Samples, names: list[str], cells: list[str], time_ns: int) -> None:
-    key = _KEYS.get(names[0])
-    part = cells[0] if key and cells[0] != "all" else ""
-    not_busy = 0.0
-    for name, cell in zip(names, cells, strict=True):
-        value = _figure(cell)
-        if value is None or (key and name == names[0]):
-            continue
-        counter, unit = _COUNTERS.get(name) or (f"sar.{key}.{name}" if key else f"sar.{name}", _unit(name))
-        found.add(time_ns, f"{counter}.{part}" if part else counter, value, unit)
-        not_busy += value if name in {"%idle", "%iowait"} else 0
-    if key == "cpu" and "%idle" in names:
-        found.add(time_ns, f"cpu.utilization.{part}" if part else "cpu.utilization", max(0.0, 100 - not_busy), "%")
-
-
-def _unit(name: str) -> str:
-    if name.endswith("kB/s"):
-        return "KiB/s"
-    if name.startswith("%"):
-        return "%"
-    return "KiB" if name.startswith("kb") else "1/s" if name.endswith("/s") else "1"
-
-
-def _figure(text: str) -> float | None:
-    """A number, with the decimal comma of some languages too."""
-    return number(text.replace(",", "."))

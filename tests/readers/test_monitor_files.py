@@ -315,6 +315,27 @@ def test_sar_restart_is_no_sample(tmp_path):
     assert values(read(write(tmp_path / "sar.txt", data)), "cpu.idle") == [(0, 86.5)]
 
 
+# --- sadf
+
+
+def test_sadf_has_what_sar_has_and_the_epoch():
+    trace, same = read(FILES / "sadf.txt"), read(FILES / "sar.txt")
+    assert trace.meta["clock"] == EPOCH
+    assert trace.meta["start_epoch_ns"] == 1_795_266_032 * S
+    keys = ["time_ns", "name", "unit", "value"]
+    assert trace.counters.select(keys).sort(keys).equals(same.counters.select(keys).sort(keys))
+
+
+@pytest.mark.parametrize(("written", "clock"), [("1795266032", EPOCH), ("2026-11-21 13:00:32", LOCAL)])
+def test_sadf_with_seconds_or_local_times(tmp_path, written, clock):
+    text = f"# hostname;interval;timestamp;CPU;%user;%idle\nhost;1;{written};-1;40.30;46.27\n"
+    text += "host;-1;1795266039;LINUX-RESTART\t(2 CPU)\n"
+    trace = read(write(tmp_path / "sadf.txt", text.encode()))
+    assert trace.meta["clock"] == clock
+    assert trace.meta["start_epoch_ns"] == (1_795_266_032 * S if clock == EPOCH else None)
+    assert values(trace, "cpu.utilization") == [(0, 53.73)]
+
+
 # --- all of them
 
 
@@ -329,6 +350,7 @@ def test_sar_restart_is_no_sample(tmp_path):
         ("dstat", (FILES / "dstat_epoch.csv").read_bytes()),
         ("dstat", (FILES / "dool.txt").read_bytes()),
         ("sar", (FILES / "sar.txt").read_bytes()),
+        ("sadf", (FILES / "sadf.txt").read_bytes()),
         (None, b"name, value\n1, 2\n"),
         (None, b"name, index\n1, 2\n"),
         (None, b'{"query_time": "2026-11-21", "rows": []}'),
@@ -337,8 +359,8 @@ def test_sar_restart_is_no_sample(tmp_path):
         (None, b"Linux 6.1.0 on my desk\n"),
     ],
     ids=[
-        "dmon", "dmon-plain", "query-gpu", "query-gpu-two", "gpustat", "dstat", "dool", "sar", "csv", "names", "json",
-        "comment", "title", "linux",
+        "dmon", "dmon-plain", "query-gpu", "query-gpu-two", "gpustat", "dstat", "dool", "sar", "sadf", "csv",
+        "names", "json", "comment", "title", "linux",
     ],
 )  # fmt: skip
 def test_what_a_file_is_follows_from_its_content(tmp_path, name, content):
@@ -392,6 +414,7 @@ TEXTS = {
         for name in ("dstat_epoch.csv", "dstat_time.csv", "dool.csv", "dstat.txt", "dool.txt")
     ],
     "sar": [(FILES / "sar.txt").read_text(), sar("11/12/26", "11:59:59 PM", "12:00:01 AM").decode()],
+    "sadf": [(FILES / "sadf.txt").read_text()],
 }
 
 

@@ -240,3 +240,18 @@ def test_register_refuses(category: str, pattern: str, message: str) -> None:
     with pytest.raises(LlmprofError, match=message.replace("(", r"\(")):
         names.register(category, pattern)
     assert before == names.KERNEL_PATTERNS
+
+
+@pytest.mark.parametrize(
+    "given", [[], [None], [None, "ncclDevKernel", None], ["a", "ncclDevKernel", "a"]], ids=lambda v: f"{len(v)} {v[:1]}"
+)
+def test_names_are_looked_up_by_name_and_null_stays_null(given):
+    found = names.by_unique_name(pl.Series(given, dtype=pl.String), [("collective", "NCCL")], "other")
+    assert found.dtype == pl.String
+    assert found.to_list() == [None if n is None else "collective" if n.startswith("nccl") else "other" for n in given]
+
+
+def test_kinds_of_collectives_are_all_listed():
+    some = ["all_reduce", "ncclDevKernel_AllGather_RING_LL", "gemm"]
+    assert set(names.collective_kinds(pl.Series(some))) == {"all_reduce", "all_gather", "other"}
+    assert {"all_reduce", "all_gather", "other"} < set(names.COLLECTIVE_KINDS)

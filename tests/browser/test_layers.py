@@ -92,8 +92,8 @@ def test_gestures_end_in_frames(notebook):
 
 
 def test_python_moves_the_picture(notebook):
-    shown = notebook([SETUP, "w = explore.layers(trace, step=3, layer=2)\nv = explore.overlap(trace)\nexplore.link(w, v)\nw"],
-                     width=1250, height=1500, theme="dark")  # fmt: skip
+    show = "w = explore.layers(trace, step=3, layer=2)\nv = explore.overlap(trace)\nexplore.link(w, v)\nw"
+    shown = notebook([SETUP, show], width=1250, height=1500, theme="dark")
     settled(shown)
     shown.output().get_by_text("Layer 2 in step 3 (decode, rank 0)").wait_for()
     shown.run("w.layer = 7; w.rank = 2")

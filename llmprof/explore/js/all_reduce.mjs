@@ -157,11 +157,12 @@ function render({ model, el }) {
         ["algorithm", "bus"].forEach((name, k) => {
           const value = row[`${name}_gbps`];
           if (value === null) return;
-          const w = Math.min(16, place.slot / 3);
-          const x = place.at(i) + (k ? 1 : -w - 1);
+          const [x, at] = [place.at(i) + (k ? 1 : -1) * Math.min(10, place.slot / 5), y.to(value)];
           context.fillStyle = colour(`${name} bandwidth`);
-          context.fillRect(x, y.to(value), w, area.bottom - y.to(value));
-          marks.push({ x, y: y.to(value), w, h: area.bottom - y.to(value), data: { row, name, value } });
+          context.beginPath();
+          context.arc(x, at, 5.5, 0, 2 * Math.PI);
+          context.fill();
+          marks.push({ x: x - 6, y: at - 6, w: 12, h: 12, data: { row, name, value } });
         });
       });
       return marks;

@@ -194,8 +194,10 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
     const now = colours();
     context.fillStyle = now.background;
     context.fillRect(0, 0, width, tall);
+    const [index, count] = [state.marks.indexOf(state.at), state.marks.length];
     state.marks = draw(context, width, tall, now) ?? [];
-    if (state.at) {
+    state.at = state.marks.length === count ? (state.marks[index] ?? null) : null; // arrow keys go on from there
+    if (state.at && !tip.hidden) {
       const { x, y, w, h: high } = state.at;
       context.strokeStyle = now.select;
       context.lineWidth = 1.5;
@@ -238,7 +240,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
     }
     const mark = plotHit(state.marks, x, y, reach);
     canvas.style.cursor = mark && pick ? "pointer" : "default";
-    if (mark !== state.at) show(mark);
+    if (mark !== state.at || tip.hidden === Boolean(mark)) show(mark);
   });
   canvas.addEventListener("pointerleave", () => {
     if (state.from === null && state.at) show(null);
@@ -279,7 +281,6 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
   const watch = new ResizeObserver(() => paint());
   watch.observe(el);
   const redraw = () => {
-    state.at = null;
     tip.hidden = true;
     paint();
   };

@@ -1,0 +1,128 @@
+"""Explorer of collectives in a real JupyterLab: gestures, and what the kernel knows after them."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
+FAULTS = """
+from llmprof.trace import Trace
+from tests.analyze.test_collectives import calls
+evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>ncclDevKernel_AllReduce"
+rows = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_000, 254_000)]
+hostile = calls(rows, evil, world=2, meta={"device": "<b>GPU</b>", "world_size": 2})
+empty = Trace({"kernels": hostile.kernels.clear()})
+alone = trace.select(ranks=[2])
+"""
+
+
+def settled(shown, cell: int = -1) -> None:
+    shown.output(cell).locator(".lp-collectives canvas").first.wait_for()
+    shown.page.wait_for_function("!document.querySelector('.lp-working')")
+    shown.page.wait_for_timeout(200)
+
+
+def canvas(shown, label: str):
+    return shown.output().locator(f"canvas[aria-label^='{label}']")
+
+
+def test_gestures_end_in_frames(notebook):
+    shown = notebook([SETUP, "w = explore.all_reduce(trace)\nw"], width=1250, height=1700)
+    settled(shown)
+    assert shown.python("[w.kind, w.selected.height]") == ["all_reduce", 2736]
+
+    # a row of the list: the call on its ranks
+    shown.output().locator("tbody button").nth(3).click()
+    call = shown.wait("w.call is not None and w.call")
+    assert shown.python("w.selected['call'].unique().to_list()") == [call]
+    assert shown.python("w.selected['rank'].to_list()") == [0, 1, 2, 3]
+    span = shown.python("[w.selected['start_ns'].min(), (w.selected['start_ns'] + w.selected['dur_ns']).max()]")
+    assert shown.python("w.window") == span
+    shown.output().get_by_text(f"Call {call} (all_reduce").wait_for()
+    settled(shown)
+    shown.shot("all_reduce-call", shown.output())
+    shown.output().get_by_role("button", name="Transfer only").click()
+    shown.output().get_by_role("button", name="Next call").click()
+    after = shown.wait(f"w.call != {call} and w.call")
+    assert shown.python("w.selected['start_ns'].min()") > span[0]
+    shown.output().get_by_role("button", name="Call before").click()
+    shown.wait(f"w.call == {call} != {after}")
+
+    # a bar over time, by pointer and by key; dragging sets the window
+    over_time = canvas(shown, "Wait and transfer over time")
+    over_time.scroll_into_view_if_needed()
+    over_time.click(position={"x": 60, "y": 190})
+    early = shown.wait(f"w.call != {call} and w.call")
+    assert shown.python("w.selected['start_ns'].min()") < 2e7
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        over_time.press(key)
+    shown.wait(f"w.call != {early}")
+    box = over_time.bounding_box()
+    shown.page.mouse.move(box["x"] + 300, box["y"] + 60)
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + 420, box["y"] + 60, steps=4)
+    shown.page.mouse.up()
+    shown.wait("w.window[1] - w.window[0] > 5e7")
+    shown.output().get_by_label("only calls in the window").check()
+    assert 0 < shown.wait("w.in_window and w.selected.height") <= 4
+    shown.run("w.call = None")
+    first, last = "w.selected['start_ns']", "(w.selected['start_ns'] + w.selected['dur_ns'])"
+    assert shown.python(f"[({last} > w.window[0]).all(), ({first} < w.window[1]).all()]") == [True, True]
+    assert 0 < shown.python("w.selected.height") < 2736
+    settled(shown)
+    shown.shot("all_reduce-window", shown.output())
+    shown.output().get_by_label("only calls in the window").uncheck()
+
+    # who is late, and the selectors
+    settled(shown)
+    canvas(shown, "How late each rank").click(position={"x": 20, "y": 22 + 3.5 * 26})
+    shown.wait("w.rank == 3")
+    assert shown.python("w.selected['rank'].unique().to_list()") == [3]
+    shown.output().locator("select").nth(2).select_option("")
+    shown.output().locator("select").nth(1).select_option("decode")
+    shown.output().locator("select").nth(0).select_option("all_gather")
+    assert shown.wait("w.kind == 'all_gather' and w.rank is None and w.selected.height") == 40
+    settled(shown)
+    shown.output().get_by_text("40 kernels on all ranks.").wait_for()
+    assert shown.faults(".lp-collectives") == []
+    assert (shown.problems, shown.asked) == ([], set())
+
+
+@pytest.mark.parametrize(
+    ("sample", "theme", "width"),
+    [
+        ("torch_tp4_eager_nccl", "dark", 1250),
+        ("torch_tp4_eager_nccl", "light", 620),
+        ("torch_tp4_cudagraph", "light", 1250),
+        ("torch_pp2_eager", "light", 1250),
+    ],
+)
+def test_widths_and_themes(notebook, sample, theme, width):
+    setup = f"import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample({sample!r})"
+    shown = notebook([setup, "w = explore.all_reduce(trace)\nw"], width=width, theme=theme, height=2300)
+    settled(shown)
+    shown.output().locator("tbody button").first.click()
+    shown.wait("w.call is not None")
+    settled(shown)
+    shown.shot(f"all_reduce-{sample}-{theme}-{width}", shown.output())
+    root = shown.output().locator(".lp-collectives")
+    assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
+    assert shown.problems == []
+
+
+def test_names_are_text_and_nothing_is_said_so(notebook, root):
+    setup = f"import sys\nsys.path.insert(0, {str(root)!r})\n{SETUP}\n{FAULTS}"
+    cells = [setup, "explore.all_reduce(empty)", "explore.all_reduce(Trace({}))", "explore.all_reduce(alone)",
+             "w = explore.all_reduce(hostile, call=1)\nw"]  # fmt: skip
+    shown = notebook(cells, height=3000)
+    settled(shown)
+    shown.output(1).get_by_text("No collective was found").wait_for()
+    shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
+    shown.output(3).get_by_text("Wait and transfer are unknown").wait_for()
+    shown.output().get_by_text("The peak of the link of <b>GPU</b> is not known").wait_for()
+    ranks = canvas(shown, "Ranks of the picked call")
+    ranks.scroll_into_view_if_needed()
+    ranks.hover(position={"x": 120, "y": 20})
+    shown.output().get_by_text("<img src=x").first.wait_for()
+    assert shown.page.evaluate("window.hacked === undefined")
+    assert shown.problems == []

@@ -270,4 +270,5 @@ class Trace:
         rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self._tables.items())
         lo, hi = self.span_ns
         device = self.meta.get("device") or "unknown device"
-        return f"<Trace {len(self.ranks)} rank(s), {(hi - lo) / 1e6:,.1f} ms, {device}: {rows}>"
+        ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
+        return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {device}: {rows}>"

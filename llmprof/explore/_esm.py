@@ -53,9 +53,9 @@ def bundle(name: str) -> str:
 
 
 @cache
-def style(name: str) -> str:
-    """Style sheet of a widget: what all share, then ``css/NAME.css`` if there is one."""
-    sheets = [CSS / "base.css", CSS / f"{name}.css"]
+def style(*names: str) -> str:
+    """Style sheet of a widget: what all share, then ``css/NAME.css`` of each name that has one."""
+    sheets = [CSS / "base.css", *(CSS / f"{name}.css" for name in names)]
     return "\n".join(sheet.read_text("utf-8") for sheet in sheets if sheet.is_file())
 
 

@@ -82,12 +82,12 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
     key = ["rank", "stream", "start_ns", "name"]
     known = trace.kernels.select(*key, *_GRID).drop_nulls(["grid_x"]).unique(key, keep="first")
     found = events.select(*key, "dur_ns").join(known, on=key, nulls_equal=True)
-    triple = {
-        side: pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz"))
+    triple = [
+        pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(side)
         for side in ("grid", "block")
-    }
+    ]
     return (
-        found.group_by("registers", "shared_bytes", **triple)
+        found.group_by("registers", "shared_bytes", *triple)
         .agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean())
         .sort("count", "grid", "block", descending=[True, False, False])
         .head(_MOST_ROWS)

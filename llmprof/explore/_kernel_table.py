@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.events_within import Window
 from llmprof.analyze.kernels_within import PLACES
 from llmprof.explore._pack import Buffers, array
 
@@ -18,13 +20,38 @@ FILTERS: Final = ("rank", "step", "phase", "layer", "stage", "stream", "category
 SPLITS: Final = ("phase", "stage", "layer", "stream", "rank")
 """Labels that the rows can be narrowed to, and those that they can be told apart by."""
 
-NUMBERS: Final = ("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns")
+NUMBERS: Final[tuple[str, ...]] = ("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns")
 SORTABLE: Final = ("name", "category", "limit", *PLACES, *NUMBERS)
 
 _MOST_TEXT: Final = 400
 """Characters of a name that a row carries; the details have all of them."""
 
 _NAMED: Final = 2
+
+
+@dataclass(frozen=True)
+class View:
+    """What a table shows: labels it is narrowed to, labels its rows are told apart by, a text, an order, a window."""
+
+    where: Mapping[str, int | str | None] = field(default_factory=dict)
+    by: tuple[str, ...] = ()
+    search: str = ""
+    sort: str = "-total_ns"
+    window: Window | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> View:
+        """View that the browser's side described; unknown labels are left out."""
+        where = {label: value for label in FILTERS if (value := said.get(label)) is not None}
+        by = tuple(label for label in SPLITS if label in said.get("by", ()))
+        window = said.get("window") if said.get("in_window") else None
+        ends = (float(window[0]), float(window[1])) if window else None
+        return cls(where, by, str(said.get("search", "")), str(said.get("sort", "-total_ns")), ends)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What the rows depend on, but for their order and the text."""
+        return (tuple(self.where.items()), self.by, self.window)
 
 
 def options(events: pl.DataFrame) -> dict[str, list[int | str]]:
@@ -43,10 +70,10 @@ def places(values: Sequence[int | str] | None, plural: str) -> str:
     return f"{first} to {last}" if numbers and int(last) - int(first) == len(values) - 1 else f"{len(values)} {plural}"
 
 
-def arranged(frame: pl.DataFrame, *, search: str, sort: str) -> pl.DataFrame:
-    """Rows whose name has a text in it, in any case of letters, in the order of a column (``-column``: falling)."""
-    kept = frame.filter(pl.col("name").str.to_lowercase().str.contains(search.lower(), literal=True))
-    column, falling = sort.lstrip("-"), sort.startswith("-")
+def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
+    """Rows whose name has the view's text in it, in any case of letters, in its order (``-column``: falling)."""
+    kept = frame.filter(pl.col("name").str.to_lowercase().str.contains(view.search.lower(), literal=True))
+    column, falling = view.sort.lstrip("-"), view.sort.startswith("-")
     if column in PLACES and column not in frame.columns:
         key = pl.col(PLACES[column]).list.first()
     elif column in SORTABLE and column in frame.columns:
@@ -61,7 +88,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     rows = frame.slice(max(0, offset), max(0, count))
     texts = []
     for row in rows.iter_rows(named=True):
-        cells = {column: row[column] for column in NUMBERS if column in row}
+        cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
         cells |= {label: row[label] if label in row else places(row[many], many) for label, many in PLACES.items()}
         cells |= {"name": row["name"][:_MOST_TEXT], "category": row["category"], "limit": row.get("limit")}
         texts.append({key: _finite(cell) for key, cell in cells.items()})

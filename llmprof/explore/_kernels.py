@@ -11,15 +11,16 @@ import traitlets
 
 from llmprof import kernel_names
 from llmprof.analyze import attribute, events_within, kernels_within, ncu_command
-from llmprof.analyze.events_within import Window
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore import _kernel_details as details
 from llmprof.explore._esm import bundle, style
 from llmprof.explore._kernel_metrics import Profiled, glossary, profiled, shown, values
-from llmprof.explore._kernel_table import BINS, FILTERS, SORTABLE, SPLITS, arranged, block, options
+from llmprof.explore._kernel_table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options
 from llmprof.explore._widget import Answer, Explorer, in_background
 from llmprof.metrics_data import Metrics
 from llmprof.trace import Trace
+
+Labels = Mapping[str, Any]
 
 PROGRAM: Final = ("python", "program.py")
 _TOP: Final = 18
@@ -29,7 +30,7 @@ class Kernels(Explorer):
     """Widget of :func:`kernels`."""
 
     _esm = bundle("kernels")
-    _css = style("kernels")
+    _css = style("table", "kernels")
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
@@ -78,11 +79,6 @@ class Kernels(Explorer):
         self.event = None
 
     @property
-    def where(self) -> dict[str, int | str | None]:
-        """Labels that the table is narrowed to."""
-        return {label: value for label in FILTERS if (value := getattr(self, label)) is not None}
-
-    @property
     def table(self) -> pl.DataFrame:
         """The rows that the table shows, in its order: those of :func:`llmprof.analyze.kernels_within`.
 
@@ -91,14 +87,7 @@ class Kernels(Explorer):
         NotCapturedError
             The trace holds no device activity and no operators.
         """
-        key = (tuple(self.by), tuple(self.where.items()), self._within)
-        if self._kept[0] != key:
-            frame = kernels_within(self.trace, by=self.by, where=self.where, window=self._within, bins=BINS)
-            if self.metrics is not None:
-                limits = self._matched().limits()
-                frame = frame.join(limits, on="name", how="left", maintain_order="left")
-            self._kept = (key, frame)
-        return arranged(self._kept[1], search=self.search, sort=self.sort)
+        return self._rows(self._view)
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -110,20 +99,33 @@ class Kernels(Explorer):
     @property
     def launches(self) -> pl.DataFrame:
         """All launches of the kernel that is picked, within the filters; no rows if none is."""
-        if self.kernel is None:
-            return details.nothing_of(self.trace)
-        where = {**self.where, **self.of, "name": self.kernel}
-        return events_within(self.trace, where=where, window=self._within)
+        return self._launches(self._view, self.kernel, self.of)
 
     def picture(self) -> bytes | None:
         """PNG image of the longest kernels of the table."""
         from llmprof import charts
 
-        return charts.to_png_bytes(charts.kernels(self.table, top=_TOP), scale=1.5)
+        return charts.to_png_bytes(charts.kernels(self.table, top=_TOP), scale=1.25)
 
     @property
-    def _within(self) -> Window | None:
-        return (self.window[0], self.window[1]) if self.in_window and self.window else None
+    def _view(self) -> View:
+        return View.of(
+            {name: getattr(self, name) for name in (*FILTERS, "by", "search", "sort", "window", "in_window")}
+        )
+
+    def _rows(self, view: View) -> pl.DataFrame:
+        if self._kept[0] != view.key:
+            frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS)
+            if self.metrics is not None:
+                limits = self._matched().limits()
+                frame = frame.join(limits, on="name", how="left", maintain_order="left")
+            self._kept = (view.key, frame)
+        return arranged(self._kept[1], view)
+
+    def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
+        if kernel is None:
+            return details.nothing_of(self.trace)
+        return events_within(self.trace, where={**view.where, **of, "name": kernel}, window=view.window)
 
     def _matched(self) -> Profiled:
         if self._profiled is None:
@@ -133,30 +135,31 @@ class Kernels(Explorer):
         return self._profiled
 
     @in_background("adding up kernels")
-    def _on_table(self, count: int = 60) -> Answer:
-        frame = self.table
+    def _on_table(self, view: Labels, count: int = 60) -> Answer:
+        frame, events = self._rows(View.of(view)), attribute(self.trace)
         rows, buffers = block(frame, 0, count)
-        asked = options(attribute(self.trace)) if attribute(self.trace).height else {}
-        unmatched = self._matched().unmatched if self.metrics is not None else 0
-        total = {"launches": int(frame["count"].sum()), "total_ns": int(frame["total_ns"].sum())}
-        return {
+        message = {
             "rows": rows,
             "total": frame.height,
-            "bins": BINS,
-            "options": asked,
-            "unmatched": unmatched,
-        } | total, buffers
+            "launches": int(frame["count"].sum()),
+            "total_ns": int(frame["total_ns"].sum()),
+            "options": options(events),
+            "unmatched": self._matched().unmatched if self.metrics is not None else 0,
+        }
+        return message, buffers
 
-    def _on_rows(self, offset: int, count: int) -> Answer:
-        rows, buffers = block(self.table, offset, min(count, 200))
+    def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
+        rows, buffers = block(self._rows(View.of(view)), offset, min(count, 200))
         return {"rows": rows, "offset": offset}, buffers
 
-    def _on_pick(self, row: int) -> Answer:
-        frame = self.table
+    def _on_pick(self, view: Labels, row: int) -> Answer:
+        asked = View.of(view)
+        frame = self._rows(asked)
         if 0 <= row < frame.height:
             found = frame.row(row, named=True)
-            self.of = {label: found[label] for label in self.by if found[label] is not None}
-            self.kernel = found["name"]
+            with self.hold_sync():
+                self.of = {label: found[label] for label in asked.by if found[label] is not None}
+                self.kernel = found["name"]
         return {}, []
 
     def _on_launch(self, event: int) -> Answer:
@@ -170,13 +173,13 @@ class Kernels(Explorer):
                 self.window = [float(start - around), float(start + length + around)]
         return {}, []
 
-    def _on_kernel(self) -> Answer:
-        events = self.launches
+    def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
+        events = self._launches(View.of(view), kernel, of)
         message, buffers = details.launches(events)
-        name, length = self.kernel or "", events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
+        length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
-            "name": name,
-            "function": kernel_names.function(pl.Series([name]))[0],
+            "name": kernel,
+            "function": kernel_names.function(pl.Series([kernel]))[0],
             "category": events["category"][0] if events.height else None,
             "count": events.height,
             "total_ns": length.sum(),
@@ -187,13 +190,12 @@ class Kernels(Explorer):
         return message | about | {"grids": details.grids(self.trace, events)}, buffers
 
     @in_background("finding the operators")
-    def _on_shapes(self) -> Answer:
-        rank = self.of.get("rank", self.rank)
-        return details.shapes(self.trace, self.kernel or "", rank), []
+    def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
+        return details.shapes(self.trace, kernel, rank), []
 
     @in_background("matching the hardware metrics")
-    def _on_metrics(self, kernel_id: int | None = None) -> Answer:
-        return shown(self._matched(), self.kernel or "", kernel_id), []
+    def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Answer:
+        return shown(self._matched(), kernel, kernel_id), []
 
     def _on_values(self, kernel_id: int, search: str = "") -> Answer:
         return values(self._matched(), kernel_id, search), []
@@ -201,15 +203,15 @@ class Kernels(Explorer):
     def _on_explain(self, metric: str) -> Answer:
         return glossary(metric), []
 
-    def _on_command(self, program: str) -> Answer:
+    def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
         self.program = program
-        where = {**self.where, **self.of}
+        where = {**View.of(view).where, **of}
         kept = {label: where[label] for label in ("layer", "stage", "step", "phase", "rank") if label in where}
         try:
             words = shlex.split(program)
         except ValueError as error:
             raise LlmprofError(f"the program cannot be read: {error}", expected="words as in a shell") from error
-        return {"command": shlex.join(ncu_command(self.trace, words, kernel=self.kernel, **kept))}, []
+        return {"command": shlex.join(ncu_command(self.trace, words, kernel=kernel, **kept))}, []
 
 
 def kernels(trace: Trace, metrics: Metrics | None = None, **traits: Any) -> Kernels:

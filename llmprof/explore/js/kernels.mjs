@@ -68,12 +68,16 @@ function render({ model, el }) {
     for (const [name, value] of Object.entries(values)) model.set(name, value);
     model.save_changes();
   };
+  const viewed = [...KERNEL_FILTERS, "by", "search", "sort", "window", "in_window"];
+  // what is asked about goes with the request: traits may reach the kernel after it
+  const view = () => Object.fromEntries(viewed.map((name) => [name, model.get(name)]));
+  const picked = () => ({ kernel: model.get("kernel"), of: model.get("of") });
   const grid = tableGrid({
     label: "Kernels",
     columns: kernelColumns(model.get("colours"), model.get("has_metrics")),
     load: async (offset) => {
       try {
-        const { msg, buffers } = await ask(model, "rows", { offset, count: TABLE_BLOCK });
+        const { msg, buffers } = await ask(model, "rows", { view: view(), offset, count: TABLE_BLOCK });
         grid.put(msg.offset, kernelRows(msg, buffers));
       } catch (error) {
         grid.forget(offset);
@@ -81,7 +85,7 @@ function render({ model, el }) {
       }
     },
     sorted: (sort) => set({ sort }),
-    pick: (row) => ask(model, "pick", { row }).catch(failed),
+    pick: (row) => ask(model, "pick", { view: view(), row }).catch(failed),
     chosen: (row) => row.name === model.get("kernel") && Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
   });
 
@@ -116,7 +120,7 @@ function render({ model, el }) {
 
   const show = async () => {
     try {
-      const { msg, buffers } = await ask(model, "table", { count: TABLE_BLOCK });
+      const { msg, buffers } = await ask(model, "table", { view: view(), count: TABLE_BLOCK });
       state.error("");
       fillFilters(msg.options);
       grid.order(model.get("sort"));
@@ -144,7 +148,7 @@ function render({ model, el }) {
     } });
     const make = h("button", { type: "button", text: "Write the ncu command", onclick: async () => {
       try {
-        const { msg } = await ask(model, "command", { program: program.value });
+        const { msg } = await ask(model, "command", { program: program.value, view: view(), ...picked() });
         out.textContent = msg.command;
         out.hidden = copy.hidden = false;
         state.error("");
@@ -159,7 +163,7 @@ function render({ model, el }) {
 
   const hardware = async (place, mine, kernelId = null) => {
     if (!model.get("has_metrics")) return fill(place, command());
-    const { msg } = await ask(model, "metrics", { kernel_id: kernelId });
+    const { msg } = await ask(model, "metrics", { kernel: model.get("kernel"), kernel_id: kernelId });
     if (mine !== round) return place;
     if (!msg.launches.length) return fill(place, command());
     const view = metricView(msg, {
@@ -181,7 +185,7 @@ function render({ model, el }) {
       return;
     }
     try {
-      const { msg, buffers } = await ask(model, "kernel");
+      const { msg, buffers } = await ask(model, "kernel", { view: view(), ...picked() });
       if (mine !== round) return;
       const colours = model.get("colours").category;
       const square = h("span", { class: "lp-square" });
@@ -213,7 +217,7 @@ function render({ model, el }) {
       );
       launches.redraw();
       hardware(place, mine).catch(failed);
-      const found = await ask(model, "shapes");
+      const found = await ask(model, "shapes", { kernel: model.get("kernel"), rank: model.get("of").rank ?? model.get("rank") });
       if (mine === round) fill(shapes, detailShapes(found.msg));
     } catch (error) {
       failed(error);
@@ -236,12 +240,12 @@ function render({ model, el }) {
   };
   model.on(narrowing, later);
   model.on("change:window", () => (model.get("in_window") ? later() : (windowed.hidden = model.get("window") === null)));
-  let picked = false;
+  let another = false;
   model.on("change:kernel change:of", () => {
-    if (picked) return;
-    picked = true;
+    if (another) return;
+    another = true;
     queueMicrotask(() => {
-      picked = false;
+      another = false;
       detail();
     });
   });

@@ -174,17 +174,12 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
   };
 }
 
-const TABLE_SVG = "http://www.w3.org/2000/svg";
-
-/** Sparkline as an element. */
+/** Sparkline as an element: a block of colour, cut to the area. */
 export function tableSparkline(values, colour, width = 120, height = 18) {
-  const svg = document.createElementNS(TABLE_SVG, "svg");
-  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" })) {
-    svg.setAttribute(name, value);
-  }
-  const path = document.createElementNS(TABLE_SVG, "path");
-  path.setAttribute("d", tableSpark(values, width, height));
-  path.setAttribute("fill", colour);
-  svg.append(path);
-  return svg;
+  const el = h("div", { class: "lp-spark", "aria-hidden": "true" });
+  el.style.width = `${width}px`;
+  el.style.height = `${height}px`;
+  el.style.background = colour;
+  el.style.clipPath = `path("${tableSpark(values, width, height)}")`;
+  return el;
 }

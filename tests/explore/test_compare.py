@@ -1,0 +1,149 @@
+"""The explorer that compares two traces without a browser."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import traitlets
+
+import llmprof
+from llmprof import explore, schema
+from llmprof.analyze import attribute, diff
+from llmprof.errors import NotCapturedError
+from llmprof.explore import _compare_data as data
+from llmprof.trace import Trace
+from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
+
+VIEW = {
+    "by": ["stage", "category"],
+    "tolerance": 0.05,
+    "phase": None,
+    "status": None,
+    "search": "",
+    "sort": "-delta_ns",
+}
+
+
+def run(*, attention: int = 10, norm: str = NORM, steps: int = 2) -> Trace:
+    """Decode steps of two layers, whose attention takes so long."""
+    names = [(name, attention if name == ATTENTION else 10) for name in forward(2)]
+    names = [(norm if name == NORM else name, dur) for name, dur in names]
+    parts, marks, at = [], [], 10
+    for n in range(steps):
+        parts.append(kernels(names, start=at, first=1 + 100 * n))
+        length = sum(dur for _, dur in names)
+        marks.append(("execute_new_0_cached_4", at - 8, length))
+        at += length + 50
+    every = pl.concat(parts)
+    return Trace({"kernels": every, "runtime": launches(every), "markers": labels(marks)}, {"world_size": 1})
+
+
+@pytest.fixture(scope="module")
+def a() -> Trace:
+    return run()
+
+
+@pytest.fixture(scope="module")
+def b() -> Trace:
+    return run(attention=30)
+
+
+def test_changes_are_those_of_diff(a: Trace, b: Trace) -> None:
+    widget = explore.compare(a, b)
+    assert widget.changes.equals(diff(a, b))
+    first = widget.table.row(0, named=True)
+    # two layers, 20 ns longer each
+    assert (first["stage"], first["delta_ns"], first["status"]) == ("attention", 40.0, "slower")
+    widget.by = ["layer", "stage"]
+    rows = widget.table.filter(pl.col("stage") == "attention").select("layer", "a_ns", "b_ns", "ratio").rows()
+    assert rows == [(0, 10.0, 30.0, 3.0), (1, 10.0, 30.0, 3.0)]
+
+
+def test_rows_are_narrowed_and_sorted(a: Trace, b: Trace) -> None:
+    widget = explore.compare(a, b, status="slower")
+    assert widget.table["stage"].to_list() == ["attention"]
+    widget.status, widget.search = None, "PROJ"
+    assert set(widget.table["stage"]) == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    widget.search, widget.sort = "", "stage"
+    assert widget.table["stage"].is_sorted()
+    widget.phase = "prefill"
+    assert widget.table.is_empty()
+    for name, value in (("sort", "colour"), ("status", "colour"), ("by", ["colour"]), ("tolerance", -1.0)):
+        with pytest.raises(traitlets.TraitError):
+            setattr(widget, name, value)
+
+
+def test_picking_gives_the_events_of_both(a: Trace, b: Trace) -> None:
+    widget = explore.compare(a, b, names=("before", "after"))
+    assert widget.selected.is_empty()
+    widget._on_pick(VIEW, 0)
+    assert widget.picked == {"phase": "decode", "stage": "attention", "category": "attention"}
+    found = widget.selected
+    assert found.columns == ["trace", *attribute(a).columns]
+    assert found.group_by("trace").agg(pl.len(), pl.col("dur_ns").sum()).sort("trace").rows() == [
+        ("after", 4, 120), ("before", 4, 40),
+    ]  # fmt: skip
+
+
+def test_message_is_json_and_counts_add_up(a: Trace, b: Trace) -> None:
+    message, _ = explore.compare(a, b)._on_table(VIEW)
+    assert json.loads(json.dumps(message)) == message
+    assert sum(message["counts"].values()) == message["all"] == message["total"]
+    assert message["counts"]["slower"] == 1
+    assert message["largest"] == 40.0
+    (bar,) = message["bars"]
+    assert (bar["phase"], bar["a_steps"], bar["b_steps"]) == ("decode", 2, 2)
+    assert sum(stage["a_ns"] for stage in bar["stages"]) == diff(a, b)["a_ns"].sum()
+
+
+def test_what_appeared_and_what_vanished(a: Trace) -> None:
+    widget = explore.compare(a, run(norm="void my_rms_norm_kernel<4>"), by=["name"])
+    found = dict(widget.table.select("name", "status").iter_rows())
+    assert found[NORM] == "only_a"
+    assert found["void my_rms_norm_kernel<4>"] == "only_b"
+    message, buffers = widget._on_details({"phase": "decode", "stage": "norm", "category": "norm"}, 0.05)
+    assert {row["name"]: row["status"] for row in message["kernels"]["rows"]} == {
+        NORM: "only_a", "void my_rms_norm_kernel<4>": "only_b",
+    }  # fmt: skip
+    assert len(buffers) == sum(len(columns) for columns in message["steps"])
+
+
+def test_steps_of_a_row_and_zero_where_it_is_not(a: Trace) -> None:
+    labels_of = {"phase": "decode", "stage": "attention"}
+    assert data.steps_of(a, labels_of).select("place", "busy_ns").rows() == [(0, 20.0), (1, 20.0)]
+    assert data.steps_of(a, {"phase": "decode", "stage": "no such"})["busy_ns"].to_list() == [0.0, 0.0]
+    assert data.steps_of(a, {"phase": "prefill", "stage": "attention"}).is_empty()
+
+
+def test_details_are_packed_for_both_sides(a: Trace, b: Trace) -> None:
+    message, buffers = explore.compare(a, b)._on_details({"phase": "decode", "stage": "attention"}, 0.05)
+    columns = [column["name"] for column in message["steps"][0]]
+    busy = [np.frombuffer(buffers[i * len(columns) + columns.index("busy_ns")], dtype="f8") for i in (0, 1)]
+    assert [side.tolist() for side in busy] == [[20.0, 20.0], [60.0, 60.0]]
+
+
+def test_empty_missing_and_without_steps(a: Trace) -> None:
+    empty = Trace({"kernels": schema.empty("kernels")})
+    message, _ = explore.compare(empty, empty)._on_table(VIEW)
+    assert (message["total"], message["bars"], message["largest"]) == (0, [], None)
+    outside = Trace({"kernels": kernels([NORM])})
+    message, _ = explore.compare(a, outside)._on_table(VIEW)
+    assert set(message["counts"]) == set(data.STATUSES)
+    missing = explore.compare(a, Trace({}))
+    with pytest.raises(NotCapturedError):
+        missing._on_table(VIEW)
+    assert "image/png" not in missing._repr_mimebundle_()[0]
+
+
+def test_real_traces_and_their_picture() -> None:
+    first, second = llmprof.sample("torch_tp4_eager_custom_allreduce"), llmprof.sample("torch_tp4_eager_nccl")
+    widget = explore.compare(first, second, names=("custom", "nccl"))
+    assert set(widget.changes["status"]) == set(data.STATUSES)
+    assert widget._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
+    for by in data.ALIGNED:
+        widget.by = list(by)
+        message, _ = widget._on_table({**VIEW, "by": list(by)})
+        assert message["total"] == widget.changes.height > 0

@@ -1,0 +1,236 @@
+"""The explorer of kernels without a browser: rows, what is picked, and what the browser's side is answered."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import traitlets
+
+import llmprof
+from llmprof import explore, schema
+from llmprof.analyze import attribute, kernels_within, ncu_join
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.explore import _kernel_details as details
+from llmprof.explore import _kernel_metrics as hardware
+from llmprof.explore import _kernel_table as table
+from llmprof.metrics_data import Metrics
+from llmprof.trace import Trace
+
+HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>"
+VIEW: dict[str, object] = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
+
+
+def trace_of(rows: list[tuple[int, int, int, str]]) -> Trace:
+    kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
+    return Trace({"kernels": kernels.with_columns(pl.col("rank").cast(pl.Int32), stream=pl.lit(7, dtype=pl.Int64))})
+
+
+SMALL = trace_of([(0, 0, 10, "a"), (0, 20, 30, "b"), (0, 60, 20, "a"), (1, 0, 5, "a")])
+
+
+@pytest.fixture(scope="module")
+def eager() -> Trace:
+    return llmprof.sample("torch_tp1_eager")
+
+
+@pytest.fixture(scope="module")
+def metrics() -> Metrics:
+    return llmprof.sample_metrics("ncu_tp1_eager")
+
+
+def test_table_is_what_the_analysis_returns(eager: Trace) -> None:
+    widget = explore.kernels(eager)
+    columns = ["name", "count", "total_ns", "p99_ns", "phases"]
+    assert widget.table.select(columns).equals(kernels_within(eager).select(columns))
+    widget.stage, widget.by, widget.sort = "attention", ["phase"], "count"
+    found = widget.table
+    assert found["count"].is_sorted()
+    assert set(found["phase"]) == {"prefill", "mixed", "decode"}
+    assert found["count"].sum() == attribute(eager).filter(pl.col("stage") == "attention").height
+
+
+def test_text_and_order_of_the_rows() -> None:
+    widget = explore.kernels(SMALL, search="B")
+    assert widget.table["name"].to_list() == ["b"]
+    widget.search = "("  # a text, not a pattern
+    assert widget.table.is_empty()
+    widget.search, widget.sort = "", "name"
+    assert widget.table["name"].to_list() == ["a", "b"]
+    with pytest.raises(traitlets.TraitError, match="colour"):
+        widget.sort = "colour"
+    with pytest.raises(traitlets.TraitError):
+        widget.by = ["colour"]
+
+
+def test_window_counts_only_if_it_is_asked_for() -> None:
+    widget = explore.kernels(SMALL, window=[15.0, 55.0])
+    assert widget.table["count"].sum() == 4
+    widget.in_window = True
+    assert widget.table.select("name", "count").rows() == [("b", 1)]
+
+
+def test_picking_ends_in_a_frame() -> None:
+    widget = explore.kernels(SMALL)
+    assert widget.selected.is_empty()
+    assert widget.selected.columns == attribute(SMALL).columns
+    widget._on_pick({**VIEW, "by": ["rank"], "sort": "total_ns"}, 0)
+    assert (widget.kernel, widget.of) == ("a", {"rank": 1})
+    assert widget.selected.select("rank", "start_ns", "name").rows() == [(1, 0, "a")]
+    widget.of = {}
+    assert widget.selected.height == 3
+    widget._on_launch(int(widget.selected["event"][1]))
+    assert widget.selected.height == 1
+    start = widget.selected["start_ns"][0]
+    assert widget.window is not None
+    assert widget.window[0] < start < widget.window[1]
+    widget.kernel = "b"
+    assert widget.event is None
+    assert widget.selected["name"].to_list() == ["b"]
+    widget._on_pick(VIEW, 99)
+    assert widget.kernel == "b"
+
+
+def test_rows_are_json_with_sparklines_beside_them() -> None:
+    widget = explore.kernels(SMALL)
+    message, buffers = widget._on_table(VIEW)
+    assert json.loads(json.dumps(message)) == message
+    assert (message["total"], message["launches"], message["total_ns"]) == (2, 4, 65)
+    assert [(row["name"], row["total_ns"]) for row in message["rows"]] == [("a", 35), ("b", 30)]
+    assert message["options"]["rank"] == [0, 1]
+    spark = np.frombuffer(buffers[0], dtype="u1").reshape(2, table.BINS)
+    # span 0 to 80 ns in 48 parts: `a` starts at 0 (15 ns of both ranks) and 60 (20 ns, its peak)
+    assert spark[0].nonzero()[0].tolist() == [0, 36]
+    assert spark[0][[0, 36]].tolist() == [round(255 * 15 / 20), 255]
+    later, empty = widget._on_rows(VIEW, 5, 60)
+    assert later["rows"] == []
+    assert len(empty[0]) == 0
+
+
+def test_places_in_a_few_words() -> None:
+    assert table.places([], "layers") == ""
+    assert table.places([3], "layers") == "3"
+    assert table.places(["decode", "prefill"], "phases") == "decode, prefill"
+    assert table.places([0, 1, 2, 3], "layers") == "0 to 3"
+    assert table.places([0, 1, 5], "layers") == "3 layers"
+
+
+def test_launches_shapes_and_grids(eager: Trace) -> None:
+    widget = explore.kernels(eager)
+    name = widget.table["name"][0]
+    message, buffers = widget._on_kernel(VIEW, name, {})
+    assert message["count"] == widget.table["count"][0]
+    assert not message["condensed"]
+    assert len(buffers) == len(message["columns"]) == 7
+    assert sum(row["count"] for row in message["grids"]) == message["count"]
+    shapes, _ = widget._on_shapes(name, None)
+    assert sum(row["count"] for row in shapes["rows"]) == message["count"]
+    assert all(row["op"] for row in shapes["rows"])
+
+
+def test_many_launches_are_condensed_without_losing_the_longest() -> None:
+    count = details.MOST_POINTS + 1
+    rows = [(0, 100 * n, 10 + (n == 777) * 50, "a") for n in range(count)]
+    message, buffers = details.launches(attribute(trace_of(rows)))
+    assert message["condensed"]
+    columns = {c["name"]: np.frombuffer(b, dtype="f8") for c, b in zip(message["columns"], buffers, strict=True)}
+    assert len(columns["count"]) <= details.PARTS
+    assert columns["count"].sum() == count
+    assert columns["most_ns"].max() == 60
+    assert columns["least_ns"].min() == 10
+
+
+def test_what_was_not_recorded_is_said() -> None:
+    widget = explore.kernels(SMALL)
+    assert "holds no ops" in widget._on_shapes("a", None)[0]["why"]
+    assert widget._on_kernel(VIEW, "a", {})[0]["grids"] == []
+    with pytest.raises(NotCapturedError):
+        widget._on_metrics("a")
+
+
+def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
+    widget = explore.kernels(eager, metrics)
+    joined = ncu_join(eager, metrics)
+    assert widget._on_table(VIEW)[0]["unmatched"] == joined["name"].null_count()
+    assert set(widget.table.drop_nulls("limit")["name"]) == set(joined["name"].drop_nulls())
+    name = next(n for n in joined["name"].drop_nulls() if "FlashAttnFwd" in n)
+    message, _ = widget._on_metrics(name)
+    assert json.loads(json.dumps(message)) == message
+    assert [launch["kernel_id"] for launch in message["launches"]] == joined.filter(name=name)["kernel_id"].to_list()
+    other = message["launches"][-1]["kernel_id"]
+    assert widget._on_metrics(name, other)[0]["chosen"] == other
+    assert message["speed"]["bound"] in {"compute", "memory", "latency"}
+    assert {bar["label"] for bar in message["bars"]} >= {"compute", "of its roof"}
+    assert message["roofline"]["device"] == "H200"
+    assert other in [point["kernel_id"] for point in message["roofline"]["points"]]
+    assert message["stalls"][0]["share"] >= message["stalls"][-1]["share"] > 0
+    assert message["rules"]
+    values, _ = widget._on_values(message["chosen"], "dram__bytes_read.sum")
+    assert values["total"] >= 1
+    assert values["rows"][0]["title"] == "traffic of the device memory"
+    assert widget._on_values(message["chosen"], "")[0]["total"] > len(widget._on_values(message["chosen"])[0]["rows"])
+    assert widget._on_explain("long_scoreboard")[0]["action"]
+    assert widget._on_explain("no such thing")[0]["title"] == "not in the glossary"
+    assert widget._on_metrics("no such kernel")[0] == {"launches": [], "note": ""}
+
+
+def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metrics) -> None:
+    kept = metrics.metrics.filter(pl.col("metric") != "device__attribute_display_name")
+    found = hardware.profiled(eager, Metrics(kept, metrics.rules))
+    assert "device" in found.note
+    name = found.limits()["name"][0]
+    message = hardware.shown(found, name)
+    assert message["roofline"] is None
+    assert message["stalls"]
+
+
+def test_command_of_a_kernel(eager: Trace) -> None:
+    widget = explore.kernels(eager)
+    name = next(n for n in widget.table["name"] if n.startswith("nvjet"))
+    message, _ = widget._on_command("python serve.py 'a b'", {**VIEW, "phase": "decode"}, name, {})
+    assert message["command"].startswith("ncu --target-processes all")
+    assert message["command"].endswith("python serve.py 'a b'")
+    assert widget.program == "python serve.py 'a b'"
+    with pytest.raises(LlmprofError, match="cannot be read"):
+        widget._on_command("python 'a", VIEW, name, {})
+    with pytest.raises(AnalysisError, match="program"):
+        widget._on_command("", VIEW, name, {})
+
+
+def test_hostile_names_are_data() -> None:
+    widget = explore.kernels(trace_of([(0, 0, 10, HOSTILE)]), search="<SCRIPT>")
+    message, _ = widget._on_table({**VIEW, "search": "<SCRIPT>"})
+    assert message["rows"][0]["name"] == HOSTILE
+    widget._on_pick(VIEW, 0)
+    assert widget.selected["name"].to_list() == [HOSTILE]
+    assert widget._on_kernel(VIEW, HOSTILE, {})[0]["name"] == HOSTILE
+    assert widget.picture()
+
+
+def test_empty_and_missing() -> None:
+    empty = explore.kernels(Trace({"kernels": schema.empty("kernels")}))
+    message, _ = empty._on_table(VIEW)
+    assert (message["total"], message["rows"], message["launches"]) == (0, [], 0)
+    assert empty.selected.is_empty()
+    assert "image/png" not in empty._repr_mimebundle_()[0]
+    missing = explore.kernels(Trace({}))
+    assert missing.selected.is_empty()
+    assert "image/png" not in missing._repr_mimebundle_()[0]
+    with pytest.raises(NotCapturedError):
+        missing._on_table(VIEW)
+
+
+def test_a_run_on_cpu_shows_its_operators() -> None:
+    widget = explore.kernels(llmprof.sample("torch_cpu_tp2_layer_annotations"))
+    message, _ = widget._on_table(VIEW)
+    assert message["rows"][0]["name"].startswith(("aten::", "_C", "vllm"))
+    widget._on_pick(VIEW, 0)
+    assert widget._on_kernel(VIEW, widget.kernel, {})[0]["grids"] == []
+
+
+def test_a_static_picture_goes_with_the_widget(eager: Trace) -> None:
+    data, _ = explore.kernels(eager)._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert data["image/png"].startswith("iVBOR")

@@ -100,9 +100,9 @@ def headline(frame: pl.DataFrame) -> str:
         if rows.height:
             means = rows.group_by("line").agg(pl.col("value").mean())["value"]
             figures = spread(percent(number(means.min())), percent(number(means.max())))
-            many = "s" if rows["line"].n_unique() > 1 else ""
-            return (
-                f"The {who}{many} {'are' if many or who == 'processors' else 'is'} busy {figures} of the sampled time"
-            )
+            seconds = (number(frame["time_ns"].max()) - number(frame["time_ns"].min())) / NS_PER_S
+            several = rows["line"].n_unique() > 1 or who == "processors"
+            subject = f"{who}s are" if who == "GPU" and several else f"{who} {'are' if several else 'is'}"
+            return f"The {subject} busy {figures} of the {seconds:,.1f} s sampled"
     count = frame["name"].n_unique()
     return f"{count} counter{'s' * (count > 1)} over the run"

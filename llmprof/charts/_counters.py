@@ -43,9 +43,12 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     chart, left = counters_panel(frame, WIDTH - 2 * PADDING)
     if chart is None:
         raise nothing("counters", "all counters stay at zero", _SOURCE)
-    seconds = (number(frame["time_ns"].max()) - number(frame["time_ns"].min())) / NS_PER_S
-    start = "; the dashed line is the start of the trace" if number(frame["time_ns"].min()) < 0 else ""
-    notes = [f"{frame.height:,} samples over {seconds:,.1f} s{start}."]
+    start = (
+        "; the dashed line is the start of the trace, before it the engine gets ready"
+        if number(frame["time_ns"].min()) < 0
+        else ""
+    )
+    notes = [f"{frame.height:,} samples{start}."]
     if slowed := throttled(frame):
         notes.append(f"The clocks were held back by {slowed}.")
     moving = frame.filter(pl.col("value") != 0)["name"]

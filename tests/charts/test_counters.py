@@ -97,9 +97,9 @@ def test_a_share_of_several_processors_may_exceed_100():
     ("frame", "said"),
     [
         (pl.concat([rows("gpu.utilization", "%", 40, 60, device=0), rows("gpu.utilization", "%", 90, 90, device=1)]),
-         "The GPUs are busy 50 % to 90 % of the sampled time"),
-        (rows("gpu.utilization", "%", 40, 60, device=0), "The GPU is busy 50 % of the sampled time"),
-        (rows("cpu.utilization", "%", 10, 20), "The processors are busy 15 % of the sampled time"),
+         "The GPUs are busy 50 % to 90 % of the 1.0 s sampled"),
+        (rows("gpu.utilization", "%", 40, 60, device=0), "The GPU is busy 50 % of the 1.0 s sampled"),
+        (rows("cpu.utilization", "%", 10, 20), "The processors are busy 15 % of the 1.0 s sampled"),
         (rows("gpu.power", "W", 10, 20), "1 counter over the run"),
     ],
     ids=["gpus", "gpu", "host", "other"],

@@ -25,7 +25,7 @@ class FakeNvml:
     def __init__(self, *refuse: str, count: int = 2) -> None:
         self.refuse, self.count = set(refuse), count
         self.asked: Counter[str] = Counter()
-        self.totals = {197: 0, 198: 0, 138: 0, 139: 0}
+        self.totals = {197: 0, 198: 0, 138: 0, 139: 0, 202: 0, 204: 0}
         self.shut = 0
         self.processes: list[SimpleNamespace] = []
         self.clocks = {"now": 1980, "set": 1980, "default": 1980}

@@ -79,7 +79,7 @@ def test_gpus_in_base_units():
 
 
 def test_what_is_not_supported_is_asked_once_and_noted():
-    nvml = FakeNvml("power", "field 82", "field 139", count=1)
+    nvml = FakeNvml("power", "field 82", "field 139", "field 204", count=1)
     gpus = Gpus(nvml)
     for turn in range(3):
         names = {name for name, _ in taken(gpus, float(turn))}
@@ -88,7 +88,7 @@ def test_what_is_not_supported_is_asked_once_and_noted():
     assert [note.partition(":")[0] for note in gpus.notes] == [
         "GPU 0 does not say its power",
         "GPU 0 does not say its memory temperature",
-        "GPU 0 does not say its NVLink totals",
+        "GPU 0 does not say its NVLink bytes",
     ]
 
 
@@ -113,6 +113,18 @@ def test_older_drivers_are_asked_the_older_way():
     assert taken(gpus, 0.1)["gpu.pcie_received", 0] == (20_000, "B/s")
     assert ("gpu.pcie_received", 0) not in taken(gpus, 0.2), "it takes 20 ms, so once a second is enough"
     assert ("gpu.pcie_received", 0) in taken(gpus, 1.2)
+    assert gpus.notes == []
+
+
+def test_nvlink_of_the_fifth_generation_is_the_sum_of_its_links():
+    nvml = FakeNvml("field 139", count=1)
+    gpus = Gpus(nvml)
+    taken(gpus, 0.0)
+    taken(gpus, 1.0)
+    nvml.totals |= {202: 10, 204: 30}
+    found = taken(gpus, 2.0)
+    assert found["gpu.nvlink_sent", 0] == (18 * 10, "B/s")
+    assert found["gpu.nvlink_received", 0] == (18 * 30, "B/s")
     assert gpus.notes == []
 
 

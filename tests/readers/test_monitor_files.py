@@ -149,7 +149,23 @@ def test_dmon_that_is_cut_keeps_whole_lines(tmp_path):
     assert values(trace, "gpu.power") == [(0, 401), (0, 76)]
 
 
+@pytest.mark.parametrize(("name", "seconds", "warned"), [("dmon.txt", 5, ()), ("dmon.csv", 2, ("holds no times",))])
+def test_dmon_of_a_real_gpu(name, seconds, warned):
+    trace = read(FILES / name, *warned)
+    assert values(trace, "gpu.power") == [(i * S, 78) for i in range(seconds)]
+    assert values(trace, "gpu.memory_clock") == [(i * S, 3201e6) for i in range(seconds)]
+
+
 # --- nvidia-smi --query-gpu
+
+
+def test_query_gpu_of_a_real_gpu():
+    trace = read(FILES / "query_gpu.csv")
+    assert trace.meta["device"] == "NVIDIA H200"
+    assert trace.meta["start_local"] == "2026-11-21T13:38:00.106"
+    assert values(trace, "gpu.power")[:2] == [(0, 78.54), (504_000_000, 78.55)]
+    assert values(trace, "gpu.throttle_reasons")[0] == (0, 1)
+    assert values(trace, "gpu.pcie_generation")[0] == (0, 5)
 
 
 def test_query_gpu_with_units(tmp_path):

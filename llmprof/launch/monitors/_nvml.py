@@ -13,8 +13,12 @@ _SLOW_EVERY_S: Final = 1.0
 
 _ALL_LINKS: Final = 0xFFFFFFFF
 _PCIE: Final = {"received": 198, "sent": 197}
-_NVLINK: Final = {"received": (139, _ALL_LINKS), "sent": (138, _ALL_LINKS)}
-"""Field values ``PCIE_COUNT_*_BYTES`` (B) and ``NVLINK_THROUGHPUT_DATA_*`` (KiB), which older bindings do not name."""
+_NVLINK: Final = {"received": 139, "sent": 138}
+_NVLINK_5: Final = {"received": 204, "sent": 202}
+"""Field values ``PCIE_COUNT_*_BYTES`` (B), ``NVLINK_THROUGHPUT_DATA_*`` (KiB, of all links together) and
+``NVLINK_COUNT_*_BYTES`` (B, a link, from the fifth NVLink on), which older bindings do not name."""
+
+_MOST_LINKS: Final = 18
 
 _FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _FOREVER: Final = (
@@ -68,8 +72,10 @@ class Gpus:
                 ("gpu.memory_clock", "Hz", nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM) * 1e6)
             ],
             "throttle reasons": self._throttle,
-            "PCIe totals": lambda h, now_s: self._totals(device, h, now_s, "pcie"),
-            "NVLink totals": lambda h, now_s: self._totals(device, h, now_s, "nvlink"),
+            "PCIe totals": lambda h, now_s: self._totals(device, now_s, "pcie", lambda way: self._field(h, _PCIE[way])),
+            "NVLink totals": lambda h, now_s: self._totals(
+                device, now_s, "nvlink", lambda way: 1024 * self._field(h, (_NVLINK[way], _ALL_LINKS))
+            ),
         }
 
     def sample(self, now_s: float) -> Iterator[Value]:
@@ -89,6 +95,10 @@ class Gpus:
     def _instead(self, what: str, device: int, questions: dict[str, Ask], why: str) -> None:
         if what == "PCIe totals":
             questions["PCIe throughput"] = lambda h, now_s: self._pcie(device, h, now_s)
+        elif what == "NVLink totals":
+            questions["NVLink bytes"] = lambda h, now_s: self._totals(
+                device, now_s, "nvlink", lambda way: self._of_links(h, _NVLINK_5[way])
+            )
         else:
             self.notes.append(f"GPU {device} does not say its {what}: {why}")
 
@@ -112,14 +122,23 @@ class Gpus:
             mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return [("gpu.throttle_reasons", "1", mask)]
 
-    def _totals(self, device: int, handle: Any, now_s: float, link: str) -> list[tuple[str, str, float]]:
-        out = []
-        fields, scale = (_PCIE, 1) if link == "pcie" else (_NVLINK, 1024)
-        for way, field in fields.items():
-            rate = self._rates((device, link, way), self._field(handle, field) * scale, now_s)
-            if rate is not None:
-                out.append((f"gpu.{link}_{way}", "B/s", rate))
-        return out
+    def _totals(
+        self, device: int, now_s: float, link: str, total: Callable[[str], float]
+    ) -> list[tuple[str, str, float]]:
+        rates = {way: self._rates((device, link, way), total(way), now_s) for way in ("received", "sent")}
+        return [(f"gpu.{link}_{way}", "B/s", rate) for way, rate in rates.items() if rate is not None]
+
+    def _of_links(self, handle: Any, field: int) -> float:
+        """Sum of a total over the links that have it."""
+        found = []
+        for link in range(_MOST_LINKS):
+            try:
+                found.append(self._field(handle, (field, link)))
+            except self._nvml.NVMLError as error:
+                last = error
+        if not found:
+            raise last
+        return sum(found)
 
     def _pcie(self, device: int, handle: Any, now_s: float) -> list[tuple[str, str, float]]:
         if now_s - self._slow_s.get(device, float("-inf")) < _SLOW_EVERY_S:

@@ -282,6 +282,45 @@ def test_dstat_without_times(tmp_path):
     assert values(trace, "cpu.user") == [(0, 100), (S, 76.5)]
 
 
+PCP = """\
+"pcp-dstat 5.0.3 CSV Output"
+"Author:","PCP team <pcp@groups.io> and Dag Wieers <dag@wieers.com>",,,,"URL:","https://pcp.io/"
+"Host:","host",,,,"User:","user"
+"Cmdline:","dstat --nocolor -c -d --output out.csv",,,,"Date:","24 Feb 2021 15:37:42 EST"
+
+"total usage",,,,,"dsk/total",
+"total usage:usr","total usage:sys","total usage:idl","total usage:wai","total usage:stl","dsk/total:read",\
+"dsk/total:writ"
+1,2,97,0,0,5,6
+9.608,1.643,88.748,0,0,0,32768
+"""
+DSTAT_OLD = """\
+"Dstat 0.7.0 CSV output"
+"Author:","Dag Wieers <dag@wieers.com>",,,,"URL:","http://dag.wieers.com/home-made/dstat/"
+"Host:","host",,,,"User:","user"
+"Cmdline:","dstat -tc --output d.csv",,,,"Date:","31 Dec 2016 23:59:58 CET"
+
+"system","total cpu usage",,,,,
+"date/time","usr","sys","idl","wai","hiq","siq"
+31-12 23:59:58,20.409,1.659,74.506,3.404,0.0,0.022
+31-12 23:59:59,8.794,1.131,77.010,13.065,0.0,0.0
+01-01 00:00:00,9.217,1.641,75.758,13.384,0.0,0.0
+"""
+
+
+def test_pcp_dstat_names_its_groups_twice(tmp_path):
+    trace = read(write(tmp_path / "d.csv", PCP.encode()), "holds no times")
+    assert values(trace, "cpu.user") == [(0, 9.608)]
+    assert values(trace, "disk.written") == [(0, 32768)]
+
+
+def test_dstat_over_new_year(tmp_path):
+    trace = read(write(tmp_path / "d.csv", DSTAT_OLD.encode()))
+    assert trace.meta["start_local"] == "2016-12-31T23:59:59.000"
+    assert values(trace, "cpu.soft_interrupts") == [(0, 0), (S, 0)]
+    assert values(trace, "cpu.utilization") == [(0, pytest.approx(9.925)), (S, pytest.approx(10.858))]
+
+
 # --- sar
 
 

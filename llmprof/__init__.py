@@ -87,6 +87,7 @@ else:
 
 def load_ipython_extension(shell: object) -> None:
     """Add the cell magic ``%%profile``: ``%load_ext llmprof``."""
-    from llmprof.cells import register
+    import importlib
 
-    register(shell)
+    # by name, so that nothing that imports llmprof for its version depends on IPython
+    importlib.import_module("llmprof.cells").register(shell)

@@ -162,7 +162,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog=_NAME,
         description="Where the time of an LLM inference run goes.",
-        epilog=f"PATH is a file, a folder with a file for each rank, or sample:NAME. {_NAME} COMMAND --help says more.",
+        epilog="PATH is a file, a folder with a file for each rank, the folder of a run, or sample:NAME. "
+        f"{_NAME} COMMAND --help says more.",
     )
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -174,7 +175,7 @@ def parser() -> argparse.ArgumentParser:
 
     paths = argparse.ArgumentParser(add_help=False)
     paths.add_argument(
-        "paths", nargs="+", metavar="PATH", help="file, folder with a file for each rank, or sample:NAME"
+        "paths", nargs="+", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME"
     )
     reading = _reading()
     add("info", "info", "what a trace holds", paths, reading, shared)

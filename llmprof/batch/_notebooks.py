@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmprof.errors import LlmprofError, NotCapturedError, OutputError
-from llmprof.launch import RunFolder
+from llmprof.errors import LlmprofError, OutputError
+from llmprof.launch.captures import capture, is_run
 from llmprof.run_notebook import check_installed, find, parameters_of, run_notebook
-
-_STATE = "state.json"
 
 Progress = Callable[[str, int, int], None]
 
@@ -124,7 +122,7 @@ def notebooks_over(
                 progress(f"{source.stem} for {run}, cell {cell} of {cells}", done, len(chosen))
 
         try:
-            given = {**(parameters or {}), parameter: str(_given(path, parameter).resolve())}
+            given = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
             notebooks[run] = run_notebook(str(source), target / run, parameters=given, progress=tell)
         except OutputError:
             raise
@@ -137,29 +135,10 @@ def notebooks_over(
 
 def runs_in(path: Path) -> list[Path]:
     """The path itself, or the run folders in it where it is a folder of runs."""
-    if path.is_dir() and not (path / _STATE).exists():
-        inside = sorted(folder.parent for folder in path.glob(f"*/{_STATE}"))
+    if path.is_dir() and not is_run(path):
+        inside = sorted(folder.parent for folder in path.glob("*/state.json"))
         return inside or [path]
     return [path]
-
-
-def _given(path: Path, parameter: str) -> Path:
-    """What a notebook is given of a run: its timeline where the parameter is called that, else its folder.
-
-    Raises
-    ------
-    LlmprofError
-        The run has no timeline.
-    """
-    if parameter != "trace" or not (path / _STATE).is_file():
-        return path
-    run = RunFolder.open(path)
-    found = next((place for place in (run.sqlite, run.traces) if place.exists()), None)
-    if found is None:
-        raise NotCapturedError(
-            f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
-        )
-    return found
 
 
 def _names(paths: list[Path]) -> dict[str, Path]:

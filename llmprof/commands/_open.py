@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llmprof import bundled
 from llmprof.commands._output import Progress, Terminal
+from llmprof.launch.captures import capture
 from llmprof.readers import read
 from llmprof.trace import Trace
 
@@ -15,10 +16,10 @@ SAMPLE = "sample:"
 
 
 def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
-    """Read paths and samples (``sample:NAME``) as one trace."""
+    """Read paths, run folders and samples (``sample:NAME``) as one trace."""
     files: list[Path] = []
     for path in paths:
-        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [capture(Path(path))]
     cache = False if getattr(args, "no_cache", False) else None
     return read(files, format=getattr(args, "format", None), cache=cache, progress=reading(terminal))
 

@@ -14,7 +14,7 @@ from llmprof.commands._analyze import findings_text
 from llmprof.commands._launch_options import changes, config_of
 from llmprof.commands._output import Terminal, rows_of, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
-from llmprof.units import format_bytes, format_ns, format_share
+from llmprof.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig, Run
@@ -111,21 +111,29 @@ def _capture(done: Run, terminal: Terminal) -> str:
     return findings_text(top, terminal.width) if top.height else ""
 
 
+def _cost(row: dict[str, Any]) -> str:
+    """What the profiler costs, in words."""
+    share, clear = row["overhead"], row.get("clear")
+    more = f"{100 * share:+.1f} %"
+    if clear is False:
+        return f"no measurable overhead ({more} for a batch, within the noise of the repeats)"
+    known = "" if clear else ", of one repeat without it, so the noise is not known"
+    return f"{more} time for a batch{known}"
+
+
 def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     summary = done.summary
     rows = [("Run", f"{done.folder.path} ({done.state})")]
     cost = [row for row in summary.get("overhead") or () if row.get("metric") == "wall_ns"]
     if cost and cost[0].get("overhead") is not None:
-        clear = "" if cost[0].get("clear") is not False else ", within the noise of the repeats"
-        rows.append(("Profiler", f"{format_share(cost[0]['overhead'])} more time for a batch than without it{clear}"))
+        rows.append(("Profiler", _cost(cost[0])))
     if peaks := summary.get("peak_memory_bytes"):
         most = max(peaks.values())
         rows.append(("Memory", f"{format_bytes(most)} at most on a device"))
     rows += [(name, str(path)) for name, path in files]
     rows += [("Note", note) for note in summary.get("notes") or ()]
     if done.config.profile_mode in {"torch", "nsys", "nsys_ncu"}:
-        place = done.folder.traces if done.config.profile_mode == "torch" else done.folder.sqlite
-        rows.append(("Next", f"llmprof analyze {shlex.quote(str(place))}"))
+        rows.append(("Next", f"llmprof analyze {shlex.quote(str(done.folder.path))}"))
     return text.pairs(rows, indent="")
 
 

@@ -1,0 +1,345 @@
+"""``llmprof run``, ``sweep``, ``runs`` and ``doctor``: options, dry runs, and what is said afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from llmprof import cli, launch
+from llmprof.commands import _launch_options, _run
+from llmprof.errors import ConfigError, LaunchError, NotCapturedError
+from llmprof.launch import ExperimentConfig, RunFolder
+from tests.batch.runners import FakeRun, Runs, fail
+from tests.report.builders import build
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; return its exit code, what it printed, and what it said on stderr."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = cli.main(list(argv))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def config_of(*argv: str) -> ExperimentConfig:
+    return _launch_options.config_of(cli.parser().parse_args(["run", *argv]))
+
+
+class TestOptions:
+    def test_every_field_of_the_configuration_has_an_option(self):
+        parser = argparse.ArgumentParser()
+        _launch_options.add_config_options(parser)
+        options = {option for action in parser._actions for option in action.option_strings}
+        renamed = {
+            "engine_args": "--engine-arg",
+            "nsys_options": "--nsys-option",
+            "ncu_options": "--ncu-option",
+            "environment": "--env",
+            "timeout_s": "--timeout",
+        }
+        for field in dataclasses.fields(ExperimentConfig):
+            assert renamed.get(field.name, f"--{field.name.replace('_', '-')}") in options
+
+    def test_those_that_the_issue_of_a_user_names(self):
+        words = "--model random:tiny --prompt Hello --max-tokens 9 --temperature 0.5 --batch-size 3 "
+        words += "--tensor-parallel-size 2 --profile-mode nsys --experiment-name mine --results-dir out"
+        config = config_of(*words.split())
+        assert config == ExperimentConfig(
+            model="random:tiny", prompt="Hello", max_tokens=9, temperature=0.5, batch_size=3, tensor_parallel_size=2,
+            profile_mode="nsys", experiment_name="mine", results_dir="out",
+        )  # fmt: skip
+
+    def test_mappings_lists_lengths_and_switches(self):
+        words = "--model m --prompt a --prompt b --engine-arg block_size=16 --engine-arg kv_cache_dtype=fp8 "
+        words += "--nsys-option=--gpu-metrics-devices=all --ncu-option launch_count=3 --no-plain --eager --timeout 9 "
+        words += "--env OMP_NUM_THREADS=1 --env=FLAG=true"
+        config = config_of(*words.split(), '--engine-arg=compilation_config={"mode": 0}')
+        assert config.prompt == ["a", "b"]
+        assert config.engine_args == {"block_size": 16, "kv_cache_dtype": "fp8", "compilation_config": {"mode": 0}}
+        assert config.environment == {"OMP_NUM_THREADS": "1", "FLAG": "true"}
+        assert config.nsys_options == {"gpu-metrics-devices": "all"}
+        assert config.ncu_options == {"launch_count": 3}
+        assert (config.plain, config.eager, config.timeout_s) == (False, True, 9.0)
+        assert config_of("--model", "m", "--input-tokens", "32:64").input_tokens == (32, 64)
+        assert config_of("--model", "m", "--input-tokens", "32").input_tokens == 32
+
+    def test_options_go_over_the_file(self, tmp_path):
+        file = tmp_path / "run.yaml"
+        file.write_text(
+            "model: random:tiny\nprompt: Hello\nmax_tokens: 7\nengine_args: {block_size: 16, seed: 1}\n", "utf-8"
+        )
+        config = config_of("--config", str(file), "--input-tokens", "8", "--engine-arg", "seed=2")
+        assert (config.max_tokens, config.prompt, config.input_tokens) == (7, None, 8)
+        assert config.engine_args == {"block_size": 16, "seed": 2}
+        assert config_of("--config", str(file)).prompt == "Hello"
+
+    @pytest.mark.parametrize(
+        ("argv", "words"),
+        [
+            (["--model", "m", "--engine-arg", "x"], "--engine-arg 'x' has no value"),
+            (["--model", "m", "--env", "=x"], "--env '=x' has no value"),
+            (["--model", "m", "--input-tokens", "many"], "is no length"),
+            (["--model", "m", "--input-tokens", "1:2:3"], "is no length"),
+            (["--model", "m", "--ncu-option", "launches=3"], "unknown key 'launches'"),
+            (["--max-tokens", "3"], "names no model"),
+            (["--config", "/nowhere/run.yaml"], "cannot be read"),
+        ],
+        ids=["no-value", "no-name", "text", "three", "unknown", "no-model", "no-file"],
+    )
+    def test_what_cannot_be(self, argv, words):
+        with pytest.raises(ConfigError, match=words):
+            config_of(*argv)
+
+
+class TestDryRun:
+    def test_prints_what_would_be_run_and_writes_nothing(self, run, tmp_path):
+        code, out, err = run(
+            "run", "--model", "random:tiny", "--profile-mode", "nsys_ncu", "--results-dir", str(tmp_path / "r"),
+            "--python", "/opt/engine/bin/python", "--env", "A=b c", "--dry-run",
+        )  # fmt: skip
+        assert (code, err) == (0, "")
+        lines = out.splitlines()
+        assert [line for line in lines if line.startswith("#")] == ["# environment", "# nsys", "# ncu"]
+        assert "VLLM_WORKER_MULTIPROC_METHOD=spawn" in lines[1]
+        assert lines[1].endswith("A='b c'")
+        plan = launch.plan(
+            ExperimentConfig(
+                model="random:tiny", profile_mode="nsys_ncu", results_dir=str(tmp_path / "r"),
+                python="/opt/engine/bin/python",
+            )
+        )  # fmt: skip
+        assert [shlex.split(lines[3]), shlex.split(lines[5])] == [argv for _, argv in plan]
+        assert not list(tmp_path.iterdir())
+
+    def test_as_json(self, run):
+        said = json.loads(run("run", "--model", "random:tiny", "--dry-run", "--json")[1])
+        assert said["commands"][0]["pass"] == "engine"
+        assert said["config"]["model"] == "random:tiny"
+        assert said["environment"]["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
+
+    def test_of_a_sweep(self, run):
+        code, out, _ = run(
+            "sweep", "--model", "random:tiny", "--dry-run", "--preset", "quick", "--parameter-sweep", "max_tokens:4,8"
+        )
+        assert code == 0
+        assert out.count("# engine") == 4
+
+
+def finished(folder, trace=None, **values) -> FakeRun:
+    run = FakeRun(ExperimentConfig(model="random:tiny", results_dir=str(folder), **values), trace)
+    run.state = "finished"
+    run.summary = {
+        "overhead": [{"metric": "wall_ns", "overhead": 0.25, "clear": False}],
+        "peak_memory_bytes": {"0": 2**30, "1": 2**31},
+        "notes": ["vLLM ignored x\x1b[31m"],
+    }
+    return run
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    """Let `llmprof run` find a run that is finished, and note with what it was asked."""
+    asked = SimpleNamespace(config=None, check=None, run=None)
+
+    class Runner:
+        def __init__(self, config, *, progress=None, check=True):
+            asked.config, asked.check = config, check
+
+        def run(self):
+            if isinstance(asked.run, BaseException):
+                raise asked.run
+            return asked.run
+
+    monkeypatch.setattr(launch, "ExperimentRunner", Runner)
+    monkeypatch.setattr(launch, "resume", lambda path, *, progress, check: asked.run)
+    return asked
+
+
+class TestRun:
+    def test_says_metrics_findings_and_places(self, run, runner, tmp_path):
+        runner.run = finished(tmp_path, build())
+        code, out, err = run("run", "--model", "random:tiny", "--no-report", "--no-check", "--no-progress")
+        assert (code, err, runner.check) == (0, "", False)
+        rows = [line.split() for line in out.splitlines()]
+        assert ["plain", "whole", "batch", "101", "ms", "±", "1.41", "ms", "101", "ms", "102", "ms"] in rows
+        assert "Shares of the time are of steady decode steps." in out
+        assert f"Run       {runner.run.folder.path} (finished)" in out
+        assert "Profiler  no measurable overhead (+25.0 % for a batch, within the noise of the repeats)" in out
+        assert "Memory    2.00 GiB at most on a device" in out
+        assert "vLLM ignored x\\x1b[31m" in out
+        assert f"Next      llmprof analyze {runner.run.folder.path}" in out
+
+    def test_writes_report_and_charts(self, run, runner, tmp_path, monkeypatch):
+        made = []
+
+        class Visualizer:
+            def __init__(self, folder, *, progress):
+                made.append(folder)
+
+            def create_all_visualizations(self):
+                return [tmp_path / "x_kernel_time.png", tmp_path / "x_dashboard.png"]
+
+            def generate_report_html(self):
+                return tmp_path / "index.html"
+
+        monkeypatch.setattr("llmprof.report.Visualizer", Visualizer)
+        runner.run = finished(tmp_path, build())
+        out = run("run", "--model", "random:tiny", "--no-progress")[1]
+        assert made == [runner.run.folder.path]
+        assert f"Report     {tmp_path / 'index.html'}" in out
+        assert f"Dashboard  {tmp_path / 'x_dashboard.png'}" in out
+        said = json.loads(run("run", "--model", "random:tiny", "--no-progress", "--json")[1])
+        assert said["state"] == "finished"
+        assert said["files"] == [str(tmp_path / "index.html"), str(tmp_path / "x_dashboard.png")]
+
+    def test_without_a_timeline(self, run, runner, tmp_path):
+        runner.run = finished(tmp_path, profile_mode="inference_only")
+        out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        assert "No timeline" not in out
+        assert "Next" not in out
+        runner.run = finished(tmp_path, profile_mode="nsys")
+        assert "No timeline: no timeline." in run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+
+    def test_a_run_folder_is_a_path_to_analyse(self, run, tmp_path):
+        done = finished(tmp_path, build())
+        code, _, err = run("info", str(done.folder.path))
+        assert (code, "has no timeline" in err) == (2, True)
+        build().save(done.folder.traces)
+        assert run("info", str(done.folder.path))[1].splitlines()[0] == "2 ranks on Test GPU"
+
+    def test_an_error_is_one_line(self, run, runner):
+        runner.run = LaunchError("out of memory", hint="lower batch_size")
+        code, out, err = run("run", "--model", "random:tiny", "--no-progress")
+        assert (code, out) == (2, "")
+        assert err == "llmprof: error: out of memory; lower batch_size.\n"
+
+    def test_an_interrupt(self, run, runner):
+        runner.run = KeyboardInterrupt()
+        assert run("run", "--model", "random:tiny", "--no-progress")[0] == 130
+
+    def test_going_on_with_a_run(self, run, runner, tmp_path):
+        runner.run = finished(tmp_path)
+        assert run("run", "--resume", str(tmp_path), "--no-report", "--no-progress")[0] == 0
+        code, _, err = run("run", "--resume", str(tmp_path), "--model", "m")
+        assert (code, "expected the folder alone" in err) == (2, True)
+
+    def test_needs_no_altair_without_a_report(self, tmp_path):
+        import subprocess
+        import sys
+
+        code = (
+            "import sys\n"
+            "for name in ('altair', 'vl_convert', 'IPython', 'papermill'): sys.modules[name] = None\n"
+            "from llmprof import cli\n"
+            "sys.exit(cli.main(['run', '--model', '/nowhere', '--no-report', '--no-progress', '--no-check']))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={"PYTHONPATH": ":".join(sys.path)},
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("llmprof: error: ")
+        assert "/nowhere" in done.stderr
+
+
+class TestSweep:
+    def test_compares_and_names_what_failed(self, run, tmp_path, monkeypatch):
+        runs = Runs(b2=fail)
+        monkeypatch.setattr(
+            launch, "ExperimentRunner", lambda config, *, progress, check: runs(config, progress=progress)
+        )
+        argv = ["--model", "random:tiny", "--results-dir", str(tmp_path), "--parameter-sweep", "batch_size:1,2"]
+        code, out, _ = run("sweep", *argv, "--no-report")
+        assert code == 0
+        lines = [line.split() for line in out.splitlines()]
+        assert lines[1][:3] == ["1", "finished", "99.02"]
+        assert "failed: batch_size=2: out of memory; lower batch_size." in out
+        (folder,) = tmp_path.glob("*_sweep_*")
+        healed = json.loads(run("sweep", "--resume", str(folder), "--no-report", "--json")[1])
+        assert [row["state"] for row in healed["comparison"]] == ["finished", "failed"]
+        assert runs.ran == [(1, 16), (2, 16), (2, 16)]
+
+    @pytest.mark.parametrize(
+        ("argv", "words"),
+        [
+            (["--model", "m"], "nothing to sweep"),
+            (["--model", "m", "--preset", "fast"], "no preset 'fast'"),
+            (["--model", "m", "--parameter-sweep", "batch_size"], "has no values"),
+            (["--resume", "x", "--preset", "quick"], "the folder alone"),
+            (["--resume", "/nowhere"], "no sweep in /nowhere"),
+        ],
+        ids=["nothing", "preset", "text", "resume", "no-folder"],
+    )
+    def test_what_cannot_be(self, run, argv, words):
+        code, _, err = run("sweep", *argv, "--no-progress")
+        assert code == 2
+        assert words in err
+
+
+class TestRunsAndDoctor:
+    def test_lists_runs_with_what_went_wrong_and_cleans_up(self, run, tmp_path):
+        config = ExperimentConfig(model="random:tiny", results_dir=str(tmp_path))
+        done, failed = RunFolder.create(config), RunFolder.create(config)
+        done.set_state("finished", stage="done")
+        failed.set_state("failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"})
+        out = run("runs", str(tmp_path))[1]
+        assert [line.split()[1] for line in out.splitlines()[1:3]] == ["finished", "failed"]
+        assert "out of memory" in out
+        assert json.loads(run("runs", str(tmp_path), "--json")[1])[1]["state"] == "failed"
+        assert run("runs", str(tmp_path), "--clean")[1] == f"removed {failed.path}\n"
+        assert run("runs", str(tmp_path), "--clean")[1] == "there was nothing to remove\n"
+        assert done.path.is_dir()
+
+    def test_no_runs(self, run, tmp_path):
+        code, _, err = run("runs", str(tmp_path))
+        assert (code, "there are no runs" in err) == (2, True)
+
+    @pytest.mark.parametrize(
+        ("argv", "model"),
+        [([], None), (["--tensor-parallel-size", "2"], "random:tiny"), (["--model", "m"], "m")],
+        ids=["machine", "ranks", "model"],
+    )
+    def test_doctor(self, run, monkeypatch, argv, model):
+        asked = []
+
+        def doctor(config=None):
+            asked.append(config)
+            rows = [
+                ("engine", "ok", "vllm 1", "", ""),
+                ("disk", "fail", "1 MiB free", "5 GiB", "make room"),
+            ]
+            return pl.DataFrame(rows, schema=["check", "status", "found", "expected", "advice"], orient="row")
+
+        monkeypatch.setattr("llmprof.launch.doctor.doctor", doctor)
+        code, out, _ = run("doctor", *argv)
+        assert code == 0
+        assert out.splitlines()[-1] == "fail: disk: make room"
+        assert (asked[0].model if asked[0] else None) == model
+        assert json.loads(run("doctor", *argv, "--json")[1])[1]["status"] == "fail"
+
+
+def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):
+    from llmprof.commands import Terminal
+
+    run = finished(tmp_path)
+    run.config = run.config.replace(profile_mode="torch")
+    assert _run._capture(run, Terminal()) == "No timeline: no timeline."
+    assert issubclass(NotCapturedError, Exception)

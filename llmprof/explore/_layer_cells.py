@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from llmprof.analyze.attribution import attribute
 from llmprof.analyze.layer_gaps import Measure, layer_gaps
-from llmprof.analyze.layers import layers
 from llmprof.charts._palette import PHASES, STAGES
 from llmprof.explore._pack import array
 from llmprof.trace import Trace
@@ -42,9 +42,9 @@ class Cells:
 
 def choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
-    found = layers(trace)
+    found = attribute(trace).filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
     order, phases = list(STAGES), list(PHASES)
-    stages = found["stage"].unique().to_list()
+    stages = found["stage"].drop_nulls().unique().to_list()
     present = found["phase"].drop_nulls().unique().to_list()
     return {
         "ranks": found["rank"].unique().sort().to_list(),

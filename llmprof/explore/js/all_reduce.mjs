@@ -236,7 +236,7 @@ function render({ model, el }) {
           }
           marks.push({ x: at, y: area.top, w, h: area.bottom - area.top, data: row });
         });
-        const window = model.get("window");
+        const window = model.get("in_window") ? null : model.get("window");
         if (window) {
           const [a, b] = window.map((ns) => Math.min(area.right, Math.max(area.left, x.to(ns / unit.ns))));
           context.fillStyle = now.shade;

@@ -1,0 +1,124 @@
+"""Real runs through the runner on the CPU: a run folder, requests, a checked capture, and no process left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from llmprof import analyze
+from llmprof.launch import ExperimentConfig, ExperimentRunner, _manifest, open_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")]
+
+OUTPUT = 5
+
+
+@pytest.fixture(scope="module")
+def engine_python(root) -> str:
+    """The interpreter of ``make engine``, or the one that the environment names."""
+    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
+    if not Path(found).exists():
+        pytest.fail("there is no engine to run: make engine")
+    return found
+
+
+@pytest.fixture
+def config(engine_python, tmp_path):
+    """A small run of the engine."""
+
+    def made(**values) -> ExperimentConfig:
+        usual = {
+            "model": "random:tiny", "python": engine_python, "results_dir": str(tmp_path), "eager": True, "repeat": 1,
+            "max_tokens": OUTPUT, "batch_size": 2, "input_tokens": 32, "max_model_len": 128, "timeout_s": 500,
+        }  # fmt: skip
+        return ExperimentConfig.from_dict(usual | values)
+
+    return made
+
+
+def commands_with(word: str) -> list[str]:
+    """Command lines of processes that name a folder, ours left out."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            if word in line and process.pid != os.getpid():
+                found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "ranks"),
+    [
+        pytest.param({"prompt": ["Where does the time go?", "In waiting."], "input_tokens": None}, 1, id="one rank"),
+        pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
+        pytest.param({"served": True, "server": {"num_prompts": 4, "max_concurrency": 2}}, 1, id="served"),
+        pytest.param({"engine": "transformers"}, 1, id="transformers"),
+    ],
+)
+def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, values, ranks):
+    said = []
+    run = ExperimentRunner(config(**values), progress=lambda *what: said.append(what[0])).run()
+    assert run.state == "finished"
+    capture = run.summary["capture"]
+    assert sorted(capture["ranks"]) == [str(rank) for rank in range(ranks)]
+    assert capture["events_are"] == "operators"
+    assert min(capture["step_share"].values()) > 0.8
+    trace = run.trace
+    assert [rank for rank in trace.ranks if rank >= 0] == list(range(ranks))
+    assert {"attention", "norm"} <= set(analyze.attribute(trace)["stage"].drop_nulls())
+    assert analyze.findings(trace).height
+    assert trace.counters.height, "the monitors ran beside it"
+    profiled = run.metrics.filter(phase="profiled")
+    assert set(profiled["output_tokens"]) == {OUTPUT}
+    assert run.metrics.filter(phase="plain").height == profiled.height
+    assert {row["metric"] for row in run.summary["overhead"]} >= {"ttft_ns", "e2e_ns"}
+    assert run.folder.output.stat().st_size > 0
+    assert _manifest.changed(run.folder) == []
+    assert "checking the machine" in said
+    assert commands_with(str(tmp_path)) == []
+
+
+def test_an_interrupt_leaves_no_process_of_a_real_engine(config, tmp_path):
+    """vLLM renames its workers and gives them sessions of their own; all of them end."""
+    code = """
+import json, sys
+from llmprof.launch import ExperimentConfig, ExperimentRunner
+ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=False).run()
+"""
+    values = config(tensor_parallel_size=2, repeat=100_000, max_tokens=64).to_dict()
+    before = {p.pid for p in psutil.process_iter()}
+    runner = subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(values)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    watchdog = threading.Timer(300, runner.kill)
+    watchdog.start()
+    try:
+        while runner.poll() is None and not any(
+            '"plain"' in path.read_text() for path in tmp_path.glob("*/events.jsonl")
+        ):
+            time.sleep(0.2)
+        workers = psutil.Process(runner.pid).children(recursive=True)
+        assert len(workers) >= 3, "script, guard and two workers"
+        runner.send_signal(signal.SIGINT)
+        _, said = runner.communicate()
+    finally:
+        watchdog.cancel()
+        runner.kill()
+    assert "KeyboardInterrupt" in said
+    psutil.wait_procs(workers, timeout=10)
+    assert [p for p in workers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    assert [p.info for p in psutil.process_iter(["pid", "name"]) if p.pid not in before and "VLLM" in p.name()] == []
+    (path,) = tmp_path.iterdir()
+    run = open_run(path)
+    assert (run.state, run.folder.state["stage"]) == ("interrupted", "engine")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from llmprof.charts._launch_delay import launch_delay
     from llmprof.charts._layer_heatmap import layer_heatmap
     from llmprof.charts._overlap import overlap
+    from llmprof.charts._request_latency import request_latency
     from llmprof.charts._requests import requests
     from llmprof.charts._roofline import roofline
     from llmprof.charts._save import save, to_html, to_png_bytes
@@ -45,6 +46,7 @@ __all__ = [
     "launch_delay",
     "layer_heatmap",
     "overlap",
+    "request_latency",
     "requests",
     "roofline",
     "save",

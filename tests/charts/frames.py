@@ -218,3 +218,22 @@ def sampled() -> pl.DataFrame:
         rows.append((-1, None, time_ns, "cpu.utilization", 20 + 10 * rng.random(), "%"))
         rows.append((-1, None, time_ns, "disk.read", 0.0, "B/s"))
     return pl.DataFrame(rows, schema=["rank", "device", "time_ns", "name", "value", "unit"], orient="row")
+
+
+@cache
+def requested() -> pl.DataFrame:
+    """Rows of ``run.metrics``: 3 repeats of 8 requests without profiler, one under it, and a warm-up."""
+    rng = random.Random(8)
+    rows: list[tuple[object, ...]] = []
+    for phase, repeat, slow in (
+        ("warmup", 0, 9),
+        ("plain", 0, 1),
+        ("plain", 1, 1),
+        ("plain", 2, 1),
+        ("profiled", 0, 1.2),
+    ):
+        for request in range(8):
+            ttft, tpot = int(slow * rng.uniform(12e6, 24e6)), int(slow * rng.uniform(4.5e6, 4.9e6))
+            rows.append((phase, repeat, request, ttft, tpot, [tpot] * 3, ttft + 15 * tpot))
+    names = ["phase", "repeat", "request", "ttft_ns", "tpot_ns", "itl_ns", "e2e_ns"]
+    return pl.DataFrame(rows, schema=names, orient="row")

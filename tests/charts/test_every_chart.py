@@ -38,6 +38,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "roofline, by bound": (lambda f: charts.roofline(f.drop("stage"), peaks="NVIDIA H200"), frames.profiled),
     "stalls": (charts.stalls, frames.stalled),
     "counters": (charts.counters, frames.sampled),
+    "request_latency": (charts.request_latency, frames.requested),
 }
 NEEDED = {
     "timeline": ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer", "stage"),

@@ -1,0 +1,78 @@
+"""The chart of the latencies of single requests."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+
+def frame(*ttft_ms: float, phase: str = "plain", **more: object) -> pl.DataFrame:
+    rows = pl.DataFrame({"ttft_ns": [int(value * 1e6) for value in ttft_ms]})
+    columns = {"phase": phase, "repeat": 0, "tpot_ns": None, "e2e_ns": None} | more
+    return rows.with_columns(pl.lit(value).alias(name) for name, value in columns.items())
+
+
+def points(chart) -> list[tuple[float, float]]:
+    return [(row["value"], row["share"]) for row in specs.rows(chart, "line", "share")]
+
+
+def test_each_request_is_a_step():
+    chart = charts.request_latency(frame(30, 10, 20, 20))
+    assert points(chart) == [(10, 0), (10, 25), (20, 50), (20, 75), (30, 100)]
+    assert len(specs.rows(chart, "point", "share")) == 4
+    assert chart.to_dict()["title"]["text"] == "Median without profiler: first token after 20.0 ms"
+
+
+def test_phases_are_told_apart_and_warm_up_is_left_out():
+    chart = charts.request_latency(frames.requested())
+    drawn = specs.rows(chart, "point", "share")
+    assert {row["part"] for row in drawn} == {"without profiler", "under the profiler"}
+    assert max(row["value"] for row in drawn) < 1000, "ms"
+    said = " ".join(specs.texts(chart))
+    assert "Without profiler: 24 requests in 3 repeats; under the profiler: 8 requests in one repeat." in said
+    for panel in ("Time to first token", "Time per output token", "Inter-token latency", "End to end"):
+        assert panel in said
+
+
+def test_gaps_between_tokens_count_each():
+    rows = pl.DataFrame(
+        {
+            "phase": ["plain"] * 2,
+            "ttft_ns": [None] * 2,
+            "tpot_ns": [None] * 2,
+            "e2e_ns": [None] * 2,
+            "itl_ns": [[1000, 3000], [2000]],
+        }
+    )
+    chart = charts.request_latency(rows)
+    assert [value for value, _ in points(chart)] == [1, 1, 2, 3]
+    assert chart.to_dict()["title"]["text"] == "Time from token to token"
+
+
+def test_many_requests_are_a_line_of_few_points():
+    chart = charts.request_latency(frame(*range(1, 5001)))
+    assert len(points(chart)) <= 402
+    assert points(chart)[-1] == (5, 100)
+    assert not [unit for unit in specs.marks(chart.to_dict()) if unit["mark"]["type"] == "point"]
+
+
+def test_requests_under_the_profiler_only():
+    title = charts.request_latency(frame(5, phase="profiled")).to_dict()["title"]
+    assert title["text"] == "Median under the profiler: first token after 5.00 ms"
+    assert title["subtitle"] == ["Under the profiler: 1 request in one repeat. Warm-up is left out."]
+
+
+@pytest.mark.parametrize("column", ["phase", "ttft_ns", "tpot_ns", "e2e_ns"])
+def test_a_missing_column_is_named(column):
+    with pytest.raises(AnalysisError, match=rf"request_latency\(\) got a frame without the column {column}"):
+        charts.request_latency(frames.requested().drop(column))
+
+
+@pytest.mark.parametrize("rows", [frame(5, phase="warmup"), frame(5, ttft_ns=None)], ids=["warm-up", "nothing-told"])
+def test_nothing_to_draw(rows):
+    with pytest.raises(AnalysisError, match="the engine told no latency of a request"):
+        charts.request_latency(rows)

@@ -9,7 +9,7 @@ import polars as pl
 from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.launch import Run
-from llmprof.launch.metrics import overhead, summarize
+from llmprof.launch.metrics import disagreements, overhead, summarize
 
 MEANS = (
     "wall_ns", "ttft_ns", "tpot_ns", "itl_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns",
@@ -49,8 +49,7 @@ def measures(run: Run) -> dict[str, Any]:
         found |= {name: rows[name]["mean"] for name in MEANS if name in rows}
         found |= {f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"] for name in TAILS if name in rows}
         found["repeats"] = max(row["repeats"] for row in rows.values())
-        verdicts = [row["agree"] for row in rows.values() if row["agree"] is not None]
-        found["agree"] = all(verdicts) if verdicts else None
+        found["agree"] = not disagreements(summary.filter(phase=phase)) if found["repeats"] > 1 else None
         rate = rows.get("output_tokens_per_s", {})
         found |= {f"output_tokens_per_s_{end}": rate.get(end) for end in ("ci95_low", "ci95_high")}
     found["overhead"] = _overhead(run.metrics)

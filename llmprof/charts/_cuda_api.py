@@ -53,7 +53,8 @@ def cuda_api(frame: pl.DataFrame, *, top: int = 15, title: str | None = None) ->
         A column is missing, or all times are zero.
     """
     require(frame, _COLUMNS, chart="cuda_api", made_by=_SOURCE)
-    sums = frame.group_by("name").agg(
+    named = frame.with_columns(pl.col("name").str.replace(r"_v\d{4,}$", ""))  # nsys adds the version of the call
+    sums = named.group_by("name").agg(
         ns=pl.col("total_ns").sum(), calls=pl.col("calls").sum().cast(pl.Int64), median_ns=pl.col("median_ns").max()
     )
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])

@@ -89,7 +89,7 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
         return None
     names = [name for metric, name in LATENCIES.items() if metric in rows["metric"].to_list()]
     table = {name: fill for phase, (name, fill) in _PHASES.items() if phase in rows["phase"].to_list()}
-    unit = time_unit((number(rows["p50"].min()) * number(rows["p99"].max())) ** 0.5)
+    unit = time_unit(number(rows["p50"].median()))
     data = rows.select(
         row=pl.col("metric").replace_strict(LATENCIES, return_dtype=pl.String),
         part=pl.col("phase").replace_strict({p: n for p, (n, _) in _PHASES.items()}, return_dtype=pl.String),

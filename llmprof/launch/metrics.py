@@ -17,6 +17,7 @@ __all__ = ["disagreements", "document", "overhead", "repeats", "request_metrics"
 TOLERANCE = 0.1
 """Spread over the repeats, as a share of the mean, up to which they agree."""
 
+_JUDGED = ("wall_ns", "ttft_ns", "tpot_ns", "e2e_ns")
 _SUMMARY = {
     "phase": pl.String,
     "metric": pl.String,
@@ -81,12 +82,18 @@ def _unit(metric: str) -> str:
 def disagreements(summary: pl.DataFrame) -> list[str]:
     """A sentence for each phase whose repeats disagree, naming the metric that differs most.
 
+    Judged are the whole batch, the first token, the time a token and end to end: a queue of microseconds may vary.
+
     Parameters
     ----------
     summary : polars.DataFrame
         Rows of :func:`summarize`.
     """
-    apart = summary.filter(~pl.col("agree")).sort("spread", descending=True).unique("phase", keep="first")
+    apart = (
+        summary.filter(~pl.col("agree") & pl.col("metric").is_in(_JUDGED))
+        .sort("spread", descending=True)
+        .unique("phase", keep="first")
+    )
     return [
         f"the {row['repeats']} {row['phase']} repeats disagree: {row['metric'].removesuffix('_ns')} differs by "
         f"{format_share(row['spread'])} of its mean; repeat more often, and look for other work on the machine and "

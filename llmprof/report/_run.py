@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from llmprof import charts
+from llmprof import analyze, charts
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.launch import Run
 from llmprof.launch.metrics import overhead, summarize
@@ -37,10 +37,9 @@ def drawn(name: str, shows: str, draw: Callable[[], alt.TopLevelMixin]) -> Figur
     """A figure, or the reason why there is none."""
     try:
         return Figure(name, shows, spec=_vega.specification(draw()))
-    except NotCapturedError as error:
-        return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
-    except AnalysisError as error:
-        return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
+    except LlmprofError as error:
+        captured = isinstance(error, AnalysisError)
+        return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -80,11 +79,25 @@ def sections(run: Run) -> list[Section]:
         "under the profiler is slower than the run itself."
     )
     found = [Section("requests", "How fast were the requests?", words, blocks)]
+    if run.config.profile_mode in {"ncu", "nsys_ncu"}:
+        words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
+        roofline = drawn("roofline", "kernels against the roofs", lambda: charts.roofline(_speed(run)))
+        stalls = drawn("stalls", "what the warps wait for", lambda: charts.stalls(_stalls(run)))
+        found.append(Section("hardware", "How well do the kernels use the hardware?", words, [roofline, stalls]))
     counters = drawn("counters", "monitors of the machine", lambda: charts.counters(run.trace.counters))
     if counters.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
         found.append(Section("machine", "What did the machine do meanwhile?", words, [counters]))
     return found
+
+
+def _speed(run: Run) -> pl.DataFrame:
+    return analyze.speed_of_light(run.kernels)
+
+
+def _stalls(run: Run) -> pl.DataFrame:
+    names = analyze.speed_of_light(run.kernels).select("kernel_id", "kernel_name", "duration_ns")
+    return analyze.stalls(run.kernels).join(names, on="kernel_id", how="left")
 
 
 def summary_table(summary: pl.DataFrame) -> Table:

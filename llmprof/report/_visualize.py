@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof import analyze, charts
 from llmprof.charts._save import to_png_bytes
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
+from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, OutputError
 from llmprof.launch import open_run
 from llmprof.launch.metrics import summarize
 from llmprof.report import _run
@@ -79,7 +79,7 @@ class Visualizer:
                 self._progress(f"drawing: {name}", done, len(makers))
             try:
                 picture = to_png_bytes(make())
-            except (NotCapturedError, AnalysisError) as error:
+            except LlmprofError as error:
                 self.missing[name] = str(error)
                 continue
             written.append(_store(run.folder.path / f"{run.config.name}_{name}.png", picture))
@@ -103,7 +103,7 @@ class Visualizer:
         first, facts, title = _run.sections(run), _run.facts(run), self._title()
         try:
             trace = run.trace
-        except NotCapturedError as error:
+        except (CaptureError, NotCapturedError) as error:
             absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
             empty = pl.DataFrame()
             frames = {"requests": run.metrics.drop("itl_ns"), "metrics": summarize(run.metrics)}

@@ -90,6 +90,18 @@ def test_the_report_has_the_run_before_its_trace(folder_of):
     assert any(what.startswith("analysing") for what in told)
 
 
+def test_hardware_metrics_of_a_run_under_ncu(folder_of, monkeypatch):
+    import llmprof
+
+    run = folder_of(None, profile_mode="ncu")
+    text = Visualizer(run.folder.path).generate_report_html().read_text("utf-8")
+    assert "How well do the kernels use the hardware?" in text
+    assert "Not captured: kernels against the roofs; what the warps wait for." in text
+    monkeypatch.setattr(RealRun, "kernels", property(lambda self: llmprof.sample_metrics("ncu_tp1_eager")))
+    page = Visualizer(run.folder.path).generate_report_html()
+    assert {path.name for path in page.parent.glob("*.png")} == {"requests.png", "roofline.png", "stalls.png"}
+
+
 def test_only_run_folders(tmp_path):
     with pytest.raises(ReadError, match="no run folder"):
         Visualizer(tmp_path)

@@ -34,6 +34,15 @@ export function layerArea(width, layers, steps) {
   return { left, top: 62, right: left + across, bottom: 62 + tall };
 }
 
+/** Marks of the cells, column after column. */
+export function layerMarks(area, columns, layers) {
+  const [w, tall] = [(area.right - area.left) / columns, (area.bottom - area.top) / layers];
+  return Array.from({ length: columns * layers }, (_, at) => {
+    const [column, row] = [Math.floor(at / layers), at % layers];
+    return { x: area.left + column * w, y: area.top + row * tall, w, h: tall, data: { column, row } };
+  });
+}
+
 function render({ model, el }) {
   const root = h("div", { class: "lp-layers" });
   el.append(root);
@@ -45,6 +54,7 @@ function render({ model, el }) {
   let shown = null; // {head, values, outliers}
   let range = null; // first and last step that are shown; all if null
   let image = null;
+  let grid = null; // the marks of the cells, made once for a picture
 
   const report = (error) => error instanceof Superseded || says.error(error.message);
   const chosenRank = () => model.get("rank") ?? model.get("default_rank");
@@ -109,16 +119,12 @@ function render({ model, el }) {
     }
     plotText(context, "step", (area.left + area.right) / 2, area.bottom + 23, now.muted, { align: "center", base: "top" });
     plotText(context, "layer", 2, area.top - 10, now.muted);
-    const marks = [];
-    for (let column = 0; column < n; column += 1) {
-      for (let row = 0; row < m; row += 1) {
-        const at = column * m + row;
-        const mark = { x: area.left + column * w, y: area.top + row * t, w, h: t, data: { column, row } };
-        marks.push(mark);
-        if (Number.isNaN(values[at]) && w > 9 && t > 9) plotText(context, "×", mark.x + w / 2, mark.y + t / 2, now.muted, { align: "center" });
-        if (outliers[at]) drawOutlier(context, mark.x + w / 2, mark.y + t / 2, Math.max(1.2, Math.min(3.2, w / 3, t / 3)));
-      }
-    }
+    if (!grid || grid.of !== shown || grid.width !== width) grid = { of: shown, width, marks: layerMarks(area, n, m) };
+    const radius = Math.max(1.2, Math.min(3.2, w / 3, t / 3));
+    grid.marks.forEach((mark, at) => {
+      if (outliers[at]) drawOutlier(context, mark.x + w / 2, mark.y + t / 2, radius);
+      else if (w > 9 && t > 9 && Number.isNaN(values[at])) plotText(context, "×", mark.x + w / 2, mark.y + t / 2, now.muted, { align: "center" });
+    });
     const chosen = chosenCell(head);
     if (chosen) {
       context.lineWidth = 2;
@@ -128,7 +134,7 @@ function render({ model, el }) {
       context.strokeStyle = now.background;
       context.strokeRect(area.left + chosen[0] * w - 1.5, area.top + chosen[1] * t - 1.5, w + 3, t + 3);
     }
-    return marks;
+    return grid.marks;
   };
 
   const chosenCell = (head) => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { callDomain, callSize } from "../../../llmprof/explore/js/all_reduce.mjs";
-import { layerArea, layerRamp, layerShare } from "../../../llmprof/explore/js/layers.mjs";
+import { layerArea, layerMarks, layerRamp, layerShare } from "../../../llmprof/explore/js/layers.mjs";
 import { overlapRows, overlapStack } from "../../../llmprof/explore/js/overlap.mjs";
 import { plotLinear } from "../../../llmprof/explore/js/plot.mjs";
 
@@ -46,4 +46,10 @@ test("domains of logarithmic axes, and sizes that are not known", () => {
   assert.deepEqual(callDomain([null, 0]), [1, 10]);
   assert.equal(callSize({ bytes: null }), "unknown");
   assert.equal(callSize({ bytes: 28672 }), "28.0 KiB");
+});
+
+test("a mark for each cell, column after column", () => {
+  const marks = layerMarks({ left: 10, right: 50, top: 0, bottom: 60 }, 2, 3);
+  assert.deepEqual(marks.map((mark) => [mark.data.column, mark.data.row]), [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+  assert.deepEqual([marks[4].x, marks[4].y, marks[4].w, marks[4].h], [30, 20, 20, 20]);
 });

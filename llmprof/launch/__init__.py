@@ -25,8 +25,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from llmprof.launch._listing import clean, runs
     from llmprof.launch.config import ConfigManager, ExperimentConfig
-    from llmprof.launch.folder import RunFolder, clean, runs
+    from llmprof.launch.folder import RunFolder
     from llmprof.launch.run import ExperimentRunner, Run, open_run, plan, resume
 else:
     _HOMES = {
@@ -35,11 +36,11 @@ else:
         "ExperimentRunner": "run",
         "Run": "run",
         "RunFolder": "folder",
-        "clean": "folder",
+        "clean": "_listing",
         "open_run": "run",
         "plan": "run",
         "resume": "run",
-        "runs": "folder",
+        "runs": "_listing",
     }
 
     def __getattr__(name: str) -> object:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof import __version__
 from llmprof.errors import LlmprofError
 from llmprof.launch import _files
 from llmprof.launch._machine import tool_version
@@ -72,7 +72,7 @@ def write(
     """
     worker = worker or {}
     versions = {
-        "llmprof": __version__,
+        "llmprof": importlib.import_module("llmprof").__version__,
         "python": platform.python_version(),
         "engine": worker.get("engine"),
         "engine_version": worker.get("engine_version"),

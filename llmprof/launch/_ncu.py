@@ -15,6 +15,7 @@ from llmprof.launch.folder import RunFolder
 from llmprof.metrics_data import Metrics
 from llmprof.trace import Trace
 
+_MOST_ROWS: Final = 50
 _ORDER: Final = [pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event")]
 
 
@@ -143,7 +144,7 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
     polars.DataFrame
         ``name, share, total_ns, instances, mean_ns`` of the timeline, then of ncu ``launches, ncu_mean_ns, ratio``
         (to the timeline's launches that they were matched with)``, compute_pct, memory_pct, roof_share, bound,
-        confidence``; the most expensive first.
+        confidence``, null where ncu did not measure it; at most 50 kernels of the timeline, the most expensive first.
 
     Raises
     ------
@@ -173,8 +174,8 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
         )
     )
     of_timeline = analyze.cuda_gpu_kern_sum(trace).select("name", "share", "total_ns", "instances", "mean_ns")
-    both = of_timeline.join(per_kernel, on="name", how="right", coalesce=True)
-    both = both.select("name", "share", "total_ns", "instances", "mean_ns", *per_kernel.columns[1:])
-    both = both.sort("total_ns", descending=True, nulls_last=True)
+    both = of_timeline.head(_MOST_ROWS).join(per_kernel, on="name", how="full", coalesce=True)
+    measured = of_timeline.join(per_kernel.select("name"), on="name", how="semi")
+    both = both.update(measured, on="name").sort("total_ns", "name", descending=[True, False], nulls_last=True)
     _files.write(folder.kernel_comparison, both.write_csv())
     return both

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
-from llmprof.launch import _advice, _files, _manifest, _ncu, _nsys, metrics
+from llmprof.launch import _advice, _files, _manifest, _ncu, _nsys_import, _nsys_numbers, metrics
 from llmprof.launch._machine import machine
 from llmprof.launch.check import check
 from llmprof.launch.config import ExperimentConfig
@@ -60,7 +60,7 @@ class Results:
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
             if mode != "torch":
-                done = _nsys.import_capture(self.folder, log_tail=_advice.tail(self.folder.log))
+                done = _nsys_import.import_capture(self.folder, log_tail=_advice.tail(self.folder.log))
                 self.imports += [one for one in done.commands if one not in self.imports]
                 self.imported = done.done
                 if not done.done:
@@ -99,7 +99,7 @@ class Results:
             self.summary["capture"] = {"imported": True, **check(trace, config, self.worker)}
             self.warned += self.summary["capture"]["warnings"]
             if config.profile_mode != "torch" and trace.has("kernels"):
-                numbers = _nsys.write_numbers(trace, folder)
+                numbers = _nsys_numbers.write_numbers(trace, folder)
                 self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
         if config.profile_mode in {"ncu", "nsys_ncu"}:
             self._write_ncu(trace)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from llmprof.errors import LaunchError, ReadError
-from llmprof.launch import _files
+from llmprof.launch import _files, _lock
 from llmprof.launch.config import ConfigManager, ExperimentConfig
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 UNIMPORTED: Final = "finished without import"
 """The profiler's raw capture is there, but nothing on this machine could turn it into a report."""
 
-_STATE, _CONFIG, _LOCK = "state.json", "config.yaml", ".lock"
-_KEPT: Final = {_STATE, _CONFIG, _LOCK}
+STATE_FILE, _CONFIG, _LOCK = "state.json", "config.yaml", ".lock"
+_KEPT: Final = {STATE_FILE, _CONFIG, _LOCK}
 _PLACES: Final = {
     "log": "experiment.log",
     "summary": "summary.json",
@@ -103,9 +102,9 @@ class RunFolder:
             It is no run folder.
         """
         where = Path(path).expanduser().absolute()
-        if not (where / _STATE).is_file():
+        if not (where / STATE_FILE).is_file():
             raise ReadError(
-                f"{where} is no run folder: it has no {_STATE}",
+                f"{where} is no run folder: it has no {STATE_FILE}",
                 expected="a folder that llmprof run wrote",
                 hint="pass the folder MODEL_MODE_TIME itself, not the one around it" if where.is_dir() else "",
             )
@@ -125,9 +124,9 @@ class RunFolder:
         ReadError
             The state is damaged.
         """
-        said = _files.read_json(self.path / _STATE)
+        said = _files.read_json(self.path / STATE_FILE)
         if not isinstance(said, dict) or "state" not in said:
-            raise ReadError(f"{self.path / _STATE} is damaged", expected="what llmprof wrote", hint="run it again")
+            raise ReadError(f"{self.path / STATE_FILE} is damaged", expected="what llmprof wrote", hint="run it again")
         if said["state"] == RUNNING and not self.locked:
             killed = f"the process {said.get('pid')} that ran it is gone"
             return {**said, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
@@ -142,21 +141,17 @@ class RunFolder:
             It cannot be written.
         """
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        before = _files.read_json(self.path / _STATE)
+        before = _files.read_json(self.path / STATE_FILE)
         again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
         started = before.get("started", now) if again else now
         ended = None if state == RUNNING else now
         said = {"state": state, "stage": stage, "pid": os.getpid(), "started": started, "ended": ended, "error": error}
-        _files.write_json(self.path / _STATE, said)
+        _files.write_json(self.path / STATE_FILE, said)
 
     @property
     def locked(self) -> bool:
         """Whether a process works in the folder now."""
-        try:
-            with (self.path / _LOCK).open("ab") as file:
-                return not _lock(file)
-        except OSError:
-            return False
+        return _lock.held(self.path / _LOCK)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -174,8 +169,8 @@ class RunFolder:
         except OSError as error:
             raise _files.refused(self.path / _LOCK, error) from error
         with file:
-            if not _lock(file):
-                said = _files.read_json(self.path / _STATE) or {}
+            if not _lock.hold(file):
+                said = _files.read_json(self.path / STATE_FILE) or {}
                 raise LaunchError(
                     f"another run is at work in {self.path} (process {said.get('pid', 'unknown')})",
                     hint="wait for its end, or start a new run, which gets a folder of its own",
@@ -209,35 +204,6 @@ class RunFolder:
                 path.unlink()
 
 
-def runs(root: str | Path) -> list[RunFolder]:
-    """Run folders in a folder, in the order of their names."""
-    where = Path(root).expanduser()
-    return [RunFolder(path.parent.absolute()) for path in sorted(where.glob(f"*/{_STATE}"))]
-
-
-def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED)) -> list[Path]:
-    """Remove the folders of runs in some states; one that a process works in is never touched.
-
-    Parameters
-    ----------
-    root : path
-        Folder of run folders.
-    states : tuple of str
-        Which of them.
-
-    Returns
-    -------
-    list of pathlib.Path
-        Folders that were removed.
-    """
-    removed = []
-    for folder in runs(root):
-        if folder.state["state"] in states and not folder.locked:
-            shutil.rmtree(folder.path)
-            removed.append(folder.path)
-    return removed
-
-
 def _new(where: Path, stamp: str) -> Path:
     number = 0
     while True:
@@ -248,11 +214,3 @@ def _new(where: Path, stamp: str) -> Path:
             number += 1
         else:
             return path
-
-
-def _lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

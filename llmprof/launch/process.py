@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shlex
 import signal
 import subprocess
@@ -18,9 +16,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from llmprof.errors import LaunchError
+from llmprof.launch._events import Events, Progress
 from llmprof.launch._files import refused
 
-Progress = Callable[[str, int, int], None]
+__all__ = ["Finished", "Progress", "run"]
 
 _POLL_S: Final = 0.1
 _LOOK_EVERY: Final = 10
@@ -101,7 +100,7 @@ def run(
     from llmprof.launch._psutil import MARK, Family  # late: psutil is an extra
 
     mark = uuid.uuid4().hex
-    tail = _Tail(events, progress)
+    tail = Events(events, progress)
     with _opened(log) as out:
         _note(out, log, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}")
         began = time.monotonic()
@@ -128,7 +127,7 @@ def run(
     return Finished(process.returncode, seconds, left_over, tail.last)
 
 
-def _wait(process: subprocess.Popen[bytes], family: Any, tail: _Tail, *, until: float | None) -> None:
+def _wait(process: subprocess.Popen[bytes], family: Any, tail: Events, *, until: float | None) -> None:
     for turn in _forever():
         try:
             process.wait(_POLL_S)
@@ -231,44 +230,3 @@ def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError, ValueError):
             guard.communicate(b"done")
-
-
-class _Tail:
-    """The events that a program appends to a file, as progress."""
-
-    def __init__(self, events: Path | None, progress: Progress | None) -> None:
-        self._events, self._progress = events, progress
-        self._at, self._rest = 0, b""
-        self.last: dict[str, Any] = {}
-
-    @property
-    def words(self) -> str:
-        """The last event in words."""
-        message = self.last.get("message") or ""
-        return f"{self.last.get('event', 'start')}{f': {message}' if message else ''}"
-
-    def read(self) -> None:
-        """Take in what was appended; a line that is not whole waits for its rest."""
-        if self._events is None:
-            return
-        try:
-            with self._events.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                self._at = 0 if size < self._at else self._at
-                file.seek(self._at)
-                new = file.read()
-        except OSError:
-            return
-        self._at += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    self._take(event)
-
-    def _take(self, event: dict[str, Any]) -> None:
-        self.last = event
-        if self._progress is not None:
-            done, total = (event.get(key) for key in ("done", "total"))
-            self._progress(self.words, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0)

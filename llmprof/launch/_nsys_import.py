@@ -1,4 +1,4 @@
-"""What nsys left behind: raw capture to report, report to SQLite, SQLite to numbers."""
+"""What nsys left behind: raw capture to report, report to SQLite."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import polars as pl
-
-from llmprof import analyze
-from llmprof.errors import CaptureError, NotCapturedError
+from llmprof.errors import CaptureError
 from llmprof.launch import _files, command
 from llmprof.launch.folder import RunFolder
-from llmprof.trace import Trace
 
 _IMPORTER: Final = "QdstrmImporter"
 _TIMEOUT_S: Final = 1800
-_TOP: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +134,7 @@ def _ran(argv: list[str], folder: RunFolder, commands: list[tuple[str, ...]], li
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{Path(argv[0]).name} could not be run: {error}"
-    output = done.stdout + done.stderr
+    output = b"\n".join(line.rpartition(b"\r")[2] for line in (done.stdout + done.stderr).split(b"\n"))
     try:
         with folder.log.open("ab") as log:
             log.write(f"# {' '.join(argv)}\n".encode() + output)
@@ -152,8 +147,8 @@ def _ran(argv: list[str], folder: RunFolder, commands: list[tuple[str, ...]], li
 def _advice(folder: RunFolder) -> str:
     return (
         f"this nsys only captures: {folder.qdstrm.name} is its raw data, and {_IMPORTER} (part of the full Nsight "
-        f"Systems) was not found here; copy the folder to where it is, run `{_IMPORTER} -i {folder.qdstrm.name}`, "
-        "then `llmprof run --resume` with the folder"
+        f"Systems) was not found here; copy the folder to where it is, run `{_IMPORTER} -i {folder.qdstrm.name} "
+        f"-o {folder.nsys_report.name}`, then `llmprof run --resume` with the folder"
     )
 
 
@@ -164,55 +159,3 @@ def _why(log_tail: str) -> str:
             "(spawned workers)"
         )
     return "experiment.log has what nsys said; check that it can write to the folder and supports the driver"
-
-
-def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
-    """Write ``nsys_summary.csv`` (time by kernel) and ``nsys_metrics.json``.
-
-    Returns
-    -------
-    dict
-        What is in ``nsys_metrics.json``: ``kernels, kernel_time_ns, span_ns, ranks, categories, top_kernels, api,
-        copies``; lists of rows, times in ns.
-
-    Raises
-    ------
-    OutputError
-        A file cannot be written.
-    """
-    kernels = analyze.cuda_gpu_kern_sum(trace)
-    _files.write(folder.nsys_summary, kernels.write_csv())
-    events = analyze.activity(trace)
-    ranks = events.group_by("rank").agg(
-        kernels=(pl.col("source") == "kernel").sum(),
-        kernel_time_ns=pl.col("dur_ns").filter(pl.col("source") == "kernel").sum(),
-        copy_time_ns=pl.col("dur_ns").filter(pl.col("source") == "copy").sum(),
-        span_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
-    )
-    categories = (
-        events.group_by("category")
-        .agg(events=pl.len(), total_ns=pl.col("dur_ns").sum())
-        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
-        .sort("total_ns", descending=True)
-    )
-    first, last = trace.span_ns
-    found = {
-        "kernels": trace.kernels.height,
-        "kernel_time_ns": int(trace.kernels["dur_ns"].sum()),
-        "span_ns": last - first,
-        "ranks": ranks.sort("rank").to_dicts(),
-        "categories": categories.to_dicts(),
-        "top_kernels": kernels.head(_TOP).to_dicts(),
-        "api": _rows(analyze.cuda_api_sum, trace),
-        "copies": _rows(analyze.cuda_gpu_mem_time_sum, trace),
-    }
-    _files.write_json(folder.nsys_metrics, found)
-    return found
-
-
-def _rows(of: Any, trace: Trace) -> list[dict[str, Any]] | None:
-    try:
-        rows: list[dict[str, Any]] = of(trace).head(_TOP).to_dicts()
-    except NotCapturedError:
-        return None
-    return rows

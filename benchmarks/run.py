@@ -15,13 +15,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import big
+import explore
 import imports
 import load
 import nsys
 import scale
 from _process import HERE, PEERS_PYTHON, ROOT
 
-_WHICH = ["import", "load", "big", "scale", "nsys"]
+_WHICH = ["import", "load", "big", "scale", "nsys", "explore"]
 _SAMPLE_EXPORT = ROOT / "sample_traces" / "nsys_tp2_cudagraph" / "report.sqlite"
 _HTA_TRACE = "real/chrome/hta/df_index_resolver__df_index_resolver.json.gz"
 
@@ -50,6 +51,9 @@ def main() -> None:
             count = int(options.nsys_millions * 1e6)
             results[name] = found = nsys.measure(options.export, count, 1)
             text = nsys.report(found)
+        elif name == "explore":
+            results[name] = found = explore.measure(options.explore_sample, options.millions)
+            text = explore.report(found)
         else:
             counts = [int(m * 1e6) for m in options.millions]
             results[name] = found = scale.measure(options.sample, counts, 1)
@@ -63,7 +67,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("which", nargs="*", choices=_WHICH, help="all, if none is named")
     parser.add_argument("--trace", type=Path, default=_default_trace(), help="Chrome trace for load and big")
     parser.add_argument("--sample", default="torch_tp4_cudagraph", help="sample or trace that scale repeats")
-    parser.add_argument("--millions", type=float, nargs="+", default=[1, 10], help="kernels for scale, in millions")
+    parser.add_argument("--explore-sample", default="torch_tp4_eager_nccl", help="sample that explore repeats")
+    parser.add_argument(
+        "--millions", type=float, nargs="+", default=[1, 10], help="kernels for scale, in millions; events for explore"
+    )
     parser.add_argument("--export", type=Path, default=_SAMPLE_EXPORT, help="SQLite export that nsys repeats")
     parser.add_argument("--nsys-millions", type=float, default=5, help="kernels for nsys, in millions")
     parser.add_argument("--gb", type=float, default=1.0, help="GB of JSON for big")

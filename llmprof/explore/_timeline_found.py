@@ -24,7 +24,7 @@ _NONE = {
     "steps": "no steps were found",
     "layers": "no layers were found: no kernel is known as attention",
     "collectives": "no communication was recorded",
-    "idle": "no gap between kernels",
+    "idle": "no device was idle",
 }
 
 

@@ -10,6 +10,7 @@ import vl_convert as vlc
 
 from llmprof.charts._palette import INK, MUTED, RULE, ink_on
 from llmprof.explore._timeline_data import TimelineData
+from llmprof.explore._timeline_found import KINDS
 from llmprof.explore._timeline_rows import Row
 from llmprof.explore._timeline_view import MARGIN, view
 from llmprof.units import format_ns
@@ -18,7 +19,7 @@ WIDTH, GUTTER, MOST_HEIGHT = 1000, 150, 640
 HEAD, GROUP, GAP, FOOT = 30, 20, 4, 26
 HEIGHTS = {"stream": 24, "counter": 30, "idle": 11}
 LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
-FEW = 300_000
+FEW = 50_000
 """Most device events for which steps and layers are found before the first picture is drawn."""
 
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
@@ -86,6 +87,8 @@ def _placed(data: TimelineData) -> Iterator[tuple[int, Row | None, int]]:
     """Rows with their tops, a head (None) above each rank's, as many as fit."""
     y, rank = HEAD, None
     for number, row in enumerate(data.rows):
+        if row.kind in KINDS and not data.found:
+            continue
         head = GROUP if row.rank != rank else 0
         if y + head + _height(row) > MOST_HEIGHT and number:
             return

@@ -60,8 +60,18 @@ export function status(model, host) {
   for (let up = host; up && up !== document.body; up = up.parentElement) {
     watch.observe(up, { attributes: true, attributeFilter: ["class"] });
   }
+  // JupyterLab and Notebook tell what becomes of the kernel; elsewhere the first request that cannot be sent does
+  const kernel = model.widget_manager?.kernel;
+  const follow = (_, state) => {
+    if (["restarting", "autorestarting", "terminating", "dead"].includes(state)) declareLost(model);
+  };
+  kernel?.statusChanged?.connect?.(follow);
   const showError = (text) => {
     if (!lost) error.textContent = text;
   };
-  return { el, error: showError, stop: () => watch.disconnect() };
+  const stop = () => {
+    watch.disconnect();
+    kernel?.statusChanged?.disconnect?.(follow);
+  };
+  return { el, error: showError, stop };
 }

@@ -40,7 +40,8 @@ class TimelineView {
     this.flows = [];
     this.dimmed = null;
     this.frame = 0;
-    this.timings = { draw: [], view: [] };
+    this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
+    el.llmprofTimings = this.timings;
     this.stopped = false;
     this.build();
   }
@@ -235,13 +236,14 @@ class TimelineView {
   async request() {
     if (!this.described || !this.window || !this.width) return;
     if (!this.overview) this.requestOverview();
-    const began = performance.now();
-    const answer = await this.get("view", { window: this.window, width: this.width, rows: this.wantedRows(), by: this.by });
+    const asked = { window: this.window, width: this.width, rows: this.wantedRows(), by: this.by };
+    const answer = await this.get("view", asked);
     if (!answer) return;
     this.view = readView(answer.msg, answer.buffers);
-    binImage(this.view, this.paints, this.binCanvas);
-    this.note("view", performance.now() - began);
-    this.bytes = answer.buffers.reduce((sum, buffer) => sum + buffer.byteLength, 0);
+    this.view.of = asked.window;
+    this.stale = true; // its bins are painted with the next picture
+    const bytes = answer.buffers.reduce((sum, buffer) => sum + buffer.byteLength, 0);
+    this.timings.bytes = Math.max(this.timings.bytes, bytes);
     this.draw();
     const missing = unknownNames(this.view, this.names);
     if (missing.length) this.requestNames(missing);
@@ -266,6 +268,7 @@ class TimelineView {
   // ---- window
 
   move(window, { sync = true } = {}) {
+    this.movedAt ??= performance.now();
     this.window = clampWindow(window, this.whole);
     this.draw();
     this.request();
@@ -599,6 +602,8 @@ class TimelineView {
     this.frame = 0;
     if (!this.described || !this.window || !this.width || this.stopped) return;
     const began = performance.now();
+    if (this.stale) binImage(this.view, this.paints, this.binCanvas);
+    this.stale = false;
     const scene = {
       view: this.view, bins: this.binCanvas, window: this.window, whole: this.whole, width: this.width,
       theme: this.theme.now(), paints: this.paints, names: this.names, dimmed: this.dimmed,
@@ -609,8 +614,8 @@ class TimelineView {
     drawRuler(head, MAP_HEIGHT, RULER_HEIGHT, scene);
     for (const pane of [this.pinnedPane, this.mainPane]) if (pane.height) this.paintPane(pane, scene);
     this.edge.textContent = `${formatNs(this.window[1] - this.window[0])} shown`;
-    this.note("draw", performance.now() - began);
-    this.host.dataset.shown = JSON.stringify(this.window.map(Math.round)); // for tests and benchmarks
+    this.host.dataset.shown = JSON.stringify(this.window.map(Math.round));
+    this.measure(began);
   }
 
   paintPane(pane, scene) {
@@ -644,11 +649,17 @@ class TimelineView {
     fill(this.legend, codes.map(chip));
   }
 
-  note(kind, ms) {
-    const list = this.timings[kind];
-    list.push(ms);
-    if (list.length > 500) list.splice(0, 250);
-    this.host.llmprofTimings = this.timings;
+  /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */
+  measure(began) {
+    const now = performance.now();
+    const { timings } = this;
+    timings.draw.push(now - began);
+    if (this.view?.of === this.window) {
+      timings.first ||= performance.timeOrigin + now;
+      if (this.movedAt) timings.exact.push(now - this.movedAt);
+      this.movedAt = null;
+    }
+    for (const list of [timings.draw, timings.exact]) if (list.length > 2000) list.splice(0, 1000);
   }
 }
 

@@ -26,6 +26,7 @@ function makeSearch(timeline) {
   const count = h("span", { class: "lpt-count", "aria-live": "polite" });
   let text = "";
   let index = null;
+  let chosen = false; // whether the hit of the index has been gone to
   let typing = 0;
   const go = async (by) => {
     if (!timeline.window) return;
@@ -37,11 +38,12 @@ function makeSearch(timeline) {
       timeline.draw();
       return;
     }
-    const at = index === null || by === 0 ? null : index + by;
+    const at = index === null || by === 0 ? null : chosen || by < 0 ? index + by : index;
     const answer = await timeline.get("search", { text: wanted, after: timeline.window[0], index: at });
     if (!answer || input.value.trim() !== wanted) return;
     const { msg } = answer;
     index = msg.hit ? msg.index : null;
+    chosen = by !== 0;
     count.textContent = msg.count ? `${(msg.index + 1).toLocaleString("en-US")} of ${msg.count.toLocaleString("en-US")}` : "none";
     timeline.dimmed = msg.count ? new Set(msg.names) : null;
     if (msg.hit && by !== 0) timeline.choose(msg.hit, { show: true });

@@ -27,6 +27,7 @@ MESSAGES = {
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690": "NCCL_DEBUG",
     "ModuleNotFoundError: No module named 'flashinfer'": "VLLM_USE_FLASHINFER_SAMPLER",
     "ModuleNotFoundError: No module named 'jmespath'": "install",
+    "AttributeError: 'profile' object has no attribute 'annotate_context_manager'": "another version",
 }
 
 

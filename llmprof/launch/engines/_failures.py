@@ -61,6 +61,10 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         r"nccl error|ncclsystemerror|ncclunhandled|nccl.*failed",
         "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often gets it going",
     ),
+    (
+        r"has no attribute 'annotate_context_manager'",
+        "this version of vLLM cannot profile on a CPU: choose profile_mode inference_only, or another version",
+    ),
     (r"no module named '", "install what is missing into the environment of the engine, or give another python"),
     (r"no cuda gpus are available|found no nvidia driver|driver too old", "see what llmprof doctor says of the driver"),
 )

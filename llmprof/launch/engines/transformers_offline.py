@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llmprof.launch.engines._failures import Refused
 from llmprof.launch.engines._hooks import Steps, annotate
-from llmprof.launch.engines._place import cpu_name, gpu_names, guard
+from llmprof.launch.engines._place import check_model, cpu_name, gpu_names, guard
 from llmprof.launch.engines._record import Record, version_of
 from llmprof.launch.engines._transformers import build_model, padded_batch
 
@@ -33,12 +32,7 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             raise Refused(f"{sys.executable} has no {name}", f"give python: an interpreter with torch and {name}")
-    model_path = Path(job["model"])
-    if (model_path.is_absolute() or model_path.is_dir()) and not (model_path / "config.json").is_file():
-        raise Refused(
-            f"the model's folder {model_path} {'has no config.json' if model_path.is_dir() else 'is missing'}",
-            "give a folder with the model's config.json, or random:tiny",
-        )
+    check_model(job["model"])
     with record.stage("import", message="importing transformers"):
         torch: Any = importlib.import_module("torch")
         transformers: Any = importlib.import_module("transformers")

@@ -6,9 +6,12 @@ import importlib
 import resource
 from typing import Any
 
-torch: Any = importlib.import_module("torch")
-
 _DEPTH = 5
+
+
+def _torch() -> Any:
+    """PyTorch: imported late, since this module is read and checked where there is none."""
+    return importlib.import_module("torch")
 
 
 class LlmprofWorker:
@@ -19,6 +22,7 @@ class LlmprofWorker:
 
     def llmprof_annotate(self, nvtx: bool = False) -> int:
         """Put a range around each call of each module: ``layer::`` and its name. How many modules that are."""
+        torch = _torch()
         open_ranges: list[Any] = []
         count = 0
 
@@ -47,11 +51,13 @@ class LlmprofWorker:
 
     def llmprof_cuda_profiler(self, on: bool) -> None:
         """Start or stop CUDA's profiler, in versions that cannot do it themselves."""
+        torch = _torch()
         torch.cuda.synchronize()
         (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
 
     def llmprof_facts(self) -> dict[str, Any]:
         """Rank, name of the device, peak memory and size of the cache of keys and values, in bytes."""
+        torch = _torch()
         cuda = torch.cuda.is_available()
         caches: dict[int, int] = {}
         for one in _tensors(getattr(self.model_runner, "kv_caches", None)):
@@ -68,7 +74,7 @@ class LlmprofWorker:
 
 
 def _tensors(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, _torch().Tensor):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())

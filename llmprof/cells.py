@@ -164,7 +164,7 @@ def magic(shell: Any, line: str, cell: str) -> Any:
             finally:
                 wait()
     finally:
-        shell.push({name: _read(profiler)})
+        shell.push({name: _read(profiler, stacks="--stack" in wanted)})
 
 
 def _compiled(shell: Any, cell: str) -> tuple[CodeType, CodeType | None]:
@@ -177,13 +177,13 @@ def _compiled(shell: Any, cell: str) -> tuple[CodeType, CodeType | None]:
     return code, compile(ast.Expression(last.value), file, "eval") if last is not None else None
 
 
-def _read(profiler: Any) -> Trace:
+def _read(profiler: Any, *, stacks: bool) -> Trace:
     from llmprof.readers import read
 
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder:
         file = Path(folder) / "cell.pt.trace.json"
         profiler.export_chrome_trace(str(file))
-        return read(file, cache=False)
+        return read(file, cache=False, python_functions=stacks)
 
 
 def _options(line: str) -> tuple[str, set[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 from types import SimpleNamespace
 
@@ -179,7 +180,7 @@ class TestRun:
         assert ["plain", "whole", "batch", "101", "ms", "±", "1.41", "ms", "101", "ms", "102", "ms"] in rows
         assert "Shares of the time are of steady decode steps." in out
         assert f"Run       {runner.run.folder.path} (finished)" in out
-        assert "Profiler  no measurable overhead (+25.0 % for a batch, within the noise of the repeats)" in out
+        assert "Profiler  +25.0 % time for a batch, which is not beyond the noise of the repeats" in out
         assert "Memory    2.00 GiB at most on a device" in out
         assert "vLLM ignored x\\x1b[31m" in out
         assert f"Next      llmprof analyze {runner.run.folder.path}" in out
@@ -222,6 +223,12 @@ class TestRun:
         build().save(done.folder.traces)
         assert run("info", str(done.folder.path))[1].splitlines()[0] == "2 ranks on Test GPU"
 
+    def test_a_capture_that_was_not_imported(self, run, runner, tmp_path):
+        runner.run = finished(tmp_path, profile_mode="nsys")
+        runner.run.state = "finished without import"
+        out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        assert out.splitlines()[-1] == f"Next      llmprof run --resume {runner.run.folder.path}"
+
     def test_an_error_is_one_line(self, run, runner):
         runner.run = LaunchError("out of memory", hint="lower batch_size")
         code, out, err = run("run", "--model", "random:tiny", "--no-progress")
@@ -258,6 +265,21 @@ class TestRun:
         assert done.returncode == 2
         assert done.stderr.startswith("llmprof: error: ")
         assert "/nowhere" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_real_engine_from_the_command_line(run, root, tmp_path):
+    python = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
+    code, out, err = run(
+        "run", "--model", "random:tiny", "--engine", "transformers", "--python", python, "--results-dir", str(tmp_path),
+        "--batch-size", "2", "--input-tokens", "16", "--max-tokens", "4", "--repeat", "2", "--no-progress",
+    )  # fmt: skip
+    assert code == 0, err
+    (folder,) = tmp_path.iterdir()
+    assert f"{folder} (finished)" in out
+    assert (folder / "report" / "index.html").is_file()
+    assert (folder / "tiny_torch_kernel_time.png").is_file()
+    assert run("analyze", str(folder), "--what", "kernels")[0] == 0
 
 
 class TestSweep:
@@ -334,6 +356,20 @@ class TestRunsAndDoctor:
         assert out.splitlines()[-1] == "fail: disk: make room"
         assert (asked[0].model if asked[0] else None) == model
         assert json.loads(run("doctor", *argv, "--json")[1])[1]["status"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("share", "clear", "words"),
+    [
+        (-0.013, False, "no measurable overhead (-1.3 % for a batch, within the noise of the repeats)"),
+        (0.5, False, "+50.0 % time for a batch, which is not beyond the noise of the repeats"),
+        (0.5, True, "+50.0 % time for a batch"),
+        (0.5, None, "+50.0 % time for a batch, of one repeat without it, so the noise is not known"),
+    ],
+    ids=["none", "noise", "clear", "one"],
+)
+def test_the_cost_of_a_profiler_in_words(share, clear, words):
+    assert _run._cost({"overhead": share, "clear": clear}) == words
 
 
 def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmprof.commands._analyze import analysis
 from llmprof.commands._diff import diff
+from llmprof.commands._explore import explore
 from llmprof.commands._info import info
 from llmprof.commands._launch_options import add_config_options
 from llmprof.commands._make import demo, notebook, parameter, report, samples
@@ -21,6 +22,7 @@ __all__ = [
     "demo",
     "diff",
     "doctor",
+    "explore",
     "info",
     "notebook",
     "parameter",

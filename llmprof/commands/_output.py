@@ -21,10 +21,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """How wide the output may be (None: as wide as it is), and whom to tell of progress."""
+    """How wide the output may be (None: as wide as it is), whom to tell of progress, and what prints at once."""
 
     width: int | None = None
     progress: Progress | None = None
+    say: Callable[[str], None] | None = None
+
+    def tell(self, words: str) -> None:
+        """Print something before the command ends."""
+        if self.say is not None:
+            self.say(words)
 
 
 def to_json(value: object) -> str:

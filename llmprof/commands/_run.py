@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig, Run
 
 MOST_FINDINGS = 3
+_SMALL = 0.1
 _SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns", "wall_ns", "output_tokens_per_s")
 _NAMES = {
     "ttft_ns": "time to first token",
@@ -115,8 +116,10 @@ def _cost(row: dict[str, Any]) -> str:
     """What the profiler costs, in words."""
     share, clear = row["overhead"], row.get("clear")
     more = f"{100 * share:+.1f} %"
-    if clear is False:
+    if clear is False and abs(share) <= _SMALL:
         return f"no measurable overhead ({more} for a batch, within the noise of the repeats)"
+    if clear is False:
+        return f"{more} time for a batch, which is not beyond the noise of the repeats"
     known = "" if clear else ", of one repeat without it, so the noise is not known"
     return f"{more} time for a batch{known}"
 
@@ -124,6 +127,8 @@ def _cost(row: dict[str, Any]) -> str:
 def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     summary = done.summary
     rows = [("Run", f"{done.folder.path} ({done.state})")]
+    from llmprof.launch.folder import UNIMPORTED
+
     cost = [row for row in summary.get("overhead") or () if row.get("metric") == "wall_ns"]
     if cost and cost[0].get("overhead") is not None:
         rows.append(("Profiler", _cost(cost[0])))
@@ -132,7 +137,9 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
         rows.append(("Memory", f"{format_bytes(most)} at most on a device"))
     rows += [(name, str(path)) for name, path in files]
     rows += [("Note", note) for note in summary.get("notes") or ()]
-    if done.config.profile_mode in {"torch", "nsys", "nsys_ncu"}:
+    if done.state == UNIMPORTED:
+        rows.append(("Next", f"llmprof run --resume {shlex.quote(str(done.folder.path))}"))
+    elif done.config.profile_mode in {"torch", "nsys", "nsys_ncu"}:
         rows.append(("Next", f"llmprof analyze {shlex.quote(str(done.folder.path))}"))
     return text.pairs(rows, indent="")
 

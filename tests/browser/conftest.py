@@ -217,6 +217,7 @@ def notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
         )
         kernel_id = lab.kernel(name)
         shown.client.load_connection_file(str(lab.runtime / f"kernel-{kernel_id}.json"))
+        shown.client.hb_channel.time_to_dead = START_S  # a busy machine is no dead kernel
         shown.client.start_channels()
         opened.append((page, shown.client))
         shown.client.wait_for_ready(timeout=START_S)

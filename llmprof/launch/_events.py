@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llmprof.text import plain
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -58,4 +60,6 @@ class Events:
         self.last = event
         if self._progress is not None:
             done, total = (event.get(key) for key in ("done", "total"))
-            self._progress(self.words, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0)
+            self._progress(
+                plain(self.words), done if isinstance(done, int) else 0, total if isinstance(total, int) else 0
+            )

@@ -116,10 +116,16 @@ class Results:
     def say(self) -> None:
         """Warn of what was found."""
         for message in self.warned:
-            warnings.warn(message, TraceWarning, stacklevel=4)
+            warnings.warn(message, TraceWarning, stacklevel=5)
 
     def _write_ncu(self, trace: Trace | None) -> None:
-        measured = kernels(self.folder)
+        try:
+            measured = kernels(self.folder)
+        except CaptureError as error:
+            if not self.folder.ncu_metrics.is_file():
+                raise
+            self.notes.append(f"what was read of ncu before was kept: {error.found}")
+            return
         rows = _ncu.write_numbers(measured, self.folder)
         self.summary["ncu"] = {"launches": len(rows)}
         if trace is not None:

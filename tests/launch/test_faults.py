@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,9 +14,12 @@ from pathlib import Path
 import polars as pl
 import psutil
 import pytest
+from jupyter_client.manager import start_new_kernel
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
-from llmprof.launch import ExperimentRunner, RunFolder, _files, doctor, open_run, process, resume
+from llmprof.launch import ExperimentRunner, RunFolder, _advice, _files, doctor, open_run, process, resume
+from llmprof.launch._job import job
+from tests.launch.conftest import text
 from tests.launch.test_process import gone
 
 
@@ -97,16 +101,27 @@ def test_a_python_that_is_missing_is_said(stand_ins):
         ("RuntimeError: operator torchvision::nms does not exist", "torchvision", "pip uninstall"),
     ],
 )  # fmt: skip
+def test_what_an_engine_says_becomes_advice(tmp_path, says, words, knob):
+    log = tmp_path / "experiment.log"
+    log.write_text(f"# 2026-11-21T12:00:00+00:00 python\nINFO\n{says}\nINFO bye\n")
+    in_log = _advice.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
+    error = {"error": {"type": "RuntimeError", "message": says, "advice": None, "traceback": ""}}
+    told = _advice.failure(error, process.Finished(3, 1.0, (), {"event": "error"}), tmp_path / "none")
+    for said, when in ((in_log, "while it started"), (told, "with an error")):
+        assert said.found.startswith(f"the engine failed {when}: ")
+        assert words in said.found
+        assert knob in said.hint
+
+
 @pytest.mark.parametrize("how", ["start", "explained"])
-def test_what_an_engine_says_becomes_advice(stand_ins, how, says, words, knob):
-    stand_ins.how(fail=how, says=says)
+def test_a_run_whose_engine_fails_says_so_in_its_folder(stand_ins, how):
+    stand_ins.how(fail=how, says="OSError: [Errno 98] Address already in use")
     error = fails(stand_ins)
-    assert words in error.found
-    assert knob in error.hint
-    assert ("while it started" if how == "start" else "with an error") in error.found
+    assert "a port that the run needs is in use" in error.found
+    assert "server.port" in error.hint
     state = json.loads((folders(stand_ins)[0] / "state.json").read_text())
     assert (state["state"], state["stage"]) == ("failed", "engine")
-    assert words in state["error"]["message"]
+    assert "a port that the run needs is in use" in state["error"]["message"]
 
 
 def test_advice_of_the_engine_script_goes_first(stand_ins):
@@ -176,6 +191,41 @@ def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monke
     assert run.folder.state["stage"] == "engine"
     assert not run.folder.locked
     assert not [p for p in psutil.process_iter() if str(path) in " ".join(_argv(p))]
+
+
+@pytest.mark.slow
+def test_the_stop_button_of_a_notebook_ends_the_engine(stand_ins, monkeypatch):
+    pids = stand_ins.folder / "pids"
+    stand_ins.how(hang=True, pids=str(pids))
+    engine = stand_ins.bin / "python-with-engine"
+    engine.write_text(f"#!{sys.executable}\n{text('engine').replace('@JOB@', 'null')}".replace(
+        "import argparse", "import sys; sys.argv.pop(0)\nimport argparse", 1))  # fmt: skip
+    engine.chmod(0o755)
+    values, _ = job(stand_ins.config(), stand_ins.model)
+    monkeypatch.setenv("STAND_IN_JOB", json.dumps(values))
+    config = stand_ins.config(python=str(engine)).to_dict()
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        client.execute(f"""
+            from llmprof.launch import ExperimentConfig, ExperimentRunner, process
+            process.INTERRUPT_S = 3.0
+            ExperimentRunner(ExperimentConfig.from_dict({config!r}), check=False).run()
+        """)
+        until = time.monotonic() + 60
+        while not pids.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        manager.interrupt_kernel()
+        reply = client.get_shell_msg(timeout=60)
+        while reply["msg_type"] != "execute_reply":
+            reply = client.get_shell_msg(timeout=60)
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        assert all(gone(pid) for pid in json.loads(pids.read_text()))
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    (path,) = folders(stand_ins)
+    assert open_run(path).state == "interrupted"
 
 
 def _argv(found: psutil.Process) -> list[str]:

@@ -75,10 +75,10 @@ def test_events_become_progress(tmp_path):
                 line = json.dumps({{"event": "plain", "done": n, "total": 3, "message": ""}}) + "\\n"
                 file.write(line[:9]); file.flush(); time.sleep(0.15)
                 file.write(line[9:]); file.flush()
-            file.write("no json\\n[]\\n"); file.write(json.dumps({{"event": "done", "message": "well"}}) + "\\n")
+            file.write("no json\\n[]\\n"); file.write(json.dumps({{"event": "done", "message": "well\\x1b[31m"}}) + "\\n")
     """
     done = run(tmp_path, code, events=events, progress=lambda *what: said.append(what))
-    assert said == [("plain", 0, 3), ("plain", 1, 3), ("plain", 2, 3), ("done: well", 0, 0)]
+    assert said == [("plain", 0, 3), ("plain", 1, 3), ("plain", 2, 3), (r"done: well\x1b[31m", 0, 0)]
     assert done.last_event["event"] == "done"
 
 

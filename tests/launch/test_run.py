@@ -237,6 +237,18 @@ def test_without_a_timeline_ncu_takes_the_first_launches(stand_ins):
     assert "kernel_comparison.csv" in names(run)
 
 
+def test_a_run_goes_on_where_ncu_is_not(stand_ins):
+    stand_ins.install("nsys", "ncu")
+    stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
+    with pytest.warns(TraceWarning, match="not imported"):
+        run = ExperimentRunner(stand_ins.config(profile_mode="nsys_ncu")).run()
+    (stand_ins.bin / "ncu").unlink()
+    run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
+    again = resume(run.folder.path)
+    assert again.state == "finished"
+    assert any("what was read of ncu before was kept" in note for note in again.summary["notes"])
+
+
 # --- going on
 
 

@@ -19,7 +19,7 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _LABELS = {
     "read": "llmprof: conformed frames of all tables",
     "pandas": "pandas.read_sql: the same columns, names joined",
-    "summary": "llmprof: read kernels and sum them up",
+    "summary": "llmprof: kernels' names and durations summed up",
     "stats": "nsys stats -r cuda_gpu_kern_sum",
 }
 _PEER_OF = {"read": "read", "pandas": "read", "summary": "summary", "stats": "summary"}

@@ -113,7 +113,14 @@ def _run(args: argparse.Namespace, progress: Progress | _Silent) -> str:
     from llmprof import commands
 
     command: Callable[[argparse.Namespace, commands.Terminal], str] = getattr(commands, args.command)
-    return command(args, commands.Terminal(_width(), progress if isinstance(progress, Progress) else None))
+    told = progress if isinstance(progress, Progress) else None
+    return command(args, commands.Terminal(_width(), told, lambda words: _say(words, progress)))
+
+
+def _say(words: str, progress: Progress | _Silent) -> None:
+    """Print at once, for a command that goes on."""
+    progress.clear()
+    print(words, flush=True)
 
 
 class _Silent:
@@ -186,6 +193,7 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
+    _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
     _launching(add, shared)
     sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
@@ -202,6 +210,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
     sub.add_argument("--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS)
     return top
+
+
+def _exploring(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--metrics", action="append", metavar="FILE", help="what ncu measured; may be given several times")
+    sub.add_argument("--compare", metavar="PATH", help="another trace, to compare with")
+    sub.add_argument("--port", type=int, default=0, metavar="N", help="port on this machine (default: a free one)")
+    opened = argparse.BooleanOptionalAction
+    sub.add_argument("--browser", action=opened, default=True, help="open a browser tab (default: yes)")
 
 
 def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:

@@ -1,5 +1,5 @@
 // Two traces side by side: bars of the phases, a table of changes, steps and kernels of the row that is picked.
-import { fitText } from "./canvas.mjs";
+import { FONT, fitText, textWidth } from "./canvas.mjs";
 import { fill, h, labelled, status } from "./dom.mjs";
 import { formatNs, formatNumber } from "./format.mjs";
 import { plotAxes, plotLabel, plotLegend, plotLine, plotLinear, plotPanel, plotPart, plotTable, plotText, plotTicks, plotUnit } from "./plot.mjs";
@@ -21,7 +21,7 @@ const COMPARE_LABELS = ["phase", "layer", "stage", "category", "name"];
 export function compareChange({ delta_ns: delta, ratio }) {
   if (delta === null || delta === undefined) return "";
   const size = `${delta > 0 ? "+" : delta < 0 ? "−" : ""}${formatNs(Math.abs(delta))}`;
-  return ratio === null || ratio === undefined ? size : `${size} (×${ratio.toFixed(2)})`;
+  return !ratio ? size : `${size} (×${ratio.toFixed(2)})`;
 }
 
 /** Segments of the bars of a phase, in their order: {side, stage, from, to, a_ns, b_ns}; null times are no bar. */
@@ -41,24 +41,26 @@ export function compareSegments(phase) {
 
 function compareBars(bars, names, model, colours, pick) {
   const phases = bars.filter((phase) => phase.a_steps || phase.b_steps);
-  const tall = (width) => 12 + phases.length * (width < 560 ? 84 : 76) + 28;
+  const each = 76;
+  const tall = 6 + phases.length * each;
   const stageColour = (stage) => model.get("colours").stage[stage] ?? model.get("colours").stage.other;
   const draw = (context, width, height, now) => {
-    const each = width < 560 ? 84 : 76;
-    const left = 8;
-    const right = width - 8;
+    context.font = `12px ${FONT}`;
+    const named = names.map((name) => fitText(context, name, 12, Math.min(150, width / 4)));
+    const left = 16 + Math.max(...named.map((name) => textWidth(context, name, 12)));
+    const right = width - 76;
     const marks = [];
     phases.forEach((phase, i) => {
       const segments = compareSegments(phase);
-      const most = Math.max(1, ...segments.map((segment) => segment.to));
-      const scale = plotLinear([0, most], [left, right - 70]);
-      const top = 8 + i * each;
-      plotText(context, phase.phase, left, top + 8, now.ink, { bold: true });
+      const scale = plotLinear([0, Math.max(1, ...segments.map((segment) => segment.to))], [left, right]);
+      const top = 6 + i * each;
+      if (i) plotLine(context, [8, top - 4], [width - 8, top - 4], now.faint);
+      plotText(context, phase.phase, 8, top + 8, now.ink, { bold: true });
       ["a", "b"].forEach((side, row) => {
         const y = top + 18 + row * 25;
-        const steps = phase[`${side}_steps`];
-        const total = segments.filter((segment) => segment.side === side).reduce((sum, { from, to }) => sum + to - from, 0);
-        for (const segment of segments.filter((one) => one.side === side)) {
+        const mine = segments.filter((segment) => segment.side === side);
+        plotText(context, named[row], 8, y + 11, now.muted);
+        for (const segment of mine) {
           const x = scale.to(segment.from);
           const wide = Math.max(0.5, scale.to(segment.to) - x);
           const colour = stageColour(segment.stage);
@@ -68,13 +70,10 @@ function compareBars(bars, names, model, colours, pick) {
           if (text) plotText(context, text, x + wide / 2, y + 11, inkOn(colour), { size: 11, align: "center" });
           marks.push({ x, y, w: wide, h: 21, data: segment });
         }
-        const said = steps ? `${names[row]}: ${formatNs(total)}` : `${names[row]}: none`;
-        const end = steps ? scale.to(total) + 6 : left;
-        const size = context.measureText(said).width;
-        if (end + size < right) plotText(context, said, end, y + 11, now.ink);
-        else plotText(context, said, right, top + 8 + row * 0, now.ink, { align: "right" });
+        const total = mine.length ? mine[mine.length - 1].to : 0;
+        const said = phase[`${side}_steps`] ? formatNs(total) : "no such step";
+        plotText(context, said, scale.to(total) + 6, y + 11, now.ink);
       });
-      if (i) plotLine(context, [left, top - 5], [right, top - 5], now.faint);
     });
     return marks;
   };

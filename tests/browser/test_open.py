@@ -1,0 +1,76 @@
+"""All explorers in tabs in a real JupyterLab: shown one after another, linked, and kept as a picture."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = """import llmprof
+from llmprof import explore
+trace = llmprof.sample("torch_tp4_eager_nccl")"""
+TITLES = ["Timeline", "Layers", "Overlap", "Collectives", "Kernels", "Compare"]
+SHOW = """w = explore.open(trace, other=llmprof.sample("torch_tp4_eager_custom_allreduce"), names=("nccl", "custom"))
+w"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
+    opened = notebook([SETUP, SHOW], height=1300, theme=theme)
+    tabs = opened.output().get_by_role("tablist")
+    tabs.wait_for()
+    assert tabs.get_by_role("tab").all_inner_texts() == TITLES
+    opened.output().locator(".lp canvas").first.wait_for()
+    assert opened.python("list(w.explorers)") == ["timeline"]
+    names = ["timeline", "layers", "overlap", "all_reduce", "kernels", "compare"]
+    for count, (title, name) in enumerate(zip(TITLES, names, strict=True), 1):
+        tabs.get_by_role("tab", name=title).click()
+        opened.wait(f"{name!r} in w.explorers")
+        assert opened.python("len(w.explorers)") == count
+        shown = opened.output().locator(".lp:visible").first
+        shown.locator("canvas:visible, tr[data-row]:visible").first.wait_for()
+        opened.page.wait_for_timeout(400)
+        opened.shot(f"open_{name}_{theme}", opened.output())
+
+    # what is chosen in one holds for all
+    opened.run("w['layers'].layer = 5; w['layers'].rank = 3")
+    opened.wait("w['kernels'].layer == 5 and w['timeline'].rank == 3")
+    tabs.get_by_role("tab", name="Kernels").click()
+    kernels = opened.output().locator(".lp:visible").first
+    kernels.get_by_role("combobox", name="layer", exact=True).wait_for()
+    assert kernels.get_by_role("combobox", name="layer", exact=True).input_value() == "5"
+    kernels.locator("tr[data-row]").first.click()
+    opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
+    assert opened.problems == []
+    assert opened.asked == set()
+
+
+def test_a_long_preparation_says_how_far_it_is_and_can_be_cancelled(notebook):
+    slow = """import threading
+from llmprof.explore import _panels
+go_on = threading.Event()
+panel = next(p for p in _panels.PANELS if p.name == "kernels")
+object.__setattr__(panel, "stages", lambda given: [("reading", lambda: None), ("counting sheep", go_on.wait)])
+w = explore.open(trace)
+w"""
+    opened = notebook([SETUP, slow])
+    opened.output().get_by_role("tab", name="Kernels").click()
+    opened.output().get_by_text("Kernels: counting sheep").wait_for()
+    opened.output().get_by_role("progressbar").wait_for()
+    opened.shot("open_preparing", opened.output())
+    opened.output().get_by_role("button", name="Cancel").click()
+    opened.output().get_by_text("Kernels: cancelled").wait_for()
+    assert opened.python("list(w.explorers)") == ["timeline"]
+    opened.run("go_on.set()")
+    opened.output().get_by_role("button", name="Go on").click()
+    opened.wait("'kernels' in w.explorers")
+    opened.output().locator("tr[data-row]").first.wait_for()
+    assert opened.problems == []
+
+
+def test_two_explorers_of_one_trace_and_one_in_a_very_narrow_cell(notebook):
+    opened = notebook([SETUP, "one = explore.kernels(trace)\none", "two = explore.kernels(trace)\ntwo"], width=420)
+    for cell in (1, 2):
+        opened.output(cell).locator("tr[data-row]").first.wait_for()
+    opened.output(1).locator("tr[data-row]").nth(1).click()
+    opened.wait("one.kernel is not None")
+    assert opened.python("two.kernel") is None
+    assert opened.problems == []

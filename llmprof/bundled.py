@@ -1,7 +1,8 @@
 """The sample traces that come with a checkout of the repository: list them, open one.
 
-Each is a folder of ``sample_traces/`` with the profiler's own files and a ``sample.json`` that says what ran, where the
-files come from, their licence and their sha256. The environment variable ``LLMPROF_SAMPLES`` names another folder.
+Each is a folder of ``sample_traces/`` with the profiler's own files, or a whole run folder of ``llmprof run``, and a
+``sample.json`` that says what ran, where the files come from, their licence and their sha256. The environment variable
+``LLMPROF_SAMPLES`` names another folder.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from llmprof.trace import Trace
 
 ENVIRONMENT_VARIABLE = "LLMPROF_SAMPLES"
 HEAD_FILE = "sample.json"
+_TRACES = "traces/"
 _METRICS_PROFILER = "Nsight Compute"
 
 
@@ -113,7 +115,7 @@ def describe(name: str) -> Sample:
 
 
 def files(name: str) -> list[Path]:
-    """Trace files of a sample, in the order of the ranks.
+    """Trace files of a sample, in the order of the ranks; of a run folder those in ``traces``.
 
     Raises
     ------
@@ -123,8 +125,9 @@ def files(name: str) -> list[Path]:
         A file is missing or does not have the size it should.
     """
     folder = samples_folder() / name
+    listed = describe(name).files
     paths = []
-    for file in describe(name).files:
+    for file in [file for file in listed if file.name.startswith(_TRACES)] or listed:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
         if size != file.bytes:

@@ -11,7 +11,7 @@ import pytest
 from isal import igzip
 
 import llmprof
-from llmprof import bundled, sqlite
+from llmprof import bundled, launch, sqlite
 from llmprof.errors import LlmprofError, ReadError
 
 ROOT = bundled.samples_folder()
@@ -52,7 +52,9 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
 
 
 def test_files_are_those_that_were_recorded(name):
-    on_disk = {path.name: path for path in (ROOT / name).iterdir() if path.name != bundled.HEAD_FILE}
+    folder = ROOT / name
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != bundled.HEAD_FILE]
+    on_disk = {path.relative_to(folder).as_posix(): path for path in paths}
     listed = bundled.describe(name).files
     assert [file.name for file in listed] == sorted(on_disk)
     for file in listed:
@@ -84,6 +86,29 @@ def test_nothing_in_a_recording_tells_of_the_machine_or_its_user(name):
         pieces = b"\n".join(found)
         assert {match.group() for match in _TELLTALE.finditer(pieces)} == set()
         assert set(_HOST_NAME.findall(b'"'.join(texts(path)))) <= {b"vm"}
+
+
+def test_nothing_in_a_run_folder_tells_of_the_machine():
+    """Its files are ours, so keys such as argv are no telltale; paths, addresses and secrets are."""
+    folder = ROOT / "run_torch_tp1"
+    for path in folder.rglob("*.*"):
+        if path.suffix not in (".gz", ".parquet") and path.is_file():
+            found = {match.group() for match in _TELLTALE.finditer(path.read_bytes().replace(b'"', b" "))}
+            assert {text for text in found if b"/" in text or b"=" in text or text[:1].isdigit()} == set(), path.name
+
+
+def test_a_run_folder_is_a_sample(sample_trace):
+    run = launch.open_run(ROOT / "run_torch_tp1")
+    assert run.state == "finished"
+    assert run.config.profile_mode == "torch"
+    assert run.metrics.filter(pl.col("phase") == "profiled").height == 4
+    trace = sample_trace("run_torch_tp1")
+    assert run.trace.kernels.equals(trace.kernels)
+    assert not trace.has("counters")
+    # 95 s of the run at 2 Hz, around a trace of a tenth of a second
+    power = run.trace.counters.filter(pl.col("name") == "gpu.power")
+    assert power.height > 100
+    assert power["value"].max() < 700
 
 
 def test_samples_lists_them_all():

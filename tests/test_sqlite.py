@@ -164,3 +164,19 @@ def test_a_view_is_read_whole(many_threads, tmp_path):
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
         connection.execute("CREATE VIEW v AS SELECT n + 1 AS n FROM t")
     assert sqlite.read(tmp_path / "a.sqlite", "v", ["n"])["n"].to_list() == list(range(1, 101))
+
+
+def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(sqlite, "BATCH_ROWS", 10)
+    rows = [("12 apples" if i == 95 else i, "x") for i in range(100)]
+    frame = made(tmp_path / "a.sqlite", "CREATE TABLE t (n, text TEXT)", rows)
+    assert frame["n"].to_list() == [12 if i == 95 else i for i in range(100)]
+    with pytest.raises(ReadError, match="Type mismatch"):
+        sqlite.query(tmp_path / "a.sqlite", "SELECT n FROM t")
+
+
+def test_numbers_that_do_not_fit_a_narrow_type_are_null(tmp_path):
+    made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(2**31 - 1, "x"), (2**31, "y"), (-5, "z")])
+    frame = sqlite.read(tmp_path / "a.sqlite", "t", {"n": pl.Int32()})
+    assert frame.schema == {"n": pl.Int32}
+    assert frame["n"].to_list() == [2**31 - 1, None, -5]

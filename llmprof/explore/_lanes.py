@@ -92,7 +92,7 @@ class Lane:
             The colour.
         """
         edges = np.linspace(lo, hi, columns + 1)
-        last = np.searchsorted(self.start, edges, "right") - 1
+        last = np.searchsorted(self.start, edges, "left") - 1
         known = np.maximum(last, 0)
         start, end = self.start[known], self.end[known]
         inside = np.where(last >= 0, np.clip(edges - start, 0, end - start), 0.0)

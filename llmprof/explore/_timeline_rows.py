@@ -56,17 +56,18 @@ def device_events(trace: Trace) -> pl.DataFrame:
         ``event, rank, device, stream, start_ns, dur_ns, name, category``; operators where there is no device.
     """
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
-    tables = [trace.tables[t].select(*columns, source=pl.lit(t)) for t in ("kernels", "copies") if t in trace.tables]
+    tables = []
+    if "kernels" in trace.tables:
+        kernels = trace.kernels.select(columns)
+        kinds = kernels["name"].unique()
+        of_name = pl.DataFrame([kinds, names.categories(kinds).alias("category")])
+        tables.append(kernels.join(of_name, on="name", how="left", maintain_order="left"))
+    if "copies" in trace.tables:
+        of_copy = pl.when(pl.col("kind") == "memset").then(pl.lit("fill")).otherwise(pl.lit("copy"))
+        tables.append(trace.copies.select(*columns, category=of_copy))
     if not tables:
         return activity(trace).select("event", *columns, "category") if trace.has("ops") else _NOTHING
-    events = pl.concat(tables).sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("event")
-    kinds = events["name"].unique()
-    of_name = pl.DataFrame([kinds, names.categories(kinds).alias("category")])
-    events = events.join(of_name, on="name", how="left", maintain_order="left")
-    is_fill = pl.col("name").str.contains("(?i)memset")
-    of_copy = pl.when(is_fill).then(pl.lit("fill")).otherwise(pl.lit("copy"))
-    is_copy = pl.col("source") == "copies"
-    return events.with_columns(category=pl.when(is_copy).then(of_copy).otherwise("category")).drop("source")
+    return pl.concat(tables).sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("event")
 
 
 _NOTHING = pl.DataFrame(

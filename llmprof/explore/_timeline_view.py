@@ -61,10 +61,14 @@ def view(
     room = ROOM_PX
     while True:
         chosen = [_choose(lane, lo, hi, columns, room) for _, _, lane in wanted]
-        size = sum(len(events) * BYTES_EVENT + binned * 2 * columns for events, binned in chosen)
-        if size <= LIMIT or room > columns:
+        of_events = sum(len(events) for events, _ in chosen) * BYTES_EVENT
+        of_bins = sum(binned for _, binned in chosen) * 2 * columns
+        if of_events + of_bins <= LIMIT:
             break
-        room *= 2
+        if of_events > of_bins:
+            room *= 2
+        else:
+            columns = max(1, columns // 2)
     lanes: list[list[int]] = []
     parts: list[tuple[Lane, NDArray[np.int64]]] = []
     busy: list[NDArray[np.uint8]] = []

@@ -1,4 +1,4 @@
-// Elements without innerHTML: what a trace says is always text.
+// Elements, with what a trace says in them as text and never as markup.
 import { onLost, declareLost } from "./wire.mjs";
 
 /** Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children. */

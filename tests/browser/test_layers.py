@@ -92,7 +92,10 @@ def test_gestures_end_in_frames(notebook):
 
 
 def test_python_moves_the_picture(notebook):
-    show = "w = explore.layers(trace, step=3, layer=2)\nv = explore.overlap(trace)\nexplore.link(w, v)\nw"
+    show = (
+        "w = explore.layers(trace, step=3, layer=2)\nv = explore.overlap(trace)\nt = explore.timeline(trace)\n"
+        "explore.link(w, v, t)\nw"
+    )
     shown = notebook([SETUP, show], width=1250, height=1500, theme="dark")
     settled(shown)
     shown.output().get_by_text("Layer 2 in step 3 (decode, rank 0)").wait_for()
@@ -100,7 +103,8 @@ def test_python_moves_the_picture(notebook):
     shown.output().get_by_text("Layer 7 in step 3 (decode, rank 2)").wait_for()
     settled(shown)
     heat(shown).click(position=cell(shown, 6, 9))
-    shown.wait("v.window is not None and v.window == w.window and v.rank == 2")
+    shown.wait("v.window is not None and v.window == t.window == w.window and v.rank == t.rank == 2")
+    assert shown.python("v.selected.join(w.selected, on='event', how='semi').height == w.selected.height")
     settled(shown)
     shown.shot("layers-dark", shown.output())
     assert shown.problems == []

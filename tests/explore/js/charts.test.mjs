@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { callDomain, callSize } from "../../../llmprof/explore/js/all_reduce.mjs";
-import { layerArea, layerMarks, layerRamp, layerShare } from "../../../llmprof/explore/js/layers.mjs";
-import { overlapRows, overlapStack } from "../../../llmprof/explore/js/overlap.mjs";
+import { callDomain, callSize } from "../../../llmprof/explore/js/call_charts.mjs";
+import { layerArea, layerMarks, layerRamp, layerShare } from "../../../llmprof/explore/js/layer_heat.mjs";
+import { overlapInside, overlapStack } from "../../../llmprof/explore/js/overlap_bars.mjs";
+import { overlapRows } from "../../../llmprof/explore/js/overlap_lanes.mjs";
 import { plotLinear } from "../../../llmprof/explore/js/plot.mjs";
 
 test("the share of a colour scale, linear and logarithmic", () => {
@@ -52,4 +53,11 @@ test("a mark for each cell, column after column", () => {
   const marks = layerMarks({ left: 10, right: 50, top: 0, bottom: 60 }, 2, 3);
   assert.deepEqual(marks.map((mark) => [mark.data.column, mark.data.row]), [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
   assert.deepEqual([marks[4].x, marks[4].y, marks[4].w, marks[4].h], [30, 20, 20, 20]);
+});
+
+test("a step is marked by the window that shows it, not by one that ends where it begins", () => {
+  assert.equal(overlapInside(100, 200, [120, 140]), true);
+  assert.equal(overlapInside(100, 200, [0, 1000]), true);
+  assert.equal(overlapInside(100, 200, [0, 105]), false);
+  assert.equal(overlapInside(100, 200, null), false);
 });

@@ -303,6 +303,26 @@ def test_the_cause_is_taken_from_what_the_workers_say(newest):
     assert "kv_cache_memory_bytes" in ran.worker["error"]["advice"]
 
 
+def test_a_full_disk_is_explained_and_leaves_no_process(newest):
+    out = newest.folder / "out"
+    out.mkdir()
+    (out / "generated_output.txt").symlink_to("/dev/full")
+    ran = newest.run({"child": True})
+    assert ran.status == 3
+    assert "No space left on device" in ran.worker["error"]["message"]
+    assert "results_dir" in ran.worker["error"]["advice"]
+    assert not is_running(ran.called("child")[0]["pid"])
+
+
+def test_events_that_cannot_be_written_end_the_run_in_order(newest):
+    out = newest.folder / "out"
+    out.mkdir()
+    (out / "events.jsonl").symlink_to("/dev/full")
+    ran = newest.run()
+    assert ran.status == 3
+    assert "results_dir" in ran.worker["error"]["advice"]
+
+
 def test_an_unknown_error_is_a_crash_that_is_written_down(newest):
     ran = newest.run({"fails": "something new", "child": True})
     assert ran.status == 1

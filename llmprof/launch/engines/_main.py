@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
@@ -47,7 +48,8 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
         work(job, record)
     except BaseException as error:
         record.document["error"] = found = failure(error, tail(record.out / "server.log") + log.tail())
-        record.event("error", found["message"])
+        with contextlib.suppress(OSError):  # a full disk may be the error
+            record.event("error", found["message"])
         if isinstance(error, KeyboardInterrupt):
             status = _INTERRUPTED
         elif found["advice"]:
@@ -60,8 +62,10 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        record.write()
-        killed = end_children()
+        try:
+            record.write()
+        finally:
+            killed = end_children()
         if killed:
             record.note(f"{len(killed)} processes of the engine did not end by themselves and were killed")
             record.write()

@@ -63,3 +63,41 @@ class Events:
             self._progress(
                 plain(self.words), done if isinstance(done, int) else 0, total if isinstance(total, int) else 0
             )
+
+
+class Lines:
+    """Lines of a log that begin with some words, counted as the log grows.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The log; what is in it already does not count.
+    begin : bytes
+        How the lines begin.
+    what : str
+        What is said of them.
+    total : int
+        How many there will be.
+    progress : callable
+        Called with what is said, how many there were, and how many there will be.
+    """
+
+    def __init__(self, path: Path, begin: bytes, what: str, total: int, progress: Progress) -> None:
+        self._path, self._begin, self._what, self._total, self._progress = path, begin, what, total, progress
+        self._at = path.stat().st_size if path.exists() else 0
+        self._rest, self._done = b"", 0
+
+    def read(self) -> None:
+        """Take in what was appended."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                new = file.read()
+        except OSError:
+            return
+        self._at += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        found = sum(line.startswith(self._begin) for line in whole)
+        if found:
+            self._done += found
+            self._progress(self._what, min(self._done, self._total), self._total)

@@ -19,7 +19,9 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.jso
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
-def job(config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False) -> tuple[dict[str, Any], list[str]]:
+def job(
+    config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False, steps: int | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """Job of one run.
 
     Parameters
@@ -30,6 +32,8 @@ def job(config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False)
         Folder of the model, or its name on a hub.
     under_ncu : bool
         The run is for ncu, which replays kernels: nothing is measured without profiler.
+    steps : int, optional
+        The run is over after so many steps of the engine at the earliest: fewer tokens do.
 
     Returns
     -------
@@ -67,7 +71,7 @@ def job(config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False)
         "batch_size": len(prompts or tokens or ()),
         "prompts": prompts,
         "prompt_token_ids": tokens,
-        "max_tokens": config.max_tokens,
+        "max_tokens": config.max_tokens if steps is None else min(config.max_tokens, steps),
         "temperature": config.temperature,
         "ignore_eos": config.ignore_eos,
         "seed": config.seed,

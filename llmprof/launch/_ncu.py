@@ -31,6 +31,8 @@ class Choice:
         Launches of these functions to leave out, and to profile.
     device : int or None
         GPU of the rank that they were counted on.
+    steps : int or None
+        Steps of the engine until the last of these launches, where steps are known.
     share : float
         Share of the time of all kernels but collectives that the functions have.
     """
@@ -39,14 +41,16 @@ class Choice:
     skip: int
     count: int
     device: int | None
+    steps: int | None
     share: float
 
 
 def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     """The most expensive functions of a timeline, and the shortest stretch of launches that has all of them.
 
-    Collectives are left out: a kernel that waits for other ranks waits for ever when it is replayed. Of stretches that
-    are equally short, the one nearest to the middle of the window counts, where the engine is in its steady state.
+    Collectives are left out: a kernel that waits for other ranks waits for ever when it is replayed. The stretch is
+    the earliest of the shortest ones in one step of the phase (prefill, decode) that takes most of the time: its second
+    one, or with several ranks its first one, since a step under ncu takes many seconds where processes take turns.
 
     Parameters
     ----------
@@ -71,14 +75,18 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     chosen = _longest(alone, "function").head(max(1, top))
     cost = dict(chosen.iter_rows())
     rank = _longest(alone, "rank")["rank"][0]
-    sequence = _counted(events.filter(pl.col("rank") == rank), trace).filter(pl.col("function").is_in(list(cost)))
-    skip, count = _stretch(sequence.sort(_ORDER)["function"].to_list(), cost, most)
+    counted = _counted(events.filter(pl.col("rank") == rank), trace).filter(pl.col("function").is_in(list(cost)))
+    sequence = counted.sort(_ORDER)
+    first, last = _steady(sequence, place=1 if len(trace.ranks) == 1 else 0)
+    skip, count = _stretch(sequence["function"].to_list()[first:last], cost, most)
     device = sequence["device"].drop_nulls()
+    step = sequence["step"][first + skip + count - 1]
     return Choice(
         functions=tuple(cost),
-        skip=skip,
+        skip=first + skip,
         count=count,
         device=int(device[0]) if len(device) else None,
+        steps=None if step is None else int(step) + 1,
         share=sum(cost.values()) / max(1, int(alone["dur_ns"].sum())),
     )
 
@@ -96,16 +104,26 @@ def _counted(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return events.filter(pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= first))
 
 
+def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
+    """First launch, and the one after the last, of one step of the longest phase; all where steps are not known."""
+    known = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
+    if not known.height:
+        return 0, sequence.height
+    phase = _longest(known, "phase")["phase"][0]
+    steps = known.filter(pl.col("phase") == phase)["step"].unique().sort()
+    chosen = known.filter(pl.col("step") == steps[min(place, len(steps) - 1)])["launch"]
+    return int(chosen[0]), int(chosen[-1]) + 1
+
+
 def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int, int]:
     """First place and length of the shortest stretch with all functions, or of the costliest of at most ``most``."""
-    middle = len(functions) / 2
     best: tuple[tuple[float, ...], int, int] | None = None
     last: dict[str, int] = {}
     for end, function in enumerate(functions):
         last[function] = end
         inside = {name: at for name, at in last.items() if at > end - most}
         start = min(inside.values())
-        score = (-sum(cost[name] for name in inside), end - start, abs((start + end) / 2 - middle))
+        score = (-sum(cost[name] for name in inside), end - start)
         if best is None or score < best[0]:
             best = (score, start, end - start + 1)
     return (0, 1) if best is None else best[1:]

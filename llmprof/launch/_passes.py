@@ -64,6 +64,8 @@ class Passes:
         out: Path,
         wrap: Wrap | None = None,
         started: Callable[[int], object] | None = None,
+        watch: Callable[[], object] | None = None,
+        steps: int | None = None,
     ) -> dict[str, Any]:
         """Write the script of a pass and run it.
 
@@ -79,6 +81,10 @@ class Passes:
             Puts a profiler before the command.
         started : callable, optional
             Called with the number of its process.
+        watch : callable, optional
+            Called now and then while it runs.
+        steps : int, optional
+            Steps of the engine that are enough.
 
         Returns
         -------
@@ -90,7 +96,7 @@ class Passes:
         LaunchError
             The engine failed or wrote nothing of itself.
         """
-        values, notes = job(self.config, self.model, under_ncu=mode == "ncu")
+        values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
         self.notes += [note for note in notes if note not in self.notes]
         script = self.folder.script if mode != "ncu" or out == self.folder.path else out / self.folder.script.name
         _files.write(script, engines.script(values))
@@ -105,6 +111,7 @@ class Passes:
             timeout_s=self.config.timeout_s,
             progress=self.progress,
             started=started,
+            watch=watch,
         )
         self.commands.append({"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)})
         if done.left_over:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
 from llmprof.launch import _files, _results
 from llmprof.launch.config import ExperimentConfig
 from llmprof.launch.folder import RunFolder
@@ -70,8 +70,10 @@ class Run:
         if self.folder.monitors.is_file():
             from llmprof.launch import monitors
 
-            with contextlib.suppress(AnalysisError):  # a trace without an epoch clock has no place for them
+            try:
                 found = monitors.counters(pl.read_parquet(self.folder.monitors), found)
+            except AnalysisError as error:
+                warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
         return found
 
     @functools.cached_property

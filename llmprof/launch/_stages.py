@@ -12,12 +12,16 @@ import polars as pl
 
 from llmprof.errors import LaunchError
 from llmprof.launch import _files, _ncu, command
+from llmprof.launch._events import Lines
 from llmprof.launch._passes import Passes
 from llmprof.launch._rules import setting
 from llmprof.launch.config import ExperimentConfig
 from llmprof.launch.folder import RunFolder
 from llmprof.launch.process import Progress
 from llmprof.trace import Trace
+
+_FEW_STEPS: Final = 4
+"""Steps of the engine under ncu, where nothing says which launches are wanted: a prefill and some decode steps."""
 
 _COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
 
@@ -83,6 +87,8 @@ def engine(passes: Passes) -> dict[str, Any]:
             out=out,
             wrap=lambda program: _wrapped(config, folder, name, program),
             started=watch,
+            watch=_profiled(passes, None) if name == "ncu" else None,
+            steps=_enough_steps(config, None) if name == "ncu" else None,
         )
     if out != folder.path:
         for copied in _COPIED:
@@ -108,7 +114,27 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
         mode="ncu",
         out=folder.part("ncu"),
         wrap=lambda program: _wrapped(config, folder, "ncu", program, choice),
+        watch=_profiled(passes, choice.count if choice is not None else None),
+        steps=_enough_steps(config, choice),
     )
+
+
+def _enough_steps(config: ExperimentConfig, choice: _ncu.Choice | None) -> int | None:
+    """Steps of the engine that ncu needs; None where the configuration counts launches itself."""
+    if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
+        return None
+    if choice is None:
+        return _FEW_STEPS
+    spare = 1 if config.world_size == 1 else 0  # with several processes each step takes many seconds
+    return None if choice.steps is None else choice.steps + spare
+
+
+def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
+    """What to call now and then to say how many launches ncu has profiled."""
+    if passes.progress is None:
+        return None
+    wanted = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
+    return Lines(passes.folder.log, b"==PROF== Profiling", "ncu: profiling launches", wanted, passes.progress).read
 
 
 @contextlib.contextmanager

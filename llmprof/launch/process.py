@@ -59,6 +59,7 @@ def run(
     timeout_s: float = 0.0,
     progress: Progress | None = None,
     started: Callable[[int], object] | None = None,
+    watch: Callable[[], object] | None = None,
 ) -> Finished:
     """Run a program to its end; none of its processes outlives this call.
 
@@ -84,6 +85,8 @@ def run(
         Called with what the program says it does, how much is done, and of how much.
     started : callable, optional
         Called with the number of its process.
+    watch : callable, optional
+        Called now and then while it runs.
 
     Returns
     -------
@@ -111,7 +114,7 @@ def run(
                 try:
                     if started is not None:
                         started(process.pid)
-                    _wait(process, family, tail, until=began + timeout_s if timeout_s else None)
+                    _wait(process, family, tail, watch, until=began + timeout_s if timeout_s else None)
                 finally:
                     left_over = _end(process, family)
                     seconds = time.monotonic() - began
@@ -127,7 +130,14 @@ def run(
     return Finished(process.returncode, seconds, left_over, tail.last)
 
 
-def _wait(process: subprocess.Popen[bytes], family: Any, tail: Events, *, until: float | None) -> None:
+def _wait(
+    process: subprocess.Popen[bytes],
+    family: Any,
+    tail: Events,
+    watch: Callable[[], object] | None,
+    *,
+    until: float | None,
+) -> None:
     for turn in _forever():
         try:
             process.wait(_POLL_S)
@@ -136,6 +146,8 @@ def _wait(process: subprocess.Popen[bytes], family: Any, tail: Events, *, until:
         else:
             return
         tail.read()
+        if watch is not None:
+            watch()
         if turn % _LOOK_EVERY == 0:
             family.look()
         if until is not None and time.monotonic() > until:

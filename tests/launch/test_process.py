@@ -14,6 +14,7 @@ import pytest
 
 from llmprof.errors import LaunchError, OutputError
 from llmprof.launch import process
+from llmprof.launch._events import Lines
 
 
 def program(tmp_path, code: str) -> list[str]:
@@ -75,11 +76,25 @@ def test_events_become_progress(tmp_path):
                 line = json.dumps({{"event": "plain", "done": n, "total": 3, "message": ""}}) + "\\n"
                 file.write(line[:9]); file.flush(); time.sleep(0.15)
                 file.write(line[9:]); file.flush()
-            file.write("no json\\n[]\\n"); file.write(json.dumps({{"event": "done", "message": "well\\x1b[31m"}}) + "\\n")
+            file.write("no json\\n[]\\n"); file.write(json.dumps({{"event": "done", "message": "a\\x1b[3m"}}) + "\\n")
     """
     done = run(tmp_path, code, events=events, progress=lambda *what: said.append(what))
-    assert said == [("plain", 0, 3), ("plain", 1, 3), ("plain", 2, 3), (r"done: well\x1b[31m", 0, 0)]
+    assert said == [("plain", 0, 3), ("plain", 1, 3), ("plain", 2, 3), (r"done: a\x1b[3m", 0, 0)]
     assert done.last_event["event"] == "done"
+
+
+def test_launches_that_ncu_profiles_become_progress(tmp_path):
+    said = []
+    log = tmp_path / "log"
+    log.write_text("==PROF== Profiling of an earlier pass\n")
+    lines = Lines(log, b"==PROF== Profiling", "profiling", 2, lambda *what: said.append(what))
+    for text in ("==PROF== Pro", "filing a: 0%", "....100%\nother\n", "==PROF== Profiling b\n==PROF== Profiling c\n"):
+        with log.open("a") as file:
+            file.write(text)
+        lines.read()
+    assert said == [("profiling", 1, 2), ("profiling", 2, 2)]
+    Lines(tmp_path / "none", b"x", "", 1, lambda *what: said.append(what)).read()
+    assert len(said) == 2
 
 
 def test_the_program_gets_no_input_and_a_session_of_its_own(tmp_path):

@@ -13,7 +13,7 @@ from llmprof.errors import CaptureError, LaunchError, NotCapturedError, TraceWar
 from llmprof.launch import ExperimentRunner, _manifest, _ncu, open_run, resume
 from llmprof.launch.folder import UNIMPORTED
 from llmprof.trace import Trace
-from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, SILU, kernels, launches
+from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, SILU, kernels, labels, launches
 
 ALWAYS = {
     "config.yaml", "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
@@ -104,7 +104,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     heavy = analyze.cuda_gpu_kern_sum(run.trace)["name"].to_list()[:3]
     assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(")$").split("|")
     job = json.loads((folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0])
-    assert (job["plain"], job["profiler"]) == (False, "cuda")
+    assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
     assert run.kernels.kernels.height == 24
     assert len(json.loads(run.folder.ncu_metrics.read_text())["launches"]) == 24
     comparison = pl.read_csv(run.folder.kernel_comparison)
@@ -292,10 +292,10 @@ def chosen(names, **options):
 
 def test_the_most_expensive_functions_and_the_shortest_stretch_with_all_of_them():
     a, b, c = "gemm_a", "gemm_b", "gemm_c"
-    # of a, b (c is cheap): a a b a b b a -> the shortest stretch nearest to the middle is a b (launches 3, 4)
+    # of a, b (c is cheap): a a b a b b a -> the earliest of the shortest stretches is a b (launches 1, 2)
     found = chosen([(a, 50), (c, 1), (a, 50), (b, 50), (c, 1), (a, 50), (b, 50), (b, 50), (a, 50)], top=2)
     assert set(found.functions) == {a, b}
-    assert (found.skip, found.count) == (3, 2)
+    assert (found.skip, found.count, found.steps) == (1, 2, None)
     assert found.device == 0
     assert found.share == pytest.approx(350 / 352)
 
@@ -313,3 +313,18 @@ def test_functions_far_apart_give_the_costliest_stretch():
     found = chosen(names, top=3, most=4)
     # gemm and silu have more time than silu and norm
     assert (found.skip, found.count) == (2, 2)
+
+
+def test_a_steady_step_is_chosen_early_and_ends_the_run_early():
+    """Prefill, then five decode steps that take most of the time: the second of them is taken."""
+    step = [(GEMM, 40), (NORM, 5)] * 2
+    parts = [kernels([("prefill", 30), (GEMM, 40), (NORM, 5)], start=0)]
+    parts += [kernels(step, start=1000 * n, first=100 * n) for n in range(1, 6)]
+    frame = pl.concat(parts)
+    marks = [("execute_context_1(64)_generation_0(0)", -20, 100)]
+    marks += [("execute_context_0(0)_generation_1(1)", 1000 * n - 20, 300) for n in range(1, 6)]
+    trace = Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
+    found = _ncu.choose(trace, top=2)
+    # 2 launches of the prefill, 4 of the first decode step; the second one is the third step
+    assert (found.skip, found.count, found.steps) == (2 + 4, 2, 3)
+    assert found.functions == (GEMM, "fused_add_rms_norm_kernel")

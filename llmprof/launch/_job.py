@@ -60,6 +60,11 @@ def job(
     if prompts is not None and local and not any((folder / name).exists() for name in _TOKENIZERS):
         tokens, prompts = _prompts.as_tokens(prompts, vocabulary), None
         notes.append("the model has no tokenizer, so each byte of a prompt stands for one token")
+    tokens_out = config.max_tokens if steps is None else min(config.max_tokens, steps)
+    if tokens_out < config.max_tokens:
+        notes.append(
+            f"the run under ncu ends after {tokens_out} output tokens: steps are slow there, and these suffice"
+        )
     made = {
         "engine": config.engine,
         "served": config.served,
@@ -71,7 +76,7 @@ def job(
         "batch_size": len(prompts or tokens or ()),
         "prompts": prompts,
         "prompt_token_ids": tokens,
-        "max_tokens": config.max_tokens if steps is None else min(config.max_tokens, steps),
+        "max_tokens": tokens_out,
         "temperature": config.temperature,
         "ignore_eos": config.ignore_eos,
         "seed": config.seed,

@@ -122,9 +122,15 @@ def test_ncu_alone(stand_ins):
     assert names(run) == ALWAYS | NCU
     (argv,) = stand_ins.argv
     assert argv[argv.index("--launch-count") + 1] == "5"
+    assert '"max_tokens": 16' in run.folder.script.read_text(), "who counts launches gets the whole run"
     assert argv[-4:] == program(run, run.folder.path)
     with pytest.raises(NotCapturedError, match="mode ncu records no timeline"):
         _ = run.trace
+    run = ExperimentRunner(stand_ins.config(profile_mode="ncu")).run()
+    assert '"max_tokens": 4' in run.folder.script.read_text()
+    assert (
+        "the run under ncu ends after 4 output tokens: steps are slow there, and these suffice" in run.summary["notes"]
+    )
 
 
 def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, monkeypatch):

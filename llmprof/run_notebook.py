@@ -181,6 +181,7 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
             language="python",
             progress_bar=False,
             request_save_on_cell_execute=False,
+            store_widget_state=False,  # without it viewers show the pictures of widgets, which need no kernel
             told=progress,
             **_transport(),
         )

@@ -9,7 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llmprof.explore._all_reduce import all_reduce
+    from llmprof.explore._compare import compare
+    from llmprof.explore._kernels import kernels
+    from llmprof.explore._layers import layers
     from llmprof.explore._link import link
+    from llmprof.explore._open import open  # noqa: A004
+    from llmprof.explore._overlap import overlap
     from llmprof.explore._timeline import timeline
 
 __all__ = ["all_reduce", "compare", "kernels", "layers", "link", "open", "overlap", "timeline"]

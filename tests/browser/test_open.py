@@ -54,7 +54,7 @@ w"""
     opened = notebook([SETUP, slow])
     opened.output().get_by_role("tab", name="Kernels").click()
     opened.output().get_by_text("Kernels: counting sheep").wait_for()
-    opened.output().get_by_role("progressbar").wait_for()
+    opened.output().locator(".widget-hprogress, .jupyter-widget-hprogress").first.wait_for()
     opened.shot("open_preparing", opened.output())
     opened.output().get_by_role("button", name="Cancel").click()
     opened.output().get_by_text("Kernels: cancelled").wait_for()

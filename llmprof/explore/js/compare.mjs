@@ -146,7 +146,7 @@ function compareColumns(by, names, model, largest) {
   const count = (name, title) => ({ name, title, number: true, width: 84, cell: (row) => (row[name] === null ? "" : formatNumber(row[name])) });
   return [
     ...COMPARE_LABELS.filter((name) => name === "phase" || by.includes(name)).map(label),
-    { name: "status", title: "verdict", width: 108, cell: word },
+    { name: "status", title: "verdict", width: 126, cell: word },
     time("a_ns", names[0]),
     time("b_ns", names[1]),
     { name: "delta_ns", title: "change", tip: "by its size", number: true, width: 250, cell: bar },

@@ -1,0 +1,117 @@
+"""``llmprof explore`` without a browser: what it checks, what it starts, and how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from llmprof import cli
+from llmprof.commands import _explore
+from llmprof.explore._app import ENVIRONMENT_VARIABLE, Wanted, page
+from llmprof.launch import process
+
+SAMPLE = "sample:torch_tp1_cudagraph"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What would have been started; the program is ended with Ctrl-C at once."""
+    seen: dict[str, object] = {}
+
+    def run(argv: list[str], *, log: Path, env: dict[str, str], **_options: object) -> None:
+        seen.update(argv=argv, env=env, log=log)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "run", run)
+    return seen
+
+
+def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explore", SAMPLE, "--compare", "sample:torch_tp1_eager", "--no-browser"]) == 0
+    assert capsys.readouterr().out == "The server has ended.\n"
+    argv, env = started["argv"], started["env"]
+    assert argv[1:3] == ["-m", "voila"]
+    assert Path(argv[3]).is_file()
+    assert "--Voila.ip=127.0.0.1" in argv
+    assert "--Voila.auto_token=True" in argv
+    assert len(env["JUPYTER_TOKEN"]) >= 32
+    assert not [word for word in argv if env["JUPYTER_TOKEN"] in word], "other users see arguments"
+    wanted = Wanted.found(env)
+    assert wanted.names == ["torch_tp1_cudagraph", "torch_tp1_eager"]
+    assert all(Path(file).is_absolute() and Path(file).exists() for file in wanted.files + wanted.other)
+    template = Path(env["JUPYTER_PATH"].split(":")[0]) / "voila/templates/llmprof/index.html.j2"
+    assert "http" not in template.read_text("utf-8")
+
+
+def test_missing_voila_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "voila" else found(name))
+    assert cli.main(["explore", SAMPLE]) == 2
+    said = capsys.readouterr().err
+    assert "voila is not installed" in said
+    assert "pip install 'llmprof[notebook]'" in said
+
+
+def test_port_in_use_and_missing_file_are_explained(started, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert cli.main(["explore", SAMPLE, "--port", str(port)]) == 2
+    assert f"port {port} cannot be used" in capsys.readouterr().err
+    assert cli.main(["explore", SAMPLE, "--port", "70000"]) == 2
+    assert "port 70000 cannot be used" in capsys.readouterr().err
+    assert cli.main(["explore", "no/such/trace.json"]) == 2
+    assert "no/such/trace.json" in capsys.readouterr().err
+    assert started == {}
+
+
+def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def run(_argv: list[str], *, log: Path, **_options: object) -> None:
+        log.write_text("Address family not supported\n", "utf-8")
+
+    monkeypatch.setattr(process, "run", run)
+    assert cli.main(["explore", SAMPLE]) == 2
+    said = capsys.readouterr().err
+    assert "voila ended by itself" in said
+    assert "Address family not supported" in said
+
+
+def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(_explore.webbrowser, "open", opened.append)
+
+    def run(argv: list[str], *, started, **_options: object) -> None:
+        port = int(next(word for word in argv if word.startswith("--port=")).removeprefix("--port="))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            started(1)
+            server.accept()[0].close()
+            while not opened:
+                pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "run", run)
+    assert cli.main(["explore", SAMPLE, "--json"]) == 0
+    address = json.loads(capsys.readouterr().out)["address"]
+    assert opened == [address]
+    assert address.startswith("http://127.0.0.1:")
+
+
+def test_page_shows_what_the_environment_names() -> None:
+    wanted = Wanted([str(file) for file in _explore.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
+    tabs = page(wanted.environment())
+    assert tabs.titles[0] == "Timeline"
+    assert tabs["kernels"].table.height > 0
+
+
+def test_page_says_why_it_shows_nothing(tmp_path: Path) -> None:
+    assert "no trace was named" in page({}).value
+    missing = Wanted([str(tmp_path / "gone.json")], [], [], ["gone", "b"])
+    assert "gone.json" in page({ENVIRONMENT_VARIABLE: missing.environment()[ENVIRONMENT_VARIABLE]}).value

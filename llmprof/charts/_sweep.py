@@ -9,25 +9,27 @@ import polars as pl
 
 from llmprof.charts._data import inline, nothing, number, require
 from llmprof.charts._palette import INK
-from llmprof.charts._sweep_axes import Axes, axes, series_colour
+from llmprof.charts._sweep_axes import Axes, axes, series_colour, swept
 from llmprof.charts._theme import NUMBER, PADDING, WIDTH, beside, finish, layered, time_unit
 from llmprof.units import format_ns
 
-_SOURCE = "sweep.comparison"
+_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
 _LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "end to end"}
 _RATES = {"output_tokens_per_s": "output tokens a second", "requests_per_s": "requests a second"}
 _SPACE, _HEIGHT = 34, 230
 
 
-def sweep_latency(frame: pl.DataFrame, *, parameters: Sequence[str], title: str | None = None) -> alt.HConcatChart:
+def sweep_latency(
+    frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
+) -> alt.HConcatChart:
     """Latencies over the first parameter, a line for each combination of the others.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``sweep.comparison``.
-    parameters : sequence of str
-        ``sweep.parameters``, or some of them in another order.
+    parameters : sequence of str, optional
+        Parameters in another order, or some of them; all of the sweep if not given.
     title : str, optional
         Title instead of the one that says what is shown.
 
@@ -42,11 +44,11 @@ def sweep_latency(frame: pl.DataFrame, *, parameters: Sequence[str], title: str 
         A column is missing, or no point has a latency.
     """
     wanted = [f"{name}_ns" for name in _LATENCIES]
-    require(frame, [*parameters, *wanted], chart="sweep_latency", made_by=_SOURCE)
+    require(frame, ["label", *wanted], chart="sweep_latency", made_by=_SOURCE)
     shown = [name for name in _LATENCIES if number(frame[f"{name}_ns"].max()) > 0]
     if not shown:
         raise nothing("sweep_latency", "no point has a latency", _SOURCE)
-    over = axes(frame, parameters)
+    over = axes(frame, swept(frame, parameters))
     panels = []
     plot = (WIDTH - 2 * PADDING + _SPACE) // len(shown) - _SPACE - 44
     for name in shown:
@@ -66,15 +68,17 @@ def sweep_latency(frame: pl.DataFrame, *, parameters: Sequence[str], title: str 
     return finish(alt.hconcat(*panels, spacing=_SPACE), head, notes)
 
 
-def sweep_throughput(frame: pl.DataFrame, *, parameters: Sequence[str], title: str | None = None) -> alt.HConcatChart:
+def sweep_throughput(
+    frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
+) -> alt.HConcatChart:
     """Tokens and requests a second over the first parameter, a line for each combination of the others.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``sweep.comparison``.
-    parameters : sequence of str
-        ``sweep.parameters``, or some of them in another order.
+    parameters : sequence of str, optional
+        Parameters in another order, or some of them; all of the sweep if not given.
     title : str, optional
         Title instead of the one that says what is shown.
 
@@ -88,10 +92,10 @@ def sweep_throughput(frame: pl.DataFrame, *, parameters: Sequence[str], title: s
     AnalysisError
         A column is missing, or no point has a throughput.
     """
-    require(frame, [*parameters, *_RATES, "label"], chart="sweep_throughput", made_by=_SOURCE)
+    require(frame, ["label", *_RATES], chart="sweep_throughput", made_by=_SOURCE)
     if not number(frame["output_tokens_per_s"].max()) > 0:
         raise nothing("sweep_throughput", "no point has a throughput", _SOURCE)
-    over = axes(frame, parameters)
+    over = axes(frame, swept(frame, parameters))
     plot = (WIDTH - 2 * PADDING + _SPACE) // 2 - _SPACE - 50
     panels = []
     for name, words in _RATES.items():

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import altair as alt
 import polars as pl
 
+from llmprof.errors import AnalysisError
+
 _COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -29,6 +31,24 @@ class Axes:
     data: pl.DataFrame
     x: alt.X
     table: dict[str, str]
+
+
+def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
+    """Parameters of a sweep: those given, or the columns between the label of a point and its state.
+
+    Raises
+    ------
+    AnalysisError
+        One of them is no column, or there is none.
+    """
+    columns = frame.columns
+    found = list(parameters or ())
+    if not found and {"label", "state"} <= set(columns):
+        found = columns[columns.index("label") + 1 : columns.index("state")]
+    if not found or (missing := [name for name in found if name not in columns]):
+        what = f"has no parameter {missing[0]!r}" if found else "has no parameters"
+        raise AnalysisError(f"the sweep {what}", expected="columns of sweep.comparison, such as batch_size")
+    return found
 
 
 def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:

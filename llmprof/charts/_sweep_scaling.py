@@ -9,16 +9,16 @@ import polars as pl
 
 from llmprof.charts._data import inline, nothing, number, require
 from llmprof.charts._palette import INK, MUTED
-from llmprof.charts._sweep_axes import axes, series_colour
+from llmprof.charts._sweep_axes import axes, series_colour, swept
 from llmprof.charts._theme import NUMBER, PADDING, WIDTH, beside, finish, layered, percent
 
-_SOURCE = "sweep.comparison"
+_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
 _PREFERRED = ("tensor_parallel_size", "pipeline_parallel_size", "batch_size", "max_tokens")
 _SPACE, _HEIGHT = 34, 230
 
 
 def sweep_scaling(
-    frame: pl.DataFrame, *, parameters: Sequence[str], over: str | None = None, title: str | None = None
+    frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, over: str | None = None, title: str | None = None
 ) -> alt.HConcatChart:
     """Speed-up of the output tokens a second over its value at the smallest parameter, and the efficiency.
 
@@ -29,8 +29,8 @@ def sweep_scaling(
     ----------
     frame : polars.DataFrame
         ``sweep.comparison``.
-    parameters : sequence of str
-        ``sweep.parameters``.
+    parameters : sequence of str, optional
+        Some of the parameters of the sweep; all if not given.
     over : str, optional
         The parameter that scales, a number; tensor or pipeline parallel size, batch size or the first number of them
         if not given.
@@ -47,14 +47,15 @@ def sweep_scaling(
     AnalysisError
         A column is missing, or no parameter is a number with two values that ran.
     """
-    require(frame, [*parameters, "output_tokens_per_s"], chart="sweep_scaling", made_by=_SOURCE)
+    require(frame, ["label", "output_tokens_per_s"], chart="sweep_scaling", made_by=_SOURCE)
+    names = swept(frame, parameters)
     known = frame.filter(pl.col("output_tokens_per_s") > 0)
-    numbers = [name for name in parameters if frame.schema[name].is_numeric() and known[name].n_unique() > 1]
+    numbers = [name for name in names if frame.schema[name].is_numeric() and known[name].n_unique() > 1]
     ordered = [over] if over else [*(name for name in _PREFERRED if name in numbers), *numbers]
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
         raise nothing("sweep_scaling", "no parameter is a number with two values that ran", _SOURCE)
-    shared = axes(known.sort(scaled), [scaled, *(name for name in parameters if name != scaled)])
+    shared = axes(known.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
     plot = (WIDTH - 2 * PADDING + _SPACE) // 2 - _SPACE - 50
     words = scaled.replace("_", " ")

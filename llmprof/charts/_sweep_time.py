@@ -22,7 +22,7 @@ from llmprof.charts._theme import (
     time_unit,
 )
 
-_SOURCE = "sweep.where"
+_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).where"
 _COLUMNS = ("point", "label", "phase", "part", "ns", "steps", "ranks")
 _ROW, _MAX_NAME = 28, 44
 MAX_POINTS = 40
@@ -51,7 +51,8 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     require(frame, _COLUMNS, chart="sweep_time", made_by=_SOURCE)
     each = pl.col("ns") / (pl.col("steps") * pl.col("ranks"))
     points = frame["point"].unique().sort().head(MAX_POINTS)
-    rows = frame.filter(pl.col("point").is_in(points.implode()) & (pl.col("steps") > 0)).with_columns(
+    shown = pl.col("point").is_in(points.implode()) & pl.col("part").is_in(list(PARTS)) & (pl.col("steps") > 0)
+    rows = frame.filter(shown).with_columns(
         ns=each, row=pl.col("label").map_elements(lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String)
     )
     if not number(rows["ns"].sum()) > 0:

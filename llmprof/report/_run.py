@@ -66,7 +66,8 @@ def sections(run: Run) -> list[Section]:
     """Sections on the requests and on the machine."""
     summary = summarize(run.metrics)
     blocks: list[Figure | Table | Absent] = [
-        drawn("requests", "latencies of the requests", lambda: charts.requests(summary))
+        drawn("requests", "latencies of the requests", lambda: charts.requests(summary)),
+        drawn("request_latency", "latencies of single requests", lambda: charts.request_latency(run.metrics)),
     ]
     if summary.height:
         blocks.append(summary_table(summary))

@@ -237,3 +237,63 @@ def requested() -> pl.DataFrame:
             rows.append((phase, repeat, request, ttft, tpot, [tpot] * 3, ttft + 15 * tpot))
     names = ["phase", "repeat", "request", "ttft_ns", "tpot_ns", "itl_ns", "e2e_ns"]
     return pl.DataFrame(rows, schema=names, orient="row")
+
+
+@cache
+def called_api() -> pl.DataFrame:
+    """Rows as ``cuda_api_sum(trace)`` returns them."""
+    rows = [
+        ("cudaEventSynchronize", 352_000_000, 12, 29_600_000.0),
+        ("cudaGraphLaunch_v10000", 111_000_000, 73, 1_500_000.0),
+        ("cudaLaunchKernel", 97_000_000, 8_592, 10_700.0),
+        ("cudaMemcpyAsync", 3_900_000, 232, 14_300.0),
+        ("cudaMalloc", 900_000, 9, 100_000.0),
+        ("cuTensorMapEncodeTiled", 43_000, 280, 131.0),
+    ]
+    return pl.DataFrame(rows, schema=["name", "total_ns", "calls", "median_ns"], orient="row")
+
+
+@cache
+def summarised() -> pl.DataFrame:
+    """Rows as ``launch.metrics.summarize(run.metrics)`` returns them."""
+    medians = {"ttft_ns": 15e6, "tpot_ns": 4.6e6, "queue_ns": 9e3, "e2e_ns": 84e6, "wall_ns": 9e7}
+    rows = [
+        (phase, metric, slow * p50, slow * p50, 1.4 * slow * p50, 12, "ns")
+        for phase, slow in (("plain", 1.0), ("profiled", 1.3))
+        for metric, p50 in medians.items()
+    ]
+    return pl.DataFrame(rows, schema=["phase", "metric", "mean", "p50", "p99", "n", "unit"], orient="row")
+
+
+@cache
+def swept() -> pl.DataFrame:
+    """``sweep.comparison`` of four batch sizes and two lengths; the last point failed."""
+    rows = []
+    for point, (batch, tokens) in enumerate((b, t) for b in (1, 2, 4, 8) for t in (16, 64)):
+        rate, latency = 80.0 * batch**0.8 * (1 + tokens / 500), 10e6 + tokens * 4e6 * (1 + batch / 20)
+        row = {"point": point, "label": f"batch_size={batch}, max_tokens={tokens}", "batch_size": batch}
+        row |= {"max_tokens": tokens, "state": "finished", "measured": "plain", "output_tokens_per_s": rate}
+        row |= {"requests_per_s": rate / tokens}
+        row |= {"output_tokens_per_s_ci95_low": 0.9 * rate, "output_tokens_per_s_ci95_high": 1.1 * rate}
+        row |= {"ttft_ns": 9e6 + 1e6 * batch, "ttft_p99_ns": 2e7, "tpot_ns": 4e6, "e2e_ns": latency}
+        rows.append(row | {"e2e_p99_ns": 1.2 * latency})
+    first = ["point", "label", "batch_size", "max_tokens", "state"]
+    rows[-1] |= dict.fromkeys(sorted(set(rows[-1]) - set(first)))
+    return pl.DataFrame(rows, infer_schema_length=None).select(*first, pl.exclude(first))
+
+
+@cache
+def went() -> pl.DataFrame:
+    """``sweep.where`` of the points of :func:`swept`."""
+    rows = []
+    for point, label in swept().select("point", "label").head(7).rows():
+        for phase, steps in (("prefill", 1), ("decode", 15)):
+            parts = {"compute": 2e6, "exposed communication": 5e5, "exposed copy": 1e5, "idle": 4e6 / (point + 1)}
+            rows += [(point, label, phase, part, int(2 * steps * ns), steps, 2) for part, ns in parts.items()]
+    return pl.DataFrame(rows, schema=["point", "label", "phase", "part", "ns", "steps", "ranks"], orient="row")
+
+
+@cache
+def summed() -> pl.DataFrame:
+    """Rows as ``kernel_summary(trace)`` returns them."""
+    return attributed().group_by("name", "category").agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())

@@ -39,6 +39,24 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "stalls": (charts.stalls, frames.stalled),
     "counters": (charts.counters, frames.sampled),
     "request_latency": (charts.request_latency, frames.requested),
+    "kernel_time": (charts.kernel_time, frames.summed),
+    "cuda_api": (charts.cuda_api, frames.called_api),
+    "requests": (charts.requests, frames.summarised),
+    "sweep_latency": (charts.sweep_latency, frames.swept),
+    "sweep_throughput": (charts.sweep_throughput, frames.swept),
+    "sweep_scaling": (charts.sweep_scaling, frames.swept),
+    "sweep_time": (charts.sweep_time, frames.went),
+    "dashboard": (
+        lambda f: charts.dashboard(
+            figures=[("Each further token", "4.60 ms"), ("Peak memory", "55.0 GiB")],
+            requests=f,
+            where=frames.went().filter(point=0),
+            kernels=frames.summed(),
+            counters=frames.sampled(),
+            subtitle="one run",
+        ),
+        frames.summarised,
+    ),
 }
 NEEDED = {
     "timeline": ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer", "stage"),
@@ -59,7 +77,20 @@ NEEDED = {
         "bound",
     ),
     "stalls": ("kernel_id", "reason", "share"),
+    "kernel_time": ("name", "category", "total_ns", "count"),
+    "cuda_api": ("name", "total_ns", "calls", "median_ns"),
+    "requests": ("phase", "metric", "p50", "p99"),
+    "sweep_latency": ("label", "ttft_ns", "e2e_ns"),
+    "sweep_throughput": ("label", "output_tokens_per_s", "requests_per_s"),
+    "sweep_scaling": ("label", "output_tokens_per_s"),
+    "sweep_time": ("point", "label", "phase", "part", "ns", "steps", "ranks"),
 }
+_RATES = ("sweep_throughput", "sweep_scaling")
+"""Charts without a time."""
+
+_NAMED = {"requests": ("phase", "metric"), "sweep_time": ("part",)}
+"""Columns whose names llmprof gives."""
+
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>${1+1}\u2028\\"
 
 
@@ -82,9 +113,11 @@ def test_says_what_is_seen_and_names_the_unit(name: str) -> None:
     title = chart.to_dict()["title"]
     assert title["text"]
     assert title["subtitle"]
-    assert any(
-        re.search(r"\((ns|us|ms|s)(, log scale)?\)|time \((ns|us|ms|s)\)", text) for text in specs.texts(chart)
-    ) or (re.search(r"\b(us|ms)\b", json.dumps(chart.to_dict())))
+    assert (
+        name in _RATES
+        or any(re.search(r"\((ns|us|ms|s)(, log scale)?\)|time \((ns|us|ms|s)\)", text) for text in specs.texts(chart))
+        or (re.search(r"\b(us|ms)\b", json.dumps(chart.to_dict())))
+    )
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -124,7 +157,7 @@ def test_a_missing_column_is_named(chart: str, column: str) -> None:
     frame = CHARTS[chart][1]().drop(column)
     with pytest.raises(AnalysisError, match=rf"{chart}\(\) got a frame without the column {column}") as caught:
         getattr(charts, chart)(frame)
-    assert "llmprof.analyze." in str(caught.value)
+    assert "make the frame with llmprof." in str(caught.value)
     assert caught.value.facts["missing"] == [column]
 
 
@@ -138,7 +171,7 @@ def test_an_empty_frame_is_an_error(chart: str) -> None:
 def test_hostile_names_stay_text(name: str) -> None:
     make, frame = CHARTS[name]
     rows = frame()
-    kept = ("source", "status", "kind")
+    kept = {"source", "status", "kind", *_NAMED.get(name, ())}
     texts = [c for c, dtype in rows.schema.items() if dtype == pl.String and c not in kept]
     hostile = rows.with_columns(pl.lit(HOSTILE).alias(column) for column in texts)
     if name == "diff":

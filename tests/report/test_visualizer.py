@@ -99,7 +99,9 @@ def test_hardware_metrics_of_a_run_under_ncu(folder_of, monkeypatch):
     assert "Not captured: kernels against the roofs; what the warps wait for." in text
     monkeypatch.setattr(RealRun, "kernels", property(lambda self: llmprof.sample_metrics("ncu_tp1_eager")))
     page = Visualizer(run.folder.path).generate_report_html()
-    assert {path.name for path in page.parent.glob("*.png")} == {"requests.png", "roofline.png", "stalls.png"}
+    assert {path.name for path in page.parent.glob("*.png")} == {
+        "requests.png", "request_latency.png", "roofline.png", "stalls.png",
+    }  # fmt: skip
 
 
 def test_only_run_folders(tmp_path):

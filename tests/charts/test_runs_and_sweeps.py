@@ -1,0 +1,139 @@
+"""Charts of runs and sweeps: what their titles and labels say."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import charts
+from llmprof.errors import AnalysisError
+from tests.charts import frames, specs
+
+
+def title(chart) -> str:
+    text = chart.to_dict()["title"]["text"]
+    return text if isinstance(text, str) else " ".join(text)
+
+
+class TestKernelTime:
+    def test_variants_of_a_function_are_one_bar_and_the_rest_is_gathered(self):
+        rows = [
+            ("void ns::gemm<4>(int)", "linear", 60, 2),
+            ("void ns::gemm<8>(int)", "linear", 20, 1),
+            ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<int> >>", "attention", 15, 1),
+            ("a", "other", 4, 1),
+            ("b", "other", 1, 7),
+        ]
+        frame = pl.DataFrame(rows, schema=["name", "category", "total_ns", "count"], orient="row")
+        chart = charts.kernel_time(frame, top=2)
+        assert title(chart) == "gemm takes 80 % of the time"
+        bars = specs.rows(chart, "bar", "row")
+        assert [(bar["row"], bar["ns"], bar["count"]) for bar in bars] == [
+            ("gemm", 80, 3), ("FlashAttnFwdSm90", 15, 1), ("2 others", 5, 8),
+        ]  # fmt: skip
+        assert "80 ns, 80 %, 3 ×" in specs.texts(chart)
+
+    def test_names_that_look_alike_when_short_have_bars_of_their_own(self):
+        names = [f"{'k' * 60}{i}{'z' * 60}" for i in range(2)]
+        frame = pl.DataFrame({"name": names, "category": ["linear"] * 2, "total_ns": [2, 1], "count": [1, 1]})
+        assert len({bar["row"] for bar in specs.rows(charts.kernel_time(frame), "bar", "row")}) == 2
+
+    def test_no_time(self):
+        with pytest.raises(AnalysisError, match="zero"):
+            charts.kernel_time(frames.summed().with_columns(total_ns=pl.lit(0)))
+
+
+class TestCudaApi:
+    def test_calls_by_what_they_are_for(self):
+        bars = {bar["row"]: bar["part"] for bar in specs.rows(charts.cuda_api(frames.called_api()), "bar", "row")}
+        assert bars == {
+            "cudaEventSynchronize": "wait",
+            "cudaGraphLaunch": "launch",
+            "cudaLaunchKernel": "launch",
+            "cudaMemcpyAsync": "copy",
+            "cudaMalloc": "memory",
+            "cuTensorMapEncodeTiled": "other",
+        }
+
+    def test_what_is_left_out_is_said(self):
+        assert "4 shorter calls are not shown." in " ".join(specs.texts(charts.cuda_api(frames.called_api(), top=2)))
+
+
+class TestRequests:
+    def test_title_and_labels(self):
+        chart = charts.requests(frames.summarised())
+        assert title(chart) == "Median latencies: first token 15.0 ms, each further one 4.60 ms, end to end 84.0 ms"
+        assert "12 requests without profiler, 12 requests under the profiler." in " ".join(specs.texts(chart))
+        assert {"9.00 us", "109 ms"} <= set(specs.texts(chart))
+
+    def test_an_engine_that_told_nothing(self):
+        with pytest.raises(AnalysisError, match="no latency"):
+            charts.requests(frames.summarised().filter(metric="wall_ns"))
+
+
+class TestSweeps:
+    def test_throughput_names_the_best_point(self):
+        chart = charts.sweep_throughput(frames.swept(), parameters=["batch_size", "max_tokens"])
+        assert title(chart) == "Most output tokens: 436 a second at batch_size=8, max_tokens=16"
+        assert "without the profiler" in " ".join(specs.texts(chart))
+
+    def test_latency_has_a_panel_for_what_is_known(self):
+        frame = frames.swept().with_columns(ttft_ns=pl.lit(None, dtype=pl.Float64))
+        chart = charts.sweep_latency(frame, parameters=["batch_size", "max_tokens"])
+        assert len(chart.to_dict()["hconcat"]) == 2
+        with pytest.raises(AnalysisError, match="no point has a latency"):
+            charts.sweep_latency(
+                frame.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in ("tpot_ns", "e2e_ns")),
+                parameters=["batch_size"],
+            )
+
+    def test_speed_up_and_efficiency_against_the_smallest_of_each_line(self):
+        frame = pl.DataFrame(
+            {
+                "label": ["a", "b", "c", "d"],
+                "tensor_parallel_size": [1, 2, 1, 2],
+                "batch_size": [1, 1, 8, 8],
+                "output_tokens_per_s": [100.0, 150.0, 400.0, 800.0],
+            }
+        )
+        chart = charts.sweep_scaling(frame, parameters=["batch_size", "tensor_parallel_size"])
+        assert title(chart) == (
+            "At tensor parallel size 2: 2.00 times the output tokens a second, an efficiency of 100 %"
+        )
+        rows = {row["label"]: row["speedup"] for row in specs.rows(chart, "circle", "speedup")}
+        assert rows == {"a": 1.0, "b": 1.5, "c": 1.0, "d": 2.0}
+        efficiency = {row["label"]: row["efficiency"] for row in specs.rows(chart, "circle", "efficiency")}
+        assert efficiency["b"] == pytest.approx(75.0)
+
+    @pytest.mark.parametrize("over", [None, "dtype"], ids=["none", "text"])
+    def test_nothing_that_scales(self, over):
+        frame = pl.DataFrame({"label": ["a", "b"], "dtype": ["x", "y"], "output_tokens_per_s": [1.0, 2.0]})
+        with pytest.raises(AnalysisError, match="no parameter is a number"):
+            charts.sweep_scaling(frame, parameters=["dtype"], over=over)
+
+    def test_where_the_time_went_is_of_one_step_and_rank(self):
+        chart = charts.sweep_time(frames.went().filter(point=0, phase="decode"))
+        bars = {row["part"]: row["ns"] for row in specs.rows(chart, "bar", "part")}
+        assert bars == {"compute": 2e6, "exposed communication": 5e5, "exposed copy": 1e5, "idle": 4e6}
+        assert title(chart) == "Idle for 61 % of a decode step at every point"
+        assert title(charts.sweep_time(frames.went())).startswith("Idle for 18 % of a decode step at batch_size=8")
+
+    def test_many_points_are_cut_and_said(self):
+        many = pl.concat(
+            frames.went().filter(point=0).with_columns(point=pl.lit(i, dtype=pl.Int64), label=pl.lit(f"p{i}"))
+            for i in range(60)
+        )
+        assert "The first 40 of 60 points are shown." in " ".join(specs.texts(charts.sweep_time(many)))
+
+
+class TestDashboard:
+    def test_panels_without_data_are_left_out(self):
+        alone = charts.dashboard(figures=[("Batch", "90 ms")])
+        assert len(alone.to_dict()["vconcat"]) == 1
+        assert {"Batch", "90 ms"} <= set(specs.texts(alone))
+        empty = frames.sampled().clear()
+        assert len(charts.dashboard(requests=frames.summarised(), counters=empty).to_dict()["vconcat"]) == 1
+
+    def test_nothing_at_all(self):
+        with pytest.raises(AnalysisError, match="neither metrics nor a trace"):
+            charts.dashboard()

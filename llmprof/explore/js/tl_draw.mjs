@@ -1,5 +1,5 @@
 // Drawing the lanes of a pane, the ruler and the minimap.
-import { FONT, fitText } from "./canvas.mjs";
+import { FONT, fitText, textWidth } from "./canvas.mjs";
 import { formatNumber } from "./format.mjs";
 import { ticks, toPx } from "./geometry.mjs";
 import { inkOn } from "./theme.mjs";
@@ -214,7 +214,8 @@ export function drawRuler(context, y, height, { theme, window, width }) {
     context.fillStyle = theme.rule;
     context.fillRect(x, y + height - 7, 1, 6);
     context.fillStyle = theme.muted;
-    context.fillText(tickLabel(time, step), x + 4, y + height / 2);
+    const text = tickLabel(time, step);
+    if (x + 6 + textWidth(context, text, TEXT) < width) context.fillText(text, x + 4, y + height / 2);
   }
 }
 

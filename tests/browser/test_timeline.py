@@ -1,0 +1,246 @@
+"""The timeline in a real JupyterLab: gestures, and what the kernel knows after each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parents[2])
+SETUP = "import llmprof, polars as pl\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
+SHOWN = "timeline = explore.timeline(trace)\ntimeline"
+HOSTILE = """
+import polars as pl
+from llmprof.trace import Trace
+from tests.analyze.builders import kernels, ops
+evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
+run = kernels([(evil, 5000)] * 20, pause=1000)
+hostile = explore.timeline(Trace({"kernels": run, "ops": ops([(evil, 0, 9000, 1, evil)])}, {"missing_ranks": [1], "device": evil}))
+nothing = explore.timeline(Trace({}))
+idle = explore.timeline(Trace({"kernels": run.clear()}))
+"""  # noqa: E501
+
+
+def settled(shown, nth: int = 0):
+    """The widget, once it shows its window in full."""
+    host = shown.page.locator(".lpt").nth(nth)
+    host.locator(".lpt-main canvas").wait_for()
+    shown.page.wait_for_function(
+        """nth => { const host = document.querySelectorAll('.lpt')[nth];
+        return host.llmprofTimings.first > 0 && !host.querySelector('.lp-working'); }""",
+        arg=nth,
+    )
+    shown.page.wait_for_timeout(300)
+    return host
+
+
+def window(host) -> tuple[float, float]:
+    low, high = json.loads(host.get_attribute("data-shown"))
+    return low, high
+
+
+def box(host) -> dict[str, float]:
+    host.scroll_into_view_if_needed()
+    return host.locator(".lpt-main canvas").bounding_box()
+
+
+def row(host, name: str) -> float:
+    """Middle of the first row of a name, from the top of the canvas (px)."""
+    return host.evaluate(
+        """(host, name) => { const row = [...host.querySelectorAll('.lpt-main .lpt-row')]
+            .find(one => one.querySelector('.lpt-name').textContent === name);
+        return row.offsetTop + Math.min(row.offsetHeight, 20) / 2; }""",
+        name,
+    )
+
+
+def test_zooming_panning_and_the_window_of_the_kernel(notebook):
+    shown = notebook([SETUP, SHOWN])
+    host = settled(shown)
+    first, last = window(host)
+    assert (first, last) == tuple(shown.python("trace.span_ns"))
+    shown.shot("timeline-whole", host)
+
+    # the wheel zooms at the pointer: the time under it stays
+    area = box(host)
+    shown.page.mouse.move(area["x"] + area["width"] * 0.25, area["y"] + 60)
+    shown.page.mouse.wheel(0, -400)
+    shown.page.mouse.wheel(0, -400)
+    low, high = shown.wait("timeline.window")
+    assert high - low < (last - first) / 2
+    assert abs((low + 0.25 * (high - low)) - (first + 0.25 * (last - first))) < 0.01 * (last - first)
+
+    # keys pan, zoom and go back to the whole; so does the page of the pointer with shift
+    host.locator(".lpt-main canvas").focus()
+    shown.page.keyboard.press("d")
+    shown.wait(f"timeline.window[0] > {low} + 0.15 * {high - low}")
+    shown.page.keyboard.down("Shift")
+    shown.page.mouse.wheel(0, -600)
+    shown.page.keyboard.up("Shift")
+    shown.wait(f"timeline.window[0] < {low}")
+    shown.page.keyboard.press("0")
+    shown.wait(f"timeline.window == [{first}, {last}]")
+
+    # the kernel moves the picture
+    shown.run("timeline.window = (200_000_000, 201_000_000)")
+    shown.page.wait_for_function("document.querySelector('.lpt').dataset.shown === '[200000000,201000000]'")
+    shown.run("timeline.window = None")
+    shown.page.wait_for_function(f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'")
+
+    # the minimap: dragging its window's end, then a click beside the window
+    map_ = host.locator(".lpt-head").bounding_box()
+    shown.page.mouse.move(map_["x"] + map_["width"] - 1, map_["y"] + 15)
+    shown.page.mouse.down()
+    shown.page.mouse.move(map_["x"] + map_["width"] / 2, map_["y"] + 15, steps=4)
+    shown.page.mouse.up()
+    shown.wait(f"timeline.window and abs(timeline.window[1] - {(first + last) / 2}) < {0.02 * (last - first)}")
+    shown.page.mouse.click(map_["x"] + map_["width"] * 0.9, map_["y"] + 15)
+    shown.wait(f"timeline.window[1] > {last} - 1000")
+
+    # going to a step and a layer
+    host.get_by_role("spinbutton", name="step").fill("3")
+    host.get_by_role("spinbutton", name="layer").fill("5")
+    host.get_by_role("button", name="Go to the step or layer").click()
+    shown.wait("timeline.window[1] - timeline.window[0] < 3e6")
+    layer = "analyze.layers(trace, by='layer').filter(rank=0, step=3, layer=5)['start_ns'].item()"
+    shown.run("from llmprof import analyze")
+    assert shown.python(f"timeline.window[0] < {layer} < timeline.window[1]")
+    settled(shown)
+    shown.shot("timeline-layer", host)
+    assert shown.problems == []
+    assert shown.asked == set()
+
+
+def test_selecting_searching_and_arranging(notebook):
+    shown = notebook([SETUP, SHOWN], theme="dark")
+    host = settled(shown)
+    shown.run("timeline.go(step=3, layer=5, rank=0)")
+    shown.page.wait_for_function("JSON.parse(document.querySelector('.lpt').dataset.shown)[0] > 0")
+    settled(shown)
+
+    # hovering shows what it is; a click selects: its row of the attribution, and its place
+    area = box(host)
+    at = area["x"] + area["width"] * 0.3, area["y"] + row(host, "stream 19")
+    shown.page.mouse.move(*at)
+    host.locator(".lpt-card").get_by_text("launch delay").wait_for()
+    assert "ncclDevKernel_AllReduce" in host.locator(".lpt-card").text_content()
+    shown.shot("timeline-dark", host)
+    shown.page.mouse.click(*at)
+    shown.wait("timeline.selected.height == 1")
+    assert shown.python("timeline.selected['category'].item()") == "collective"
+    assert shown.python("[timeline.rank, timeline.step, timeline.layer, timeline.stage]") == [0, 3, 5, "all_reduce"]
+    host.get_by_role("region", name="Selection").get_by_text("launch delay").wait_for()
+
+    # keys: the next event of the row, then the row is pinned
+    event = shown.python("timeline.selected['event'].item()")
+    shown.page.keyboard.press("]")
+    shown.wait(f"timeline.selected['event'].item() == {event} + 1")
+    shown.page.keyboard.press("p")
+    host.locator(".lpt-pinned").get_by_text("rank 0 · stream 19").wait_for()
+    host.get_by_role("button", name="Unpin rank 0 · stream 19").click()
+    host.get_by_role("button", name="Fold operators · 2697").click()
+    host.get_by_role("button", name="Unfold operators · 2697").wait_for()
+    host.get_by_role("button", name="rank 0 NVIDIA H200").click()
+    assert host.locator(".lpt-main .lpt-row").count() == 3 * 9
+    host.get_by_role("button", name="rank 0 NVIDIA H200").click()
+
+    # dragging selects a range of time
+    area = box(host)
+    shown.page.mouse.move(area["x"] + 200, area["y"] + 200)
+    shown.page.mouse.down()
+    shown.page.mouse.move(area["x"] + 420, area["y"] + 210, steps=4)
+    shown.page.mouse.up()
+    low, high = shown.wait("timeline.span")
+    assert shown.python("timeline.selection") is None
+    assert shown.python(f"timeline.selected.filter((pl.col('start_ns') >= {high})).height") == 0
+    shown.page.keyboard.press("f")
+    shown.wait(f"timeline.window[0] <= {low} and timeline.window[1] - timeline.window[0] < {1.1 * (high - low)}")
+
+    # search: the count, then from hit to hit
+    shown.page.keyboard.press("0")
+    shown.page.keyboard.press("/")
+    shown.page.keyboard.type("FlashAttnFwd")
+    host.locator(".lpt-count").get_by_text("1 of").wait_for()
+    shown.page.keyboard.press("Enter")
+    shown.wait("timeline.selected.height == 1 and 'FlashAttn' in timeline.selected['name'].item()")
+    start = shown.python("timeline.selected['start_ns'].item()")
+    shown.page.keyboard.press("Enter")
+    shown.wait(f"timeline.selected['start_ns'].item() > {start}")
+    host.locator(".lpt-count").get_by_text("2 of").wait_for()
+    shown.page.keyboard.press("Shift+Enter")
+    shown.wait(f"timeline.selected['start_ns'].item() == {start}")
+    settled(shown)
+    shown.shot("timeline-search", host)
+
+    # help, and the way out of everything
+    shown.page.keyboard.press("Escape")
+    shown.page.keyboard.press("?")
+    host.get_by_role("dialog").wait_for()
+    assert shown.faults(".lpt") == []
+    shown.page.keyboard.press("Escape")
+    host.get_by_role("dialog").wait_for(state="hidden")
+    shown.page.keyboard.press("Escape")
+    shown.wait("timeline.selection is None")
+    assert shown.problems == []
+
+
+def test_markup_in_names_is_shown_as_text_and_nothing_runs(notebook):
+    cells = [SETUP, f"import sys; sys.path.insert(0, {ROOT!r})\n{HOSTILE}", "hostile", "nothing", "idle"]
+    shown = notebook(cells, height=1400)
+    host = settled(shown)
+    area = box(host)
+    for name in ("stream 7", "operators"):
+        at = area["x"] + area["width"] * 0.02, area["y"] + row(host, name)
+        shown.page.mouse.move(*at)
+        host.locator(".lpt-card").get_by_text("<img src=x onerror", exact=False).first.wait_for()
+        shown.page.mouse.click(*at)
+        host.locator(".lpt-title").get_by_text("<script>", exact=False).wait_for()
+        shown.wait("hostile.selected.height == 1")
+    host.get_by_label("Search names").fill("<script>")
+    host.locator(".lpt-count").get_by_text("of 21").wait_for()
+    host.get_by_text("not in this trace").wait_for()
+    assert shown.page.evaluate("window.hacked") is None
+    assert shown.page.locator(".lpt img, .lpt script").count() == 0
+    for nth in (1, 2):
+        shown.page.locator(".lpt").nth(nth).get_by_text("This trace has no events to draw.").wait_for()
+    assert shown.faults(".lpt") == []
+    assert shown.problems == []
+
+
+def test_two_of_one_trace_follow_each_other_when_linked_and_a_narrow_one_fits(notebook):
+    shown = notebook([SETUP, SHOWN, "other = explore.timeline(trace, height=300)\nother"], height=1600)
+    first, second = settled(shown), settled(shown, 1)
+    first.locator(".lpt-main canvas").focus()
+    shown.page.keyboard.press("w")
+    shown.wait("timeline.window")
+    assert shown.python("other.window") is None
+    shown.run("link = explore.link(timeline, other)")
+    shown.page.keyboard.press("w")
+    shown.wait("timeline.window == other.window")
+    shown.page.wait_for_function(
+        "document.querySelectorAll('.lpt')[0].dataset.shown === document.querySelectorAll('.lpt')[1].dataset.shown"
+    )
+    shown.page.set_viewport_size({"width": 420, "height": 1200})
+    shown.page.wait_for_function("document.querySelector('.lpt').clientWidth < 340")
+    shown.page.wait_for_timeout(300)
+    for host in (first, second):
+        assert host.evaluate("host => host.scrollWidth <= host.clientWidth")
+        assert host.locator(".lpt-main canvas").bounding_box()["width"] >= 120
+    shown.shot("timeline-narrow", first)
+    assert shown.problems == []
+
+
+def test_a_widget_whose_kernel_is_gone_says_so_and_keeps_its_picture(notebook):
+    shown = notebook([SETUP, SHOWN])
+    host = settled(shown)
+    shown.page.evaluate("void jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    host.get_by_text("The kernel of this widget is gone").wait_for()
+    before = window(host)
+    host.locator(".lpt-main canvas").focus()
+    shown.page.keyboard.press("w")
+    shown.page.wait_for_timeout(300)
+    assert window(host) != before
+    colours = host.locator(".lpt-main canvas").evaluate(
+        """canvas => { const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, 60).data;
+        return new Set(new Uint32Array(pixels.buffer)).size; }"""
+    )
+    assert colours > 5

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from llmprof.redaction import REMOVED
+
 if TYPE_CHECKING:
     from llmprof.launch.config import ExperimentConfig
 
@@ -50,7 +52,15 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
     if config.layer_annotations and mode in {"nsys", "nsys_ncu", "ncu"}:
         # the V2 runner ignores layer-wise NVTX without a word
         found["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-    return found | config.environment
+    return found | {name: value for name, value in config.environment.items() if value != REMOVED}
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables as they may be written down: a value that looks like a secret is replaced by a word.
+
+    A run that goes on from its folder takes such a value from its own environment.
+    """
+    return {name: REMOVED if SECRET.search(name) else value for name, value in environment.items()}
 
 
 def whole_environment(
@@ -71,5 +81,6 @@ def whole_environment(
         Mode of this pass, if it is not that of the configuration.
     """
     recorded = (mode or config.profile_mode) in {"nsys", "nsys_ncu", "ncu"}
-    kept = {name: value for name, value in inherited.items() if not (recorded and SECRET.search(name))}
+    asked = {name for name, value in config.environment.items() if value == REMOVED}
+    kept = {k: value for k, value in inherited.items() if k in asked or not (recorded and SECRET.search(k))}
     return kept | environment(config, mode=mode)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from llmprof.errors import LaunchError, ReadError
 from llmprof.launch import _files, _lock
+from llmprof.launch._environment import without_secrets
 from llmprof.launch.config import ConfigManager, ExperimentConfig
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
@@ -88,7 +89,8 @@ class RunFolder:
             made = cls(_new(where, stamp))
         except OSError as error:
             raise _files.refused(where, error) from error
-        ConfigManager.save_config(config, made.path / _CONFIG)
+        written = config.replace(environment=without_secrets(config.environment))
+        ConfigManager.save_config(written, made.path / _CONFIG)
         made.set_state(RUNNING, stage="start")
         return made
 

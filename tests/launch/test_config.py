@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -200,6 +201,28 @@ def test_json_that_is_wrong_is_refused(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         ConfigManager.load_config(path)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from([f.name for f in dataclasses.fields(ExperimentConfig)]), ANYTHING, max_size=4))
+def test_whatever_is_given_is_taken_whole_or_refused(values):
+    with contextlib.suppress(ConfigError):
+        made = config(**values)
+        assert ExperimentConfig.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+@given(st.text(alphabet="model: !&*[]{}-,'\"\n\t#|>@`%a1.", max_size=60))
+def test_whatever_stands_in_a_file_is_taken_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "c.yaml"
+    path.write_text(text)
+    with contextlib.suppress(ConfigError):
+        assert ConfigManager.load_config(path).model
 
 
 def test_a_file_that_is_missing_or_not_utf8_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.errors import LaunchError, OutputError, ReadError
-from llmprof.launch import ExperimentConfig, RunFolder, _files, clean, folder, runs
+from llmprof.launch import ExperimentConfig, RunFolder, _files, clean, command, folder, runs
 
 
 @pytest.fixture
@@ -26,6 +26,17 @@ def test_a_new_folder_has_the_name_of_model_mode_and_time(config, tmp_path):
     assert made.config == config
     assert RunFolder.create(config, tmp_path / "other").path.parent == tmp_path / "other"
     assert RunFolder.open(made.path) == made
+
+
+def test_secrets_of_the_configuration_are_not_written_down(config, monkeypatch):
+    made = RunFolder.create(config.replace(environment={"HF_TOKEN": "precious", "NCCL_DEBUG": "WARN"}))
+    assert "precious" not in (made.path / "config.yaml").read_text()
+    again = made.config
+    assert again.environment["NCCL_DEBUG"] == "WARN"
+    for mode in ("torch", "nsys"):
+        again = again.replace(profile_mode=mode)
+        assert command.whole_environment(again, {"HF_TOKEN": "from here"})["HF_TOKEN"] == "from here"
+        assert "HF_TOKEN" not in command.whole_environment(again, {})
 
 
 def test_two_runs_of_one_second_get_two_folders(config, monkeypatch):

@@ -112,3 +112,21 @@ def test_kernel_drilldown_ends_at_the_bound_and_the_roofline(tmp_path):
     assert found["layers"] == [0, 1]
     assert found["flops_ratio"] == pytest.approx(1, abs=0.002)
     assert sum(found["bounds"].values()) == 24
+
+
+@pytest.mark.slow
+def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(tmp_path):
+    found = figures(execute("03_launch_and_sweep.ipynb", tmp_path, results=str(tmp_path / "results")))
+    assert found["states"] == ["finished", "finished"]
+    assert found["ranks"] == [[0], [0, 1]]
+    # a prefill and 7 decode steps; the scheduler may split the prefill of four requests in two
+    assert all(8 <= steps <= 10 for steps in found["steps"])
+    assert dict(found["requests"]) == {"plain": 12, "profiled": 4, "warmup": 4}
+    assert found["output_tokens"] == [8]
+    # two a layer: four layers
+    assert found["all_reduces_a_step"] == pytest.approx(8, abs=1)
+    assert found["points"] == ["finished"] * 4
+    assert found["shares"] == pytest.approx([1.0] * 4)
+    assert set(found["where"]) >= {"prefill", "decode"}
+    (sweep,) = (tmp_path / "results").glob("*_sweep_*")
+    assert len(list(sweep.glob("*/traces/*"))) >= 4

@@ -13,6 +13,7 @@ import polars as pl
 from llmprof.errors import LlmprofError
 from llmprof.explore._link import Link, link
 from llmprof.explore._panels import PANELS, Given, Panel, Preparation
+from llmprof.explore._png import smaller
 from llmprof.explore._widget import Explorer
 from llmprof.metrics_data import Metrics
 from llmprof.trace import Trace
@@ -141,7 +142,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         except LlmprofError:
             image = None
         if data is not None and image:
-            data = {**data, "image/png": base64.b64encode(image).decode("ascii")}
+            data = {**data, "image/png": base64.b64encode(smaller(image)).decode("ascii")}
         return data
 
 

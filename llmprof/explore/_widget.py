@@ -15,6 +15,7 @@ import traitlets
 from llmprof.charts import _palette
 from llmprof.errors import LlmprofError
 from llmprof.explore._pack import Buffers
+from llmprof.explore._png import smaller
 from llmprof.trace import Trace
 
 Answer = tuple[dict[str, Any], Buffers]
@@ -163,6 +164,6 @@ class Explorer(anywidget.AnyWidget):
         except LlmprofError:
             image = None
         if image:
-            data = {**data, "image/png": base64.b64encode(image).decode("ascii")}
+            data = {**data, "image/png": base64.b64encode(smaller(image)).decode("ascii")}
             metadata = {**metadata, "image/png": {"width": self._width}}
         return data, metadata

@@ -145,7 +145,7 @@ def _names(paths: list[Path]) -> dict[str, Path]:
     """Paths by a name that tells them apart."""
     found: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
-        stem = path.name.split(".")[0] or "run"
+        stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz
         name, n = stem, 1
         while name in found:
             n += 1

@@ -65,16 +65,17 @@ def test_each_run_of_a_folder_gets_its_notebook_and_a_place_on_the_page(runs, ex
 
 def test_one_failure_does_not_stop_the_rest_and_is_text_on_the_page(executed, walk, tmp_path):
     traces = []
+    (tmp_path / "Qwen2.5-7B").mkdir()
     for name in ("bad.json", "good.json", "sub/good.json"):
         traces.append(tmp_path / name)
         traces[-1].parent.mkdir(exist_ok=True)
         traces[-1].write_text("{}")
-    done = batch.notebooks_over(traces, walk, tmp_path / "out")
-    assert list(done.notebooks) == ["good", "good-2"]
+    done = batch.notebooks_over([*traces, tmp_path / "Qwen2.5-7B"], walk, tmp_path / "out")
+    assert list(done.notebooks) == ["good", "good-2", "Qwen2.5-7B"]
     assert done.errors == {"bad": "cell 3 failed: <b>no kernels</b>."}
     page = done.index.read_text("utf-8")
     assert "&lt;b&gt;no kernels" in page
-    assert "2 of 3 runs executed, 1 failed." in page
+    assert "3 of 4 runs executed, 1 failed." in page
 
 
 def test_a_run_gives_its_timeline_or_itself(runs, executed, walk, tmp_path):

@@ -83,6 +83,8 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
     # the kernel moves the picture
     shown.run("timeline.window = (200_000_000, 201_000_000)")
     shown.page.wait_for_function("document.querySelector('.lpt').dataset.shown === '[200000000,201000000]'")
+    shown.run("timeline.window = (210_000_000, 211_000_000)")
+    shown.page.wait_for_function("document.querySelector('.lpt').dataset.shown === '[210000000,211000000]'")
     shown.run("timeline.window = None")
     shown.page.wait_for_function(f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'")
 

@@ -9,13 +9,18 @@ const BIN_HEIGHT = 24;
 const TEXT = 11;
 const LABEL_LEAST = 26;
 
-/** Colours and inks of the keys, once for a widget. */
-export function makePaints(keys) {
-  return {
-    colour: keys.map((key) => key.colour),
-    ink: keys.map((key) => inkOn(key.colour)),
-    packed: Uint32Array.from(keys, (key) => packColour(key.colour)),
-  };
+/** Colours and inks of the keys in a theme; on dark ground the darkest ones are lightened. */
+export function makePaints(keys, theme = "light") {
+  const colour = keys.map((key) => (theme === "dark" ? lightened(key.colour) : key.colour));
+  return { colour, ink: colour.map(inkOn), packed: Uint32Array.from(colour, packColour) };
+}
+
+/** A colour, mixed with white where it would hardly show on a dark ground. */
+export function lightened(colour) {
+  const channels = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+  const light = (0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]) / 255;
+  const share = Math.max(0, 0.36 - light);
+  return `#${channels.map((c) => Math.round(c + (255 - c) * share).toString(16).padStart(2, "0")).join("")}`;
 }
 
 /** Image of all bins of a view; an earlier canvas is used again. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { actionOf, wheelAction } from "../../../llmprof/explore/js/tl_keys.mjs";
-import { tickLabel, windowOnMap } from "../../../llmprof/explore/js/tl_draw.mjs";
+import { lightened, tickLabel, windowOnMap } from "../../../llmprof/explore/js/tl_draw.mjs";
 import { draggedWindow } from "../../../llmprof/explore/js/tl_input.mjs";
 
 const wheel = (more) => ({ deltaX: 0, deltaY: 0, deltaMode: 0, shiftKey: false, ctrlKey: false, ...more });
@@ -33,6 +33,10 @@ test("dragging on the minimap and on the axis", () => {
   assert.deepEqual(drag("start", 90), [200, 200]);
   assert.deepEqual(drag("end", 20), [100, 300]);
   assert.deepEqual(drag("axis", 20), [90, 190]);
+});
+
+test("only dark colours are lightened for a dark ground", () => {
+  assert.deepEqual(["#d55e00", "#000000", "#0b3c73"].map(lightened), ["#d55e00", "#5c5c5c", "#305988"]);
 });
 
 test("a tiny window stays visible on the minimap", () => {

@@ -71,9 +71,9 @@ def cells(
 ) -> Cells:
     """Cells of one rank.
 
-    ``head`` has ``columns`` (first and last step, phase), ``layers``, ``low, middle, high`` (of the scale of colours),
-    ``log``, ``diverging``, ``most`` (the greatest value), ``condensed`` (steps in a column), ``outliers`` (their
-    number) and ``missing`` (cells without a value).
+    ``head`` has ``columns`` (first and last step, place of their phase in ``scales``), ``layers``, ``scales`` (of the
+    colours, one a phase: ``phase, low, high, most`` (the greatest value) and ``log``), ``diverging``, ``condensed``
+    (steps in a column), ``outliers`` (their number) and ``missing`` (cells without a value).
     """
     rows = gaps_of(trace, measure, stage).filter(pl.col("rank") == rank)
     if phase is not None:
@@ -85,25 +85,32 @@ def cells(
     size = max(1, -(-order.height // MAX_COLUMNS))
     placed = rows.join(order.with_columns(column=pl.col("place") // size), on="step")
     columns = placed.group_by("column").agg(
-        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").drop_nulls().mode().sort().first()
+        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
     )
+    phases = columns["phase"].unique().to_list()
+    phases.sort(key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p or ""))
+    columns = columns.with_columns(scale=pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False))
     one = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
     levels = rows.select("layer").unique().sort("layer")
-    full = columns.select("column").join(levels, how="cross").join(one, on=["column", "layer"], how="left")
+    full = columns.select("column", "phase").join(levels, how="cross").join(one, on=["column", "layer"], how="left")
     full = full.sort("column", "layer")
-    known = full["value"].drop_nulls()
     head = {
         "measure": measure,
         "title": MEASURES[measure][0],
         "meaning": MEASURES[measure][3],
         "rank": rank,
-        "columns": columns.sort("column").drop("column").rows(),
+        "columns": columns.sort("column").select("first", "last", "scale").rows(),
         "layers": levels["layer"].to_list(),
         "condensed": size,
         "outliers": int(one["outlier"].sum()),
-        "missing": full.height - known.len(),
+        "missing": full["value"].null_count(),
         "steps": first_last,
-        **_scale(known, diverging=measure == "gap"),
+        "diverging": measure == "gap",
+        "scales": [
+            {"phase": name, **_scale(part["value"].drop_nulls(), diverging=measure == "gap")}
+            for name in phases
+            for part in [full.filter(pl.col("phase").eq_missing(name))]
+        ],
     }
     values = full["value"].fill_null(float("nan"))
     return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
@@ -112,13 +119,13 @@ def cells(
 def _scale(known: pl.Series, *, diverging: bool) -> dict[str, Any]:
     """Ends of the scale of colours: without the last hundredth where that is far out, logarithmic where it must be."""
     if known.is_empty():
-        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False, "diverging": diverging}
+        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
     size = known.abs() if diverging else known
     most, nearly = _number(size.max()), _number(size.quantile(0.99))
     high = nearly if 0 < 1.5 * nearly < most else most
     least = -high if diverging else _number(known.min())
     log = not diverging and least > 0 and high > 8 * _number(known.median())
-    return {"low": least, "high": high or 1.0, "most": most, "log": log, "diverging": diverging}
+    return {"low": least, "high": high or 1.0, "most": most, "log": log}
 
 
 def _number(value: object) -> float:

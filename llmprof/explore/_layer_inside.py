@@ -65,7 +65,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None) -> dict[str, Any] | None:
     """The row of ``layer_gaps`` of a cell; None where the layer has no such row."""
-    found = layer_gaps(trace, stage=stage).filter(
+    found = layer_gaps(trace, stage=stage, measure="dur_ns").filter(
         pl.col("rank") == rank, pl.col("step") == step, pl.col("layer") == layer
     )
     return found.row(0, named=True) if found.height else None

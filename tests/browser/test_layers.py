@@ -14,8 +14,8 @@ run = kernels([evil if name == ATTENTION else name for name in forward(4)])
 hostile = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
 empty = Trace({"kernels": run.clear()})
 """
-LEFT, TOP, ROW = 38, 62, 15
-"""Where the cells of 28 layers begin, and how tall they are (px)."""
+LEFT, TOP, ROW = 38, 46 + 3 * 16, 15
+"""Where the cells of 28 layers and three phases begin, and how tall they are (px)."""
 
 
 def settled(shown) -> None:
@@ -85,7 +85,8 @@ def test_gestures_end_in_frames(notebook):
     shown.page.mouse.move(box["x"] + b["x"], box["y"] + b["y"], steps=4)
     shown.page.mouse.up()
     settled(shown)
-    heat(shown).hover(position=cell(shown, 1, 0, columns=3))
+    there = cell(shown, 1, 0, columns=3)
+    heat(shown).hover(position=there | {"y": there["y"] - 16})  # two phases are left
     shown.output().get_by_text("layer 0, step 3", exact=True).wait_for()
     assert shown.faults(".lp-layers") == []
     assert (shown.problems, shown.asked) == ([], set())

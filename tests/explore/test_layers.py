@@ -44,13 +44,16 @@ def test_cells_are_what_the_analysis_says() -> None:
     assert values(found) == [[100] * 5, [100, 100, 100, 200, 100]]
     assert list(found.outliers) == [0] * 8 + [1, 0]
     assert (found.head["outliers"], found.head["missing"], found.head["condensed"]) == (1, 0, 1)
-    assert (found.head["low"], found.head["high"], found.head["most"], found.head["log"]) == (100, 200, 200, False)
+    assert [scale["phase"] for scale in found.head["scales"]] == ["mixed", "decode"]
+    assert found.head["scales"][1] == {"phase": "decode", "low": 100, "high": 200, "most": 200, "log": False}
+    assert [column[2] for column in found.head["columns"]] == [0, 1]
 
 
 def test_gaps_have_zero_in_the_middle_of_the_scale() -> None:
     found = cells(run(), measure="gap", rank=0)
     assert values(found)[1] == [0, 0, 0, 100, 0]
-    assert (found.head["low"], found.head["high"], found.head["diverging"]) == (-100, 100, True)
+    scale = found.head["scales"][1]
+    assert (scale["low"], scale["high"], found.head["diverging"]) == (-100, 100, True)
 
 
 def test_a_stage_a_phase_and_some_steps() -> None:

@@ -1,7 +1,7 @@
 // The heat map of layers over steps: its scale of colours, its cells and what surrounds them.
 import { textWidth } from "./canvas.mjs";
 import { formatNs } from "./format.mjs";
-import { PLOT_TEXT, plotEvery, plotLabel, plotLine, plotPanel, plotRamp, plotText, plotUnit } from "./plot.mjs";
+import { PLOT_TEXT, plotEvery, plotLine, plotPanel, plotRamp, plotText } from "./plot.mjs";
 import { inkOn } from "./theme.mjs";
 
 // viridis (van der Walt and Smith) from dark to bright, and blue - white - red for gaps
@@ -22,14 +22,15 @@ export function layerShare(value, { low, high, log }) {
   return Math.log(Math.max(value, low) / low) / Math.log(high / low);
 }
 
-/** Where the heat map lies on its canvas. */
-export function layerArea(width, layers, steps) {
+/** Where the heat map lies on its canvas, under the legend with a line for each scale of colours. */
+export function layerArea(width, layers, steps, scales = 1) {
+  const top = 46 + 16 * scales;
   const row = Math.min(15, Math.max(3, Math.floor(420 / Math.max(1, layers))));
   const tall = Math.max(row * layers, Math.min(60, 15 * layers));
   const left = 38;
   const room = Math.max(40, width - left - 12);
   const across = Math.min(room, Math.max(steps, 4) * 92);
-  return { left, top: 62, right: left + across, bottom: 62 + tall };
+  return { left, top, right: left + across, bottom: top + tall };
 }
 
 /** Marks of the cells, column after column. */
@@ -52,7 +53,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
     const { head, values, outliers } = shown();
     const [n, m] = [head.columns.length, head.layers.length];
     if (!n || !m) return [];
-    const area = layerArea(width, m, n);
+    const area = layerArea(width, m, n, head.scales.length);
     const ramp = layerRamp(head.diverging, theme.name());
     if (image?.of !== shown() || image.theme !== theme.name()) {
       image = { canvas: layerImage(head, values, ramp, theme.name()), of: shown(), theme: theme.name() };
@@ -86,7 +87,8 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
   };
   const describe = ({ column, row }) => {
     const { head, values, outliers } = shown();
-    const [first, last, phase] = head.columns[column];
+    const [first, last, scale] = head.columns[column];
+    const { phase } = head.scales[scale];
     const at = column * head.layers.length + row;
     const value = values[at];
     const text = Number.isNaN(value) ? "not captured" : `${head.diverging && value > 0 ? "+" : ""}${formatNs(value)}`;
@@ -101,7 +103,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
   };
   return plotPanel({
     label: "Heat map of layers over steps. Arrow keys move, Enter opens a cell.",
-    height: () => (shown() ? layerArea(0, shown().head.layers.length, 1).bottom + 44 : 60),
+    height: () => (shown() ? layerArea(0, shown().head.layers.length, 1, shown().head.scales.length).bottom + 44 : 60),
     colours: () => theme.now(),
     draw: (context, width, tall, now) => (shown() ? draw(context, width, now) : []),
     describe,
@@ -114,7 +116,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
 
 function layerLabels(context, area, head, now, w, t) {
   const [n, m] = [head.columns.length, head.layers.length];
-  const layerStep = plotEvery(m, t, PLOT_TEXT + 4);
+  const layerStep = plotEvery(m, t, PLOT_TEXT + 3);
   for (let i = 0; i < m; i += layerStep) {
     plotText(context, String(head.layers[i]), area.left - 6, area.top + (i + 0.5) * t, now.muted, { align: "right" });
   }
@@ -140,7 +142,7 @@ function layerImage(head, values, ramp, theme) {
   for (let column = 0; column < n; column += 1) {
     for (let row = 0; row < m; row += 1) {
       const value = values[column * m + row];
-      const colour = Number.isNaN(value) ? none : plotRamp(ramp, layerShare(value, head));
+      const colour = Number.isNaN(value) ? none : plotRamp(ramp, layerShare(value, head.scales[head.columns[column][2]]));
       cells.data.set([...colour, 255], (row * n + column) * 4);
     }
   }
@@ -148,27 +150,29 @@ function layerImage(head, values, ramp, theme) {
   return canvas;
 }
 
+/** The ramp of colours, and under it the ends of the scale of each phase. */
 function layerLegend(context, width, now, head, ramp) {
-  const unit = plotUnit(head.high);
-  const title = `${head.title} (${unit.symbol}${head.log ? ", log scale" : ""})`;
-  const left = Math.round(50 + textWidth(context, title, PLOT_TEXT));
-  const size = Math.min(240, Math.max(60, width - left - 14));
+  const names = head.scales.map(({ phase, log }) => `${phase ?? "no phase"}${log ? " (log)" : ""}`);
+  const left = Math.round(50 + Math.max(...[head.title, ...names].map((text) => textWidth(context, text, PLOT_TEXT))));
+  const size = Math.min(260, Math.max(60, width - left - 14));
   for (let i = 0; i < size; i += 1) {
     context.fillStyle = `rgb(${plotRamp(ramp, i / (size - 1)).join(",")})`;
     context.fillRect(left + i, 3, 1, 12);
   }
-  plotText(context, title, 38, 9, now.muted);
-  const ends = [head.low, head.high].map((ns) => plotLabel(Number((ns / unit.ns).toPrecision(3))));
-  plotText(context, `${head.diverging ? "≤ " : ""}${ends[0]}`, left, 25, now.muted);
-  plotText(context, `${head.most > head.high ? "≥ " : ""}${ends[1]}`, left + size, 25, now.muted, { align: "right" });
-  if (head.diverging) plotText(context, "0", left + size / 2, 25, now.muted, { align: "center" });
+  plotText(context, head.title, 38, 9, now.ink);
+  head.scales.forEach(({ low, high, most }, i) => {
+    const y = 25 + 16 * i;
+    plotText(context, names[i], 38, y, now.muted);
+    plotText(context, `${head.diverging && most > high ? "≤ " : ""}${formatNs(low)}`, left, y, now.muted);
+    plotText(context, `${most > high ? "≥ " : ""}${formatNs(high)}`, left + size, y, now.muted, { align: "right" });
+  });
 }
 
 function layerPhases(context, area, head, w, colours) {
   let from = 0;
   for (let i = 1; i <= head.columns.length; i += 1) {
-    const phase = head.columns[from][2];
-    if (i < head.columns.length && head.columns[i][2] === phase) continue;
+    const { phase } = head.scales[head.columns[from][2]];
+    if (i < head.columns.length && head.columns[i][2] === head.columns[from][2]) continue;
     const colour = colours[phase] ?? "#9AA5B1";
     context.fillStyle = colour;
     context.fillRect(area.left + from * w, area.top - 20, (i - from) * w - (w > 4 ? 1 : 0), 16);

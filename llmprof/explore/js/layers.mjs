@@ -65,8 +65,10 @@ function render({ model, el }) {
   const notes = (head) => {
     if (!head.columns.length) return "No step of this rank has layers with this stage and phase.";
     const parts = [`Colour: ${head.meaning}.`];
-    if (head.outliers) parts.push(`Dots: ${formatNumber(head.outliers)} outliers, off the median layer of their step by over 10 % and 4 robust standard deviations.`);
-    if (head.most > head.high) parts.push(`The scale ends at the 99th percentile; the greatest value is ${formatNs(head.most)}.`);
+    if (head.scales.length > 1) parts.push("Each phase has a scale of its own.");
+    if (head.outliers) parts.push(`Dots: ${formatNumber(head.outliers)} ${head.outliers === 1 ? "outlier" : "outliers"}, off the median layer of their step by over 10 % and 4 robust standard deviations.`);
+    const cut = head.scales.filter(({ most, high }) => most > high);
+    if (cut.length) parts.push(`≥: the 99th percentile; the greatest value is ${formatNs(Math.max(...cut.map(({ most }) => most)))}.`);
     if (head.missing) parts.push(`Grey: not captured (${formatNumber(head.missing)} cells).`);
     if (head.condensed > 1) parts.push(`A column is the median of ${head.condensed} steps; drag over some to see them alone.`);
     return parts.join(" ");

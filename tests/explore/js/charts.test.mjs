@@ -27,6 +27,7 @@ test("the heat map fits into a narrow cell and does not stretch a few steps", ()
   const few = layerArea(1200, 28, 2);
   assert.ok(few.right - few.left < 400);
   assert.ok(layerArea(1200, 200, 10).bottom < 720);
+  assert.equal(layerArea(1200, 28, 10, 3).top - layerArea(1200, 28, 10, 1).top, 32);
 });
 
 test("parts of a bar lie on each other and add up", () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from llmprof.errors import LaunchError
 from llmprof.launch.process import Finished
 
 _TAIL_BYTES: Final = 200_000
+_LEAST_ROOM: Final = 1 << 20
 _KILLED: Final = {signal.SIGKILL: "it was killed", signal.SIGSEGV: "it crashed (segmentation fault)"}
 
 KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
@@ -140,6 +142,8 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     of_error = known(f"{error.get('type', '')} {message} {error.get('traceback', '')}")
     found = of_error or known(said)
     when = _when(finished)
+    if found is None and _full(log):
+        found = known("No space left on device")
     words, hint = found or ("", "")
     advice = error.get("advice") or hint or f"the whole output is in {log.name}"
     if finished.status == -signal.SIGKILL and not found:
@@ -148,6 +152,14 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     return LaunchError(
         f"the engine failed {when}: {what}", hint=str(advice), log=str(log), stage=finished.last_event.get("event")
     )
+
+
+def _full(log: Path) -> bool:
+    """Whether the disk of the run has hardly any room: then the engine could not even say so."""
+    try:
+        return shutil.disk_usage(log.parent).free < _LEAST_ROOM
+    except OSError:
+        return False
 
 
 def _when(finished: Finished) -> str:

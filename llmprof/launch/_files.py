@@ -61,6 +61,29 @@ def write_json(path: Path, value: Any) -> Path:
     return write(path, json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n")
 
 
+def write_small(path: Path, value: Any) -> Path:
+    """Write JSON that is needed most when the disk is full: then over the bytes of the file that is there.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+    try:
+        return write_json(path, value)
+    except OutputError as error:
+        if not error.facts.get("full") or not path.is_file():
+            raise
+        text = json.dumps(finite(value), default=str).encode()
+        try:
+            with path.open("r+b") as file:
+                file.write(text)
+                file.truncate()
+        except OSError:
+            raise error from None
+        return path
+
+
 def read_json(path: Path) -> Any:
     """Content of a JSON file; None where it is missing or damaged."""
     try:

@@ -148,7 +148,7 @@ class RunFolder:
         started = before.get("started", now) if again else now
         ended = None if state == RUNNING else now
         said = {"state": state, "stage": stage, "pid": os.getpid(), "started": started, "ended": ended, "error": error}
-        _files.write_json(self.path / STATE_FILE, said)
+        _files.write_small(self.path / STATE_FILE, said)
 
     @property
     def locked(self) -> bool:

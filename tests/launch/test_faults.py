@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -268,6 +269,13 @@ def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
     run = open_run(error.facts["folder"])
     assert run.state == "failed"
     assert "the disk is full" in run.folder.state["error"]["message"]
+
+
+def test_an_engine_that_a_full_disk_made_speechless(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+    error = _advice.failure(None, process.Finished(1, 1.0, (), {}), tmp_path / "experiment.log")
+    assert "the disk is full" in error.found
+    assert "results_dir" in error.hint
 
 
 def test_a_disk_too_full_for_the_state_still_gives_the_first_error(stand_ins, monkeypatch):

@@ -170,6 +170,20 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_the_state_gets_onto_a_full_disk(config, monkeypatch):
+    made = RunFolder.create(config)
+
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    made.set_state("failed", stage="engine", error={"type": "OutputError", "message": "the disk is full"})
+    assert made.state["state"] == "failed"
+    assert made.state["error"]["message"] == "the disk is full"
+    with pytest.raises(OutputError, match="the disk is full"):
+        _files.write_small(made.path / "new.json", {})
+
+
 def test_json_has_null_for_what_is_not_finite(tmp_path):
     path = _files.write_json(
         tmp_path / "a.json", {"a": [float("nan"), 1.5, {"b": float("inf")}], 3: (1, 2), "é": Path("x")}

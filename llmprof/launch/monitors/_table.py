@@ -87,11 +87,11 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
         frame.write_parquet(part, compression="zstd", metadata={META_KEY: json.dumps(about)})
         part.chmod(0o644)
         part.replace(path)
-    except OSError as error:
+    except (OSError, pl.exceptions.PolarsError) as error:
         if part is not None:
             part.unlink(missing_ok=True)
         raise OutputError(
-            f"the samples of the monitors cannot be written to {path}: {error.strerror or error}",
+            f"the samples of the monitors cannot be written to {path}: {getattr(error, 'strerror', None) or error}",
             hint="free some space, or choose another folder",
         ) from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from llmprof.analyze._labelled import labelled
@@ -11,7 +13,7 @@ from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
 
-def overlap_within(trace: Trace, window_ns: tuple[int, int]) -> pl.DataFrame:
+def overlap_within(trace: Trace, window_ns: tuple[int, int], *, ranks: Sequence[int] | None = None) -> pl.DataFrame:
     """Compute, communication, copies and idle time of each rank in a window; events count as far as they lie in it.
 
     Parameters
@@ -20,6 +22,8 @@ def overlap_within(trace: Trace, window_ns: tuple[int, int]) -> pl.DataFrame:
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     window_ns : (int, int)
         Start and end of the window, in ns from the start of the trace.
+    ranks : sequence of int, optional
+        Ranks to look at; all if not given.
 
     Returns
     -------
@@ -40,11 +44,15 @@ def overlap_within(trace: Trace, window_ns: tuple[int, int]) -> pl.DataFrame:
         raise AnalysisError(f"the window [{first}, {last}) ns is empty", expected="an end after the start")
     events = labelled(trace, ["rank"])
     recorded = "copies" in trace.tables or (events["source"] == "op").any()
-    ranks = events.select("rank").unique().sort("rank")
-    window = ranks.with_columns(start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64))
+    if ranks is not None:
+        events = events.filter(pl.col("rank").is_in(list(ranks)))
+    found_ranks = events.select("rank").unique().sort("rank")
+    window = found_ranks.with_columns(
+        start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
+    )
     inside = clip(events.select("rank", "category", "start_ns", "dur_ns"), window, ["rank"])
     found = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
-    found = ranks.join(found, on="rank", how="left", maintain_order="left")
+    found = found_ranks.join(found, on="rank", how="left", maintain_order="left")
     copies = [c for c in found.columns if "copy" in c]
     found = found.with_columns(pl.exclude("rank", *copies).fill_null(0))
     if recorded:

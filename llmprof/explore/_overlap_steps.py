@@ -130,7 +130,7 @@ def events_in(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
 
 def summary(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
     """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
-    found = overlap_within(trace, window).filter(pl.col("rank") == rank)
+    found = overlap_within(trace, window, ranks=[rank])
     wide = found.select(**PARTS, total=pl.col("total_ns"))
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))

@@ -38,6 +38,8 @@ def test_events_are_cut_to_the_window() -> None:
 def test_a_rank_without_events_in_the_window_is_idle() -> None:
     found = overlap_within(Trace({"kernels": RUN}), WINDOW).row(1, named=True)
     assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
+    assert overlap_within(Trace({"kernels": RUN}), WINDOW, ranks=[1]).to_dicts() == [found]
+    assert overlap_within(Trace({"kernels": RUN}), WINDOW, ranks=[7]).is_empty()
 
 
 def test_the_whole_span_of_a_rank_is_what_overlap_says(sample_trace) -> None:  # type: ignore[no-untyped-def]

@@ -14,20 +14,17 @@ puts the :class:`~llmprof.Trace` of the cell into ``mine``.
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
 import os
 import re
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from html import escape
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from llmprof.errors import ConfigError, LaunchError
+from llmprof.telling import told
 
 if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig, Run
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["magic", "profile", "register"]
 
 DEFAULT_NAME = "trace"
-_EVERY_S = 0.2
 _USAGE = "%%profile [NAME] [--stack] [--memory] [--no-shapes]"
 
 
@@ -82,48 +78,8 @@ def profile(
     else:
         base = config if isinstance(config, ExperimentConfig) else ConfigManager.load_config(Path(config))
         chosen = base.replace(**options)
-    with _told(chosen.name) as progress:
+    with told(chosen.name) as progress:
         return ExperimentRunner(chosen, progress=progress).run()
-
-
-@contextlib.contextmanager
-def _told(name: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Progress as one output of the cell that changes; None outside a notebook."""
-    if not _in_notebook():
-        yield None
-        return
-    from IPython.display import HTML, DisplayHandle
-
-    handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
-    begun = time.monotonic()
-    shown, at = "", 0.0
-
-    def show(words: str, *, first: bool = False) -> None:
-        text = f"{name}: {words} ({time.monotonic() - begun:.0f} s)"
-        bundle = HTML(f'<span role="status">{escape(text)}</span>')  # type: ignore[no-untyped-call]
-        (handle.display if first else handle.update)(bundle)
-
-    def tell(what: str, done: int, total: int) -> None:
-        nonlocal shown, at
-        now = time.monotonic()
-        if what != shown or now - at >= _EVERY_S:
-            shown, at = what, now
-            show(f"{what}{f', {done:,} of {total:,}' if total > 1 else ''}")
-
-    show("starting", first=True)
-    try:
-        yield tell
-    except BaseException as error:
-        show("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
-    show("finished")
-
-
-def _in_notebook() -> bool:
-    """Whether this is a kernel, whose output can be replaced."""
-    shell = sys.modules.get("IPython")
-    active = shell.get_ipython() if shell is not None else None
-    return active is not None and hasattr(active, "kernel")
 
 
 def magic(shell: Any, line: str, cell: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import llmprof
-from llmprof import cells, launch
+from llmprof import cells, launch, telling
+from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch import ConfigManager, ExperimentConfig
+from tests.batch.runners import Runs, config
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def shown(monkeypatch):
             outputs.append((False, html.data))
 
     monkeypatch.setattr("IPython.display.DisplayHandle", Handle)
-    monkeypatch.setattr(cells, "_in_notebook", lambda: True)
+    monkeypatch.setattr(telling, "in_notebook", lambda: True)
     return outputs
 
 
@@ -94,7 +97,8 @@ class TestProgress:
         asked.do = work
         llmprof.profile("random:tiny")
         assert [first for first, _ in shown] == [True, False, False, False]
-        texts = [html.partition(">")[2].partition(" (")[0] for _, html in shown]
+        texts = [re.sub(r"<[^>]*>", "", html).strip().partition(" (")[0] for _, html in shown]
+        assert '<progress max="3" value="1" aria-hidden="true">' in shown[1][1]
         assert texts == [
             "tiny_torch: starting", "tiny_torch: plain, 1 of 3", "tiny_torch: a &lt;b&gt;", "tiny_torch: finished",
         ]  # fmt: skip
@@ -119,10 +123,17 @@ class TestProgress:
             llmprof.profile("random:tiny")
         assert f": {word} (" in shown[-1][1]
 
+    def test_a_sweep_says_how_far_it_is(self, shown, tmp_path):
+        BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep({"batch_size": [1, 2]})
+        texts = [re.sub(r"<[^>]*>", "", html).partition(": ")[2].partition(" (")[0].strip() for _, html in shown]
+        assert texts[0] == "starting"
+        assert texts[-1] == "finished"
+        assert '<progress max="2" value="1"' in shown[-3][1]
+
     def test_only_a_kernel_is_a_notebook(self, monkeypatch):
-        assert not cells._in_notebook()
+        assert not telling.in_notebook()
         monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=1))
-        assert cells._in_notebook()
+        assert telling.in_notebook()
 
 
 class TestMagic:

@@ -15,6 +15,7 @@ from llmprof.batch._parameters import apply, label, points
 from llmprof.batch._sweep import Sweep, open_sweep
 from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run
+from llmprof.telling import told
 
 Progress = Callable[[str, int, int], None]
 
@@ -31,7 +32,8 @@ class BatchRunner:
     config : ExperimentConfig
         What all points share.
     progress : callable, optional
-        Called with what is being done, how many points are done, and how many there are.
+        Called with what is being done, how many points are done, and how many there are; in a notebook one output of
+        the cell says it if this is not given.
     runner : callable, optional
         What runs one point, called as ``runner(config, progress=...)``; :class:`ExperimentRunner` if not given.
     """
@@ -87,7 +89,11 @@ class BatchRunner:
             else:
                 state = _state.new(self._config.to_dict(), wanted, grid)
                 _state.store(state, target)
-            self._run(state, target)
+            if self._progress is not None:
+                self._run(state, target, self._progress)
+            else:
+                with told(target.name) as progress:
+                    self._run(state, target, progress)
         return Sweep(target, state)
 
     @classmethod
@@ -115,7 +121,7 @@ class BatchRunner:
         stem, root = f"{self._config.name}_sweep_{stamp}", Path(self._config.results_dir)
         return next(path for n in range(1, 1000) if not (path := root / (f"{stem}-{n}" if n > 1 else stem)).exists())
 
-    def _run(self, state: dict[str, Any], folder: Path) -> None:
+    def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
         listed: list[dict[str, Any]] = state["points"]
         for done, point in enumerate(listed):
             if point["state"] == "finished" and (folder / str(point["run"])).is_dir():
@@ -125,7 +131,7 @@ class BatchRunner:
             point["started"] = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
             _state.store(state, folder)
             try:
-                run = self._point(point["values"], folder, done, len(listed))
+                run = self._point(point["values"], folder, (done, len(listed)), progress)
                 point |= {"state": "finished", "run": _inside(run, folder), "result": measures(run)}
             except LlmprofError as error:
                 point |= {"state": "failed", "error": str(error)}
@@ -135,16 +141,17 @@ class BatchRunner:
             finally:
                 point["seconds"] = round(time.monotonic() - begun, 3)
                 _state.store(state, folder)
-        if self._progress:
-            self._progress("sweep", len(listed), len(listed))
+        if progress:
+            progress("sweep", len(listed), len(listed))
 
-    def _point(self, values: Mapping[str, Any], folder: Path, done: int, total: int) -> Run:
+    def _point(self, values: Mapping[str, Any], folder: Path, place: tuple[int, int], progress: Progress | None) -> Run:
+        done, total = place
         words = f"point {done + 1} of {total} ({label(values)})"
 
         def tell(what: str, part: int, parts: int) -> None:
-            if self._progress:
+            if progress:
                 share = f" {part} of {parts}" if parts > 1 else ""
-                self._progress(f"{words}: {what}{share}", done, total)
+                progress(f"{words}: {what}{share}", done, total)
 
         tell("starting", 0, 0)
         config = apply(self._config, values).replace(results_dir=str(folder))

@@ -13,15 +13,17 @@ from llmprof.errors import LaunchError
 from llmprof.launch.process import Finished
 
 _TAIL_BYTES: Final = 200_000
+_ALARM: Final = re.compile(r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than")
 _LEAST_ROOM: Final = 1 << 20
 _KILLED: Final = {signal.SIGKILL: "it was killed", signal.SIGSEGV: "it crashed (segmentation fault)"}
 
 KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (
-        r"larger than the available KV cache memory|No available memory for the cache blocks",
-        "there is too little GPU memory for the KV cache",
-        "lower max_model_len, or raise engine_args gpu_memory_utilization (0.9), or use more GPUs "
-        "(tensor_parallel_size)",
+        r"larger than the available KV cache memory|No available memory for the cache blocks|"
+        r"less than requested memory for kv",
+        "there is too little memory for the KV cache",
+        "lower max_model_len, raise engine_args gpu_memory_utilization (on CPU lower VLLM_CPU_KVCACHE_SPACE), or use "
+        "more GPUs (tensor_parallel_size)",
     ),
     (
         r"less than desired GPU memory utilization",
@@ -89,7 +91,7 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
         "shorten it (input_tokens), or raise max_model_len",
     ),
     (
-        r"FlashInfer|flashinfer",
+        r"No module named 'flashinfer|(?i:flashinfer).{0,80}(?:not (?:found|installed|available)|failed)",
         "the engine's sampler needs flashinfer, which does not work here",
         "set environment VLLM_USE_FLASHINFER_SAMPLER: '0'",
     ),
@@ -140,7 +142,8 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     said = said[said.rfind("\n# 20") + 1 :]
     message = str(error.get("message") or _last_error(said) or _ending(finished.status))
     of_error = known(f"{error.get('type', '')} {message} {error.get('traceback', '')}")
-    found = of_error or known(said)
+    generic = not error or "initialization failed" in message
+    found = of_error or (known(_alarming(said)) if generic else None)
     when = _when(finished)
     if found is None and _full(log):
         found = known("No space left on device")
@@ -176,6 +179,11 @@ def _ending(status: int) -> str:
     except ValueError:
         return f"ended by signal {-status}"
     return f"{_KILLED.get(how, 'it was ended')} by {how.name}"
+
+
+def _alarming(said: str) -> str:
+    """Lines that speak of something bad; engines name their options in many others."""
+    return "\n".join(line for line in said.splitlines() if _ALARM.search(line))
 
 
 def _last_error(said: str) -> str:

@@ -99,6 +99,8 @@ def test_a_python_that_is_missing_is_said(stand_ins):
         ("ModuleNotFoundError: No module named 'vllm'", "does not have the engine", "python:"),
         ("OSError: [Errno 28] No space left on device", "disk is full", "results_dir"),
         ("AssertionError: Not enough allowed NUMA nodes", "NUMA", "VLLM_CPU_OMP_THREADS_BIND"),
+        ("RuntimeError: Available memory on node 0 on kv cache allocation is less than requested memory for kv",
+         "KV cache", "VLLM_CPU_KVCACHE_SPACE"),
         ("RuntimeError: operator torchvision::nms does not exist", "torchvision", "pip uninstall"),
     ],
 )  # fmt: skip
@@ -123,6 +125,15 @@ def test_a_run_whose_engine_fails_says_so_in_its_folder(stand_ins, how):
     state = json.loads((folders(stand_ins)[0] / "state.json").read_text())
     assert (state["state"], state["stage"]) == ("failed", "engine")
     assert "a port that the run needs is in use" in state["error"]["message"]
+
+
+def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
+    log = tmp_path / "experiment.log"
+    log.write_text("INFO using FlashInfer for sampling, no trust_remote_code\nRuntimeError: something else\n")
+    for worker in (None, {"error": {"message": "RuntimeError: something else"}}):
+        error = _advice.failure(worker, process.Finished(1, 1.0, (), {"event": "init"}), log)
+        assert error.found == "the engine failed while it started: RuntimeError: something else"
+        assert error.hint == "the whole output is in experiment.log"
 
 
 def test_advice_of_the_engine_script_goes_first(stand_ins):

@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 		echo "Making $(VENV) with $$($(PYTHON) --version)"; "$(PYTHON)" -m venv --clear $(VENV); }
 	@echo "Installing llmprof and its tools into $(VENV) (about 1 GB on disk; a few minutes, and only once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser,dev,launch,notebook]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser,dev,launch,ncu,notebook]'
 	@touch $@
 
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
@@ -56,7 +56,7 @@ $(ENGINE)/.installed: tests/launch/engine.txt | $(STAMP)
 browser: ## Chromium for the browser tests
 	@command -v chromium chromium-browser google-chrome >/dev/null || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "Installing Chromium (Debian's package)"; \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; \
 		else echo "No Chromium: browser tests will be skipped. On Debian: sudo apt-get install chromium" >&2; fi; }
 
 lint: setup ## ruff, mypy and import-linter only

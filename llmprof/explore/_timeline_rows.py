@@ -105,16 +105,13 @@ def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
         frame = trace.table(table).with_row_index("id")
         if table == "markers":
             frame = frame.filter(~pl.col("on_device") & (pl.col("domain") != "overhead"))
-        kinds = frame["name"].unique()
-        made = frame.select(
-            "rank",
-            "thread",
-            "start_ns",
-            "dur_ns",
-            "id",
-            name=texts.numbers(frame["name"]),
-            code=frame["name"].replace_strict(kinds, _host_colours(table, kinds, keys), return_dtype=pl.UInt8),
-        )
+        number = texts.numbers(frame["name"])
+        present = number.unique()
+        kinds = pl.Series([texts.full[n] for n in present], dtype=pl.String)
+        colours = np.zeros(len(texts.full), np.uint8)
+        colours[present.to_numpy()] = _host_colours(table, kinds, keys).to_numpy()
+        made = frame.select("rank", "thread", "start_ns", "dur_ns", "id", name=number)
+        made = made.with_columns(code=pl.Series(colours[number.to_numpy()]))
         for (rank, thread), part in made.partition_by("rank", "thread", as_dict=True).items():
             label = {"ops": "operators", "runtime": "runtime calls"}.get(table, "markers")
             yield Row(table, rank, label, spans(part.sort("start_ns", -pl.col("dur_ns"))), thread=thread)

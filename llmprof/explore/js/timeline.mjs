@@ -236,9 +236,10 @@ class TimelineView {
 
   async request() {
     if (!this.described || !this.window || !this.width) return;
-    if (!this.overview) this.requestOverview();
     const asked = { window: this.window, width: this.width, rows: this.wantedRows(), by: this.by };
-    const answer = await this.get("view", asked);
+    const coming = this.get("view", asked);
+    if (!this.overview) this.requestOverview();
+    const answer = await coming;
     if (!answer) return;
     this.view = readView(answer.msg, answer.buffers);
     this.view.of = asked.window;

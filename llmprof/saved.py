@@ -54,8 +54,9 @@ def write(
         (work / META_FILE).write_text(json.dumps(head, indent=1), encoding="utf-8")
         work.chmod(0o755)
         _put(work, place)
-    except OSError as error:
-        raise OutputError(f"cannot write the trace to {folder}: {error.strerror or error}") from error
+    except (OSError, pl.exceptions.PolarsError) as error:  # Polars' own error where its writer finds the disk full
+        said = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write the trace to {folder}: {said}") from error
     except TypeError as error:
         raise OutputError(f"meta or coverage of the trace cannot be saved: {error}", expected="JSON types") from error
     finally:

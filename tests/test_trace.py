@@ -237,3 +237,13 @@ def test_the_head_is_plain_json(trace, tmp_path):
     assert head["schema"] == schema.VERSION
     assert head["tables"] == {"kernels": 3, "copies": 0, "counters": 2}
     assert head["meta"]["device"] == "H200"
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(self, *args, **options):
+        raise pl.exceptions.ComputeError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(OutputError, match=r"cannot write the trace to .*No space left"):
+        Trace({"kernels": schema.TABLES["kernels"].empty()}).save(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []

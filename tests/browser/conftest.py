@@ -102,7 +102,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             yield Lab(url, notebooks, home / "runtime")
         finally:
             server.terminate()
-            server.wait(30)
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -10,6 +10,7 @@ import traitlets
 
 from llmprof import charts
 from llmprof.analyze.activity import activity
+from llmprof.analyze.attribution import attribute
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps import steps
 from llmprof.charts import _palette
@@ -58,7 +59,7 @@ class Overlap(Explorer):
     def selected(self) -> pl.DataFrame:
         """Device events of the rank in the window, with their ``class``: rows of ``analyze.attribute``."""
         sides = self._sides()
-        return data.events_in(*sides[0]) if sides else pl.DataFrame()
+        return data.events_in(*sides[0]) if sides else data.with_class(attribute(self.trace).clear())
 
     @property
     def summary(self) -> pl.DataFrame:

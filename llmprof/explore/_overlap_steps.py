@@ -39,15 +39,12 @@ def whole_ns(window: Sequence[float]) -> Window:
     return first, max(last, first + 1)
 
 
-def class_of(category: pl.Expr) -> pl.Expr:
-    """Class of an event from its category."""
-    return (
-        pl.when(category.is_in(COMMUNICATION))
-        .then(pl.lit("communication"))
-        .when(category.is_in(COPY))
-        .then(pl.lit("copy"))
-        .otherwise(pl.lit("compute"))
-    )
+def with_class(events: pl.DataFrame) -> pl.DataFrame:
+    """Device events with ``class``, from their category."""
+    category = pl.col("category")
+    communication = pl.when(category.is_in(COMMUNICATION)).then(pl.lit("communication"))
+    kind = communication.when(category.is_in(COPY)).then(pl.lit("copy")).otherwise(pl.lit("compute"))
+    return events.with_columns(kind.alias("class"))
 
 
 def span_of(trace: Trace, rank: int) -> Window | None:
@@ -125,7 +122,7 @@ def events_in(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
     first, last = window
     inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
     events = attribute(trace).filter(pl.col("rank") == rank, inside)
-    return events.with_columns(class_of(pl.col("category")).alias("class"))
+    return with_class(events)
 
 
 def summary(trace: Trace, rank: int, window: Window) -> pl.DataFrame:

@@ -154,6 +154,7 @@ def test_without_events_there_is_nothing_to_choose() -> None:
     shown = explore.overlap(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["ranks"] == []
     assert shown.selected.is_empty()
+    assert {"event", "stage", "class"} <= set(shown.selected.columns)
     assert shown.summary.is_empty()
     assert "image/png" not in shown._repr_mimebundle_()[0]
     with pytest.raises(NotCapturedError):

@@ -57,10 +57,12 @@ function render({ model, el }) {
     }
   };
   const sums = h("div", {});
+  let width = 0; // for which the lanes were asked; a hidden tab has none
   const loadLanes = async () => {
     if (rank() === null) return;
+    width = root.clientWidth;
     try {
-      const { msg, buffers } = await ask(model, "lanes", { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step"), pixels: Math.max(100, Math.floor(root.clientWidth - overlapGutter(root.clientWidth) - 14)) });
+      const { msg, buffers } = await ask(model, "lanes", { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step"), pixels: Math.max(100, Math.floor(width - overlapGutter(width) - 14)) });
       lanes = { ...msg, buffers, window: msg.sides[0]?.window ?? [0, 1] };
       says.error("");
       lanesPanel.redraw();
@@ -123,12 +125,8 @@ function render({ model, el }) {
     loadBars();
     return loadLanes();
   };
-  let width = 0;
   const resized = new ResizeObserver(() => {
-    if (Math.abs(root.clientWidth - width) < 40) return;
-    const first = width === 0;
-    width = root.clientWidth;
-    if (!first && choices?.ranks.length) loadLanes();
+    if (lanes && root.clientWidth && Math.abs(root.clientWidth - width) > 40) loadLanes();
   });
   resized.observe(root);
 

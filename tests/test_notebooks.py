@@ -130,3 +130,25 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(tmp_path):
     assert set(found["where"]) >= {"prefill", "decode"}
     (sweep,) = (tmp_path / "results").glob("*_sweep_*")
     assert len(list(sweep.glob("*/traces/*"))) >= 4
+
+
+@pytest.mark.slow
+def test_explorers_tour_finds_the_late_rank(tmp_path):
+    executed = execute("04_explorers.ipynb", tmp_path)
+    pictures = [o for c in executed.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert len(pictures) == 6, "a picture for each explorer"
+    found = figures(executed)
+    assert found["ranks"] == 4
+    assert found["late_rank"] == 3
+    assert found["wait_share"] > 0.95
+    assert found["cell_events"] == 16
+    assert found["tabs"] == ["Timeline", "Layers", "Overlap", "Collectives", "Kernels", "Compare"]
+    assert found["picked_launches"] == 2688
+    assert any("cross_device_reduce_1stage" in name for name in found["vanished"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["torch_tp1_eager", "torch_cpu_tp2_layer_annotations"])
+def test_explorers_tour_runs_on_other_traces(sample, tmp_path):
+    found = figures(execute("04_explorers.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
+    assert found["kernels"] > 0

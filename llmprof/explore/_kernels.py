@@ -61,10 +61,10 @@ class Kernels(Explorer):
     """The program and its arguments, for the ``ncu`` command."""
 
     def __init__(self, trace: Trace, metrics: Metrics | None = None, **traits: Any) -> None:
-        self.metrics = metrics
+        self.metrics = metrics if trace.has("kernels") else None  # they are of kernels, not of operators
         self._profiled: Profiled | None = None
         self._kept: tuple[Any, pl.DataFrame] = (None, pl.DataFrame())
-        super().__init__(trace, has_metrics=metrics is not None, **traits)
+        super().__init__(trace, has_metrics=self.metrics is not None, **traits)
 
     @traitlets.validate("sort")
     def _known_column(self, proposal: Mapping[str, Any]) -> str:

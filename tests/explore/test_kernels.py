@@ -222,8 +222,9 @@ def test_empty_and_missing() -> None:
         missing._on_table(VIEW)
 
 
-def test_a_run_on_cpu_shows_its_operators() -> None:
-    widget = explore.kernels(llmprof.sample("torch_cpu_tp2_layer_annotations"))
+def test_a_run_on_cpu_shows_its_operators(metrics: Metrics) -> None:
+    widget = explore.kernels(llmprof.sample("torch_cpu_tp2_layer_annotations"), metrics)
+    assert not widget.has_metrics
     message, _ = widget._on_table(VIEW)
     assert message["rows"][0]["name"].startswith(("aten::", "_C", "vllm"))
     widget._on_pick(VIEW, 0)

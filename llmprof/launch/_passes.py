@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LaunchError
-from llmprof.launch import _advice, _files, command, engines, process
+from llmprof.launch import _advice, _files, _manifest, command, engines, process
 from llmprof.launch._job import job
 from llmprof.launch.config import ExperimentConfig
 from llmprof.launch.folder import RunFolder
@@ -18,6 +18,7 @@ from llmprof.launch.process import Progress
 
 Wrap = Callable[[list[str]], list[str]]
 
+_MADE = ".passes.json"
 _GOT = {
     "nsys": "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit) and put nsys on "
     "PATH, or choose profile_mode torch",
@@ -122,7 +123,26 @@ class Passes:
         if done.status:
             self.notes.append(f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with none")
         self.notes += [note for note in worker.get("notes") or () if note not in self.notes]
+        self._remember()
         return worker
+
+    def note(self, words: str) -> None:
+        """Add a note, once."""
+        if words not in self.notes:
+            self.notes.append(words)
+
+    def _remember(self) -> None:
+        """Keep what a later attempt must know of the passes that were made."""
+        environment = _manifest.allowed(self.environment, self.config.environment)
+        said = {"commands": self.commands, "environment": environment, "notes": self.notes}
+        _files.write_json(self.folder.path / _MADE, said)
+
+    def recall(self) -> None:
+        """Take over the passes of an earlier attempt."""
+        said = _files.read_json(self.folder.path / _MADE) or {}
+        self.commands += said.get("commands") or []
+        self.notes += said.get("notes") or []
+        self.environment |= said.get("environment") or command.environment(self.config)
 
 
 def tool(name: str) -> str:

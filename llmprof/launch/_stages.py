@@ -103,12 +103,12 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
     choice = None
     if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
         choice = _ncu.choose(trace, top=setting(config, "ncu_options", "top"))
-        passes.notes.append(
+        passes.note(
             f"ncu: {choice.count} launches of {', '.join(choice.functions)}, which have {choice.share:.0%} of the time "
             "of all kernels but collectives"
         )
     elif trace is None:
-        passes.notes.append("ncu: the timeline was not imported, so the first launches of any kernel were profiled")
+        passes.note("ncu: the timeline was not imported, so the first launches of any kernel were profiled")
     passes.run(
         "ncu",
         mode="ncu",

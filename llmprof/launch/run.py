@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from llmprof.errors import LaunchError
-from llmprof.launch import _files, _stages, _state, command
+from llmprof.launch import _files, _stages, _state
 from llmprof.launch._job import job
 from llmprof.launch._passes import Passes, ran, tool
 from llmprof.launch._results import Results
@@ -18,6 +18,9 @@ from llmprof.launch.folder import FINISHED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.process import Progress
 
 __all__ = ["ExperimentRunner", "Run", "open_run", "plan", "resume"]
+
+_RECORDED: Final = {"import", "ncu", "check", "done"}
+"""Stages that a run comes to when its engine has been recorded."""
 
 _TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)}
 
@@ -92,20 +95,22 @@ class ExperimentRunner:
             return self._finish(results, passes, at)
 
     def finish_in(self, folder: RunFolder) -> Run:
-        """Import, check and write numbers of a run whose engine has done its part.
+        """Import, check and write numbers of a run whose engine has done its part; what ncu did not do is done.
 
         Raises
         ------
         LlmprofError
             As :meth:`run`.
         """
-        manifest = _files.read_json(folder.manifest) or {}
         with folder.lock(), _state.kept(folder) as at:
             passes = Passes(self.config, folder, self.config.model, self._progress)
-            passes.commands += manifest.get("commands") or []
-            passes.environment = manifest.get("environment") or command.environment(self.config)
-            worker = _files.read_json(folder.worker) or {}
-            return self._finish(Results(self.config, folder, worker, passes.notes), passes, at)
+            passes.recall()
+            results = Results(self.config, folder, _files.read_json(folder.worker) or {}, passes.notes)
+            if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
+                passes.model = self._model(folder)
+                at("ncu")
+                _stages.ncu_pass(passes, results.timeline())
+            return self._finish(results, passes, at)
 
     def _finish(self, results: Results, passes: Passes, at: _state.At) -> Run:
         at("import")
@@ -143,9 +148,8 @@ def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, ch
         return run
     if run.state == RUNNING:
         raise LaunchError(f"{run.folder.path.name} is running", hint="wait for its end, or end its process")
-    ended = run.folder.state.get("stage") in {"import", "check", "done"}
-    recorded = ended and run.worker and not run.worker.get("error")
-    if run.state == UNIMPORTED or (recorded and run.config.profile_mode != "nsys_ncu"):
+    recorded = run.folder.state.get("stage") in _RECORDED and run.worker and not run.worker.get("error")
+    if run.state == UNIMPORTED or recorded:
         return runner.finish_in(run.folder)
     if check:
         _stages.ask_doctor(run.config, progress)

@@ -288,6 +288,26 @@ def test_a_capture_that_failed_its_check_is_checked_again_without_the_engine(sta
         resume(folder.path)
 
 
+def test_an_interrupted_ncu_is_all_that_is_made_again(stand_ins):
+    stand_ins.install("nsys", "ncu")
+    stand_ins.how("STAND_IN_NCU", writes="nothing")
+    with pytest.raises(CaptureError, match="ncu wrote no report") as caught:
+        ExperimentRunner(stand_ins.config(profile_mode="nsys_ncu")).run()
+    folder = open_run(caught.value.facts["folder"]).folder
+    folder.set_state("interrupted", stage="ncu")
+    stand_ins.how("STAND_IN_NCU")
+    run = resume(folder.path)
+    assert run.state == "finished"
+    assert "kernel_comparison.csv" in names(run)
+    assert [(argv[0], argv[1]) for argv in stand_ins.argv] == [
+        ("nsys", "profile"), ("nsys", "export"), ("ncu", "--target-processes"), ("ncu", "--target-processes"),
+    ]  # fmt: skip
+    passes = [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]]
+    assert passes == ["nsys", "ncu", "ncu"]
+    assert sum(note.startswith("ncu: 5 launches of") for note in run.summary["notes"]) == 1
+    assert resume(folder.path).folder == run.folder, "nothing is left to do"
+
+
 # --- the choice of kernels
 
 

@@ -14,7 +14,8 @@ from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels
 
 DEVICE = (
     "activity", "attribute", "collective_sizes", "collectives", "coverage", "findings", "idle", "kernel_categories",
-    "kernel_summary", "layer_gaps", "layers", "ops_to_kernels", "overlap", "steady_state", "steps", "stream_gaps",
+    "kernel_summary", "layer_gaps", "layers", "ops_to_kernels", "overlap", "steady_state", "step_time", "steps",
+    "stream_gaps",
 )  # fmt: skip
 """Analyses of device events."""
 

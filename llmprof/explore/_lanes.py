@@ -7,6 +7,7 @@ events: positions come from binary searches, times from running sums, and over v
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,30 @@ VISIBLE = 40
 """Least height (of 255) of a bin in which anything began."""
 
 
+class _Paint:
+    """Colours of the spans of a lane, and what is worked out of them once; it does not change."""
+
+    def __init__(self, code: Codes, dur: Ints) -> None:
+        self.code, self._dur = code, dur
+
+    @cached_property
+    def few(self) -> tuple[Codes, Codes]:
+        """The colours that there are, and which of them each span has."""
+        present = np.flatnonzero(np.bincount(self.code, minlength=1)).astype(np.uint8)
+        place = np.zeros(256, np.uint8)
+        place[present] = np.arange(len(present))
+        return present, place[self.code]
+
+    @cached_property
+    def blocks(self) -> Codes:
+        """Which colour fills most of each block of spans."""
+        present, code = self.few
+        count, colours = len(code) // BLOCK, len(present)
+        block = np.repeat(np.arange(count), BLOCK)
+        total = np.bincount(block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours)
+        return np.append(total.reshape(-1, colours).argmax(axis=1).astype(np.uint8), code[-1:])
+
+
 class Lane:
     """Spans in the order of their start, each with a colour, a name and an id.
 
@@ -42,11 +67,9 @@ class Lane:
 
     def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
         self.start, self.end, self.name, self.id = start, end, name, id
-        self._codes = dict(codes)
+        self._paints = {by: _Paint(code, end - start) for by, code in codes.items()}
         self._reach = np.maximum.accumulate(end) if len(end) else end
         self._before: Floats | None = None
-        self._blocks: dict[str, Codes] = {}
-        self._few: dict[str, tuple[Codes, Codes]] = {}
 
     def __len__(self) -> int:
         return len(self.start)
@@ -56,20 +79,21 @@ class Lane:
         """Last end (ns); the lane has spans."""
         return int(self._reach[-1])
 
+    def _paint(self, by: str) -> _Paint:
+        return self._paints.get(by) or next(iter(self._paints.values()))
+
     def code(self, by: str) -> Codes:
         """Colour of each span when colours mean ``by``."""
-        return self._codes.get(by, next(iter(self._codes.values())))
+        return self._paint(by).code
 
     def present(self, by: str) -> list[int]:
         """Colours that the lane has."""
-        found: list[int] = self._compact(by)[0].tolist()
+        found: list[int] = self._paint(by).few[0].tolist()
         return found
 
     def recolour(self, by: str, codes: Codes) -> None:
         """Give the spans the colours of a meaning, by id."""
-        self._codes[by] = codes[self.id]
-        self._blocks.pop(by, None)
-        self._few.pop(by, None)
+        self._paints[by] = _Paint(codes[self.id], self.end - self.start)
 
     def within(self, lo: float, hi: float) -> tuple[int, int]:
         """First and last (exclusive) span that touches a window."""
@@ -98,9 +122,10 @@ class Lane:
         inside = np.where(last >= 0, np.clip(edges - start, 0, end - start), 0.0)
         done = np.where(last >= 0, self._sums()[known], 0.0) + inside
         width = (hi - lo) / columns
-        of_lane, code = self._compact(by)
+        paint = self._paint(by)
+        of_lane, code = paint.few
         colours = len(of_lane)
-        column, ns, of = self._begun(last, edges, by)
+        column, ns, of = self._begun(last, edges, paint)
         total = np.bincount(column * colours + of, ns, minlength=columns * colours).astype(np.float64)
         total = total.reshape(columns, colours)
         # the span that covers the left edge of a column reaches into it
@@ -112,49 +137,27 @@ class Lane:
         busy = np.clip(np.diff(done) / max(width, 1e-9), 0, 1) * 255
         return np.maximum(np.ceil(busy), np.where(begun, VISIBLE, 0)).astype(np.uint8), of_lane[main]
 
-    def _compact(self, by: str) -> tuple[Codes, Codes]:
-        """The colours that the lane has, and which of them each span has."""
-        if by not in self._few:
-            present = np.flatnonzero(np.bincount(self.code(by), minlength=1)).astype(np.uint8)
-            place = np.zeros(256, np.uint8)
-            place[present] = np.arange(len(present))
-            self._few[by] = present, place[self.code(by)]
-        return self._few[by]
-
     def _sums(self) -> Floats:
         """Time of all spans before each one."""
         if self._before is None:
             self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start, dtype=np.float64)[:-1]])
         return self._before
 
-    def _begun(self, last: Ints, edges: Floats, by: str) -> tuple[Any, Any, Codes]:
+    def _begun(self, last: Ints, edges: Floats, paint: _Paint) -> tuple[Any, Any, Codes]:
         """Column, time in it and colour of what begins in the window, span by span or block by block."""
         first, stop = int(last[0]) + 1, int(last[-1]) + 1
         columns = np.arange(len(edges) - 1, dtype=np.int64)
         if stop - first <= EXACT:
             column = np.repeat(columns, np.diff(last))
             inside: Floats = np.minimum(self.end[first:stop], edges[1:][column]) - self.start[first:stop]
-            return column, inside, self._compact(by)[1][first:stop]
+            return column, inside, paint.few[1][first:stop]
         step = BLOCK * -(-(stop - first) // (EXACT * BLOCK))
         blocks = np.arange(first // BLOCK, stop // BLOCK, step // BLOCK)
         at = blocks * BLOCK
         column = np.searchsorted(edges[1:-1], self.start[at], "right")
         sums = self._sums()
         ns = sums[np.minimum(at + step, len(self) - 1)] - sums[at]
-        return column, ns, self._main_of_blocks(by)[blocks]
-
-    def _main_of_blocks(self, by: str) -> Codes:
-        """Colour that fills most of each block of spans."""
-        if by not in self._blocks:
-            present, code = self._compact(by)
-            whole = len(self) // BLOCK * BLOCK
-            colours = len(present)
-            ns = (self.end[:whole] - self.start[:whole]).astype(np.float64)
-            block = np.repeat(np.arange(whole // BLOCK), BLOCK)
-            total = np.bincount(block * colours + code[:whole], ns, minlength=whole // BLOCK * colours)
-            main = total.reshape(-1, colours).argmax(axis=1).astype(np.uint8)
-            self._blocks[by] = np.append(main, code[-1:])
-        return self._blocks[by]
+        return column, ns, paint.blocks[blocks]
 
 
 def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:

@@ -127,6 +127,7 @@ def _label(data: TimelineData, number: int, row: Row | None, top: int) -> Iterat
 
 
 def _text(x: float, y: float, text: str, *, ink: str = MUTED, anchor: str = "start") -> str:
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # XML has no control characters
     return f'<text x="{x:.1f}" y="{y:.1f}" {_FONT} fill="{ink}" text-anchor="{anchor}">{html.escape(text)}</text>'
 
 

@@ -70,6 +70,9 @@ def device_events(trace: Trace) -> pl.DataFrame:
     return pl.concat(tables).sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("event")
 
 
+_COUNTED = pl.Schema(
+    {"rank": pl.Int32, "device": pl.Int32, "time_ns": pl.Int64, "name": pl.String, "value": pl.Float64,
+            "unit": pl.String})  # fmt: skip
 _NOTHING = pl.DataFrame(
     schema={"event": pl.UInt32, "rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64,
             "dur_ns": pl.Int64, "name": pl.String, "category": pl.String}
@@ -118,14 +121,24 @@ def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
 
 
 def counter_rows(trace: Trace) -> Iterator[Row]:
-    """A row for each counter of each device."""
-    if not trace.has("counters"):
-        return
-    groups = trace.counters.sort("time_ns").partition_by("rank", "device", "name", maintain_order=True)
-    for part in groups:
-        label, unit, rank = part["name"][0], part["unit"][0] or "", part["rank"][0]
+    """A row for each counter of each device, and for the memory that its allocator has given out."""
+    parts = [pl.DataFrame(schema=_COUNTED)]
+    if trace.has("counters"):
+        parts.append(trace.counters.select(_COUNTED.names()))
+    if trace.has("memory"):
+        allocated = trace.memory.filter("on_device").drop_nulls("allocated_bytes")
+        parts.append(
+            allocated.select(
+                "rank", "device", "time_ns", name=pl.lit("allocated"), value="allocated_bytes", unit=pl.lit("B")
+            ).cast(_COUNTED)
+        )
+    groups = pl.concat(parts).sort("time_ns", maintain_order=True)
+    for part in groups.partition_by("rank", "device", "name", maintain_order=True):
+        rank, device, name, unit = part.select("rank", "device", "name", "unit").row(0)
+        alone = device is None or groups.filter(rank=rank)["device"].drop_nulls().n_unique() == 1
+        label = name if alone else f"{name} · {device}"
         samples = part["time_ns"].to_numpy(), part["value"].to_numpy()
-        yield Row("counter", rank, label, samples=samples, unit=unit)
+        yield Row("counter", rank, label, samples=samples, unit=unit or "")
 
 
 def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own") -> list[Lane]:

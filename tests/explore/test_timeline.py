@@ -141,6 +141,14 @@ def test_counters_are_lines_between_their_least_and_greatest_value():
     assert most[1:] == [1, 5, 2, 4, 4]
 
 
+def test_memory_that_is_allocated_is_a_counter():
+    memory = pl.DataFrame({"rank": [0, 0], "device": [0, 0], "time_ns": [1, 5], "allocated_bytes": [10, 30],
+                           "on_device": [True, True]})  # fmt: skip
+    widget = explore.timeline(Trace({"memory": schema.conform(memory, "memory")}))
+    rows = ask(widget, "rows")[0]["rows"]
+    assert [(row["label"], row["unit"], row["range"]) for row in rows] == [("allocated", "B", [0.0, 30.0])]
+
+
 def test_a_selected_kernel_is_its_row_of_the_attribution():
     widget = explore.timeline(whole_trace())
     assert widget.selected.height == 0
@@ -337,7 +345,7 @@ def test_a_rank_that_is_missing_is_named():
 
 
 def test_markup_in_names_stays_text_in_the_picture():
-    hostile = '<script>alert("1")</script>&'
+    hostile = '<script>alert("1")</script>&\x00\x1b\n'
     widget = explore.timeline(Trace({"kernels": kernels([(hostile, 1000)])}))
     assert widget.picture().startswith(b"\x89PNG")
 

@@ -1,6 +1,6 @@
 // Drawing the lanes of a pane, the ruler and the minimap.
 import { FONT, fitText, textWidth } from "./canvas.mjs";
-import { formatNumber } from "./format.mjs";
+import { formatBytes, formatNumber } from "./format.mjs";
 import { ticks, toPx } from "./geometry.mjs";
 import { inkOn } from "./theme.mjs";
 import { laneKey, packColour, paintBins } from "./tl_view.mjs";
@@ -159,7 +159,12 @@ function drawSamples(context, item, lane, y, height, scene) {
     context.fillRect(x, place(high), step + 0.5, Math.max(1, place(low) - place(high)));
   }
   context.fillStyle = theme.muted;
-  context.fillText(`${formatNumber(most)} ${item.unit}`, 4, y + 8);
+  context.fillText(formatSample(most, item.unit), 4, y + 8);
+}
+
+/** Value of a counter with its unit. */
+export function formatSample(value, unit) {
+  return unit === "B" ? formatBytes(value) : `${formatNumber(value)} ${unit}`;
 }
 
 /** Outline of a span in a pane. */

@@ -2,6 +2,7 @@
 import { formatNs, formatShare } from "./format.mjs";
 import { aroundSpan, toNs } from "./geometry.mjs";
 import { eventLines } from "./tl_card.mjs";
+import { formatSample } from "./tl_draw.mjs";
 import { itemAt } from "./tl_rows.mjs";
 import { binAt, eventAt, laneKey } from "./tl_view.mjs";
 
@@ -49,7 +50,7 @@ export const selecting = {
     const { columns, samples, window } = this.view;
     const column = Math.floor(((time - window[0]) / (window[1] - window[0])) * columns);
     const value = samples[lane.bins * 2 * columns + columns + column];
-    if (Number.isFinite(value)) this.card.show(left, top, item.label, [["value", `${value.toPrecision(4)} ${item.unit}`]]);
+    if (Number.isFinite(value)) this.card.show(left, top, item.label, [["value", formatSample(value, item.unit)]]);
     else this.card.hide();
   },
 

@@ -119,7 +119,7 @@ def test_names_are_text_and_nothing_is_said_so(notebook, root):
     shown.output(1).get_by_text("No collective was found").wait_for()
     shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
     shown.output(3).get_by_text("Wait and transfer are unknown").wait_for()
-    shown.output().get_by_text("The peak of the link of <b>GPU</b> is not known").wait_for()
+    shown.output().get_by_text("No peak of a link is known for <b>GPU</b>").wait_for()
     ranks = canvas(shown, "Ranks of the picked call")
     ranks.scroll_into_view_if_needed()
     ranks.hover(position={"x": 120, "y": 20})

@@ -83,6 +83,10 @@ def test_gestures_end_in_frames(notebook):
     lanes(shown).press("d")
     shown.wait(f"w.window[0] > {a + 0.2 * (b - a)}")
     settled(shown)
+    lanes(shown).press("a")  # in JupyterLab's command mode: a new cell
+    shown.wait(f"w.window[0] < {a + 0.1 * (b - a)}")
+    assert shown.page.locator(".jp-Notebook .jp-CodeCell").count() == 2
+    settled(shown)
     lanes(shown).press("0")
     shown.wait("w.window is None")
 

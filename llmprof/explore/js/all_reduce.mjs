@@ -72,7 +72,7 @@ function render({ model, el }) {
     const parts = [`${formatNumber(view.count)} kernels${model.get("rank") === null ? " on all ranks" : ` on rank ${model.get("rank")}`}.`];
     parts.push(view.matched ? "Wait: from a rank's own start until the last rank has started the same call; transfer: the rest." : "Wait and transfer are unknown: no call could be matched over all of its ranks.");
     if (view.matched && view.matched < view.count) parts.push(`Both are known for ${formatNumber(view.matched)} of them.`);
-    if (view.peak_gbps === null) parts.push(`The peak of the link of ${view.device ?? "this device"} is not known.`);
+    if (view.peak_gbps === null) parts.push(`No peak of a link is known for ${view.device ?? "this device"}.`);
     note.textContent = parts.join(" ");
     panels.forEach((panel) => panel.redraw());
     drawList();

@@ -36,6 +36,7 @@ export function followTheme(el, model, changed = () => {}) {
     changed();
   };
   el.classList.add("lp");
+  el.dataset.lmSuppressShortcuts = "true"; // else "a" on a canvas is JupyterLab's key for a new cell, and "d d" deletes one
   name = chosenTheme(model.get("theme") ?? "auto");
   el.dataset.theme = name;
   const watch = new MutationObserver(look);

@@ -78,7 +78,7 @@ def dashboard(
         chart, _ = counters_panel(counters, _WIDTH - 34, _COUNTERS)
         if chart is not None:
             panels.append(
-                chart.properties(title=heading("Monitors over the time of the run (s; 0: start of the trace)"))
+                chart.properties(title=heading("Monitors over the time of the run (s; 0: start of the recording)"))
             )
     if not panels:
         raise nothing("dashboard", "the run has neither metrics nor a trace", _SOURCE)

@@ -9,10 +9,11 @@ import polars as pl
 
 from llmprof import analyze, charts
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.launch import Run
+from llmprof.launch import Run, monitors
 from llmprof.launch.metrics import overhead, summarize
 from llmprof.report import _vega
 from llmprof.report._parts import Absent, Column, Figure, Section, Table
+from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def sections(run: Run) -> list[Section]:
         roofline = drawn("roofline", "kernels against the roofs", lambda: charts.roofline(_speed(run)))
         stalls = drawn("stalls", "what the warps wait for", lambda: charts.stalls(_stalls(run)))
         found.append(Section("hardware", "How well do the kernels use the hardware?", words, [roofline, stalls]))
-    counters = drawn("counters", "monitors of the machine", lambda: charts.counters(run.trace.counters))
-    if counters.spec:
+    sampled = drawn("counters", "monitors of the machine", lambda: charts.counters(counters(run)))
+    if sampled.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
-        found.append(Section("machine", "What did the machine do meanwhile?", words, [counters]))
+        found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
     return found
 
 
@@ -99,6 +100,24 @@ def _speed(run: Run) -> pl.DataFrame:
 def _stalls(run: Run) -> pl.DataFrame:
     names = analyze.speed_of_light(run.kernels).select("kernel_id", "kernel_name", "duration_ns")
     return analyze.stalls(run.kernels).join(names, on="kernel_id", how="left")
+
+
+def counters(run: Run) -> pl.DataFrame:
+    """Samples of the monitors: on the clock of the trace, or from the first measured batch where there is none.
+
+    Raises
+    ------
+    NotCapturedError
+        The run had no monitors.
+    """
+    try:
+        return run.trace.counters
+    except NotCapturedError:
+        starts = [stage["start_ns"] for stage in run.worker.get("stages") or () if stage.get("name") == "plain"]
+        if not run.folder.monitors.is_file() or not starts:
+            raise
+    clock = Trace({}, {"start_epoch_ns": min(starts), "clock": "epoch"})
+    return monitors.counters(pl.read_parquet(run.folder.monitors), clock).counters
 
 
 def summary_table(summary: pl.DataFrame) -> Table:

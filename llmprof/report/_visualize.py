@@ -70,7 +70,7 @@ class Visualizer:
             "kernel_time": lambda: charts.kernel_time(analyze.kernel_summary(run.trace)),
             "cuda_api": lambda: charts.cuda_api(analyze.cuda_api_sum(run.trace)),
             "requests": lambda: charts.requests(summarize(run.metrics)),
-            "counters": lambda: charts.counters(run.trace.counters),
+            "counters": lambda: charts.counters(_run.counters(run)),
             "dashboard": self._dashboard,
         }
         written, self.missing = [], {}
@@ -116,7 +116,7 @@ class Visualizer:
         frames: dict[str, pl.DataFrame | None] = {
             "where": self._frame(lambda: analyze.step_time(run.trace)),
             "kernels": self._frame(lambda: analyze.kernel_summary(run.trace)),
-            "counters": self._frame(lambda: run.trace.counters),
+            "counters": self._frame(lambda: _run.counters(run)),
         }
         says = [f"{name}: {value}" for name, value in _run.facts(run) if name in {"Engine", "Parallel", "Requests"}]
         return charts.dashboard(

@@ -10,7 +10,7 @@ import pytest
 from llmprof import launch
 from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.launch.run import Run as RealRun
-from llmprof.report import Visualizer, write_sweep
+from llmprof.report import Visualizer, _run, write_sweep
 from llmprof.trace import Trace
 from tests.charts import specs
 from tests.report.builders import build
@@ -74,6 +74,19 @@ def test_a_run_without_a_trace_has_its_requests_and_says_what_is_missing(folder_
     assert "A run in mode inference_only records no timeline." in text
     assert "the repeats disagree" in text
     assert (page.parent / "requests.csv").is_file()
+
+
+def test_monitors_of_a_run_without_a_trace_begin_with_the_first_measured_batch(folder_of):
+    run = folder_of(None, profile_mode="inference_only")
+    told = json.loads(run.folder.worker.read_text("utf-8"))
+    for stage in told["stages"]:
+        stage["start_ns"] = 1_000_000_000_000
+    run.folder.worker.write_text(json.dumps(told), "utf-8")
+    counters().drop("rank").with_columns(pl.col("time_ns") + 999_500_000_000).write_parquet(run.folder.monitors)
+    found = _run.counters(launch.open_run(run.folder.path))
+    assert found["time_ns"].min() == -500_000_000
+    visualizer = Visualizer(run.folder.path)
+    assert f"{run.config.name}_counters.png" in {path.name for path in visualizer.create_all_visualizations()}
 
 
 def test_the_report_has_the_run_before_its_trace(folder_of):

@@ -55,8 +55,10 @@ def stage_codes(trace: Trace, keys: Keys) -> np.ndarray:
 
 
 def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
-    """Steps where they ran on the device, else where the host says."""
+    """Steps where they ran on the device; on ranks where none did, where the host says."""
     frame = steps(trace).with_row_index("id")
+    on_device = pl.col("device_start_ns").is_not_null()
+    frame = frame.filter(on_device | ~on_device.any().over("rank"))
     made = frame.select(
         "rank",
         "id",

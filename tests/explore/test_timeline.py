@@ -74,6 +74,19 @@ def test_rows_of_a_rank_are_found_in_two_goes():
     assert notes["steps"] == ""
 
 
+def test_an_empty_step_does_not_cut_the_step_that_still_runs_on_the_device():
+    run, marks = decode(steps=1)
+    marks = pl.concat([marks, labels([("execute_context_0(0)_generation_0(0)", 525, 5)]).with_columns(marks["thread"])])
+    widget = explore.timeline(Trace({"kernels": run, "runtime": launches(run, lead=100), "markers": marks}))
+    ask(widget, "find")
+    step = analyze.steps(widget.trace).row(0, named=True)
+    lane = widget._data.rows[row_of(widget, "steps")].lanes[0]
+    assert step["device_start_ns"] + step["device_dur_ns"] == 630
+    assert list(zip(lane.start, lane.end, strict=True)) == [
+        (step["device_start_ns"], step["device_start_ns"] + step["device_dur_ns"])
+    ]
+
+
 def test_numbers_of_device_events_are_those_of_the_analyses(sample_trace):
     for name in ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph", "torch_cpu_tp2_layer_annotations"):
         trace = sample_trace(name)

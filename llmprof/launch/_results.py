@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch import _advice, _files, _manifest, _ncu, _nsys_import, _nsys_numbers, metrics
+from llmprof.launch._known_failures import known
 from llmprof.launch._machine import machine
 from llmprof.launch.check import check
 from llmprof.launch.config import ExperimentConfig
@@ -195,7 +196,7 @@ def kernels(folder: RunFolder) -> Any:
         ncu wrote nothing, or no kernel passed its filter.
     """
     if not folder.ncu_report.is_file():
-        said = _advice.known(_advice.tail(folder.log))
+        said = known(_advice.tail(folder.log))
         words, hint = said or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
         raise CaptureError(f"ncu wrote no report{f': {words}' if words else ''}", hint=hint)
     try:

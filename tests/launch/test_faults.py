@@ -96,6 +96,7 @@ def test_a_python_that_is_missing_is_said(stand_ins):
         ("RuntimeError: CUDA error: invalid device ordinal", "more ranks than there are GPUs", "tensor_parallel_size"),
         ("ValueError: World size (4) is larger than the number of available GPUs (1)", "more ranks", "CUDA"),
         ("OSError: /x does not appear to have a file named config.json", "no such model", "random:tiny"),
+        ("GatedRepoError: 401 Client Error. Access to x is restricted", "wants a token", "HF_TOKEN in environment"),
         ("ModuleNotFoundError: No module named 'vllm'", "does not have the engine", "python:"),
         ("OSError: [Errno 28] No space left on device", "disk is full", "results_dir"),
         ("AssertionError: Not enough allowed NUMA nodes", "NUMA", "VLLM_CPU_OMP_THREADS_BIND"),

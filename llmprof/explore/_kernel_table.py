@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof import kernel_names
 from llmprof.analyze.events_within import Window
 from llmprof.analyze.kernels_within import PLACES
 from llmprof.explore._pack import Buffers, array
@@ -86,11 +87,17 @@ def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
 def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, Any]], Buffers]:
     """Some of the rows, and their sparklines as bytes (the largest part of a row is 255)."""
     rows = frame.slice(max(0, offset), max(0, count))
+    labels = dict(zip(rows["name"], short(rows["name"]), strict=True))
     texts = []
     for row in rows.iter_rows(named=True):
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
         cells |= {label: row[label] if label in row else places(row[many], many) for label, many in PLACES.items()}
-        cells |= {"name": row["name"][:_MOST_TEXT], "category": row["category"], "limit": row.get("limit")}
+        cells |= {
+            "name": row["name"][:_MOST_TEXT],
+            "label": labels[row["name"]][:_MOST_TEXT],
+            "category": row["category"],
+            "limit": row.get("limit"),
+        }
         texts.append({key: _finite(cell) for key, cell in cells.items()})
     series = (
         rows["series"].explode(empty_as_null=False, keep_nulls=False) if rows.height else pl.Series([], dtype=pl.Int64)
@@ -99,6 +106,13 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
         rows.select(pl.col("series").list.max().clip(1).repeat_by(BINS).explode())["series"] if rows.height else series
     )
     return texts, [array((series * 255 / peaks).round().cast(pl.UInt8), "u1")]
+
+
+def short(names: pl.Series) -> pl.Series:
+    """Names of C++ functions without return type, namespaces and parameters: their beginnings tell them apart."""
+    made = pl.DataFrame({"name": names, "short": kernel_names.comparable(names)})
+    cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
+    return made.select(pl.when(cpp).then("short").otherwise("name").alias("short"))["short"]
 
 
 def _finite(cell: Any) -> Any:

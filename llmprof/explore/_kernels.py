@@ -9,13 +9,13 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof import kernel_names
 from llmprof.analyze import attribute, events_within, kernels_within, ncu_command
+from llmprof.charts._theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore import _kernel_details as details
 from llmprof.explore._esm import bundle, style
 from llmprof.explore._kernel_metrics import Profiled, glossary, profiled, shown, values
-from llmprof.explore._kernel_table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options
+from llmprof.explore._kernel_table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options, short
 from llmprof.explore._widget import Answer, Explorer, in_background
 from llmprof.metrics_data import Metrics
 from llmprof.trace import Trace
@@ -24,6 +24,7 @@ Labels = Mapping[str, Any]
 
 PROGRAM: Final = ("python", "program.py")
 _TOP: Final = 18
+_MOST_TITLE: Final = 90
 
 
 class Kernels(Explorer):
@@ -135,12 +136,13 @@ class Kernels(Explorer):
         return self._profiled
 
     @in_background("adding up kernels")
-    def _on_table(self, view: Labels, count: int = 60) -> Answer:
+    def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
         frame, events = self._rows(View.of(view)), attribute(self.trace)
         rows, buffers = block(frame, 0, count)
         message = {
             "rows": rows,
             "total": frame.height,
+            "at": None if kernel is None else frame["name"].index_of(kernel),
             "launches": int(frame["count"].sum()),
             "total_ns": int(frame["total_ns"].sum()),
             "options": options(events),
@@ -179,7 +181,7 @@ class Kernels(Explorer):
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
             "name": kernel,
-            "function": kernel_names.function(pl.Series([kernel]))[0],
+            "label": shorten(short(pl.Series([kernel]))[0], _MOST_TITLE),
             "category": events["category"][0] if events.height else None,
             "count": events.height,
             "total_ns": length.sum(),

@@ -117,6 +117,11 @@ def test_places_in_a_few_words() -> None:
     assert table.places([0, 1, 5], "layers") == "3 layers"
 
 
+def test_names_begin_with_what_tells_them_apart() -> None:
+    names = ["void cutlass::device_kernel<flash::Fwd<2> >(T1::Params)", "aten::mm", "Memcpy DtoD", "nvjet_sm90_tst"]
+    assert table.short(pl.Series(names)).to_list() == ["device_kernel<Fwd<2>>", *names[1:]]
+
+
 def test_launches_shapes_and_grids(eager: Trace) -> None:
     widget = explore.kernels(eager)
     name = widget.table["name"][0]

@@ -37,7 +37,7 @@ function kernelColumns(colours, metrics) {
   const shareTip = "of the time of all rows; overlapping kernels count in full";
   const limitTip = "what bounds it, and the share of its roof that it reaches";
   return [
-    { name: "name", title: "kernel", width: 250, cell: (row) => row.name },
+    { name: "name", title: "kernel", width: 250, cell: (row) => h("span", { text: row.label, title: row.name }) },
     time("total_ns", "total"),
     { name: "share", title: "share", tip: shareTip, number: true, width: 74, cell: share },
     { name: "count", title: "launches", number: true, width: 82, cell: (row) => formatNumber(row.count) },
@@ -59,6 +59,7 @@ function render({ model, el }) {
   const details = h("div", { class: "lp-details" });
   let panels = [];
   let round = 0;
+  let fresh = true;
   const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
   const state = status(model, el);
   const failed = (error) => {
@@ -120,11 +121,13 @@ function render({ model, el }) {
 
   const show = async () => {
     try {
-      const { msg, buffers } = await ask(model, "table", { view: view(), count: TABLE_BLOCK });
+      const { msg, buffers } = await ask(model, "table", { view: view(), count: TABLE_BLOCK, kernel: model.get("kernel") });
       state.error("");
       fillFilters(msg.options);
       grid.order(model.get("sort"));
       grid.show(msg.total, kernelRows(msg, buffers));
+      if (fresh && msg.at !== null) grid.reveal(msg.at);
+      fresh = false;
       const missed = msg.unmatched ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.` : "";
       note.textContent = msg.total
         ? `${formatNumber(msg.total)} rows, ${formatNumber(msg.launches)} launches, ${formatNs(msg.total_ns)} in total.${missed}`
@@ -210,7 +213,7 @@ function render({ model, el }) {
       const place = h("div");
       fill(
         details,
-        h("div", { class: "lp-kernel" }, h("h3", {}, square, h("span", { text: [msg.function, ...of].join(", ") })), msg.name === msg.function ? null : h("code", { text: msg.name, tabindex: "0", "aria-label": "Whole name" }), list),
+        h("div", { class: "lp-kernel" }, h("h3", {}, square, h("span", { text: [msg.label, ...of].join(", ") })), msg.name === msg.label ? null : h("code", { text: msg.name, tabindex: "0", "aria-label": "Whole name" }), list),
         plotPart("Launches over time", launches.el).el,
         h("div", { class: "lp-columns" }, shapes, detailGrids(msg.grids)),
         place,

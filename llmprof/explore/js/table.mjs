@@ -155,6 +155,11 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
       el.scrollTop = 0;
       paint();
     },
+    /** Scroll to a row. */
+    reveal(row) {
+      el.scrollTop = tableReveal(row, el.scrollTop, el.clientHeight, head.offsetHeight);
+      paint();
+    },
     put(first, rows) {
       state.blocks.set(first, rows);
       paint();

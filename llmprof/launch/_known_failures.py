@@ -54,8 +54,8 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (
         r"GatedRepoError|gated repo|401 Client Error|Invalid (?:username|credentials)",
         "the hub wants a token for this model",
-        "download it first and give its folder; or name HF_TOKEN in environment (nsys and ncu write the environment down, "
-        "so tokens are passed on only if they are named)",
+        "download it first and give its folder; or name HF_TOKEN in environment (nsys and ncu write the environment "
+        "down, so tokens are passed on only if they are named)",
     ),
     (
         r"does not appear to have a file named config\.json|Invalid repository ID|"

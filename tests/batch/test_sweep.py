@@ -182,6 +182,7 @@ def test_synthetic_lengths_take_the_place_of_prompts(tmp_path):
     assert sweep.comparison["input_tokens"].to_list() == ["8", "[4, 16]"]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_sweep(tmp_path):
     sweep = BatchRunner(config(tmp_path), runner=Runs(b4=fail)).run_parameter_sweep({"batch_size": [1, 2, 4]})
     written = batch.write_report(sweep)

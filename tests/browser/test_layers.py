@@ -68,6 +68,12 @@ def test_gestures_end_in_frames(notebook):
         heat(shown).press(key)
     assert shown.wait("w.step == 5 and [w.step, w.layer]") == [5, 6]
 
+    # outliers one after the other
+    shown.output().get_by_role("button", name="Next outlier").click()
+    assert shown.wait("w.step != 5 and [w.step, w.layer]") == [7, 6]
+    gaps = "llmprof.analyze.layer_gaps(trace, stage=None, measure='dur_ns').filter(rank=0, step=w.step, layer=w.layer)"
+    assert shown.python(f"{gaps}['outlier'].to_list()") == [True]
+
     # selectors, and dragging over steps
     shown.output().get_by_label("Show").select_option("gap")
     shown.output().get_by_label("Rank").select_option("3")

@@ -33,6 +33,12 @@ export function layerArea(width, layers, steps, scales = 1) {
   return { left, top, right: left + across, bottom: top + tall };
 }
 
+/** Place of the next outlier after a cell (column after column, then from the start again); -1 if there is none. */
+export function layerNext(outliers, at) {
+  const after = outliers.indexOf(1, at + 1);
+  return after < 0 ? outliers.indexOf(1) : after;
+}
+
 /** Marks of the cells, column after column. */
 export function layerMarks(area, columns, layers) {
   const [w, tall] = [(area.right - area.left) / columns, (area.bottom - area.top) / layers];

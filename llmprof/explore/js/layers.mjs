@@ -2,7 +2,7 @@
 import { fill, h, labelled, status } from "./dom.mjs";
 import { formatNs, formatNumber } from "./format.mjs";
 import { cellParts } from "./layer_cell.mjs";
-import { layerHeat } from "./layer_heat.mjs";
+import { layerHeat, layerNext } from "./layer_heat.mjs";
 import { followTheme } from "./theme.mjs";
 import { Superseded, ask, typed } from "./wire.mjs";
 
@@ -29,11 +29,20 @@ function render({ model, el }) {
     chosen: () => [model.get("step"), model.get("layer")],
     phases: () => model.get("colours").phase,
     theme,
-    pick: (step, layer) => ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(report),
+    pick: (step, layer) => pick(step, layer),
     steps: (first, last) => zoomTo([first, last]),
-    keys: { "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), 0: () => zoomTo(null) },
+    keys: { "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), 0: () => zoomTo(null), n: () => nextOutlier() },
   });
 
+  const pick = (step, layer) => ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(report);
+  const nextOutlier = () => {
+    const { columns, layers } = shown?.head ?? { columns: [], layers: [] };
+    const step = model.get("step");
+    const column = step === null ? -1 : columns.findIndex(([first, last]) => first <= step && step <= last);
+    const row = layers.indexOf(model.get("layer"));
+    const at = layerNext(shown?.outliers ?? [], column < 0 ? -1 : column * layers.length + row);
+    if (at >= 0) pick(columns[Math.floor(at / layers.length)][0], layers[at % layers.length]);
+  };
   const zoomTo = (next) => {
     range = next;
     refresh();
@@ -133,7 +142,7 @@ function render({ model, el }) {
       });
     }
     const button = (text, label, onclick) => h("button", { type: "button", text, "aria-label": label, title: label, onclick });
-    const zoom = h("span", { class: "lp-label" }, button("+", "Fewer steps (+)", () => zoomBy(0.5)), button("−", "More steps (-)", () => zoomBy(2)), button("All steps", "All steps (0)", () => zoomTo(null)));
+    const zoom = h("span", { class: "lp-label" }, button("+", "Fewer steps (+)", () => zoomBy(0.5)), button("−", "More steps (-)", () => zoomBy(2)), button("All steps", "All steps (0)", () => zoomTo(null)), button("Next outlier", "Next outlier (n)", nextOutlier));
     fill(bar, selects.measure.el, selects.rank.el, selects.phase.el, selects.stage.el, zoom);
     fill(root, bar, says.el, h("div", { class: "lp-part" }, heat.el), note, detail);
     refresh();

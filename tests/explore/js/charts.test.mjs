@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { callDomain, callSize } from "../../../llmprof/explore/js/call_charts.mjs";
-import { layerArea, layerMarks, layerRamp, layerShare } from "../../../llmprof/explore/js/layer_heat.mjs";
+import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../../llmprof/explore/js/layer_heat.mjs";
 import { overlapInside, overlapStack } from "../../../llmprof/explore/js/overlap_bars.mjs";
 import { overlapRows } from "../../../llmprof/explore/js/overlap_lanes.mjs";
 import { plotLinear } from "../../../llmprof/explore/js/plot.mjs";
@@ -61,4 +61,10 @@ test("a step is marked by the window that shows it, not by one that ends where i
   assert.equal(overlapInside(100, 200, [0, 1000]), true);
   assert.equal(overlapInside(100, 200, [0, 105]), false);
   assert.equal(overlapInside(100, 200, null), false);
+});
+
+test("the next outlier, and the first one after the last", () => {
+  const outliers = Uint8Array.from([0, 1, 0, 0, 1, 0]);
+  assert.deepEqual([-1, 1, 3, 4].map((at) => layerNext(outliers, at)), [1, 4, 4, 1]);
+  assert.equal(layerNext(Uint8Array.from([0, 0]), -1), -1);
 });

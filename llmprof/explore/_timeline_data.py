@@ -36,7 +36,7 @@ class TimelineData:
         self.rows: list[Row] = []
         streams = list(stream_rows(self.events, self.keys, self.names))
         counters, host = list(counter_rows(trace)), list(host_rows(trace, self.keys, self.names))
-        for rank in trace.ranks:
+        for rank in sorted(trace.ranks, key=_last_is_the_host):
             device = [row for row in streams if row.rank == rank]
             if device:
                 self.rows += found.pending(rank)
@@ -124,12 +124,14 @@ class TimelineData:
         """Ranks: those with rows, and those that the run had and the trace has not."""
         devices = {part.get("rank"): part for part in self.trace.meta.get("ranks", [])}
         name = self.trace.meta.get("device") or ""
-        here = [{"rank": rank, "label": _group(rank), "detail": str(name)} for rank in self.trace.ranks]
+        here = [
+            {"rank": rank, "label": _group(rank), "detail": str(name) if rank >= 0 else ""} for rank in self.trace.ranks
+        ]
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
         return sorted(
             [*here, *({"rank": rank, "label": _group(rank), "detail": "not in this trace"} for rank in gone)],
-            key=lambda group: group["rank"],
+            key=lambda group: _last_is_the_host(group["rank"]),
         )
 
     def _span(self) -> tuple[float, float]:
@@ -150,6 +152,10 @@ def _by_thread(rows: list[Row]) -> list[Row]:
         for row in rows:
             row.label = f"{row.label} · {'?' if row.thread is None else row.thread}"
     return sorted(rows, key=lambda row: (-count[row.thread], str(row.thread), HOST.index(row.kind)))
+
+
+def _last_is_the_host(rank: int) -> tuple[bool, int]:
+    return rank < 0, rank
 
 
 def _group(rank: int) -> str:

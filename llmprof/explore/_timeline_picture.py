@@ -22,6 +22,9 @@ LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
 FEW = 50_000
 """Most device events for which steps and layers are found before the first picture is drawn."""
 
+COUNTED = "#BCD6EA"
+"""Fill of counters, light enough for text."""
+
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
@@ -50,7 +53,7 @@ def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
     parts = [f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
     wide = WIDTH - GUTTER
     message, buffers = view(data, window, wide / COLUMN_PX, [number for number, _, _ in shown], by)
-    start, dur, code, name, _, busy, main, _ = (
+    start, dur, code, name, _, busy, main, samples = (
         np.frombuffer(raw, dtype)
         for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4"), strict=True)
     )
@@ -60,10 +63,12 @@ def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
     scale = wide / (window[1] - window[0])
     for number, level, first, count, binned in message["lanes"]:
         row = data.rows[number]
-        if row.samples is not None:
-            continue
         high = HEIGHTS.get(row.kind, LEVEL)
         y = tops[number] + level * (high + 1)
+        if row.samples is not None:
+            most = samples[(2 * binned + 1) * columns : (2 * binned + 2) * columns]
+            parts.append(_line(most[inside], row, y, high))
+            continue
         if binned >= 0:
             at = slice(binned * columns, (binned + 1) * columns)
             parts += _bins(busy[at][inside], main[at][inside], y, high, colours)
@@ -120,7 +125,7 @@ def _label(data: TimelineData, number: int, row: Row | None, top: int) -> Iterat
         yield _text(6, top + 13, name, ink=INK)
     else:
         text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
-        note = row.note or ("see the live widget" if row.samples is not None else "")
+        note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
         yield _text(GUTTER - 10, top + 12, text, anchor="end")
         if note:
             yield _text(GUTTER + 6, top + 12, note)
@@ -141,6 +146,19 @@ def _bar(x: float, y: float, width: float, height: float, *, colour: str, name: 
     if room >= 3 and height >= 14:
         text = name if len(name) <= room else f"{name[: room - 1]}…"
         yield _text(x + 3, y + height / 2 + 4, text, ink=ink_on(colour))
+
+
+def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
+    """Greatest value of a counter in each column, as an area from its least value on, or from zero."""
+    every = row.samples[1] if row.samples is not None else values
+    least = min(0.0, float(np.nanmin(every)))
+    span = max(float(np.nanmax(every)) - least, 1e-12)
+    known = np.flatnonzero(np.isfinite(values))
+    up = [f"L{GUTTER + n * COLUMN_PX} {y + height * (1 - (values[n] - least) / span):.1f}" for n in known]
+    if not up:
+        return ""
+    first, last = (GUTTER + int(known[n]) * COLUMN_PX for n in (0, -1))
+    return f'<path d="M{first} {y + height}{"".join(up)}L{last} {y + height}Z" fill="{COUNTED}"/>'
 
 
 def _bins(busy: np.ndarray, main: np.ndarray, y: float, height: float, colours: Sequence[str]) -> Iterator[str]:

@@ -148,6 +148,7 @@ def test_counters_are_lines_between_their_least_and_greatest_value():
     message, found = view_of(widget, [0, 40], width=4)
     assert message["window"] == [-10, 50]
     assert message["lanes"] == [[0, 0, 0, 0, 0]]
+    assert widget.picture().startswith(b"\x89PNG")
     least, most = found["samples"].reshape(2, 6).tolist()
     assert math.isnan(least[0])
     assert least[1:] == [1, 1, 2, 2, 4]
@@ -355,6 +356,14 @@ def test_a_rank_that_is_missing_is_named():
     assert [(group["label"], group["detail"]) for group in groups] == [
         ("rank 0", "H200"), ("rank 1", "not in this trace"), ("rank 2", "H200"),
     ]  # fmt: skip
+
+
+def test_what_belongs_to_no_rank_comes_last():
+    samples = pl.DataFrame({"rank": [-1], "time_ns": [5], "name": ["cpu.utilization"], "value": [3.0], "unit": ["%"]})
+    tables = {"kernels": kernels([GEMM]), "counters": schema.conform(samples, "counters")}
+    described, _ = ask(explore.timeline(Trace(tables, {"device": "H200"})), "rows")
+    assert [(group["label"], group["detail"]) for group in described["groups"]] == [("rank 0", "H200"), ("host", "")]
+    assert described["rows"][-1]["label"] == "cpu.utilization"
 
 
 def test_markup_in_names_stays_text_in_the_picture():

@@ -108,15 +108,17 @@ def run(
         _note(out, log, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}")
         began = time.monotonic()
         process = _started(argv, env={**env, MARK: mark}, cwd=cwd, out=out)
-        family = Family(process.pid, mark, log)
+        family: Family | None = None
         try:
-            with _guarded(process.pid, mark, log):
-                try:
+            with contextlib.ExitStack() as guarded:
+                try:  # an interrupt may come from here on at any time
+                    guarded.enter_context(_guarded(process.pid, mark, log))
+                    family = Family(process.pid, mark, log)
                     if started is not None:
                         started(process.pid)
                     _wait(process, family, tail, watch, until=began + timeout_s if timeout_s else None)
                 finally:
-                    left_over = _end(process, family)
+                    left_over = _end(process, family if family is not None else Family(process.pid, mark, log))
                     seconds = time.monotonic() - began
         except TimeoutError:
             raise LaunchError(

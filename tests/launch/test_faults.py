@@ -169,8 +169,8 @@ def test_words_of_an_earlier_pass_are_not_taken_for_those_of_the_last(stand_ins)
 def test_a_run_that_takes_too_long_is_ended(stand_ins):
     pids = stand_ins.folder / "pids"
     stand_ins.how(hang=True, pids=str(pids))
-    error = fails(stand_ins, timeout_s=2)
-    assert "was ended after 2 s, while it was at: plain; raise timeout_s" in str(error)
+    error = fails(stand_ins, timeout_s=6)
+    assert "was ended after 6 s, while it was at: plain; raise timeout_s" in str(error)
     assert all(gone(pid) for pid in json.loads(pids.read_text()))
 
 
@@ -186,10 +186,9 @@ def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monke
     stand_ins.how(hang=True, pids=str(pids))
 
     def interrupt():
-        until = time.monotonic() + 30
+        until = time.monotonic() + 180
         while not pids.exists() and time.monotonic() < until:
             time.sleep(0.05)
-        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -224,14 +223,14 @@ def test_the_stop_button_of_a_notebook_ends_the_engine(stand_ins, monkeypatch):
             process.INTERRUPT_S = 3.0
             ExperimentRunner(ExperimentConfig.from_dict({config!r}), check=False).run()
         """)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while not pids.exists() and time.monotonic() < until:
             time.sleep(0.05)
         time.sleep(0.5)
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=60)
+        reply = client.get_shell_msg(timeout=180)
         while reply["msg_type"] != "execute_reply":
-            reply = client.get_shell_msg(timeout=60)
+            reply = client.get_shell_msg(timeout=180)
         assert reply["content"]["ename"] == "KeyboardInterrupt"
         assert all(gone(pid) for pid in json.loads(pids.read_text()))
     finally:

@@ -29,9 +29,9 @@ def run(tmp_path, code: str, **options):
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within some seconds."""
+    """Whether a process ends; a busy machine may need a while."""
     try:
-        psutil.Process(pid).wait(10)
+        psutil.Process(pid).wait(90)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -39,7 +39,7 @@ def gone(pid: int) -> bool:
     return True
 
 
-def wait_for(path, seconds=30.0) -> str:
+def wait_for(path, seconds=180.0) -> str:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if path.exists() and (text := path.read_text()).endswith("\n"):
@@ -141,8 +141,8 @@ def test_no_process_outlives_a_program_that_ends(tmp_path):
 
 
 def test_no_process_outlives_a_program_that_takes_too_long(tmp_path):
-    with pytest.raises(LaunchError, match=r"was ended after 2 s, while it was at: start; raise timeout_s"):
-        run(tmp_path, HIDING + "    time.sleep(600)\n", timeout_s=2)
+    with pytest.raises(LaunchError, match=r"was ended after 6 s, while it was at: start; raise timeout_s"):
+        run(tmp_path, HIDING + "    time.sleep(600)\n", timeout_s=6)
     assert all(gone(int(pid)) for pid in (tmp_path / "program.py.pids").read_text().split())
 
 
@@ -152,14 +152,14 @@ def test_an_interrupt_lets_the_program_write_and_ends_all(tmp_path):
     code = HIDING + textwrap.indent(
         textwrap.dedent("""
         try:
+            open(sys.argv[0] + ".ready", "w").write("ready\\n")
             time.sleep(600)
         except KeyboardInterrupt:
             open(sys.argv[0] + ".saved", "w").write("saved\\n")
     """), "    ")  # fmt: skip
 
     def interrupt():
-        wait_for(ready)
-        time.sleep(0.3)
+        wait_for(tmp_path / "program.py.ready")
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -169,6 +169,18 @@ def test_an_interrupt_lets_the_program_write_and_ends_all(tmp_path):
     thread.join()
     assert (tmp_path / "program.py.saved").read_text() == "saved\n"
     assert all(gone(int(pid)) for pid in ready.read_text().split())
+
+
+def test_an_interrupt_right_after_the_start_ends_the_program_too(tmp_path):
+    told = []
+
+    def interrupted(pid):
+        told.append(pid)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "import time; time.sleep(600)", started=interrupted)
+    assert gone(told[0])
 
 
 def test_a_deaf_program_is_killed(tmp_path, monkeypatch):

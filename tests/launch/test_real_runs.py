@@ -39,7 +39,7 @@ def config(engine_python, tmp_path):
     def made(**values) -> ExperimentConfig:
         usual = {
             "model": "random:tiny", "python": engine_python, "results_dir": str(tmp_path), "eager": True, "repeat": 1,
-            "max_tokens": OUTPUT, "batch_size": 2, "input_tokens": 32, "max_model_len": 128, "timeout_s": 500,
+            "max_tokens": OUTPUT, "batch_size": 2, "input_tokens": 32, "max_model_len": 128, "timeout_s": 1500,
         }  # fmt: skip
         return ExperimentConfig.from_dict(usual | values)
 
@@ -62,7 +62,11 @@ def commands_with(word: str) -> list[str]:
     [
         pytest.param({"prompt": ["Where does the time go?", "In waiting."], "input_tokens": None}, 1, id="one rank"),
         pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
-        pytest.param({"served": True, "server": {"num_prompts": 4, "max_concurrency": 2}}, 1, id="served"),
+        pytest.param(
+            {"served": True, "server": {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 1000}},
+            1,
+            id="served",
+        ),
         pytest.param({"engine": "transformers"}, 1, id="transformers"),
     ],
 )
@@ -101,7 +105,7 @@ ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=Fals
     runner = subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(values)], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    watchdog = threading.Timer(300, runner.kill)
+    watchdog = threading.Timer(1200, runner.kill)
     watchdog.start()
     try:
         while runner.poll() is None and not any(
@@ -116,7 +120,7 @@ ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=Fals
         watchdog.cancel()
         runner.kill()
     assert "KeyboardInterrupt" in said
-    psutil.wait_procs(workers, timeout=10)
+    psutil.wait_procs(workers, timeout=90)
     assert [p for p in workers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
     assert [p.info for p in psutil.process_iter(["pid", "name"]) if p.pid not in before and "VLLM" in p.name()] == []
     (path,) = tmp_path.iterdir()

@@ -24,7 +24,7 @@ SPLITS: Final = ("phase", "stage", "layer", "stream", "rank")
 NUMBERS: Final[tuple[str, ...]] = ("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns")
 SORTABLE: Final = ("name", "category", "limit", *PLACES, *NUMBERS)
 
-_MOST_TEXT: Final = 400
+_MOST_TEXT: Final = 2_000
 """Characters of a name that a row carries; the details have all of them."""
 
 _NAMED: Final = 2

@@ -11,6 +11,7 @@ import { ask, Superseded, typed } from "./wire.mjs";
 const KERNEL_FILTERS = ["rank", "step", "phase", "layer", "stage", "stream", "category"];
 const KERNEL_NUMBERS = ["rank", "step", "layer", "stream"];
 const KERNEL_SPLITS = ["phase", "stage", "layer", "stream", "rank"];
+const KERNEL_TEXT = 2000; // characters of a name that a row carries
 const KERNEL_ANY = "\u0000any";
 
 /** Rows with their sparklines: `series` is the row's part of the packed bytes. */
@@ -87,7 +88,7 @@ function render({ model, el }) {
     },
     sorted: (sort) => set({ sort }),
     pick: (row) => ask(model, "pick", { view: view(), row }).catch(failed),
-    chosen: (row) => row.name === model.get("kernel") && Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
+    chosen: (row) => row.name === model.get("kernel")?.slice(0, KERNEL_TEXT) && Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
   });
 
   const search = h("input", { type: "search", placeholder: "part of a name", "aria-label": "Search kernels" });

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser import drawn
+
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
 FAULTS = """
 from llmprof.trace import Trace
@@ -16,10 +18,9 @@ alone = trace.select(ranks=[2])
 """
 
 
-def settled(shown, cell: int = -1) -> None:
-    shown.output(cell).locator(".lp-collectives canvas").first.wait_for()
-    shown.page.wait_for_function("!document.querySelector('.lp-working')")
-    shown.page.wait_for_timeout(200)
+def settled(shown, **shows) -> None:
+    """Wait until the widget has drawn, and drawn this."""
+    drawn.settled(shown, ".lp-collectives", "call", **shows)
 
 
 def canvas(shown, label: str):
@@ -39,14 +40,16 @@ def test_gestures_end_in_frames(notebook):
     span = shown.python("[w.selected['start_ns'].min(), (w.selected['start_ns'] + w.selected['dur_ns']).max()]")
     assert shown.python("w.window") == span
     shown.output().get_by_text(f"Call {call} (all_reduce").wait_for()
-    settled(shown)
+    settled(shown, call=call)
     shown.shot("all_reduce-call", shown.output())
     shown.output().get_by_role("button", name="Transfer only").click()
     shown.output().get_by_role("button", name="Next call").click()
     after = shown.wait(f"w.call != {call} and w.call")
     assert shown.python("w.selected['start_ns'].min()") > span[0]
+    settled(shown, call=after)
     shown.output().get_by_role("button", name="Call before").click()
-    shown.wait(f"w.call == {call} != {after}")
+    shown.wait(f"w.call == {call}")
+    settled(shown, call=call)
 
     # a bar over time, by pointer and by key; dragging sets the window
     over_time = canvas(shown, "Wait and transfer over time")
@@ -54,6 +57,7 @@ def test_gestures_end_in_frames(notebook):
     over_time.click(position={"x": 60, "y": 190})
     early = shown.wait(f"w.call != {call} and w.call")
     assert shown.python("w.selected['start_ns'].min()") < 2e7
+    settled(shown, call=early)
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         over_time.press(key)
     shown.wait(f"w.call != {early}")
@@ -69,12 +73,12 @@ def test_gestures_end_in_frames(notebook):
     first, last = "w.selected['start_ns']", "(w.selected['start_ns'] + w.selected['dur_ns'])"
     assert shown.python(f"[({last} > w.window[0]).all(), ({first} < w.window[1]).all()]") == [True, True]
     assert 0 < shown.python("w.selected.height") < 2736
-    settled(shown)
+    settled(shown, window=shown.python("w.window"), call=None)
     shown.shot("all_reduce-window", shown.output())
     shown.output().get_by_label("only calls in the window").uncheck()
 
     # who is late, and the selectors
-    settled(shown)
+    settled(shown, window=None)
     canvas(shown, "How late each rank").click(position={"x": 20, "y": 22 + 3.5 * 26})
     shown.wait("w.rank == 3")
     assert shown.python("w.selected['rank'].unique().to_list()") == [3]
@@ -82,7 +86,7 @@ def test_gestures_end_in_frames(notebook):
     shown.output().locator("select").nth(1).select_option("decode")
     shown.output().locator("select").nth(0).select_option("all_gather")
     assert shown.wait("w.kind == 'all_gather' and w.rank is None and w.selected.height") == 40
-    settled(shown)
+    settled(shown, kind="all_gather", phase="decode", rank=None)
     shown.output().get_by_text("40 kernels on all ranks.").wait_for()
     assert shown.faults(".lp-collectives") == []
     assert (shown.problems, shown.asked) == ([], set())
@@ -102,8 +106,7 @@ def test_widths_and_themes(notebook, sample, theme, width):
     shown = notebook([setup, "w = explore.all_reduce(trace)\nw"], width=width, theme=theme, height=2300)
     settled(shown)
     shown.output().locator("tbody button").first.click()
-    shown.wait("w.call is not None")
-    settled(shown)
+    settled(shown, call=shown.wait("w.call is not None and [w.call]")[0])
     shown.shot(f"all_reduce-{sample}-{theme}-{width}", shown.output())
     root = shown.output().locator(".lp-collectives")
     assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")

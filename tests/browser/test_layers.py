@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser import drawn
+
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
 HOSTILE = """
 import polars as pl
@@ -18,10 +20,9 @@ LEFT, TOP, ROW = 38, 46 + 3 * 16, 15
 """Where the cells of 28 layers and three phases begin, and how tall they are (px)."""
 
 
-def settled(shown) -> None:
-    shown.output().locator(".lp-layers canvas").first.wait_for()
-    shown.page.wait_for_function("!document.querySelector('.lp-working')")
-    shown.page.wait_for_timeout(200)
+def settled(shown, **shows) -> None:
+    """Wait until the widget has drawn, and drawn this."""
+    drawn.settled(shown, ".lp-layers", **shows)
 
 
 def heat(shown):
@@ -48,7 +49,7 @@ def test_gestures_end_in_frames(notebook):
         "[w.selected['start_ns'].min(), (w.selected['start_ns'] + w.selected['dur_ns']).max()] == w.window"
     )
     shown.output().get_by_role("cell", name="vllm::all_reduce").first.wait_for()
-    settled(shown)
+    settled(shown, cell=[0, 4, 5, None])
     shown.shot("layers-light", shown.output())
 
     # a bar of the breakdown chooses its stage; again: the whole layer
@@ -56,12 +57,12 @@ def test_gestures_end_in_frames(notebook):
     bars.click(position={"x": 60, "y": 6 * 22 + 11})  # all_reduce is the seventh
     shown.wait("w.stage == 'all_reduce'")
     assert shown.python("w.selected['category'].unique().to_list()") == ["collective"]
-    settled(shown)
+    settled(shown, stage="all_reduce", cell=[0, 4, 5, "all_reduce"])
     bars.click(position={"x": 60, "y": 6 * 22 + 11})
     shown.wait("w.stage is None")
 
     # keys: to the next layer and step, Enter
-    settled(shown)
+    settled(shown, stage=None, cell=[0, 4, 5, None])
     heat(shown).hover(position=cell(shown, 4, 5))
     heat(shown).focus()
     for key in ("ArrowDown", "ArrowRight", "Enter"):
@@ -78,19 +79,19 @@ def test_gestures_end_in_frames(notebook):
     shown.output().get_by_label("Show").select_option("gap")
     shown.output().get_by_label("Rank").select_option("3")
     assert shown.wait("w.rank == 3 and w.measure") == "gap"
-    settled(shown)
+    settled(shown, measure="gap", rank=3)
     shown.shot("layers-gap", shown.output())
     shown.output().get_by_label("Phase").select_option("prefill")
     assert shown.wait("w.phase") == "prefill"
     shown.output().get_by_label("Phase").select_option("")
-    settled(shown)
+    settled(shown, phase=None)
     box = heat(shown).bounding_box()
     a, b = cell(shown, 2, 3), cell(shown, 4, 3)
     shown.page.mouse.move(box["x"] + a["x"], box["y"] + a["y"])
     shown.page.mouse.down()
     shown.page.mouse.move(box["x"] + b["x"], box["y"] + b["y"], steps=4)
     shown.page.mouse.up()
-    settled(shown)
+    settled(shown, steps=[2, 4])
     there = cell(shown, 1, 0, columns=3)
     heat(shown).hover(position=there | {"y": there["y"] - 16})  # two phases are left
     shown.output().get_by_text("layer 0, step 3", exact=True).wait_for()
@@ -108,11 +109,11 @@ def test_python_moves_the_picture(notebook):
     shown.output().get_by_text("Layer 2 in step 3 (decode, rank 0)").wait_for()
     shown.run("w.layer = 7; w.rank = 2")
     shown.output().get_by_text("Layer 7 in step 3 (decode, rank 2)").wait_for()
-    settled(shown)
+    settled(shown, rank=2)
     heat(shown).click(position=cell(shown, 6, 9))
     shown.wait("v.window is not None and v.window == t.window == w.window and v.rank == t.rank == 2")
     assert shown.python("v.selected.join(w.selected, on='event', how='semi').height == w.selected.height")
-    settled(shown)
+    settled(shown, cell=[2, 6, 9, None])
     shown.shot("layers-dark", shown.output())
     assert shown.problems == []
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser import drawn
+
 SETUP = (
     "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')\n"
     "other = llmprof.sample('torch_tp4_eager_custom_allreduce')"
@@ -18,10 +20,9 @@ empty = Trace({"kernels": kernels([evil]).clear()})
 """
 
 
-def settled(shown) -> None:
-    shown.output().locator(".lp-overlap canvas").first.wait_for()
-    shown.page.wait_for_function("!document.querySelector('.lp-working')")
-    shown.page.wait_for_timeout(200)
+def settled(shown, **shows) -> None:
+    """Wait until the widget has drawn, and drawn this."""
+    drawn.settled(shown, ".lp-overlap", "bars", **shows)
 
 
 def steps(shown):
@@ -61,7 +62,7 @@ def test_gestures_end_in_frames(notebook):
     first, length = shown.python(span)
     assert shown.python("w.window") == [first, first + length]
     assert shown.python("w.summary['a_ns'][-1]") == length
-    settled(shown)
+    settled(shown, window=shown.python("w.window"))
     shown.shot("overlap-step", shown.output())
 
     # dragging over the lanes, a click on an interval, buttons and keys move the window
@@ -71,27 +72,27 @@ def test_gestures_end_in_frames(notebook):
     assert a == pytest.approx(first + 0.25 * length, abs=0.01 * length)
     assert b == pytest.approx(first + 0.5 * length, abs=0.01 * length)
     assert shown.python("w.selected['step'].drop_nulls().unique().to_list()") == [5]
-    settled(shown)
+    settled(shown, window=[a, b])
     shown.shot("overlap-zoomed", shown.output())
     shown.output().get_by_role("button", name="Zoom in (+)").click()
     shown.wait(f"w.window[1] - w.window[0] < {0.6 * (b - a)}")
-    settled(shown)
+    settled(shown, window=shown.python("w.window"))
     lanes(shown).focus()
     lanes(shown).press("-")
     shown.wait(f"w.window[1] - w.window[0] > {0.9 * (b - a)}")
-    settled(shown)
+    settled(shown, window=shown.python("w.window"))
     lanes(shown).press("d")
     shown.wait(f"w.window[0] > {a + 0.2 * (b - a)}")
-    settled(shown)
+    settled(shown, window=shown.python("w.window"))
     lanes(shown).press("a")  # in JupyterLab's command mode: a new cell
     shown.wait(f"w.window[0] < {a + 0.1 * (b - a)}")
     assert shown.page.locator(".jp-Notebook .jp-CodeCell").count() == 2
-    settled(shown)
+    settled(shown, window=shown.python("w.window"))
     lanes(shown).press("0")
     shown.wait("w.window is None")
 
     # several steps at once, and the bars as shares
-    settled(shown)
+    settled(shown, window=None)
     shown.output().get_by_label("Bars").select_option("share")
     drag(shown, steps(shown), tuple(bar(shown, 2).values()), tuple(bar(shown, 4).values()))
     shown.wait("w.window is not None and w.step == 2")
@@ -106,13 +107,13 @@ def test_two_sides(notebook, theme, width):
     settled(shown)
     shown.output().get_by_label("Compare with").select_option("rank:3")
     shown.wait("w.against == 'rank:3'")
-    settled(shown)
+    settled(shown, against="rank:3")
     assert shown.python("w.summary.filter(part='idle').select('b_ns').item()") > 4e8  # the rank that all wait for
     shown.output().get_by_label("Compare with").select_option("other:0")
-    settled(shown)
+    settled(shown, against="other:0", bars={"rank": 0, "phase": None, "against": "other:0"})
     steps(shown).click(position=bar(shown, 5))
     shown.wait("w.step == 5 and w.against == 'other:0' and w.window is not None")
-    settled(shown)
+    settled(shown, window=shown.python("w.window"))
     shown.output().get_by_role("columnheader", name="B − A").wait_for()
     shown.shot(f"overlap-{theme}-{width}", shown.output())
     root = shown.output().locator(".lp-overlap")

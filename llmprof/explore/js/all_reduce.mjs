@@ -62,8 +62,9 @@ function render({ model, el }) {
   const load = async () => {
     if (model.get("kind") === null) return;
     const window = model.get("in_window") ? model.get("window") : null;
+    const args = { kind: model.get("kind"), phase: model.get("phase"), rank: model.get("rank"), window };
     try {
-      ({ msg: view } = await ask(model, "view", { kind: model.get("kind"), phase: model.get("phase"), rank: model.get("rank"), window }));
+      ({ msg: view } = await ask(model, "view", args));
     } catch (error) {
       report(error);
       return;
@@ -76,6 +77,7 @@ function render({ model, el }) {
     note.textContent = parts.join(" ");
     panels.forEach((panel) => panel.redraw());
     drawList();
+    root.dataset.shown = JSON.stringify(args);
   };
   const drawList = () => {
     fill(list, plotTable(CALL_COLUMNS, view?.calls ?? [], { caption: "Calls with the greatest arrival skew", pick: (row) => pick(row.call), chosen: (row) => row.call === model.get("call"), empty: "no call has a match on another rank" }));
@@ -98,6 +100,7 @@ function render({ model, el }) {
     fill(moves, move("◀ Call before", one.before), move("Next call ▶", one.after), closer);
     ranks.redraw();
     if (view) drawList();
+    root.dataset.call = JSON.stringify(one.call);
   };
   const move = (text, call) => h("button", { type: "button", text, disabled: call === null, onclick: () => pick(call) });
 

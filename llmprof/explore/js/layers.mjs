@@ -66,6 +66,7 @@ function render({ model, el }) {
       says.error("");
       note.textContent = notes(msg);
       heat.redraw();
+      root.dataset.shown = JSON.stringify(args);
     } catch (error) {
       report(error);
     }
@@ -108,6 +109,7 @@ function render({ model, el }) {
     });
     stages = panel;
     fill(detail, parts);
+    root.dataset.cell = JSON.stringify([msg.rank, msg.step, msg.layer, msg.stage]);
   };
 
   const start = async () => {

@@ -42,8 +42,9 @@ function render({ model, el }) {
 
   const loadBars = async () => {
     if (rank() === null) return;
+    const args = { rank: rank(), phase: model.get("phase"), against: model.get("against") };
     try {
-      const { msg, buffers } = await ask(model, "bars", { rank: rank(), phase: model.get("phase"), against: model.get("against") });
+      const { msg, buffers } = await ask(model, "bars", args);
       let at = 0;
       bars = msg.sides.map((side) => {
         const rows = table(side.columns, buffers.slice(at, at + side.buffers));
@@ -52,6 +53,7 @@ function render({ model, el }) {
       });
       says.error("");
       barsPanel.redraw();
+      root.dataset.bars = JSON.stringify(args);
     } catch (error) {
       report(error);
     }
@@ -61,12 +63,15 @@ function render({ model, el }) {
   const loadLanes = async () => {
     if (rank() === null) return;
     width = root.clientWidth;
+    const args = { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step") };
     try {
-      const { msg, buffers } = await ask(model, "lanes", { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step"), pixels: Math.max(100, Math.floor(width - overlapGutter(width) - 14)) });
+      const pixels = Math.max(100, Math.floor(width - overlapGutter(width) - 14));
+      const { msg, buffers } = await ask(model, "lanes", { ...args, pixels });
       lanes = { ...msg, buffers, window: msg.sides[0]?.window ?? [0, 1] };
       says.error("");
       lanesPanel.redraw();
       drawSums();
+      root.dataset.shown = JSON.stringify(args);
     } catch (error) {
       report(error);
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,9 @@ def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pyt
             server.listen()
             started(1)
             server.accept()[0].close()
-            while not opened:
-                pass
+            until = time.monotonic() + 30
+            while not opened and time.monotonic() < until:
+                time.sleep(0.01)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "run", run)

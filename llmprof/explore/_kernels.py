@@ -115,13 +115,14 @@ class Kernels(Explorer):
         )
 
     def _rows(self, view: View) -> pl.DataFrame:
-        if self._kept[0] != view.key:
+        key, frame = self._kept  # another request may replace it meanwhile
+        if key != view.key:
             frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS)
             if self.metrics is not None:
                 limits = self._matched().limits()
                 frame = frame.join(limits, on="name", how="left", maintain_order="left")
             self._kept = (view.key, frame)
-        return arranged(self._kept[1], view)
+        return arranged(frame, view)
 
     def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
         if kernel is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 SETUP = """import llmprof
 from llmprof import explore
@@ -112,7 +113,7 @@ def test_python_moves_the_widget_in_a_narrow_page(notebook, theme):
     widget = ready(opened)
     opened.run("w.stage = 'attention'; w.kernel = w.table.drop_nulls('limit')['name'][0]")
     widget.get_by_label("Roofline of all profiled launches").wait_for()
-    assert widget.get_by_role("combobox", name="stage", exact=True).input_value() == "attention"
+    expect(widget.get_by_role("combobox", name="stage", exact=True)).to_have_value("attention", timeout=30_000)
     opened.page.wait_for_timeout(300)
     opened.shot(f"kernels_narrow_{theme}", widget)
     assert widget.evaluate("el => el.scrollWidth <= el.clientWidth + 1")

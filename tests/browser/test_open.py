@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 SETUP = """import llmprof
 from llmprof import explore
@@ -35,8 +36,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.wait("w['kernels'].layer == 5 and w['timeline'].rank == 3")
     tabs.get_by_role("tab", name="Kernels").click()
     kernels = opened.output().locator(".lp:visible").first
-    kernels.get_by_role("combobox", name="layer", exact=True).wait_for()
-    assert kernels.get_by_role("combobox", name="layer", exact=True).input_value() == "5"
+    expect(kernels.get_by_role("combobox", name="layer", exact=True)).to_have_value("5", timeout=30_000)
     kernels.locator("tr[data-row]").first.click()
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
     assert opened.problems == []

@@ -220,13 +220,14 @@ function render({ model, el }) {
   const viewed = ["by", "tolerance", "phase", "status", "search", "sort"];
   // what is asked about goes with the request: traits may reach the kernel after it
   const view = () => Object.fromEntries(viewed.map((name) => [name, model.get(name)]));
+  let shown = view(); // that of the rows which are on the screen
   const newGrid = () => {
     grid = tableGrid({
       label: "Changes",
       columns: compareColumns(model.get("by"), model.get("names"), model, () => largest),
       load: async (offset) => {
         try {
-          const { msg } = await ask(model, "rows", { view: view(), offset, count: TABLE_BLOCK });
+          const { msg } = await ask(model, "rows", { view: shown, offset, count: TABLE_BLOCK });
           grid.put(msg.offset, msg.rows);
         } catch (error) {
           grid.forget(offset);
@@ -234,7 +235,7 @@ function render({ model, el }) {
         }
       },
       sorted: (sort) => set({ sort }),
-      pick: (row) => ask(model, "pick", { view: view(), row }).catch(failed),
+      pick: (row) => ask(model, "pick", { view: shown, row }).catch(failed),
       chosen,
     });
     fill(place, grid.el);
@@ -243,7 +244,9 @@ function render({ model, el }) {
   let drawn = "";
   const show = async () => {
     try {
-      const { msg } = await ask(model, "table", { view: view(), count: TABLE_BLOCK });
+      const asked = view();
+      const { msg } = await ask(model, "table", { view: asked, count: TABLE_BLOCK });
+      shown = asked;
       state.error("");
       largest = msg.largest;
       controls(msg.phases);

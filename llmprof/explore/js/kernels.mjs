@@ -73,13 +73,14 @@ function render({ model, el }) {
   const viewed = [...KERNEL_FILTERS, "by", "search", "sort", "window", "in_window"];
   // what is asked about goes with the request: traits may reach the kernel after it
   const view = () => Object.fromEntries(viewed.map((name) => [name, model.get(name)]));
+  let shown = view(); // that of the rows which are on the screen
   const picked = () => ({ kernel: model.get("kernel"), of: model.get("of") });
   const grid = tableGrid({
     label: "Kernels",
     columns: kernelColumns(model.get("colours"), model.get("has_metrics")),
     load: async (offset) => {
       try {
-        const { msg, buffers } = await ask(model, "rows", { view: view(), offset, count: TABLE_BLOCK });
+        const { msg, buffers } = await ask(model, "rows", { view: shown, offset, count: TABLE_BLOCK });
         grid.put(msg.offset, kernelRows(msg, buffers));
       } catch (error) {
         grid.forget(offset);
@@ -87,7 +88,7 @@ function render({ model, el }) {
       }
     },
     sorted: (sort) => set({ sort }),
-    pick: (row) => ask(model, "pick", { view: view(), row }).catch(failed),
+    pick: (row) => ask(model, "pick", { view: shown, row }).catch(failed),
     chosen: (row) => row.name === model.get("kernel")?.slice(0, KERNEL_TEXT) && Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
   });
 
@@ -122,7 +123,9 @@ function render({ model, el }) {
 
   const show = async () => {
     try {
-      const { msg, buffers } = await ask(model, "table", { view: view(), count: TABLE_BLOCK, kernel: model.get("kernel") });
+      const asked = view();
+      const { msg, buffers } = await ask(model, "table", { view: asked, count: TABLE_BLOCK, kernel: model.get("kernel") });
+      shown = asked;
       state.error("");
       fillFilters(msg.options);
       grid.order(model.get("sort"));

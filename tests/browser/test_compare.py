@@ -81,7 +81,8 @@ def test_hostile_names_and_a_trace_without_devices(notebook):
             """import polars as pl
 bad = "<img src=x onerror='window.hacked=1'><script>window.hacked=2</script>"
 tables = {name: a.table(name) for name in ("kernels", "runtime", "markers")}
-tables["kernels"] = tables["kernels"].with_columns(name=pl.when(pl.col("name").str.contains("rms")).then(pl.lit(bad)).otherwise("name"))
+norm = pl.col("name").str.contains("rms")
+tables["kernels"] = tables["kernels"].with_columns(name=pl.when(norm).then(pl.lit(bad)).otherwise("name"))
 w = explore.compare(llmprof.Trace(tables), a, names=("<b>x</b>", "y"), by=["name"], search="onerror")
 w""",
             "missing = explore.compare(a, llmprof.Trace({}))\nmissing",

@@ -12,6 +12,8 @@ from llmprof.charts._theme import Unit
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_kernel_is_in_the_histograms() -> None:
     frame = frames.called()

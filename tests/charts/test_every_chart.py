@@ -19,6 +19,8 @@ from llmprof.charts._save import to_png_bytes, vega_bundle
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[[pl.DataFrame], alt.TopLevelMixin]
 
 CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {

@@ -12,6 +12,8 @@ from llmprof.charts._palette import PHASES, STAGES
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
+pytestmark = pytest.mark.slow
+
 WINDOW = (26_500_000, 27_300_000)
 
 

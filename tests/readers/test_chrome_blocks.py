@@ -13,6 +13,8 @@ from llmprof.readers._events import EventDecoder
 from llmprof.readers._stream import EventStream
 from tests.readers.traces import ROOT, read_one, same, text_of, write
 
+pytestmark = pytest.mark.slow
+
 TEXTS = st.text(st.sampled_from('{}[],:"\\ \n\tab\u00e9\U0001f600'), max_size=12) | st.sampled_from(
     ["}, {", '}, {"cat"', '"}, {"ph": "X"', "]}", '}],"z":{', '"traceEvents": [', "\\", '\\"', "NaN"]
 )

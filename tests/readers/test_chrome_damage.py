@@ -15,6 +15,8 @@ from llmprof.readers._events import EventDecoder
 from llmprof.readers._stream import EventStream
 from tests.readers.traces import SHARED, content, kernel, op, read_one, text_of, write
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = [64, 300, 1 << 20]
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.readers.traces import ROOT, decimal_ns, document_of, read_one, real_files
 
+pytestmark = pytest.mark.slow
+
 FILES = real_files()
 SLOW_BYTES = 1_000_000
 

@@ -29,7 +29,7 @@ _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
 def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> bytes:
-    """PNG image of a window of the timeline, two pixels for each of the widget.
+    """PNG image of a window of the timeline, two pixels for each of the widget, of a large trace one.
 
     Parameters
     ----------
@@ -40,9 +40,11 @@ def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> byte
     by : str
         What the colour of a kernel means.
     """
-    if data.events.height <= FEW:
+    few = data.events.height <= FEW
+    if few:
         data.find()
-    return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2)
+    # It is painted before the live widget is shown, which a large trace must not wait for.
+    return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2 if few else 1)
 
 
 def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:

@@ -9,14 +9,12 @@ from typing import Final
 import polars as pl
 
 from llmprof import kernel_names
+from llmprof.analyze._launch_order import counted_launches, in_launch_order
 from llmprof.analyze.attribution import attribute
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
 _SPECIAL: Final = re.compile(r"([.^$*+?()\[\]{}|\\/])")
-_ORDER: Final = [pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event")]
-"""Order in which the host launched, which is the one that ncu counts in."""
-
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
@@ -97,7 +95,7 @@ def ncu_command(
     chosen = _chosen(events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank})
     if launches is None and kernel is not None:
         launches = 1
-    chosen = chosen.sort(_ORDER)[:launches]
+    chosen = in_launch_order(chosen)[:launches]
     window = [] if from_start else ["--profile-from-start", "off"]
     ends = ["--set", sections, "--export", output, "--force-overwrite"]
     options = _options(events, chosen, launches_recorded=trace.has("runtime"))
@@ -133,17 +131,14 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
     """Which launches to profile, and how."""
     rank = chosen["rank"][0]
     functions = chosen["function"].unique().sort().to_list()
-    of_rank = events.filter((pl.col("rank") == rank) & pl.col("function").is_in(functions))
-    if launches_recorded:
-        # what ran before the first launch of the window was launched before the profiler counts
-        first_launch = events.filter(pl.col("rank") == rank)["launch_start_ns"].min()
-        of_rank = of_rank.filter(pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= (first_launch or 0)))
+    of_rank = counted_launches(events.filter(pl.col("rank") == rank), recorded=launches_recorded)
+    of_rank = of_rank.filter(pl.col("function").is_in(functions))
     if of_rank.filter(pl.col("category") == "collective").height:
         raise AnalysisError(
             f"the functions {functions} are those of collectives too, which must not be profiled",
             hint="choose another kernel",
         )
-    places = of_rank.sort(_ORDER).with_row_index("place").join(chosen.select("event"), on="event", how="semi")["place"]
+    places = of_rank.with_row_index("place").join(chosen.select("event"), on="event", how="semi")["place"]
     if not len(places):
         raise AnalysisError(
             "the chosen kernels were launched before the window began, so they cannot be counted",

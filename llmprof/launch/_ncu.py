@@ -8,7 +8,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, kernel_names
-from llmprof.errors import AnalysisError, CaptureError, LlmprofError
+from llmprof.analyze._launch_order import counted_launches
+from llmprof.errors import CaptureError, LlmprofError
 from llmprof.launch import _files
 from llmprof.launch.command import DEFAULT_LAUNCHES
 from llmprof.launch.folder import RunFolder
@@ -16,7 +17,6 @@ from llmprof.metrics_data import Metrics
 from llmprof.trace import Trace
 
 _MOST_ROWS: Final = 50
-_ORDER: Final = [pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     chosen = _longest(alone, "function").head(max(1, top))
     cost = dict(chosen.iter_rows())
     rank = _longest(alone, "rank")["rank"][0]
-    counted = _counted(events.filter(pl.col("rank") == rank), trace).filter(pl.col("function").is_in(list(cost)))
-    sequence = counted.sort(_ORDER)
+    counted = counted_launches(events.filter(pl.col("rank") == rank), recorded=trace.has("runtime"))
+    sequence = counted.filter(pl.col("function").is_in(list(cost)))
     first, last = _steady(sequence, place=1 if len(trace.ranks) == 1 else 0)
     skip, count = _stretch(sequence["function"].to_list()[first:last], cost, most)
     device = sequence["device"].drop_nulls()
@@ -94,14 +94,6 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
 def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
     """Time of each value of a column, the longest first."""
     return events.group_by(by).agg(pl.col("dur_ns").sum()).sort(["dur_ns", by], descending=[True, False])
-
-
-def _counted(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Launches that the profiler will count: not those that were launched before its window began."""
-    if not trace.has("runtime"):
-        return events
-    first = events["launch_start_ns"].min() or 0
-    return events.filter(pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= first))
 
 
 def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
@@ -144,7 +136,7 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
     """
     try:
         rows = analyze.speed_of_light(metrics).to_dicts()
-    except (AnalysisError, LlmprofError):
+    except LlmprofError:
         rows = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns").to_dicts()
     launches = metrics.kernels.select("kernel_id", "grid", "block", "device_name").rows_by_key("kernel_id", named=True)
     for row in rows:

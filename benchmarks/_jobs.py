@@ -60,7 +60,7 @@ def loads(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, A
 
 def load_llmprof(path: str) -> dict[str, Any]:
     import llmprof
-    from llmprof.readers import chrome  # noqa: F401
+    from llmprof.readers.chrome import reader  # noqa: F401
 
     return loads(lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values()))
 
@@ -130,7 +130,7 @@ def load_hta(path: str) -> dict[str, Any]:
 
 def big(path: str) -> dict[str, Any]:
     import llmprof
-    from llmprof.readers import chrome  # noqa: F401
+    from llmprof.readers.chrome import reader  # noqa: F401
 
     times, trace = timed(lambda: llmprof.read(path, cache=False))
     frames = sum(frame.estimated_size() for frame in trace.tables.values())
@@ -145,7 +145,7 @@ def once(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, An
 
 def nsys_read(path: str) -> dict[str, Any]:
     import llmprof
-    from llmprof.readers import nsys  # noqa: F401
+    from llmprof.readers.nsys import reader  # noqa: F401
 
     return once(lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values()))
 
@@ -153,7 +153,7 @@ def nsys_read(path: str) -> dict[str, Any]:
 def nsys_summary(path: str) -> dict[str, Any]:
     import llmprof
     from llmprof import analyze
-    from llmprof.readers import nsys  # noqa: F401
+    from llmprof.readers.nsys import reader  # noqa: F401
 
     kernels = {"kernels": ("name", "dur_ns")}
     return once(lambda: analyze.cuda_gpu_kern_sum(llmprof.read(path, tables=kernels, cache=False)), len)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmprof.lazy import attach
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -41,48 +43,45 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from llmprof import analyze, charts, errors, explore, hardware, launch, metrics, names, report, schema, units
     from llmprof.batch import BatchRunner
     from llmprof.bundled import sample, sample_metrics, samples
-    from llmprof.cells import profile
     from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
-    from llmprof.metrics_data import Metrics
+    from llmprof.metrics.data import Metrics
+    from llmprof.notebook.cell import profile
     from llmprof.readers import read
-    from llmprof.readers.ncu import read_metrics
+    from llmprof.readers.ncu.reader import read_metrics
     from llmprof.report import Visualizer
     from llmprof.trace import Trace
 else:
-    _HOMES = {
-        "BatchRunner": "llmprof.batch",
-        "ConfigManager": "llmprof.launch",
-        "ExperimentConfig": "llmprof.launch",
-        "ExperimentRunner": "llmprof.launch",
-        "Metrics": "llmprof.metrics_data",
-        "Trace": "llmprof.trace",
-        "Visualizer": "llmprof.report",
-        "profile": "llmprof.cells",
-        "read": "llmprof.readers",
-        "read_metrics": "llmprof.readers.ncu",
-        "sample": "llmprof.bundled",
-        "sample_metrics": "llmprof.bundled",
-        "samples": "llmprof.bundled",
-    }
-
-    def __getattr__(name: str) -> object:
-        # PEP 562; the name is kept, so this runs once for each.
-        import importlib
-
-        if name in _HOMES:
-            value = getattr(importlib.import_module(_HOMES[name]), name)
-        elif name in __all__:
-            value = importlib.import_module(f"llmprof.{name}")
-        else:
-            raise AttributeError(f"module 'llmprof' has no attribute {name!r}")
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return [*__all__, "__version__"]
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "BatchRunner": "llmprof.batch",
+            "ConfigManager": "llmprof.launch",
+            "ExperimentConfig": "llmprof.launch",
+            "ExperimentRunner": "llmprof.launch",
+            "Metrics": "llmprof.metrics.data",
+            "Trace": "llmprof.trace",
+            "Visualizer": "llmprof.report",
+            "profile": "llmprof.notebook.cell",
+            "read": "llmprof.readers",
+            "read_metrics": "llmprof.readers.ncu.reader",
+            "sample": "llmprof.bundled",
+            "sample_metrics": "llmprof.bundled",
+            "samples": "llmprof.bundled",
+            "analyze": None,
+            "charts": None,
+            "errors": None,
+            "explore": None,
+            "hardware": None,
+            "launch": None,
+            "metrics": None,
+            "names": None,
+            "report": None,
+            "schema": None,
+            "units": None,
+        },
+    )
 
 
 def load_ipython_extension(shell: object) -> None:
@@ -90,4 +89,4 @@ def load_ipython_extension(shell: object) -> None:
     import importlib
 
     # by name, so that nothing that imports llmprof for its version depends on IPython
-    importlib.import_module("llmprof.cells").register(shell)
+    importlib.import_module("llmprof.notebook.cell").register(shell)

@@ -15,9 +15,9 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.metrics_data import Metrics
+from llmprof.metrics.data import Metrics
 from llmprof.readers import read
-from llmprof.readers.ncu import read_metrics
+from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
 
 ENVIRONMENT_VARIABLE = "LLMPROF_SAMPLES"

@@ -9,9 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import redaction, saved, schema, sqlite
+from llmprof import schema
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.saved import META_FILE
+from llmprof.storage import parquet, redaction, sqlite
+from llmprof.storage.parquet import META_FILE
 
 __all__ = ["META_FILE", "Trace"]
 
@@ -139,7 +140,7 @@ class Trace:
         Parameters
         ----------
         query : str
-            One ``SELECT`` over the tables of the file; :func:`llmprof.sqlite.tables` lists them.
+            One ``SELECT`` over the tables of the file; :func:`llmprof.storage.sqlite.tables` lists them.
 
         Returns
         -------
@@ -210,7 +211,7 @@ class Trace:
     def redact(self) -> Trace:
         """The trace without absolute paths in names, file names and process groups.
 
-        For a file that can be handed on, redact the profiler's own file: :func:`llmprof.redaction.redact`.
+        For a file that can be handed on, redact the profiler's own file: :func:`llmprof.storage.redaction.redact`.
 
         Returns
         -------
@@ -252,7 +253,7 @@ class Trace:
             The folder cannot be written, or holds something else than a saved trace.
         """
         target = Path(folder)
-        saved.write(self._tables, self.meta, self.coverage, target)
+        parquet.write(self._tables, self.meta, self.coverage, target)
         return target
 
     @classmethod
@@ -264,7 +265,7 @@ class Trace:
         ReadError
             The folder holds no saved trace, one of another schema version, or one that is damaged.
         """
-        return cls(*saved.load(Path(folder)))
+        return cls(*parquet.load(Path(folder)))
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self._tables.items())

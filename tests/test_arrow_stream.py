@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof import arrow_stream
+from llmprof.storage import arrow_stream
 
 
 class Producer:

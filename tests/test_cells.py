@@ -13,10 +13,12 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import llmprof
-from llmprof import cells, launch, telling
+from llmprof import launch
 from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch import ConfigManager, ExperimentConfig
+from llmprof.notebook import cell
+from llmprof.notebook import progress as notebook_progress
 from tests.batch.runners import Runs, config
 
 
@@ -49,7 +51,7 @@ def shown(monkeypatch):
             outputs.append((False, html.data))
 
     monkeypatch.setattr("IPython.display.DisplayHandle", Handle)
-    monkeypatch.setattr(telling, "in_notebook", lambda: True)
+    monkeypatch.setattr(notebook_progress, "in_notebook", lambda: True)
     return outputs
 
 
@@ -131,9 +133,9 @@ class TestProgress:
         assert '<progress max="2" value="1"' in shown[-3][1]
 
     def test_only_a_kernel_is_a_notebook(self, monkeypatch):
-        assert not telling.in_notebook()
+        assert not notebook_progress.in_notebook()
         monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=1))
-        assert telling.in_notebook()
+        assert notebook_progress.in_notebook()
 
 
 class TestMagic:
@@ -156,18 +158,18 @@ class TestMagic:
         ids=["nothing", "name", "options"],
     )
     def test_its_line(self, line, expected):
-        assert cells._options(line) == expected
+        assert cell._options(line) == expected
 
     @pytest.mark.parametrize("line", ["a b", "1x", "--stak", "a.b", "a;b"])
     def test_lines_that_are_not_understood(self, line):
         with pytest.raises(ConfigError, match="%%profile"):
-            cells._options(line)
+            cell._options(line)
 
     def test_without_torch(self, shell, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", None)
         shell.user_ns["ran"] = []
         with pytest.raises(LaunchError, match=r"llmprof\[torch\]"):
-            cells.magic(shell, "", "ran.append(1)")
+            cell.magic(shell, "", "ran.append(1)")
         assert shell.user_ns["ran"] == []
 
     @pytest.mark.slow

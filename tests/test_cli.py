@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import analyze, cli, commands
-from llmprof.commands import _open, _output
+from llmprof import analyze
+from llmprof.cli import commands, main, output
 from llmprof.errors import LlmprofError, TraceWarning
 from tests.report.builders import HOSTILE, build
 from tests.test_run_notebook import write_notebook
@@ -33,7 +33,7 @@ def run(capsys):
     """Run a command; return its exit code, what it printed, and what it said on stderr."""
 
     def run(*argv: str) -> tuple[int, str, str]:
-        code = cli.main(list(argv))
+        code = main.main(list(argv))
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -291,12 +291,12 @@ class TestReport:
 @pytest.fixture
 def quick_report(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
-    from llmprof.report import _contents, _vega
-    from llmprof.report._parts import Figure
+    from llmprof.report import contents, vega
+    from llmprof.report.parts import Figure
 
-    monkeypatch.setattr(_contents, "figure", lambda trace, name: Figure(name, name, spec="{}"))
-    monkeypatch.setattr(_vega, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
-    monkeypatch.setattr(_vega, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(contents, "figure", lambda trace, name: Figure(name, name, spec="{}"))
+    monkeypatch.setattr(vega, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
+    monkeypatch.setattr(vega, "library", lambda: "window.vegaEmbed = null;")
 
 
 class TestNotebook:
@@ -358,7 +358,7 @@ class TestDemo:
 
 def test_a_figure_stays_with_its_unit():
     words = "x" * 30 + " takes 10.4 % of it"
-    assert _output.wrapped(words, 42, "", "").splitlines() == ["x" * 30 + " takes", "10.4 % of it"]
+    assert output.wrapped(words, 42, "", "").splitlines() == ["x" * 30 + " takes", "10.4 % of it"]
 
 
 class TestFailures:
@@ -378,7 +378,7 @@ class TestFailures:
 
     def test_debug_shows_where(self, saved, tmp_path):
         with pytest.raises(LlmprofError):
-            cli.main(["info", str(tmp_path / "none.json"), "--debug"])
+            main.main(["info", str(tmp_path / "none.json"), "--debug"])
 
     def test_warnings_of_traces_are_one_line_each(self, run, saved, monkeypatch):
         def warn(*_):
@@ -394,13 +394,13 @@ class TestFailures:
     @pytest.mark.parametrize("argv", [[], ["nope"], ["analyze"], ["analyze", "x", "--what", "nope"]])
     def test_wrong_usage_exits_with_two(self, argv, capsys):
         with pytest.raises(SystemExit) as stopped:
-            cli.main(argv)
+            main.main(argv)
         assert stopped.value.code == 2
         assert "usage: llmprof" in capsys.readouterr().err
 
     def test_version(self, capsys):
         with pytest.raises(SystemExit) as stopped:
-            cli.main(["--version"])
+            main.main(["--version"])
         assert stopped.value.code == 0
         assert capsys.readouterr().out == f"llmprof {llmprof.__version__}\n"
 
@@ -418,7 +418,7 @@ class TestProgress:
 
     def test_a_line_each_without_a_terminal(self):
         stream = io.StringIO()
-        progress = cli.Progress(stream, live=False)
+        progress = main.Progress(stream, live=False)
         for what, done in (("reading a", 0), ("reading a", 50), ("reading b", 0)):
             progress(what, done, 100)
         progress.clear()
@@ -426,9 +426,9 @@ class TestProgress:
 
     def test_what_takes_long_says_how_far_it_is(self, monkeypatch):
         clock = iter([100.0, 105.0, 111.0, 112.0])
-        monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
         stream = io.StringIO()
-        progress = cli.Progress(stream, live=False)
+        progress = main.Progress(stream, live=False)
         for done in (0, 1, 2, 3):
             progress("running x", done, 48)
         assert stream.getvalue() == "llmprof: running x\nllmprof: running x, 2 of 48\n"
@@ -436,7 +436,7 @@ class TestProgress:
     def test_one_line_on_a_terminal_that_goes_away(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "20")
         stream = io.StringIO()
-        progress = cli.Progress(stream, live=True)
+        progress = main.Progress(stream, live=True)
         progress("reading a file", 0, 0)
         progress("drawing", 1, 2)
         progress.clear()
@@ -446,7 +446,7 @@ class TestProgress:
 
     def test_the_readers_progress_names_the_file(self):
         told = []
-        tell = _open.reading(commands.Terminal(progress=lambda *said: told.append(said)))
+        tell = output.reading(commands.Terminal(progress=lambda *said: told.append(said)))
         tell("folder/rank0.json.gz", 5, 10)
         assert told == [("reading rank0.json.gz", 5, 10)]
 
@@ -478,10 +478,10 @@ class TestProcess:
         pipe = tmp_path / "pipe.json"
         os.mkfifo(pipe)
         code = (
-            "import signal, sys; from llmprof import cli, commands\n"
+            "import signal, sys; from llmprof.cli import commands, main\n"
             "def wait(*_): print('ready', file=sys.stderr, flush=True); signal.pause()\n"
             "commands.info = wait\n"
-            "raise SystemExit(cli.main(['info', 'x']))"
+            "raise SystemExit(main.main(['info', 'x']))"
         )
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
         assert process.stderr.readline() == "ready\n"

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llmprof import cli
-from llmprof.commands import _explore
-from llmprof.explore._app import ENVIRONMENT_VARIABLE, Wanted, page
-from llmprof.launch import process
+from llmprof.cli import explore, main
+from llmprof.explore.page import ENVIRONMENT_VARIABLE, Wanted, page
+from llmprof.launch.run import process
 
 SAMPLE = "sample:torch_tp1_cudagraph"
 
@@ -32,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explore", SAMPLE, "--compare", "sample:torch_tp1_eager", "--no-browser"]) == 0
+    assert main.main(["explore", SAMPLE, "--compare", "sample:torch_tp1_eager", "--no-browser"]) == 0
     assert capsys.readouterr().out == "The server has ended.\n"
     argv, env = started["argv"], started["env"]
     assert argv[1:3] == ["-m", "voila"]
@@ -51,7 +50,7 @@ def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys: pyt
 def test_missing_voila_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "voila" else found(name))
-    assert cli.main(["explore", SAMPLE]) == 2
+    assert main.main(["explore", SAMPLE]) == 2
     said = capsys.readouterr().err
     assert "voila is not installed" in said
     assert "pip install 'llmprof[notebook]'" in said
@@ -62,11 +61,11 @@ def test_port_in_use_and_missing_file_are_explained(started, capsys: pytest.Capt
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert cli.main(["explore", SAMPLE, "--port", str(port)]) == 2
+        assert main.main(["explore", SAMPLE, "--port", str(port)]) == 2
     assert f"port {port} cannot be used" in capsys.readouterr().err
-    assert cli.main(["explore", SAMPLE, "--port", "70000"]) == 2
+    assert main.main(["explore", SAMPLE, "--port", "70000"]) == 2
     assert "port 70000 cannot be used" in capsys.readouterr().err
-    assert cli.main(["explore", "no/such/trace.json"]) == 2
+    assert main.main(["explore", "no/such/trace.json"]) == 2
     assert "no/such/trace.json" in capsys.readouterr().err
     assert started == {}
 
@@ -76,7 +75,7 @@ def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, 
         log.write_text("Address family not supported\n", "utf-8")
 
     monkeypatch.setattr(process, "run", run)
-    assert cli.main(["explore", SAMPLE]) == 2
+    assert main.main(["explore", SAMPLE]) == 2
     said = capsys.readouterr().err
     assert "voila ended by itself" in said
     assert "Address family not supported" in said
@@ -84,7 +83,7 @@ def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, 
 
 def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(_explore.webbrowser, "open", opened.append)
+    monkeypatch.setattr(explore.webbrowser, "open", opened.append)
 
     def run(argv: list[str], *, started, **_options: object) -> None:
         port = int(next(word for word in argv if word.startswith("--port=")).removeprefix("--port="))
@@ -100,14 +99,14 @@ def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "run", run)
-    assert cli.main(["explore", SAMPLE, "--json"]) == 0
+    assert main.main(["explore", SAMPLE, "--json"]) == 0
     address = json.loads(capsys.readouterr().out)["address"]
     assert opened == [address]
     assert address.startswith("http://127.0.0.1:")
 
 
 def test_page_shows_what_the_environment_names() -> None:
-    wanted = Wanted([str(file) for file in _explore.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
+    wanted = Wanted([str(file) for file in explore.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
     tabs = page(wanted.environment())
     assert tabs.titles[0] == "Timeline"
     assert tabs["kernels"].table.height > 0

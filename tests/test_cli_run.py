@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from llmprof import cli, launch
-from llmprof.commands import _launch_options, _run
+from llmprof import launch
+from llmprof.cli import main
+from llmprof.cli import run as cli_run
 from llmprof.errors import ConfigError, LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
 from tests.batch.runners import FakeRun, Runs, fail
@@ -30,7 +31,7 @@ def run(capsys):
     """Run a command; return its exit code, what it printed, and what it said on stderr."""
 
     def run(*argv: str) -> tuple[int, str, str]:
-        code = cli.main(list(argv))
+        code = main.main(list(argv))
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -38,13 +39,13 @@ def run(capsys):
 
 
 def config_of(*argv: str) -> ExperimentConfig:
-    return _launch_options.config_of(cli.parser().parse_args(["run", *argv]))
+    return cli_run.config_of(main.parser().parse_args(["run", *argv]))
 
 
 class TestOptions:
     def test_every_field_of_the_configuration_has_an_option(self):
         parser = argparse.ArgumentParser()
-        _launch_options.add_config_options(parser)
+        cli_run.add_config_options(parser)
         options = {option for action in parser._actions for option in action.option_strings}
         renamed = {
             "engine_args": "--engine-arg",
@@ -252,8 +253,8 @@ class TestRun:
         code = (
             "import sys\n"
             "for name in ('altair', 'vl_convert', 'IPython', 'papermill'): sys.modules[name] = None\n"
-            "from llmprof import cli\n"
-            "sys.exit(cli.main(['run', '--model', '/nowhere', '--no-report', '--no-progress', '--no-check']))\n"
+            "from llmprof.cli import main\n"
+            "sys.exit(main.main(['run', '--model', '/nowhere', '--no-report', '--no-progress', '--no-check']))\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -350,7 +351,7 @@ class TestRunsAndDoctor:
             ]
             return pl.DataFrame(rows, schema=["check", "status", "found", "expected", "advice"], orient="row")
 
-        monkeypatch.setattr("llmprof.launch.doctor.doctor", doctor)
+        monkeypatch.setattr("llmprof.launch.doctor.doctor.doctor", doctor)
         code, out, _ = run("doctor", *argv)
         assert code == 0
         assert out.splitlines()[-1] == "fail: disk: make room"
@@ -369,13 +370,13 @@ class TestRunsAndDoctor:
     ids=["none", "noise", "clear", "one"],
 )
 def test_the_cost_of_a_profiler_in_words(share, clear, words):
-    assert _run._cost({"overhead": share, "clear": clear}) == words
+    assert cli_run._cost({"overhead": share, "clear": clear}) == words
 
 
 def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):
-    from llmprof.commands import Terminal
+    from llmprof.cli.commands import Terminal
 
     run = finished(tmp_path)
     run.config = run.config.replace(profile_mode="torch")
-    assert _run._capture(run, Terminal()) == "No timeline: no timeline."
+    assert cli_run._capture(run, Terminal()) == "No timeline: no timeline."
     assert issubclass(NotCapturedError, Exception)

@@ -6,7 +6,7 @@ import pytest
 
 from llmprof import metrics
 from llmprof.errors import LlmprofError
-from llmprof.readers.ncu import read_metrics
+from llmprof.readers.ncu.reader import read_metrics
 
 CAPTURE = Path(__file__).parents[1] / ".." / "shared" / "captures" / "ncu_tp1_eager"
 PCT = "avg.pct_of_peak_sustained_elapsed"

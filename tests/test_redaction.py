@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof.errors import OutputError, ReadError
-from llmprof.redaction import redact
+from llmprof.storage.redaction import redact
 
 SECRET = "sk-planted-0123456789"
 HOME = "/home/someone/project"

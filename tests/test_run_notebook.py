@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from llmprof import run_notebook
 from llmprof.errors import LlmprofError, OutputError, ReadError
+from llmprof.notebook import tutorials
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("papermill")
@@ -26,7 +26,7 @@ def notebooks(tmp_path, monkeypatch):
     folder.mkdir()
     write_notebook(folder / "01_small.ipynb", 'trace = "none"', "print(trace)", "1 + 1")
     write_notebook(folder / "02_broken.ipynb", "x = 1", "1 / 0", "x")
-    monkeypatch.setenv(run_notebook.ENVIRONMENT_VARIABLE, str(folder))
+    monkeypatch.setenv(tutorials.ENVIRONMENT_VARIABLE, str(folder))
     return folder
 
 
@@ -34,7 +34,7 @@ def notebooks(tmp_path, monkeypatch):
 def test_a_notebook_runs_with_parameters(notebooks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = []
-    path = run_notebook.run_notebook(
+    path = tutorials.run_notebook(
         "01_small", tmp_path / "out", parameters={"trace": "mine"}, progress=lambda *said: told.append(said)
     )
     assert path == tmp_path / "out" / "01_small.ipynb"
@@ -50,50 +50,50 @@ def test_a_notebook_runs_with_parameters(notebooks, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_failing_cell_is_one_sentence_and_the_notebook_is_kept(notebooks, tmp_path):
     with pytest.raises(LlmprofError, match=r"02_broken stopped at cell \[2\] with ZeroDivisionError: division by zero"):
-        run_notebook.run_notebook("02_broken", tmp_path / "out")
+        tutorials.run_notebook("02_broken", tmp_path / "out")
     assert "ZeroDivisionError" in (tmp_path / "out" / "02_broken.ipynb").read_text("utf-8")
 
 
 def test_unknown_names_and_parameters(notebooks, tmp_path):
     with pytest.raises(LlmprofError, match=r"there is no notebook '01_smal'; expected one of 01_small"):
-        run_notebook.run_notebook("01_smal", tmp_path)
+        tutorials.run_notebook("01_smal", tmp_path)
     with pytest.raises(ReadError, match="there is no notebook at"):
-        run_notebook.run_notebook("somewhere/else.ipynb", tmp_path)
+        tutorials.run_notebook("somewhere/else.ipynb", tmp_path)
     with pytest.raises(LlmprofError, match=r"01_small has no parameter 'trac'; expected one of trace"):
-        run_notebook.run_notebook("01_small", tmp_path, parameters={"trac": "x"})
+        tutorials.run_notebook("01_small", tmp_path, parameters={"trac": "x"})
 
 
 def test_what_is_no_notebook(tmp_path):
     (tmp_path / "x.ipynb").write_text("{}")
     with pytest.raises(ReadError, match="is not a notebook"):
-        run_notebook.run_notebook(str(tmp_path / "x.ipynb"), tmp_path / "out")
+        tutorials.run_notebook(str(tmp_path / "x.ipynb"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_path_is_as_good_as_a_name(notebooks):
-    assert run_notebook.find(str(notebooks / "01_small.ipynb")) == notebooks / "01_small.ipynb"
-    assert run_notebook.find("01_small.ipynb") == notebooks / "01_small.ipynb"
+    assert tutorials.find(str(notebooks / "01_small.ipynb")) == notebooks / "01_small.ipynb"
+    assert tutorials.find("01_small.ipynb") == notebooks / "01_small.ipynb"
 
 
 def test_the_source_is_not_replaced(notebooks):
     with pytest.raises(OutputError, match="replaced by its own execution"):
-        run_notebook.run_notebook("01_small", notebooks)
+        tutorials.run_notebook("01_small", notebooks)
 
 
 def test_a_folder_that_cannot_be_written(notebooks, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match="cannot write"):
-        run_notebook.run_notebook("01_small", tmp_path / "file")
+        tutorials.run_notebook("01_small", tmp_path / "file")
 
 
 def test_no_folder_of_notebooks(monkeypatch, tmp_path):
-    monkeypatch.setenv(run_notebook.ENVIRONMENT_VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(LlmprofError, match=f"set {run_notebook.ENVIRONMENT_VARIABLE}"):
-        run_notebook.find("01_small")
+    monkeypatch.setenv(tutorials.ENVIRONMENT_VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(LlmprofError, match=f"set {tutorials.ENVIRONMENT_VARIABLE}"):
+        tutorials.find("01_small")
 
 
 def test_without_papermill_it_says_what_to_install(notebooks, tmp_path, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "papermill" else find_spec(name))
     with pytest.raises(LlmprofError, match=r"papermill is not installed; pip install 'llmprof\[notebook\]'"):
-        run_notebook.run_notebook("01_small", tmp_path)
+        tutorials.run_notebook("01_small", tmp_path)

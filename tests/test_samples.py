@@ -11,8 +11,9 @@ import pytest
 from isal import igzip
 
 import llmprof
-from llmprof import bundled, launch, sqlite
+from llmprof import bundled, launch
 from llmprof.errors import LlmprofError, ReadError
+from llmprof.storage import sqlite
 
 ROOT = bundled.samples_folder()
 NAMES = sorted(path.name for path in ROOT.iterdir())

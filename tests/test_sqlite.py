@@ -6,8 +6,8 @@ from contextlib import closing
 import polars as pl
 import pytest
 
-from llmprof import sqlite
 from llmprof.errors import ReadError
+from llmprof.storage import sqlite
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_query_answers_as_a_frame_and_cannot_write(database):
         with pytest.raises(ReadError):
             sqlite.query(database, sql)
     assert database.read_bytes() == before
-    with pytest.raises(ReadError, match=r"no such table.*llmprof\.sqlite\.tables"):
+    with pytest.raises(ReadError, match=r"no such table.*llmprof\.storage\.sqlite\.tables"):
         sqlite.query(database, "SELECT * FROM nowhere")
     with pytest.raises(ReadError, match="no table nothing"):
         sqlite.read(database, "nothing", ["a"])

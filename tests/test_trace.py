@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from llmprof import saved, schema
+from llmprof import schema
 from llmprof.errors import LlmprofError, NotCapturedError, OutputError, ReadError, SchemaError
+from llmprof.storage import parquet
 from llmprof.trace import META_FILE, Trace
 
 
@@ -178,9 +179,9 @@ def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(trace, tmp_path
     if fails_at == "write":
         monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
     else:
-        move = saved.Path.replace
+        move = parquet.Path.replace
         monkeypatch.setattr(
-            saved.Path, "replace", lambda a, b: full() if b == folder and not a.name.endswith("-old") else move(a, b)
+            parquet.Path, "replace", lambda a, b: full() if b == folder and not a.name.endswith("-old") else move(a, b)
         )
     with pytest.raises(OutputError, match="No space left on device"):
         Trace({}, {"new": True}).save(folder) if fails_at == "move" else trace.save(folder)

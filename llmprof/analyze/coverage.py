@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze._memo import per_trace
-from llmprof.analyze.attribution import attribute
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.memo import per_trace
 from llmprof.trace import Trace
 
 _MEASURES = {

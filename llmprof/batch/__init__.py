@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmprof.batch._devices import devices
-from llmprof.batch._notebooks import Walkthroughs, notebooks_over
-from llmprof.batch._parameters import PRESETS, configs, parse, preset
-from llmprof.batch._runner import BatchRunner
-from llmprof.batch._sweep import Sweep, open_sweep
-
-if TYPE_CHECKING:
-    from llmprof.batch._report import write_report
+from llmprof.lazy import attach
 
 __all__ = [
     "PRESETS",
@@ -32,13 +25,25 @@ __all__ = [
     "write_report",
 ]
 
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        # drawing needs Altair, running does not
-        if name == "write_report":
-            from llmprof.batch._report import write_report
-
-            return write_report
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
+    from llmprof.batch.notebooks import Walkthroughs, notebooks_over
+    from llmprof.batch.parameters import PRESETS, configs, parse, preset
+    from llmprof.batch.runner import BatchRunner, devices
+    from llmprof.batch.sweep import Sweep, open_sweep, write_report
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "PRESETS": "llmprof.batch.parameters",
+            "BatchRunner": "llmprof.batch.runner",
+            "Sweep": "llmprof.batch.sweep",
+            "Walkthroughs": "llmprof.batch.notebooks",
+            "configs": "llmprof.batch.parameters",
+            "devices": "llmprof.batch.runner",
+            "notebooks_over": "llmprof.batch.notebooks",
+            "open_sweep": "llmprof.batch.sweep",
+            "parse": "llmprof.batch.parameters",
+            "preset": "llmprof.batch.parameters",
+            "write_report": "llmprof.batch.sweep",
+        },
+    )

@@ -7,31 +7,9 @@ chart is asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from llmprof.charts._all_reduce import all_reduce
-    from llmprof.charts._breakdown import breakdown
-    from llmprof.charts._counters import counters
-    from llmprof.charts._cuda_api import cuda_api
-    from llmprof.charts._dashboard import dashboard
-    from llmprof.charts._diff import diff
-    from llmprof.charts._idle import idle
-    from llmprof.charts._kernel_time import kernel_time
-    from llmprof.charts._kernels import kernels
-    from llmprof.charts._launch_delay import launch_delay
-    from llmprof.charts._layer_heatmap import layer_heatmap
-    from llmprof.charts._overlap import overlap
-    from llmprof.charts._request_latency import request_latency
-    from llmprof.charts._requests import requests
-    from llmprof.charts._roofline import roofline
-    from llmprof.charts._save import save, to_html, to_png_bytes
-    from llmprof.charts._stalls import stalls
-    from llmprof.charts._sweep import sweep_latency, sweep_throughput
-    from llmprof.charts._sweep_scaling import sweep_scaling
-    from llmprof.charts._sweep_time import sweep_time
-    from llmprof.charts._timeline import timeline
+from llmprof.lazy import attach
 
 __all__ = [
     "all_reduce",
@@ -60,16 +38,49 @@ __all__ = [
     "to_png_bytes",
 ]
 
-_HOMES = {"to_html": "_save", "to_png_bytes": "_save", "sweep_latency": "_sweep", "sweep_throughput": "_sweep"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, f'_{name}')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if TYPE_CHECKING:
+    from llmprof.charts.base.save import save, to_html, to_png_bytes
+    from llmprof.charts.breakdown import breakdown
+    from llmprof.charts.collectives import all_reduce
+    from llmprof.charts.compare import diff
+    from llmprof.charts.counters import counters
+    from llmprof.charts.dashboard import dashboard
+    from llmprof.charts.idle import idle, launch_delay
+    from llmprof.charts.kernels import cuda_api, kernel_time, kernels
+    from llmprof.charts.layers import layer_heatmap
+    from llmprof.charts.overlap import overlap
+    from llmprof.charts.requests import request_latency, requests
+    from llmprof.charts.roofline import roofline
+    from llmprof.charts.stalls import stalls
+    from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
+    from llmprof.charts.timeline.timeline import timeline
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "all_reduce": "llmprof.charts.collectives",
+            "breakdown": "llmprof.charts.breakdown",
+            "counters": "llmprof.charts.counters",
+            "cuda_api": "llmprof.charts.kernels",
+            "kernel_time": "llmprof.charts.kernels",
+            "kernels": "llmprof.charts.kernels",
+            "dashboard": "llmprof.charts.dashboard",
+            "diff": "llmprof.charts.compare",
+            "idle": "llmprof.charts.idle",
+            "launch_delay": "llmprof.charts.idle",
+            "layer_heatmap": "llmprof.charts.layers",
+            "overlap": "llmprof.charts.overlap",
+            "request_latency": "llmprof.charts.requests",
+            "requests": "llmprof.charts.requests",
+            "roofline": "llmprof.charts.roofline",
+            "save": "llmprof.charts.base.save",
+            "to_html": "llmprof.charts.base.save",
+            "to_png_bytes": "llmprof.charts.base.save",
+            "stalls": "llmprof.charts.stalls",
+            "sweep_latency": "llmprof.charts.sweep",
+            "sweep_throughput": "llmprof.charts.sweep",
+            "sweep_scaling": "llmprof.charts.sweep",
+            "sweep_time": "llmprof.charts.sweep",
+            "timeline": "llmprof.charts.timeline.timeline",
+        },
+    )

@@ -5,29 +5,41 @@ Each function returns a widget; show it as the last line of a cell. They need ``
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from llmprof.lazy import attach
+
+__all__ = [
+    "all_reduce",
+    "compare",
+    "kernels",
+    "layers",
+    "link",
+    "open",
+    "overlap",
+    "timeline",
+]
 
 if TYPE_CHECKING:
-    from llmprof.explore._all_reduce import all_reduce
-    from llmprof.explore._compare import compare
-    from llmprof.explore._kernels import kernels
-    from llmprof.explore._layers import layers
-    from llmprof.explore._link import link
-    from llmprof.explore._open import open  # noqa: A004
-    from llmprof.explore._overlap import overlap
-    from llmprof.explore._timeline import timeline
-
-__all__ = ["all_reduce", "compare", "kernels", "layers", "link", "open", "overlap", "timeline"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}._{name}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from llmprof.explore.base.widget import link
+    from llmprof.explore.collectives.explorer import all_reduce
+    from llmprof.explore.compare.explorer import compare
+    from llmprof.explore.kernels.explorer import kernels
+    from llmprof.explore.layers.explorer import layers
+    from llmprof.explore.overlap.explorer import overlap
+    from llmprof.explore.tabs import open  # noqa: A004
+    from llmprof.explore.timeline.explorer import timeline
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "all_reduce": "llmprof.explore.collectives.explorer",
+            "compare": "llmprof.explore.compare.explorer",
+            "kernels": "llmprof.explore.kernels.explorer",
+            "layers": "llmprof.explore.layers.explorer",
+            "link": "llmprof.explore.base.widget",
+            "open": "llmprof.explore.tabs",
+            "overlap": "llmprof.explore.overlap.explorer",
+            "timeline": "llmprof.explore.timeline.explorer",
+        },
+    )

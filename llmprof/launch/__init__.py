@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmprof.lazy import attach
+
 __all__ = [
     "ConfigManager",
     "ExperimentConfig",
@@ -25,32 +27,23 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from llmprof.launch._listing import clean, runs
-    from llmprof.launch.config import ConfigManager, ExperimentConfig
-    from llmprof.launch.folder import RunFolder
-    from llmprof.launch.run import ExperimentRunner, Run, open_run, plan, resume
+    from llmprof.launch.config.options import ConfigManager, ExperimentConfig
+    from llmprof.launch.run.folder import RunFolder, clean, runs
+    from llmprof.launch.run.passes import plan
+    from llmprof.launch.run.runner import ExperimentRunner, Run, open_run, resume
 else:
-    _HOMES = {
-        "ConfigManager": "config",
-        "ExperimentConfig": "config",
-        "ExperimentRunner": "run",
-        "Run": "run",
-        "RunFolder": "folder",
-        "clean": "_listing",
-        "open_run": "run",
-        "plan": "run",
-        "resume": "run",
-        "runs": "_listing",
-    }
-
-    def __getattr__(name: str) -> object:
-        import importlib
-
-        if name not in _HOMES:
-            raise AttributeError(f"module 'llmprof.launch' has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"llmprof.launch.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return list(__all__)
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "ConfigManager": "llmprof.launch.config.options",
+            "ExperimentConfig": "llmprof.launch.config.options",
+            "RunFolder": "llmprof.launch.run.folder",
+            "clean": "llmprof.launch.run.folder",
+            "runs": "llmprof.launch.run.folder",
+            "ExperimentRunner": "llmprof.launch.run.runner",
+            "Run": "llmprof.launch.run.runner",
+            "open_run": "llmprof.launch.run.runner",
+            "resume": "llmprof.launch.run.runner",
+            "plan": "llmprof.launch.run.passes",
+        },
+    )

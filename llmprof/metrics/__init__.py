@@ -15,9 +15,8 @@ from functools import cache
 import polars as pl
 
 from llmprof.errors import LlmprofError
-from llmprof.metrics._entries import _STALL_SOURCE, ENTRIES, Entry
-from llmprof.metrics._names import base, parts
-from llmprof.metrics._stalls import SAME, STALLS
+from llmprof.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
+from llmprof.metrics.parts import SAME, STALLS, base, parts
 
 __all__ = ["Explanation", "explain", "glossary"]
 

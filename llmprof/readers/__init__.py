@@ -1,5 +1,5 @@
 """Readers: one file a format, and :func:`read`, which finds the right one and puts the ranks together."""
 
-from llmprof.readers._read import read
+from llmprof.readers.reading import read
 
 __all__ = ["read"]

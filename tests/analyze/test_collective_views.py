@@ -6,9 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import collective_arrivals, collective_sizes
-from llmprof.analyze.collective_arrivals import lateness
-from llmprof.analyze.collective_sizes import collective_sizes_of, link_peak_gbps
-from llmprof.analyze.collectives import collectives
+from llmprof.analyze.collectives.collectives import collective_sizes_of, collectives, lateness, link_peak_gbps
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 

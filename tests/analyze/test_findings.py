@@ -11,8 +11,8 @@ import pytest
 
 import llmprof.analyze
 from llmprof.analyze import findings
-from llmprof.analyze._rules import RULES, SHORT_KERNEL_NS
-from llmprof.analyze.findings import SCHEMA
+from llmprof.analyze.findings.findings import SCHEMA
+from llmprof.analyze.findings.rules import RULES, SHORT_KERNEL_NS
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NCCL_ALL_REDUCE, SPLIT_K, kernels, labels, launches
 

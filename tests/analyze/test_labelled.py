@@ -5,11 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze._labelled import labelled
-from llmprof.analyze.diff import diff
-from llmprof.analyze.idle import idle, stream_gaps
-from llmprof.analyze.kernel_summary import kernel_summary
-from llmprof.analyze.launch_delay import launch_delay
+from llmprof.analyze.compare import diff
+from llmprof.analyze.idle import idle, launch_delay, stream_gaps
+from llmprof.analyze.kernels.kernels import kernel_summary
+from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze.launch_delay import launch_delay, launch_delay_of
+from llmprof.analyze.idle import launch_delay, launch_delay_of
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 

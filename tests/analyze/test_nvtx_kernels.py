@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import nvtx_kernels
-from llmprof.analyze._inside import inside
+from llmprof.analyze.intervals.nesting import inside
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 

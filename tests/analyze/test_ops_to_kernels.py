@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze._nesting import innermost
 from llmprof.analyze.activity import activity
-from llmprof.analyze.ops_to_kernels import operators_of, ops_to_kernels
+from llmprof.analyze.intervals.nesting import innermost
+from llmprof.analyze.kernels.operators import operators_of, ops_to_kernels
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 

@@ -5,12 +5,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from llmprof.analyze.speed_of_light import speed_of_light
-from llmprof.analyze.stalls import stalls
+from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import TYPES, Device
-from llmprof.metrics_data import Metrics
-from llmprof.readers.ncu import read_metrics
+from llmprof.metrics.data import Metrics
+from llmprof.readers.ncu.reader import read_metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 CAPTURE = SHARED / "captures" / "ncu_tp1_eager"

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmprof.errors import LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
-from llmprof.launch.metrics import request_metrics
+from llmprof.launch.run.requests import request_metrics
 from llmprof.trace import Trace
 from tests.launch.test_metrics import worker
 from tests.report.builders import build

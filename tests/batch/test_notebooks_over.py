@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmprof import batch
-from llmprof.batch import _notebooks
+from llmprof.batch import notebooks
 from llmprof.errors import LlmprofError, OutputError
 from tests.report.runs import Run
 from tests.test_run_notebook import write_notebook
@@ -37,7 +37,7 @@ def executed(monkeypatch):
         (folder / "walk.ipynb").write_text("{}")
         return folder / "walk.ipynb"
 
-    monkeypatch.setattr(_notebooks, "run_notebook", run_notebook)
+    monkeypatch.setattr(notebooks, "run_notebook", run_notebook)
     return asked
 
 

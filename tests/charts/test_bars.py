@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts._bars import fitting
-from llmprof.charts._overlap import PARTS
-from llmprof.charts._palette import CATEGORIES, REST
+from llmprof.charts.base.bars import fitting
+from llmprof.charts.base.theme import CATEGORIES, REST
+from llmprof.charts.overlap import PARTS
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts._counter_rows import condense, headline, lines_of, panels_of, scale_of, throttled
-from llmprof.charts._counters import counters_panel
+from llmprof.charts.counters import condense, counters_panel, headline, lines_of, panels_of, scale_of, throttled
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

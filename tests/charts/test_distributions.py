@@ -6,9 +6,8 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts._histogram import log_bins, log_ticks
-from llmprof.charts._palette import CAUSES, COMMUNICATION, WAIT
-from llmprof.charts._theme import Unit
+from llmprof.charts.base.data import log_bins, log_ticks
+from llmprof.charts.base.theme import CAUSES, COMMUNICATION, WAIT, Unit
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts._save import to_png_bytes, vega_bundle
+from llmprof.charts.base.save import to_png_bytes, vega_bundle
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

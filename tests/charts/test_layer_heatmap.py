@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts._palette import MISSING
+from llmprof.charts.base.theme import MISSING
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

@@ -7,9 +7,22 @@ import itertools
 import polars as pl
 import pytest
 
-from llmprof.charts._data import MAX_ROWS, inline, number
-from llmprof.charts._palette import CATEGORIES, CAUSES, COMMUNICATION, PHASES, STAGES, colours, ink_on
-from llmprof.charts._theme import balanced, percent, shorten, spread, text_px, time_unit
+from llmprof.charts.base.data import MAX_ROWS, inline, number
+from llmprof.charts.base.theme import (
+    CATEGORIES,
+    CAUSES,
+    COMMUNICATION,
+    PHASES,
+    STAGES,
+    balanced,
+    colours,
+    ink_on,
+    percent,
+    shorten,
+    spread,
+    text_px,
+    time_unit,
+)
 from llmprof.errors import AnalysisError
 
 # Machado, Oliveira and Fernandes (2009), severity 1

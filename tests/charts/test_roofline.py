@@ -11,10 +11,9 @@ import pytest
 
 import llmprof
 from llmprof import analyze, charts, hardware
-from llmprof.charts._place import Box, along, around, place
-from llmprof.charts._roofline import BOUNDS
-from llmprof.charts._roofs import found, given
-from llmprof.charts._theme import text_px
+from llmprof.charts.base.place import Box, along, around, place
+from llmprof.charts.base.theme import text_px
+from llmprof.charts.roofline import BOUNDS, found, given
 from llmprof.errors import AnalysisError, LlmprofError
 from tests.charts import frames, specs
 

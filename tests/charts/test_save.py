@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmprof import charts
-from llmprof.charts._save import vega_bundle
+from llmprof.charts.base.save import vega_bundle
 from llmprof.errors import OutputError
 from tests.charts import frames, specs
 

@@ -7,9 +7,9 @@ import pytest
 
 import llmprof
 from llmprof import analyze, charts
-from llmprof.charts._data import number
-from llmprof.charts._palette import IDLE, REST
-from llmprof.charts._stalls import READY, REASONS
+from llmprof.charts.base.data import number
+from llmprof.charts.base.theme import IDLE, REST
+from llmprof.charts.stalls import READY, REASONS
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

@@ -8,8 +8,8 @@ import pytest
 from llmprof import explore, schema
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
 from llmprof.errors import NotCapturedError
-from llmprof.explore import _collective_views as views
-from llmprof.explore._collective_views import beside, call_of, calls_of, choices, histogram, over_time, view
+from llmprof.explore.collectives import views
+from llmprof.explore.collectives.views import beside, call_of, calls_of, choices, histogram, over_time, view
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 

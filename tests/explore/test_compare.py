@@ -13,7 +13,7 @@ import llmprof
 from llmprof import explore, schema
 from llmprof.analyze import attribute, diff
 from llmprof.errors import NotCapturedError
-from llmprof.explore import _compare_data as data
+from llmprof.explore.compare import data
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from llmprof.errors import LlmprofError
-from llmprof.explore import _esm
+from llmprof.explore.base import bundle
 
 SCRIPTS = Path(__file__).parent / "js"
-WIDGETS = sorted(p.stem for p in _esm.JS.glob("*.mjs") if "export default { render }" in p.read_text("utf-8"))
+WIDGETS = sorted(p.stem for p in bundle.JS.glob("*.mjs") if "export default { render }" in p.read_text("utf-8"))
 
 
 def _node() -> str:
@@ -27,10 +27,10 @@ def _node() -> str:
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    monkeypatch.setattr(_esm, "JS", tmp_path)
-    _esm.bundle.cache_clear()
+    monkeypatch.setattr(bundle, "JS", tmp_path)
+    bundle.bundle.cache_clear()
     yield lambda **texts: [(tmp_path / f"{name}.mjs").write_text(text) for name, text in texts.items()]
-    _esm.bundle.cache_clear()
+    bundle.bundle.cache_clear()
 
 
 def test_imports_are_put_before_what_needs_them_once(files):
@@ -40,7 +40,7 @@ def test_imports_are_put_before_what_needs_them_once(files):
         top='import { one } from "./low.mjs";\nimport { two } from "./middle.mjs";\n'
         "const render = () => one + two();\nexport default { render };\n",
     )
-    assert _esm.bundle("top") == (
+    assert bundle.bundle("top") == (
         "const one = 1;\n\nfunction two() {\n  return one + 1;\n}\n\n"
         "const render = () => one + two();\nexport default { render };\n"
     )
@@ -49,20 +49,20 @@ def test_imports_are_put_before_what_needs_them_once(files):
 def test_two_files_that_define_one_name_are_refused(files):
     files(low="const one = 1;\n", top='import { x } from "./low.mjs";\nfunction one() {}\n')
     with pytest.raises(LlmprofError, match=r"top\.mjs and low\.mjs both define one"):
-        _esm.bundle("top")
+        bundle.bundle("top")
 
 
 def test_a_circle_and_a_missing_file_are_named(files):
     files(a='import { b } from "./b.mjs";\n', b='import { a } from "./a.mjs";\n', c='import { x } from "./gone.mjs";\n')
     with pytest.raises(LlmprofError, match="a -> b -> a"):
-        _esm.bundle("a")
+        bundle.bundle("a")
     with pytest.raises(LlmprofError, match=r"there is no gone\.mjs; expected one of \['a', 'b', 'c'\]"):
-        _esm.bundle("c")
+        bundle.bundle("c")
 
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_every_widget_is_one_module_that_loads_nothing(name, tmp_path):
-    source = _esm.bundle(name)
+    source = bundle.bundle(name)
     assert not re.search(r"^\s*import\b|\bimport\(", source, re.MULTILINE)
     assert not re.search(r"https?://|\binnerHTML\b|\bouterHTML\b|insertAdjacentHTML|document\.write|\beval\(", source)
     assert source.count("export default") == 1
@@ -74,8 +74,8 @@ def test_every_widget_is_one_module_that_loads_nothing(name, tmp_path):
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_styles_load_nothing(name):
-    assert not re.search(r"@import|url\(", _esm.style(name))
-    assert ".lp" in _esm.style(name)
+    assert not re.search(r"@import|url\(", bundle.style(name))
+    assert ".lp" in bundle.style(name)
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.test.mjs")), ids=lambda path: path.name.split(".")[0])

@@ -13,10 +13,10 @@ import llmprof
 from llmprof import explore, schema
 from llmprof.analyze import attribute, kernels_within, ncu_join
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.explore import _kernel_details as details
-from llmprof.explore import _kernel_metrics as hardware
-from llmprof.explore import _kernel_table as table
-from llmprof.metrics_data import Metrics
+from llmprof.explore.kernels import metrics as hardware
+from llmprof.explore.kernels import table
+from llmprof.explore.kernels import table as details
+from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.explore import _lanes
-from llmprof.explore._lanes import VISIBLE, Lane, levels
+from llmprof.explore.timeline import lanes
+from llmprof.explore.timeline.lanes import VISIBLE, Lane, levels
 
 
 def lane(spans, codes=None):
@@ -98,7 +98,7 @@ def test_very_many_spans_are_counted_by_blocks(monkeypatch):
     spans = [(10 * i, 10 * i + 5) for i in range(4_000)]
     codes = [1 if i < 2_000 else 2 for i in range(4_000)]
     exact = lane(spans, codes).bins(0, 40_000, 10, "category")
-    monkeypatch.setattr(_lanes, "EXACT", 100)
+    monkeypatch.setattr(lanes, "EXACT", 100)
     blocks = lane(spans, codes).bins(0, 40_000, 10, "category")
     assert exact[0].tolist() == blocks[0].tolist() == [128] * 10
     assert exact[1].tolist() == blocks[1].tolist() == [1] * 5 + [2] * 5

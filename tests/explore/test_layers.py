@@ -11,9 +11,8 @@ import pytest
 from llmprof import explore, schema
 from llmprof.analyze import attribute, layer_gaps
 from llmprof.errors import NotCapturedError
-from llmprof.explore import _layer_cells as cells_module
-from llmprof.explore._layer_cells import cells, choices
-from llmprof.explore._layer_inside import events_of, kernels_of, stages_of
+from llmprof.explore.layers import cells as cells_module
+from llmprof.explore.layers.cells import cells, choices, events_of, kernels_of, stages_of
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
 

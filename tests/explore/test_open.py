@@ -9,7 +9,7 @@ import pytest
 import llmprof
 from llmprof import explore
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore._panels import PANELS, Given, Preparation
+from llmprof.explore.tabs import PANELS, Given, Preparation
 from llmprof.trace import Trace
 
 

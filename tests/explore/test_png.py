@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.explore._png import smaller
+from llmprof.explore.base.widget import smaller
 
 
 def pixels(image: bytes) -> np.ndarray:

@@ -13,7 +13,7 @@ import traitlets
 import llmprof
 from llmprof import analyze, explore, schema
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore._timeline_view import LIMIT
+from llmprof.explore.timeline.view import LIMIT
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, NORM, forward, kernels, labels, launches, ops
 

@@ -11,8 +11,8 @@ import traitlets
 
 from llmprof import explore
 from llmprof.errors import AnalysisError
-from llmprof.explore._pack import array, pack
-from llmprof.explore._widget import Explorer, in_background
+from llmprof.explore.base.widget import Explorer, in_background
+from llmprof.explore.base.wire import array, pack
 from llmprof.trace import Trace
 
 

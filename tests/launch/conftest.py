@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmprof.launch import ExperimentConfig, _passes, _stages
+from llmprof.launch import ExperimentConfig
+from llmprof.launch.run import passes
 
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "sample_traces"
@@ -26,7 +27,7 @@ class StandIns:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
-        self.ask_doctor = _stages.ask_doctor
+        self.ask_doctor = passes.ask_doctor
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.model = folder / "tiny"
@@ -36,7 +37,7 @@ class StandIns:
         patch.setenv("STAND_IN_ARGV", str(folder / "argv.jsonl"))
         patch.setenv("PATH", os.pathsep.join([str(self.bin), os.environ["PATH"]]))
         engine = text("engine")
-        patch.setattr(_passes.engines, "script", lambda job: engine.replace("@JOB@", json.dumps(job)))
+        patch.setattr(passes.engines, "script", lambda job: engine.replace("@JOB@", json.dumps(job)))
 
     def install(self, *names: str) -> None:
         """Put nsys or ncu on PATH."""
@@ -65,5 +66,5 @@ class StandIns:
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     """Stand-in engine; nsys and ncu on request; a doctor who finds nothing."""
     made = StandIns(tmp_path, monkeypatch)
-    monkeypatch.setattr(_stages, "ask_doctor", lambda config, progress: None)
+    monkeypatch.setattr(passes, "ask_doctor", lambda config, progress: None)
     return made

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llmprof.launch import ExperimentConfig, command, plan
+from llmprof.launch import ExperimentConfig, plan
+from llmprof.launch.run import command
 
 RUN = Path("/runs/r")
 WORKER = ["/venv/bin/python", "/runs/r/inference_script.py", "--out", "/runs/r"]

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.errors import ConfigError, OutputError
-from llmprof.launch import ConfigManager, ExperimentConfig, _prompts
-from llmprof.launch._job import job
+from llmprof.launch import ConfigManager, ExperimentConfig
+from llmprof.launch.run import job as run_job
+from llmprof.launch.run.job import job
 
 
 def config(**values) -> ExperimentConfig:
@@ -267,10 +268,10 @@ def test_a_relative_python_is_made_absolute_but_links_stay(tmp_path, monkeypatch
 def test_prompts_come_from_files(tmp_path, name, content, prompts):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8", newline="")
-    assert _prompts.from_file(path) == prompts
+    assert run_job.from_file(path) == prompts
     made = config(prompt_file=str(path))
-    assert _prompts.texts(made) == prompts
-    assert _prompts.texts(made.replace(batch_size=4)) == (prompts * 4)[:4]
+    assert run_job.texts(made) == prompts
+    assert run_job.texts(made.replace(batch_size=4)) == (prompts * 4)[:4]
 
 
 @pytest.mark.parametrize(
@@ -287,25 +288,25 @@ def test_prompt_files_that_are_wrong_are_refused(tmp_path, name, content, words)
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
-        _prompts.texts(config(prompt_file=str(path)))
+        run_job.texts(config(prompt_file=str(path)))
 
 
 def test_the_batch_is_as_large_as_the_prompts_unless_it_is_said():
     assert config(prompt=["a", "b", "c"]).batch_size == 3
     assert config(prompt="a").batch_size == 1
     assert config(input_tokens=8, batch_size=4).batch_size == 4
-    assert _prompts.texts(config(prompt=["a", "b"], batch_size=3)) == ["a", "b", "a"]
-    assert _prompts.texts(config(prompt=["a", "b"], batch_size=1)) == ["a"]
+    assert run_job.texts(config(prompt=["a", "b"], batch_size=3)) == ["a", "b", "a"]
+    assert run_job.texts(config(prompt=["a", "b"], batch_size=1)) == ["a"]
 
 
 def test_synthetic_prompts_are_the_same_for_a_seed_and_fit_the_vocabulary():
     made = config(input_tokens=[3, 9], batch_size=50)
-    tokens = _prompts.synthetic(made, 40)
+    tokens = run_job.synthetic(made, 40)
     assert {len(t) for t in tokens} <= set(range(3, 10))
     assert {n for t in tokens for n in t} <= set(range(5, 40))
-    assert tokens == _prompts.synthetic(made, 40)
-    assert tokens != _prompts.synthetic(made.replace(seed=1), 40)
-    assert [len(t) for t in _prompts.synthetic(config(), None)] == [64]
+    assert tokens == run_job.synthetic(made, 40)
+    assert tokens != run_job.synthetic(made.replace(seed=1), 40)
+    assert [len(t) for t in run_job.synthetic(config(), None)] == [64]
 
 
 def test_a_model_without_tokenizer_gets_a_token_a_byte(tmp_path):

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from llmprof.launch import ExperimentConfig, _facts_engine, _facts_gather, _facts_gpu
-from llmprof.launch._facts import Facts, Gpu, GpuProcess, Interpreter, Tool
-from llmprof.launch.doctor import CHECKS, doctor
+from llmprof.launch import ExperimentConfig
+from llmprof.launch.doctor import facts as doctor_facts
+from llmprof.launch.doctor.doctor import CHECKS, doctor
+from llmprof.launch.doctor.facts import Facts, Gpu, GpuProcess, Interpreter, Tool
 from tests.launch.fake_nvml import FakeNvml
 
 GIB = 2**30
@@ -338,7 +339,7 @@ def test_the_machine_that_runs_this_test():
 
 
 def test_a_run_of_this_machine():
-    facts = _facts_gather.gather(config(python=sys.executable, results_dir="/no/such/folder"))
+    facts = doctor_facts.gather(config(python=sys.executable, results_dir="/no/such/folder"))
     assert facts.cores >= 1
     assert facts.disk == "/"
     assert facts.interpreter.error == ""
@@ -349,9 +350,9 @@ def test_a_run_of_this_machine():
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        assert _facts_gather._port_free(number) is False
-    assert _facts_gather._port_free(number) is True
-    assert _facts_gather._port_free(0) is None
+        assert doctor_facts._port_free(number) is False
+    assert doctor_facts._port_free(number) is True
+    assert doctor_facts._port_free(0) is None
 
 
 def write_program(path: Path, text: str) -> str:
@@ -364,15 +365,15 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     monkeypatch.setenv("PATH", str(bin_folder))
-    monkeypatch.setattr(_facts_gather, "_USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
-    assert _facts_gather._tool("nsys", asked=True) == Tool()
+    monkeypatch.setattr(doctor_facts, "_USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
+    assert doctor_facts._tool("nsys", asked=True) == Tool()
     for version in ("2024", "2025"):
         (tmp_path / "opt" / version).mkdir(parents=True)
         write_program(tmp_path / "opt" / version / "nsys", "true")
-    assert _facts_gather._tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
+    assert doctor_facts._tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
     path = write_program(bin_folder / "nsys", "echo NVIDIA Nsight Systems version 2025.3.1")
-    assert _facts_gather._tool("nsys", asked=True) == Tool(path=path, version="NVIDIA Nsight Systems version 2025.3.1")
-    assert _facts_gather._tool("nsys", asked=False) == Tool(path=path)
+    assert doctor_facts._tool("nsys", asked=True) == Tool(path=path, version="NVIDIA Nsight Systems version 2025.3.1")
+    assert doctor_facts._tool("nsys", asked=False) == Tool(path=path)
 
 
 @pytest.mark.parametrize(
@@ -386,22 +387,22 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
     ids=["fails", "says-why", "no-python", "hangs"],
 )
 def test_an_interpreter_that_does_not_work(tmp_path, text, error):
-    found = _facts_engine.ask(
+    found = doctor_facts.ask_engine(
         config(python=write_program(tmp_path / "python", text)), timeout_s=0.3 if "sleep" in text else 30
     )
     assert error in found.error
 
 
 def test_an_interpreter_that_is_not_there(tmp_path):
-    assert "there is no program" in _facts_engine.ask(config(python=str(tmp_path / "python"))).error
+    assert "there is no program" in doctor_facts.ask_engine(config(python=str(tmp_path / "python"))).error
 
 
 def test_an_interpreter_that_cannot_start(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.ENOEXEC, "Exec format error")
 
-    monkeypatch.setattr(_facts_engine.subprocess, "run", refuse)
-    assert "does not start: Exec format error" in _facts_engine.ask(config(python=sys.executable)).error
+    monkeypatch.setattr(doctor_facts.subprocess, "run", refuse)
+    assert "does not start: Exec format error" in doctor_facts.ask_engine(config(python=sys.executable)).error
 
 
 def test_torch_is_found_without_importing_it(tmp_path):
@@ -411,7 +412,7 @@ def test_torch_is_found_without_importing_it(tmp_path):
     (torch / "version.py").write_text("__version__ = '2.11.0'\ncuda: str = '13.0'\nhip = None\n")
     (tmp_path / "torch-2.11.0.dist-info").mkdir()
     (tmp_path / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
-    found = _facts_engine.ask(config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)}))
+    found = doctor_facts.ask_engine(config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)}))
     assert found.error == ""
     assert "torch" in found.modules
     assert found.versions["torch"] == "2.11.0"
@@ -452,7 +453,7 @@ class Nvml(FakeNvml):
 def test_facts_of_gpus():
     nvml = Nvml()
     nvml.processes = [SimpleNamespace(pid=2**30, usedGpuMemory=5)]
-    found = _facts_gpu.ask(nvml, "1")
+    found = doctor_facts.ask_gpus(nvml, "1")
     (gpu,) = found["gpus"]
     assert (found["driver"], found["cuda_driver"]) == ("580.95.05", "13.1")
     assert (gpu.index, gpu.name, gpu.free_bytes, gpu.memory_bytes) == (0, "NVIDIA H200", 79_000, 80_000)
@@ -463,7 +464,7 @@ def test_facts_of_gpus():
 
 def test_facts_of_gpus_that_say_little():
     nvml = Nvml("memory", "processes", "clock", "applications_clock", "event_reasons", "throttle_reasons", count=1)
-    (gpu,) = _facts_gpu.ask(nvml, None)["gpus"]
+    (gpu,) = doctor_facts.ask_gpus(nvml, None)["gpus"]
     assert dataclasses.astuple(gpu)[2:7] == (None, None, None, None, 1980e6)
     assert (gpu.set_clock_hz, gpu.reasons) == (None, None)
     assert set(doctor(facts=having(gpus=(gpu,))).filter(pl.col("check").str.starts_with("GPU 0"))["status"]) == {
@@ -479,14 +480,15 @@ def test_without_a_driver(code, gpus, monkeypatch):
         raise nvml.NVMLError(code)
 
     monkeypatch.setattr(nvml, "nvmlInit", refuse)
-    found = _facts_gpu.ask(nvml, None)
+    found = doctor_facts.ask_gpus(nvml, None)
     assert found["gpus"] == gpus
     assert found["gpu_problem"]
 
 
 def test_nothing_is_changed_on_a_gpu():
     """No call of NVML that sets anything is named anywhere in the doctor or the monitors."""
-    folder = Path(_facts_gpu.__file__).parent
-    files = [*folder.glob("_facts*.py"), *folder.glob("_checks*.py"), *(folder / "monitors").glob("*.py")]
+    folder = Path(doctor_facts.__file__).parent
+    files = [*folder.glob("*.py"), *(folder.parent / "monitors").glob("*.py")]
     assert len(files) > 8
+    assert {"facts.py", "checks.py", "nvml.py"} <= {file.name for file in files}
     assert [file.name for file in files if "nvmlDeviceSet" in file.read_text() or "Reset" in file.read_text()] == []

@@ -13,7 +13,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.launch import engines, models
+from llmprof.launch import engines
+from llmprof.launch.config import models
 from tests.launch.vllm_stand_in import job
 
 TOKENS, OUTPUT = 64, 6

@@ -19,8 +19,10 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
-from llmprof.launch import ExperimentRunner, RunFolder, _advice, _files, doctor, open_run, process, resume
-from llmprof.launch._job import job
+from llmprof.launch import ExperimentRunner, RunFolder, open_run, resume
+from llmprof.launch.doctor import doctor
+from llmprof.launch.run import failures, files, process
+from llmprof.launch.run.job import job
 from tests.launch.conftest import text
 from tests.launch.test_process import gone
 
@@ -113,9 +115,9 @@ def test_a_python_that_is_missing_is_said(stand_ins):
 def test_what_an_engine_says_becomes_advice(tmp_path, says, words, knob):
     log = tmp_path / "experiment.log"
     log.write_text(f"# 2026-11-21T12:00:00+00:00 python\nINFO\n{says}\nINFO bye\n")
-    in_log = _advice.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
+    in_log = failures.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
     error = {"error": {"type": "RuntimeError", "message": says, "advice": None, "traceback": ""}}
-    told = _advice.failure(error, process.Finished(3, 1.0, (), {"event": "error"}), tmp_path / "none")
+    told = failures.failure(error, process.Finished(3, 1.0, (), {"event": "error"}), tmp_path / "none")
     for said, when in ((in_log, "while it started"), (told, "with an error")):
         assert said.found.startswith(f"the engine failed {when}: ")
         assert words in said.found
@@ -137,7 +139,7 @@ def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
     log = tmp_path / "experiment.log"
     log.write_text("INFO using FlashInfer for sampling, no trust_remote_code\nRuntimeError: something else\n")
     for worker in (None, {"error": {"message": "RuntimeError: something else"}}):
-        error = _advice.failure(worker, process.Finished(1, 1.0, (), {"event": "init"}), log)
+        error = failures.failure(worker, process.Finished(1, 1.0, (), {"event": "init"}), log)
         assert error.found == "the engine failed while it started: RuntimeError: something else"
         assert error.hint == "the whole output is in experiment.log"
 
@@ -272,14 +274,14 @@ def test_two_runs_at_once_in_one_folder_are_refused(stand_ins):
 @pytest.mark.parametrize("name", ["inference_script.py", "metrics.json", "manifest.json"])
 def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
     stand_ins.how(sample="torch_tp1_eager")
-    write = _files.write
+    write = files.write
 
     def full(path, text):
         if path.name == name:
-            raise _files.refused(path, OSError(errno.ENOSPC, "No space left on device"))
+            raise files.refused(path, OSError(errno.ENOSPC, "No space left on device"))
         return write(path, text)
 
-    monkeypatch.setattr(_files, "write", full)
+    monkeypatch.setattr(files, "write", full)
     error = fails(stand_ins, OutputError)
     assert f"cannot write {name}: the disk is full" in str(error)
     assert "another results_dir" in error.hint
@@ -290,7 +292,7 @@ def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
 
 def test_an_engine_that_a_full_disk_made_speechless(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
-    error = _advice.failure(None, process.Finished(1, 1.0, (), {}), tmp_path / "experiment.log")
+    error = failures.failure(None, process.Finished(1, 1.0, (), {}), tmp_path / "experiment.log")
     assert "the disk is full" in error.found
     assert "results_dir" in error.hint
 
@@ -301,7 +303,7 @@ def test_a_disk_too_full_for_the_state_still_gives_the_first_error(stand_ins, mo
 
     def full(self, state, **more):
         if state == "failed":
-            raise _files.refused(self.path, OSError(errno.ENOSPC, "No space left on device"))
+            raise files.refused(self.path, OSError(errno.ENOSPC, "No space left on device"))
         set_state(self, state, **more)
 
     monkeypatch.setattr(RunFolder, "set_state", full)
@@ -356,7 +358,7 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypa
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("llmprof.launch._results.check", broken)
+    monkeypatch.setattr("llmprof.launch.run.results.check", broken)
     with pytest.raises(ZeroDivisionError):
         ExperimentRunner(stand_ins.config()).run()
     state = open_run(folders(stand_ins)[0]).folder.state

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmprof.errors import LaunchError, OutputError, ReadError
-from llmprof.launch import ExperimentConfig, RunFolder, _files, clean, command, folder, runs
+from llmprof.launch import ExperimentConfig, RunFolder, clean, runs
+from llmprof.launch.run import command, files, folder
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_only_runs_that_failed_are_cleaned_and_none_that_is_at_work(config):
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
-    _files.write_json(path, {"n": 1})
+    files.write_json(path, {"n": 1})
 
     def full(number):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -164,7 +165,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(
         OutputError, match=r"cannot write a\.json: the disk is full .*; free space on the disk"
     ) as caught:
-        _files.write_json(path, {"n": 2})
+        files.write_json(path, {"n": 2})
     assert caught.value.facts["full"]
     assert json.loads(path.read_text()) == {"n": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
@@ -181,18 +182,18 @@ def test_the_state_gets_onto_a_full_disk(config, monkeypatch):
     assert made.state["state"] == "failed"
     assert made.state["error"]["message"] == "the disk is full"
     with pytest.raises(OutputError, match="the disk is full"):
-        _files.write_small(made.path / "new.json", {})
+        files.write_small(made.path / "new.json", {})
 
 
 def test_json_has_null_for_what_is_not_finite(tmp_path):
-    path = _files.write_json(
+    path = files.write_json(
         tmp_path / "a.json", {"a": [float("nan"), 1.5, {"b": float("inf")}], 3: (1, 2), "é": Path("x")}
     )
     assert json.loads(path.read_text()) == {"a": [None, 1.5, {"b": None}], "3": [1, 2], "é": "x"}
-    assert _files.read_json(path)["3"] == [1, 2]
-    assert _files.read_json(tmp_path / "none") is None
+    assert files.read_json(path)["3"] == [1, 2]
+    assert files.read_json(tmp_path / "none") is None
     path.write_text("{")
-    assert _files.read_json(path) is None
+    assert files.read_json(path) is None
 
 
 def test_a_results_folder_that_cannot_be_made_is_said(tmp_path, config):

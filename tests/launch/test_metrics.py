@@ -8,8 +8,8 @@ import math
 import pytest
 
 from llmprof.errors import NotCapturedError, ReadError
-from llmprof.launch import metrics
-from llmprof.launch._statistics import over_repeats, t95
+from llmprof.launch.run import requests as run_requests
+from llmprof.launch.run.requests import over_repeats, t95
 
 MS = 1_000_000
 
@@ -35,12 +35,12 @@ def worker(plain=(1.0, 1.2), profiled=(2.2,)):
 
 
 def summary_of(frame, metric, phase="plain"):
-    (row,) = metrics.summarize(frame).filter(phase=phase, metric=metric).to_dicts()
+    (row,) = run_requests.summarize(frame).filter(phase=phase, metric=metric).to_dicts()
     return row
 
 
 def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
-    frame = metrics.request_metrics(worker())
+    frame = run_requests.request_metrics(worker())
     row = frame.row(1, named=True)
     assert row["phase"] == "plain"
     assert row["ttft_ns"] == 100 * MS
@@ -52,9 +52,9 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
 
 def test_time_per_token_comes_from_the_decode_where_the_engine_does_not_tell():
     told = {"requests": [request("plain", 0, 0, decode_s=0.4), request("plain", 0, 1, decode_s=0.4, tpot_s=0.05)]}
-    assert metrics.request_metrics(told)["tpot_ns"].to_list() == [100 * MS, 50 * MS]
+    assert run_requests.request_metrics(told)["tpot_ns"].to_list() == [100 * MS, 50 * MS]
     one = {"requests": [request("plain", 0, 0, decode_s=0.0) | {"output_tokens": 1}]}
-    assert metrics.request_metrics(one)["tpot_ns"].to_list() == [None]
+    assert run_requests.request_metrics(one)["tpot_ns"].to_list() == [None]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_time_per_token_comes_from_the_decode_where_the_engine_does_not_tell():
 )
 def test_a_file_of_another_kind_is_refused(bad):
     with pytest.raises(ReadError, match="worker's file"):
-        metrics.request_metrics(bad)
+        run_requests.request_metrics(bad)
 
 
 def test_throughput_is_tokens_over_the_wall_time_of_a_repeat():
-    each = metrics.repeats(metrics.request_metrics(worker()))
+    each = run_requests.repeats(run_requests.request_metrics(worker()))
     assert each.select("phase", "repeat").rows() == [("warmup", 0), ("plain", 0), ("plain", 1), ("profiled", 0)]
     plain = each.row(1, named=True)
     assert plain["requests"] == 2
@@ -79,7 +79,7 @@ def test_throughput_is_tokens_over_the_wall_time_of_a_repeat():
 
 
 def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_the_requests():
-    row = summary_of(metrics.request_metrics(worker()), "ttft_ns")
+    row = summary_of(run_requests.request_metrics(worker()), "ttft_ns")
     # repeats: (100 + 110) / 2 and (120 + 130) / 2 ms
     assert row["mean"] == pytest.approx(115 * MS)
     assert row["std"] == pytest.approx(math.sqrt(200) * MS)
@@ -92,62 +92,64 @@ def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_t
 
 
 def test_inter_token_latency_counts_tokens():
-    row = summary_of(metrics.request_metrics(worker()), "itl_ns")
+    row = summary_of(run_requests.request_metrics(worker()), "itl_ns")
     assert row["n"] == 16
     assert row["mean"] == pytest.approx(137.5 * MS)
 
 
 def test_one_repeat_has_no_deviation_and_no_verdict():
-    row = summary_of(metrics.request_metrics(worker()), "wall_ns", "profiled")
+    row = summary_of(run_requests.request_metrics(worker()), "wall_ns", "profiled")
     assert row["mean"] == 2200 * MS
     assert [row[name] for name in ("std", "ci95_low", "ci95_high", "spread", "agree")] == [None] * 5
 
 
 def test_metrics_that_the_engine_does_not_tell_have_no_row():
-    found = metrics.summarize(metrics.request_metrics(worker()))["metric"].unique().to_list()
+    found = run_requests.summarize(run_requests.request_metrics(worker()))["metric"].unique().to_list()
     assert "queue_ns" not in found
     assert "tpot_ns" in found
 
 
 def test_repeats_that_disagree_are_named_once_a_phase():
-    (words,) = metrics.disagreements(metrics.summarize(metrics.request_metrics(worker())))
+    (words,) = run_requests.disagreements(run_requests.summarize(run_requests.request_metrics(worker())))
     assert words.startswith("the 2 plain repeats disagree: ")
-    calm = metrics.summarize(metrics.request_metrics(worker()), tolerance=0.5)
-    assert metrics.disagreements(calm) == []
+    calm = run_requests.summarize(run_requests.request_metrics(worker()), tolerance=0.5)
+    assert run_requests.disagreements(calm) == []
 
 
 def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
-    calm = metrics.overhead(metrics.request_metrics(worker((1.0, 1.01, 0.99), (2.0, 2.2))))
+    calm = run_requests.overhead(run_requests.request_metrics(worker((1.0, 1.01, 0.99), (2.0, 2.2))))
     row = calm.row(0, named=True)
     assert row["metric"] == "wall_ns"
     assert row["overhead"] == pytest.approx(1.1)
     assert row["noise"] == pytest.approx(4.303 * 10 * MS * math.sqrt(4 / 3))
     assert row["clear"] is True
-    noisy = metrics.overhead(metrics.request_metrics(worker((1.0, 3.0), (2.2,)))).row(0, named=True)
+    noisy = run_requests.overhead(run_requests.request_metrics(worker((1.0, 3.0), (2.2,)))).row(0, named=True)
     assert noisy["clear"] is False
-    assert metrics.overhead(metrics.request_metrics(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
+    assert (
+        run_requests.overhead(run_requests.request_metrics(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
+    )
 
 
 def test_overhead_against_another_run():
-    bare = metrics.request_metrics(worker((1.0, 1.0), ()))
-    row = metrics.overhead(metrics.request_metrics(worker((), (1.5,))), reference=bare).row(0, named=True)
+    bare = run_requests.request_metrics(worker((1.0, 1.0), ()))
+    row = run_requests.overhead(run_requests.request_metrics(worker((), (1.5,))), reference=bare).row(0, named=True)
     assert row["overhead"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"])
 def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
     with pytest.raises(NotCapturedError, match="inference_only"):
-        metrics.overhead(metrics.request_metrics(worker(plain, profiled)))
+        run_requests.overhead(run_requests.request_metrics(worker(plain, profiled)))
 
 
 def test_the_document_is_json():
-    said = json.loads(json.dumps(metrics.document(worker()), allow_nan=False))
+    said = json.loads(json.dumps(run_requests.document(worker()), allow_nan=False))
     assert said["kv_cache"] == {"blocks": 7}
     assert len(said["requests"]) == 7
     assert said["overhead"][0]["metric"] == "wall_ns"
     assert len(said["warnings"]) == 1
-    assert metrics.document(worker((1.0,), ()))["overhead"] == []
-    assert metrics.document({"requests": []})["summary"] == []
+    assert run_requests.document(worker((1.0,), ()))["overhead"] == []
+    assert run_requests.document({"requests": []})["summary"] == []
 
 
 def test_quantiles_of_t():

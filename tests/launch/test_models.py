@@ -7,7 +7,7 @@ import json
 import pytest
 
 from llmprof.errors import ConfigError, OutputError
-from llmprof.launch import models
+from llmprof.launch.config import models
 
 PARAMETERS = {
     # what the model cards say, in billions, to the digits that they give

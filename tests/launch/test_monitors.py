@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 
 from llmprof.errors import AnalysisError, ConfigError, OutputError
-from llmprof.launch.monitors import Sampler, _table, counters
-from llmprof.launch.monitors._host import Host, Processes
-from llmprof.launch.monitors._nvml import Gpus, chosen, open_gpus
-from llmprof.launch.monitors._source import Rates, Value
+from llmprof.launch.monitors import Sampler, counters, table
+from llmprof.launch.monitors.host import Host, Processes
+from llmprof.launch.monitors.nvml import Gpus, chosen, open_gpus
+from llmprof.launch.monitors.table import Rates, Value
 from llmprof.trace import Trace
 from tests.launch.fake_nvml import FakeNvml
 
@@ -252,12 +252,12 @@ def test_the_sampler_writes_what_its_sources_say(tmp_path):
     with Sampler(path, hz=100, sources=sources):
         assert not path.exists()
     frame = pl.read_parquet(path)
-    assert dict(frame.schema) == _table.SCHEMA
+    assert dict(frame.schema) == table.SCHEMA
     assert frame.filter(pl.col("device").is_null())["value"].to_list() == list(range(1, sources[0].turns + 1))
     assert frame.filter(device=3).height == sources[1].turns >= 2, "one at the start and one at the end"
     assert frame["time_ns"].is_between(before, time.time_ns()).all()
     assert all(source.closed for source in sources)
-    assert _table.about(path)["notes"] == ["it only counts"] * 2
+    assert table.about(path)["notes"] == ["it only counts"] * 2
     assert [p.name for p in path.parent.iterdir()] == ["monitors.parquet"]
 
 
@@ -307,7 +307,7 @@ def test_rates_beyond_the_bounds_are_refused(tmp_path, hz):
 
 
 def test_sampling_ends_when_there_is_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(_table, "MAX_ROWS", 3)
+    monkeypatch.setattr(table, "MAX_ROWS", 3)
     sampler = Sampler(tmp_path / "m.parquet", hz=100, sources=[Counting()]).start()
     sampler._thread.join(30)
     sampler.stop()
@@ -326,7 +326,7 @@ def trace(**meta: object) -> Trace:
 
 
 def samples(*rows: tuple[int, int | None, str, str, float]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=_table.SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=table.SCHEMA, orient="row")
 
 
 def test_samples_on_the_clock_of_the_trace():

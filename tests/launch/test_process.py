@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from llmprof.errors import LaunchError, OutputError
-from llmprof.launch import process
-from llmprof.launch._events import Lines
+from llmprof.launch.run import process
+from llmprof.launch.run.process import Lines
 
 pytestmark = pytest.mark.slow
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.

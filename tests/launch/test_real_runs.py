@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from llmprof import analyze
-from llmprof.launch import ExperimentConfig, ExperimentRunner, _manifest, open_run
+from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run
+from llmprof.launch.run import manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")]
 
@@ -99,7 +100,7 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert run.metrics.filter(phase="plain").height == profiled.height
     assert {row["metric"] for row in run.summary["overhead"]} >= {"ttft_ns", "e2e_ns"}
     assert run.folder.output.stat().st_size > 0
-    assert _manifest.changed(run.folder) == []
+    assert manifest.changed(run.folder) == []
     assert "checking the machine" in said
     assert commands_with(str(tmp_path)) == []
     assert writing_to(tmp_path) == []

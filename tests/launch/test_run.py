@@ -10,8 +10,10 @@ import pytest
 
 from llmprof import analyze
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError, TraceWarning
-from llmprof.launch import ExperimentRunner, _manifest, _ncu, open_run, resume
-from llmprof.launch.folder import UNIMPORTED
+from llmprof.launch import ExperimentRunner, open_run, resume
+from llmprof.launch.run import manifest
+from llmprof.launch.run import ncu as run_ncu
+from llmprof.launch.run.folder import UNIMPORTED
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, SILU, kernels, labels, launches
 
@@ -155,10 +157,10 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     )
     listed = {row["name"] for row in said["files"]}
     assert listed == names(run) - {"manifest.json", "state.json"}
-    assert _manifest.changed(run.folder) == []
+    assert manifest.changed(run.folder) == []
     run.folder.output.write_text("other")
     run.folder.worker.unlink()
-    assert _manifest.changed(run.folder) == ["generated_output.txt", "worker.json"]
+    assert manifest.changed(run.folder) == ["generated_output.txt", "worker.json"]
 
 
 def test_the_script_of_a_run_repeats_it_by_itself(stand_ins, tmp_path):
@@ -315,7 +317,7 @@ def test_an_interrupted_ncu_is_all_that_is_made_again(stand_ins):
 
 def chosen(names, **options):
     frame = kernels(names)
-    return _ncu.choose(Trace({"kernels": frame, "runtime": launches(frame)}), **options)
+    return run_ncu.choose(Trace({"kernels": frame, "runtime": launches(frame)}), **options)
 
 
 def test_the_most_expensive_functions_and_the_shortest_stretch_with_all_of_them():
@@ -352,7 +354,7 @@ def test_a_steady_step_is_chosen_early_and_ends_the_run_early():
     marks = [("execute_context_1(64)_generation_0(0)", -20, 100)]
     marks += [("execute_context_0(0)_generation_1(1)", 1000 * n - 20, 300) for n in range(1, 6)]
     trace = Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
-    found = _ncu.choose(trace, top=2)
+    found = run_ncu.choose(trace, top=2)
     # 2 launches of the prefill, 4 of the first decode step; the second one is the third step
     assert (found.skip, found.count, found.steps) == (2 + 4, 2, 3)
     assert found.functions == (GEMM, "fused_add_rms_norm_kernel")

@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze._nvtx import LABEL
+from llmprof.analyze.nsys.nvtx import LABEL
 from llmprof.trace import Trace
 
 NSYS = os.environ.get("LLMPROF_NSYS") or shutil.which("nsys")

@@ -11,7 +11,8 @@ import pytest
 
 import llmprof
 from llmprof.errors import TraceWarning
-from llmprof.readers import _cache, _read, chrome
+from llmprof.readers import cache, reading
+from llmprof.readers.chrome import reader
 from tests.readers.traces import event, kernel, op, same, text_of, write
 
 
@@ -31,13 +32,13 @@ def path(tmp_path):
 def parsed(monkeypatch):
     """Files that were parsed, in order."""
     found = []
-    original = chrome.read
+    original = reader.read
 
     def read(path, **options):
         found.append(path.name)
         return original(path, **options)
 
-    monkeypatch.setattr(chrome, "read", read)
+    monkeypatch.setattr(reader, "read", read)
     return found
 
 
@@ -67,7 +68,7 @@ def test_never_when_told_so(path, parsed, folder):
 def test_by_default_only_what_took_long(path, parsed, folder, monkeypatch):
     llmprof.read(path)
     assert entries(folder) == []
-    monkeypatch.setattr(_read, "CACHE_AFTER_S", 0.0)
+    monkeypatch.setattr(reading, "CACHE_AFTER_S", 0.0)
     llmprof.read(path)
     assert len(entries(folder)) == 1
     llmprof.read(path)
@@ -96,7 +97,7 @@ def test_a_copy_is_read_again(path, parsed, tmp_path):
 
 def test_another_version_of_the_reader_reads_again(path, parsed, monkeypatch):
     llmprof.read(path, cache=True)
-    monkeypatch.setitem(_read._VERSIONS, "chrome", 10**6)
+    monkeypatch.setitem(reading._VERSIONS, "chrome", 10**6)
     llmprof.read(path, cache=True)
     assert len(parsed) == 2
 
@@ -177,7 +178,7 @@ def test_the_oldest_entries_go_when_there_are_too_many(tmp_path, folder, monkeyp
         os.utime(newest, (1000 + age, 1000 + age))
     size = sum(f.stat().st_size for f in next(folder.iterdir()).iterdir())
     llmprof.read(files[0], cache=True)  # used just now
-    monkeypatch.setattr(_cache, "LIMIT_BYTES", int(3.5 * size))
+    monkeypatch.setattr(cache, "LIMIT_BYTES", int(3.5 * size))
     llmprof.read(write(tmp_path / "new.json", text_of([kernel("new")])), cache=True)
     kept = [pl.read_parquet(p / "kernels.parquet")["name"].item() for p in folder.iterdir()]
     assert sorted(kept) == ["k0", "k3", "new"]
@@ -185,4 +186,4 @@ def test_the_oldest_entries_go_when_there_are_too_many(tmp_path, folder, monkeyp
 
 def test_default_folder_is_the_users_cache(monkeypatch):
     monkeypatch.delenv("LLMPROF_CACHE")
-    assert _cache.folder().parts[-2:] == ("llmprof", "traces")
+    assert cache.folder().parts[-2:] == ("llmprof", "traces")

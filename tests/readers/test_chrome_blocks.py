@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmprof.readers._events import EventDecoder
-from llmprof.readers._stream import EventStream
+from llmprof.readers.chrome.events import EventDecoder
+from llmprof.readers.chrome.stream import EventStream
 from tests.readers.traces import ROOT, read_one, same, text_of, write
 
 pytestmark = pytest.mark.slow

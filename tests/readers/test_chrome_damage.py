@@ -11,8 +11,8 @@ import pytest
 
 import llmprof
 from llmprof.errors import ReadError, TraceWarning
-from llmprof.readers._events import EventDecoder
-from llmprof.readers._stream import EventStream
+from llmprof.readers.chrome.events import EventDecoder
+from llmprof.readers.chrome.stream import EventStream
 from tests.readers.traces import SHARED, content, kernel, op, read_one, text_of, write
 
 pytestmark = pytest.mark.slow

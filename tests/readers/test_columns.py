@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.readers._columns import Texts, ids, integers
-from llmprof.readers._fitting import ListDecoder, fit, objects
-from llmprof.readers._times import EXACT_US, MOST_NS, in_ns, loses_digits, times
+from llmprof.readers.chrome.columns import Texts, ids, integers
+from llmprof.readers.chrome.events import ListDecoder, fit, objects
+from llmprof.readers.chrome.times import EXACT_US, MOST_NS, in_ns, loses_digits, times
 from tests.readers.traces import decimal_ns
 
 

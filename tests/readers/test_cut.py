@@ -9,8 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.readers._cut import ANY_SEPARATOR, Cut, Scan, last_cut, pieces, scan, separator, whole_members
-from llmprof.readers._repair import clean, clean_elements, closing, is_wrong_cut, list_end, salvage
+from llmprof.readers.chrome.repair import (
+    ANY_SEPARATOR,
+    Cut,
+    Scan,
+    clean,
+    clean_elements,
+    closing,
+    is_wrong_cut,
+    last_cut,
+    list_end,
+    pieces,
+    salvage,
+    scan,
+    separator,
+    whole_members,
+)
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text('{}[],:"\\ a', max_size=8),

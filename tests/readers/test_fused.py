@@ -7,7 +7,7 @@ import json
 import pytest
 
 import llmprof
-from llmprof.readers import _fused, chrome
+from llmprof.readers.chrome import reader
 from tests.readers.traces import event, kernel, launch, op, same, text_of, write
 
 
@@ -44,7 +44,7 @@ def test_a_merged_file_gives_every_rank(tmp_path, merge, block_bytes):
         "baseTimeNanoseconds": 1_790_857_026_000_000_000,
     }
     path = write(tmp_path / "merged.json", text_of([*merge(0), *merge(1)], **keys))
-    parts = chrome.read(path, block_bytes=block_bytes)
+    parts = reader.read(path, block_bytes=block_bytes)
     assert [part.rank for part in parts] == [0, 1]
     assert [part.tables["kernels"]["name"].to_list() for part in parts] == [["k0"], ["k1"]]
     assert sum(part.coverage["events"] for part in parts) == 10
@@ -80,7 +80,7 @@ def test_a_merged_file_is_as_the_files_it_was_made_of(tmp_path):
     ],
 )  # fmt: skip
 def test_ranks_of_labels(labels, ranks):
-    assert _fused.ranks(labels) == ranks
+    assert reader.ranks(labels) == ranks
 
 
 def test_what_was_lost_of_the_file_is_told_once(tmp_path):
@@ -94,6 +94,6 @@ def test_what_was_lost_of_the_file_is_told_once(tmp_path):
 
 def test_names_with_brackets_are_no_labels(tmp_path):
     events = [event("cpu_op", "[TP00] x", pid="[worker] 3"), event("cpu_op", "y", pid=3, args={"rank": 1})]
-    parts = chrome.read(write(tmp_path / "plain.json", json.dumps(events).encode()))
+    parts = reader.read(write(tmp_path / "plain.json", json.dumps(events).encode()))
     assert len(parts) == 1
     assert parts[0].tables["ops"].height == 2

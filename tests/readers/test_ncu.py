@@ -12,9 +12,9 @@ from polars.testing import assert_frame_equal
 
 from llmprof import schema
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.metrics_data import Metrics
-from llmprof.readers._ncu_units import base_unit
-from llmprof.readers.ncu import read_metrics
+from llmprof.metrics.data import Metrics
+from llmprof.readers.ncu.pages import base_unit
+from llmprof.readers.ncu.reader import read_metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 CAPTURE = SHARED / "captures" / "ncu_tp1_eager"

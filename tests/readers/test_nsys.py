@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers import nsys
+from llmprof.readers.nsys import reader
 
 HOST, WORKER = 1 << 48, 1 << 24
 PID_A, PID_B, PID_FRONT = HOST + 100 * WORKER, HOST + 101 * WORKER, HOST + 99 * WORKER
@@ -324,7 +324,7 @@ def test_times_stay_exact_and_processes_apart_in_real_exports(shared):
 
 
 def test_every_part_says_what_it_holds(export):
-    parts = nsys.read(export)
+    parts = reader.read(export)
     assert [part.head["front_end"] for part in parts] == [False, False, True]
     assert (
         sum(part.coverage["kept"] for part in parts)

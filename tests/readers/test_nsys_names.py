@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmprof import analyze
-from llmprof.readers import nsys
-from llmprof.readers._combine import combine
+from llmprof.readers.common.combine import combine
+from llmprof.readers.nsys import reader
 from llmprof.trace import Trace
 from tests.readers.nsys_stats import REPORTS, compare_all, needs_nsys
 
@@ -76,7 +76,7 @@ def export(tmp_path: Path) -> Path:
 
 
 def trace_of(path: Path) -> Trace:
-    return Trace(*combine(nsys.read(path), "nsys"))
+    return Trace(*combine(reader.read(path), "nsys"))
 
 
 def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(export: Path) -> None:

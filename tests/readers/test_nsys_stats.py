@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from llmprof import analyze, sqlite
+from llmprof import analyze
 from llmprof.errors import TraceWarning
-from llmprof.readers import nsys
-from llmprof.readers._combine import combine
+from llmprof.readers.common.combine import combine
+from llmprof.readers.nsys import reader
+from llmprof.storage import sqlite
 from llmprof.trace import Trace
 from tests.readers.nsys_stats import (
     REPORTS,
@@ -33,7 +34,7 @@ needs_files = pytest.mark.skipif(not FILES, reason="there are no recordings besi
 def trace_of(path: Path) -> Trace:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # a single rank of several
-        return Trace(*combine(nsys.read(path), "nsys"))
+        return Trace(*combine(reader.read(path), "nsys"))
 
 
 def label(path: Path) -> str:

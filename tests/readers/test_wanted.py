@@ -8,8 +8,9 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze, schema
+from llmprof.analyze.memo import per_trace
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, ReadError
-from llmprof.readers import nsys
+from llmprof.readers.nsys import reader
 from llmprof.trace import Trace
 
 EXPORT, CHROME = "nsys_tp2_cudagraph", "torch_transformers_generate"
@@ -56,13 +57,13 @@ def test_names_of_tables_come_in_any_form(root, tables):
 @pytest.mark.parametrize("table", RECORDED[EXPORT])
 def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
     asked: dict[str, set[str]] = {}
-    original = nsys._Export._read
+    original = reader._Export._read
 
     def spy(self, source, *wanted, text=()):
         asked.setdefault(source, set()).update(wanted, text)
         return original(self, source, *wanted, text=text)
 
-    monkeypatch.setattr(nsys._Export, "_read", spy)
+    monkeypatch.setattr(reader._Export, "_read", spy)
     part(root, EXPORT, {table: ()})
     skeleton = {"start", "end", "globalPid", "globalTid", "deviceId", "eventType"}
     if table not in ("kernels", "collectives"):
@@ -108,7 +109,7 @@ def test_an_analysis_names_the_column_that_was_not_asked_for(root):
 
 
 def test_a_column_that_no_table_has_is_no_question_of_what_was_asked_for(sample_trace):
-    @analyze._memo.per_trace
+    @per_trace
     def broken(trace):
         return trace.kernels["nowhere"]
 
@@ -155,7 +156,7 @@ def test_the_cache_gives_each_what_it_asked_for(root, monkeypatch):
     full = part(root, EXPORT, None, cache=True)
     assert list(narrow.tables) == ["kernels"]
     assert "runtime" in full.tables
-    monkeypatch.setattr(nsys, "read", lambda *_: pytest.fail("was not taken from the cache"))
+    monkeypatch.setattr(reader, "read", lambda *_: pytest.fail("was not taken from the cache"))
     assert part(root, EXPORT, ["kernels"], cache=None).tables.keys() == {"kernels"}
     assert part(root, EXPORT, {"runtime": ()}, cache=None).runtime.columns == [
         "rank", "start_ns", "dur_ns", "name", "api",

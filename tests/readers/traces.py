@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.readers import chrome
-from llmprof.readers._part import Part
+from llmprof.readers.chrome import reader
+from llmprof.readers.common.part import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT / ".." / "shared"
@@ -27,7 +27,7 @@ def real_files() -> list[Path]:
         *SHARED.glob("real/ascend/msprof_analyze/*trace_view.json"),
         *SHARED.glob("real/onnxruntime/*.json"),
         *SHARED.glob("real/rocm/*.json"),
-        *SHARED.glob("real/nsys/*chrome.json"),
+        *SHARED.glob("real/nsys/*reader.json"),
     ]
     return sorted(path for path in found if path.is_file())
 
@@ -91,5 +91,5 @@ def same(a: Mapping[str, pl.DataFrame], b: Mapping[str, pl.DataFrame]) -> bool:
 
 def read_one(path: Path, **options: Any) -> Part:
     """The one part of a file that no tool merged."""
-    (part,) = chrome.read(path, **options)
+    (part,) = reader.read(path, **options)
     return part

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmprof.report import _contents, _vega
-from llmprof.report._parts import Absent, Figure
+from llmprof.report import contents, vega
+from llmprof.report.parts import Absent, Figure
 from llmprof.trace import Trace
 from tests.report.builders import HOSTILE, build
 
@@ -37,6 +37,6 @@ def quick(monkeypatch):
             return Figure(name, name, absent=Absent(name, captured=False, found="no calls", hint="record them"))
         return Figure(name, name, spec="{}")
 
-    monkeypatch.setattr(_contents, "figure", figure)
-    monkeypatch.setattr(_vega, "png", lambda spec: PNG)
-    monkeypatch.setattr(_vega, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(contents, "figure", figure)
+    monkeypatch.setattr(vega, "png", lambda spec: PNG)
+    monkeypatch.setattr(vega, "library", lambda: "window.vegaEmbed = null;")

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from llmprof.launch import ExperimentConfig, RunFolder
-from llmprof.launch.metrics import document
+from llmprof.launch.run.requests import document
 from llmprof.trace import Trace
 from tests.launch.test_metrics import worker
 

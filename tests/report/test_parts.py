@@ -5,36 +5,35 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.report import _choose, _figures, about
-from llmprof.report._cells import figure_of, shorten, table
-from llmprof.report._html import meter, sentence, text
-from llmprof.report._parts import Column, Table
-from llmprof.report._sections import kernels_table, steps_table
+from llmprof.report import about, figures
+from llmprof.report.contents import kernels_table, steps_table
+from llmprof.report.page import figure_of, meter, sentence, shorten, table, text
+from llmprof.report.parts import Column, Table
 from llmprof.trace import Trace
 
 
 def test_few_ranks_stay_as_they_are():
     frame = pl.DataFrame({"rank": [0, 1, 2]})
-    kept, note = _choose.fewer_ranks(frame, cells=10, limit=30, file="x.csv")
+    kept, note = figures.fewer_ranks(frame, cells=10, limit=30, file="x.csv")
     assert kept.equals(frame)
     assert note == ""
 
 
 def test_many_ranks_are_spread_evenly_and_counted():
     frame = pl.DataFrame({"rank": list(range(8))})
-    kept, note = _choose.fewer_ranks(frame, cells=10, limit=39, file="x.csv")
+    kept, note = figures.fewer_ranks(frame, cells=10, limit=39, file="x.csv")
     assert kept["rank"].to_list() == [0, 2, 5]
     assert note == "Drawn: 3 of 8 ranks (0, 2, 5); x.csv has all."
 
 
 def test_one_rank_is_drawn_however_large():
-    kept, _ = _choose.fewer_ranks(pl.DataFrame({"rank": [3, 4]}), cells=100, limit=10, file="x.csv")
+    kept, _ = figures.fewer_ranks(pl.DataFrame({"rank": [3, 4]}), cells=100, limit=10, file="x.csv")
     assert kept["rank"].to_list() == [3]
 
 
 def test_every_nth_step_is_drawn():
     frame = pl.DataFrame({"rank": [0] * 10 + [1] * 10, "step": list(range(10)) * 2})
-    kept, note = _choose.fewer_steps(frame, limit=7, file="x.csv")
+    kept, note = figures.fewer_steps(frame, limit=7, file="x.csv")
     assert kept["step"].to_list() == [0, 3, 6, 9, 0, 3, 6, 9]
     assert note == "Drawn: one step in 3, 8 of 20 rows; x.csv has all."
 
@@ -56,7 +55,7 @@ def test_the_representative_step_has_the_median_span():
     ]
     trace = Trace({"kernels": pl.DataFrame(kernels), "markers": pl.DataFrame(labels), "runtime": pl.DataFrame(calls)})
     # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower median is 105
-    assert _choose.representative_step(trace) == (3, "a steady decode step")
+    assert figures.representative_step(trace) == (3, "a steady decode step")
 
 
 def test_ranks_on_other_clocks_are_left_out_of_the_window(small):
@@ -64,24 +63,24 @@ def test_ranks_on_other_clocks_are_left_out_of_the_window(small):
         pl.when(pl.col("rank") == 1).then(pl.col("start_ns") + 10**9).otherwise("start_ns").alias("start_ns")
     )
     trace = Trace(small.tables | {"kernels": moved}, small.meta)
-    assert _choose.step_window(trace, 1)["rank"].unique().to_list() == [0]
-    assert sorted(_choose.step_window(small, 1)["rank"].unique()) == [0, 1]
+    assert figures.step_window(trace, 1)["rank"].unique().to_list() == [0]
+    assert sorted(figures.step_window(small, 1)["rank"].unique()) == [0, 1]
 
 
 def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
     rows = [(0, 0, 0, 10), (0, 1, 10, 10), (0, 2, 20, 10), (1, 0, 500, 10), (1, 1, 510, 10), (1, 2, 520, 10)]
     events = pl.DataFrame(rows, schema=["rank", "layer", "start_ns", "dur_ns"], orient="row")
-    assert _choose.middle_layer(events) == (1, 10, 20)
+    assert figures.middle_layer(events) == (1, 10, 20)
     beside = events.with_columns(
         pl.when(pl.col("rank") == 1).then(pl.col("start_ns") - 498).otherwise("start_ns").alias("start_ns")
     )
-    assert _choose.middle_layer(beside) == (1, 10, 22)
-    assert _choose.middle_layer(events.with_columns(layer=pl.lit(None, dtype=pl.Int32))) is None
+    assert figures.middle_layer(beside) == (1, 10, 22)
+    assert figures.middle_layer(events.with_columns(layer=pl.lit(None, dtype=pl.Int32))) is None
 
 
 def test_big_frames_become_charts_of_bounded_size(monkeypatch, small):
-    monkeypatch.setattr(_choose, "MAX_CELLS", 3)
-    chart = _figures.figure(small, "layers")
+    monkeypatch.setattr(figures, "MAX_CELLS", 3)
+    chart = figures.figure(small, "layers")
     assert chart.spec
     assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 

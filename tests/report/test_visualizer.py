@@ -9,8 +9,9 @@ import pytest
 
 from llmprof import launch
 from llmprof.errors import NotCapturedError, OutputError, ReadError
-from llmprof.launch.run import Run as RealRun
-from llmprof.report import Visualizer, _run, write_sweep
+from llmprof.launch.run.runner import Run as RealRun
+from llmprof.report import Visualizer, write_sweep
+from llmprof.report import run as report_run
 from llmprof.trace import Trace
 from tests.charts import specs
 from tests.report.builders import build
@@ -85,7 +86,7 @@ def test_monitors_of_a_run_without_a_trace_begin_with_the_first_measured_batch(f
         stage["start_ns"] = 1_000_000_000_000
     run.folder.worker.write_text(json.dumps(told), "utf-8")
     counters().drop("rank").with_columns(pl.col("time_ns") + 999_500_000_000).write_parquet(run.folder.monitors)
-    found = _run.counters(launch.open_run(run.folder.path))
+    found = report_run.counters(launch.open_run(run.folder.path))
     assert found["time_ns"].min() == -500_000_000
     visualizer = Visualizer(run.folder.path)
     assert f"{run.config.name}_counters.png" in {path.name for path in visualizer.create_all_visualizations()}

@@ -9,7 +9,8 @@ import pytest
 
 from llmprof import analyze, report
 from llmprof.errors import OutputError
-from llmprof.report import _vega, _write
+from llmprof.report import folder as report_folder
+from llmprof.report import vega
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -105,7 +106,7 @@ def test_a_failure_leaves_the_folder_as_it_was(small, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_write, "page", fail)
+    monkeypatch.setattr(report_folder, "page", fail)
     with pytest.raises(OutputError, match=r"cannot write the report to .*No space left on device"):
         report.write(small, tmp_path, title="another")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -122,7 +123,7 @@ def test_a_folder_that_cannot_be_written(small, tmp_path, place):
 
 @pytest.mark.usefixtures("quick")
 def test_long_frames_are_cut_and_say_so(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(_write, "MOST_ROWS", 4)
+    monkeypatch.setattr(report_folder, "MOST_ROWS", 4)
     said = json.loads(report.write(small, tmp_path).summary.read_text("utf-8"))
     assert said["frames"]["steps"] == {"rows": 6, "written": 4}
     assert pl.read_csv(tmp_path / "steps.csv").height == 4
@@ -130,18 +131,18 @@ def test_long_frames_are_cut_and_say_so(small, tmp_path, monkeypatch):
 
 def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path))
-    monkeypatch.setattr(_vega.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
-    _vega.library.cache_clear()
-    assert _vega.library() == "let vegaEmbed;\nlet x;"
+    monkeypatch.setattr(vega.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
+    vega.library.cache_clear()
+    assert vega.library() == "let vegaEmbed;\nlet x;"
     (kept,) = tmp_path.iterdir()
-    monkeypatch.setattr(_vega.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
-    _vega.library.cache_clear()
-    assert _vega.library() == "let vegaEmbed;\nlet x;"
+    monkeypatch.setattr(vega.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
+    vega.library.cache_clear()
+    assert vega.library() == "let vegaEmbed;\nlet x;"
     kept.write_text("let vegaEmbed; </script>")
-    _vega.library.cache_clear()
+    vega.library.cache_clear()
     with pytest.raises(OutputError, match="cannot stand in a page"):
-        _vega.library()
-    _vega.library.cache_clear()
+        vega.library()
+    vega.library.cache_clear()
 
 
 @pytest.mark.slow

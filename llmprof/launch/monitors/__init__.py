@@ -20,21 +20,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Sampler", "counters"]
+from llmprof.lazy import attach
+
+__all__ = [
+    "Sampler",
+    "counters",
+]
 
 if TYPE_CHECKING:
-    from llmprof.launch.monitors._join import counters
-    from llmprof.launch.monitors._sampler import Sampler
+    from llmprof.launch.monitors.counters import counters
+    from llmprof.launch.monitors.sampler import Sampler
 else:
-    _HOMES = {"Sampler": "_sampler", "counters": "_join"}
-
-    def __getattr__(name: str) -> object:
-        from importlib import import_module
-
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        return value
-
-    def __dir__() -> list[str]:
-        return list(__all__)
+    __getattr__, __dir__ = attach(
+        __name__,
+        {"Sampler": "llmprof.launch.monitors.sampler", "counters": "llmprof.launch.monitors.counters"},
+    )

@@ -1,0 +1,1 @@
+"""Collectives over the ranks: matched calls, waiting, transfer and message sizes."""

@@ -1,0 +1,287 @@
+"""Collectives over the ranks: how long each rank waits for the last one, and how long the transfer itself takes."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof import names, schema
+from llmprof.analyze.collectives.calls import LEAVES_EARLY, match_calls
+from llmprof.analyze.collectives.sizes import with_sizes
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.memo import per_trace
+from llmprof.errors import LlmprofError
+from llmprof.hardware import device
+from llmprof.trace import Trace
+
+COLUMNS = [
+    "rank", "step", "phase", "layer", "call", "kind", "algorithm", "group", "world", "ranks_seen", "bytes",
+    "bytes_source", "dtype", "start_ns", "dur_ns", "arrival_skew_ns", "wait_ns", "transfer_ns", "last_rank",
+    "end_spread_ns", "clock_offset_ns", "algorithm_gbps", "bus_gbps", "name",
+]  # fmt: skip
+
+
+@per_trace
+def collectives(trace: Trace) -> pl.DataFrame:
+    """Every collective call on every rank, matched over the ranks.
+
+    A collective cannot finish before its last rank has arrived, so on the other ranks its duration is mostly
+    waiting: ``wait_ns`` runs from a rank's own start to the last start of the same call on any rank, and the rest of
+    the duration is ``transfer_ns``. A rank that sends into a buffer and is done before the other one has begun did
+    not wait (send_recv, broadcast, reduce). Bandwidths are over the transfer, as in nccl-tests: the algorithm's is
+    ``bytes / transfer``; the bus's is that times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n`` for all_gather,
+    reduce_scatter and all_to_all, and 1 for the rest (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with collectives; one rank is enough for durations and sizes.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks of a call, null
+        where it has no match), ``kind, algorithm, group, world`` (ranks in the group), ``ranks_seen``, ``bytes,
+        bytes_source`` (metadata, shapes or null), ``dtype, start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus
+        first start), ``wait_ns, transfer_ns`` (null unless all ranks of the group are in the trace), ``last_rank``
+        (who arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree),
+        ``clock_offset_ns`` (correction of this rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s)
+        and ``name``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators, so communication was not recorded.
+    """
+    found = _found(trace)
+    if not found.height:
+        return pl.DataFrame(schema=_TYPES)
+    found = match_calls(found).with_columns(world=_world(trace))
+    # point-to-point kernels on more than two ranks at once are how NCCL exchanges all with all
+    exchanges = (pl.col("kind") == "send_recv") & (pl.col("ranks_in_group") > 2)
+    found = found.with_columns(kind=pl.when(exchanges).then(pl.lit("all_to_all")).otherwise("kind"))
+    found = with_sizes(found, trace)
+    start = pl.col("start_ns") - pl.col("clock_offset_ns")
+    found = found.with_columns(_start=start, _end=start + pl.col("dur_ns"))
+    per_call = (
+        found.filter(pl.col("call").is_not_null())
+        .group_by("call")
+        .agg(
+            _last=pl.col("_start").max(),
+            arrival_skew_ns=pl.col("_start").max() - pl.col("_start").min(),
+            end_spread_ns=pl.col("_end").max() - pl.col("_end").min(),
+            last_rank=pl.col("rank").get(pl.col("_start").arg_max()),
+            ranks_seen=pl.col("rank").n_unique().cast(pl.Int32),
+        )
+    )
+    found = found.join(per_call, on="call", how="left", maintain_order="left")
+    complete = (pl.col("ranks_seen") >= pl.col("world")).fill_null(value=False)
+    left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
+    wait = pl.when(left_early).then(0).otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
+    n = pl.col("world").cast(pl.Float64)
+    factor = (
+        pl.when(pl.col("kind") == "all_reduce")
+        .then(2 * (n - 1) / n)
+        .when(pl.col("kind").is_in(["all_gather", "reduce_scatter", "all_to_all"]))
+        .then((n - 1) / n)
+        .otherwise(1.0)
+    )
+    return (
+        found.with_columns(wait_ns=pl.when(complete).then(wait))
+        .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
+        .with_columns(
+            algorithm_gbps=pl.when(pl.col("transfer_ns") > 0).then(pl.col("bytes") / pl.col("transfer_ns")),
+            **{c: pl.when(complete).then(pl.col(c)) for c in ("arrival_skew_ns", "end_spread_ns", "last_rank")},
+        )
+        .with_columns(bus_gbps=pl.col("algorithm_gbps") * factor)
+        .select(COLUMNS)
+        .cast(_TYPES)
+        .sort("rank", "start_ns", maintain_order=True)
+    )
+
+
+def _found(trace: Trace) -> pl.DataFrame:
+    """Rows of the table of collectives with their place in the run, and events that a pattern of the user's adds."""
+    events = attribute(trace).filter(pl.col("category") == "collective")
+    if "collectives" in trace.tables:
+        found = trace.collectives
+    else:
+        found = schema.empty("collectives")
+    key = ["rank", "stream", "start_ns", "name"]
+    on_host = not found["on_device"].any() and found.height > 0
+    place = events.select(*key, "step", "phase", "layer").unique(key, keep="first", maintain_order=True)
+    if on_host:
+        found = found.with_columns(stream=pl.lit(None, dtype=pl.Int64))
+        place = place.with_columns(stream=pl.lit(None, dtype=pl.Int64))
+    else:
+        added = events.join(found, on=key, how="anti", nulls_equal=True)
+        added = added.with_columns(
+            kind=names.collective_kinds(added["name"]),
+            algorithm=names.collective_algorithms(added["name"]),
+            on_device=pl.col("source") != "op",
+        )
+        known = [c for c in found.columns if c in added.columns]
+        found = pl.concat([found, added.select(known)], how="diagonal_relaxed")
+    return found.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _world(trace: Trace) -> pl.Expr:
+    """Ranks in the group: from metadata or the kernel's name, else as many as call together.
+
+    If ranks of the run are missing in the trace, or only one is there, those who call together may not be all.
+    """
+    size = trace.meta.get("world_size")
+    whole = not trace.meta.get("missing_ranks") and (pl.lit(size == 1) | (pl.col("ranks_in_group") > 1))
+    return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))
+
+
+_TYPES = pl.Schema(
+    {
+        **dict.fromkeys(COLUMNS, pl.Int64()),
+        **dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32()),
+        **dict.fromkeys(["phase", "kind", "algorithm", "group", "bytes_source", "dtype", "name"], pl.String()),
+        **dict.fromkeys(["algorithm_gbps", "bus_gbps"], pl.Float64()),
+    }
+)
+
+
+@per_trace
+def collective_arrivals(trace: Trace) -> pl.DataFrame:
+    """How late each rank arrives at the collectives that it takes part in.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with collectives of several ranks.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`collective_arrivals_of` returns it.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators, so communication was not recorded.
+    """
+    return collective_arrivals_of(collectives(trace))
+
+
+def lateness(calls: pl.DataFrame) -> pl.DataFrame:
+    """Rows of :func:`~llmprof.analyze.collectives` with ``late_ns``: how long after the first rank each one starts.
+
+    It is null where a call was not seen on all of its ranks. Clocks are corrected.
+    """
+    start = pl.col("start_ns") - pl.col("clock_offset_ns")
+    complete = pl.col("arrival_skew_ns").is_not_null() & pl.col("call").is_not_null()
+    return calls.with_columns(late_ns=pl.when(complete).then(start - start.min().over("call")))
+
+
+def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
+    """The analysis of :func:`collective_arrivals` on rows of :func:`~llmprof.analyze.collectives`.
+
+    Parameters
+    ----------
+    calls : polars.DataFrame
+        ``rank, call, kind, start_ns, clock_offset_ns, arrival_skew_ns, last_rank, wait_ns, transfer_ns``; all rows of
+        a call.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kind, rank, calls`` (calls that were seen on all of their ranks; the others do not count), ``last`` (how
+        often this rank was the last to arrive), ``share_last`` (of ``calls``), ``late_median_ns, late_p90_ns,
+        late_max_ns`` (start after that of the first rank), ``wait_ns, transfer_ns`` (sums). By kind and rank.
+    """
+    late = pl.col("late_ns")
+    return (
+        lateness(calls)
+        .filter(late.is_not_null())
+        .group_by("kind", "rank")
+        .agg(
+            calls=pl.len(),
+            last=(pl.col("last_rank") == pl.col("rank")).sum(),
+            late_median_ns=late.median(),
+            late_p90_ns=late.quantile(0.9, "linear"),
+            late_max_ns=late.max(),
+            wait_ns=pl.col("wait_ns").sum(),
+            transfer_ns=pl.col("transfer_ns").sum(),
+        )
+        .with_columns(share_last=pl.col("last") / pl.col("calls"))
+        .select(
+            "kind", "rank", "calls", "last", "share_last", "late_median_ns", "late_p90_ns", "late_max_ns", "wait_ns",
+            "transfer_ns",
+        )
+        .sort("kind", "rank")
+    )  # fmt: skip
+
+
+_KEY = ["kind", "algorithm", "bytes"]
+_TIMES = {"dur": "dur_ns", "transfer": "transfer_ns"}
+
+
+def link_peak_gbps(trace: Trace) -> float | None:
+    """Peak of the link of the trace's device in one direction (GB/s), None where it is not known or there is none.
+
+    Vendors state both directions together; the bus bandwidth of a collective is that of one.
+    """
+    name = trace.meta.get("device")
+    try:
+        peak = device(name).link_bytes_per_s if isinstance(name, str) else None
+    except LlmprofError:
+        return None
+    return peak / 2 / 1e9 if peak else None
+
+
+@per_trace
+def collective_sizes(trace: Trace) -> pl.DataFrame:
+    """Time and bandwidth of the collectives by kind, algorithm and message size.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with collectives.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`collective_sizes_of` returns it.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators, so communication was not recorded.
+    """
+    return collective_sizes_of(collectives(trace), peak_gbps=link_peak_gbps(trace))
+
+
+def collective_sizes_of(calls: pl.DataFrame, *, peak_gbps: float | None = None) -> pl.DataFrame:
+    """The analysis of :func:`collective_sizes` on rows of :func:`~llmprof.analyze.collectives`.
+
+    Parameters
+    ----------
+    calls : polars.DataFrame
+        ``kind, algorithm, bytes, dur_ns, transfer_ns, algorithm_gbps, bus_gbps``.
+    peak_gbps : float, optional
+        Peak of the link in one direction (GB/s).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kind, algorithm, bytes`` (null where not captured), ``count`` (kernels over all ranks), ``dur_p10_ns,
+        dur_median_ns, dur_p90_ns`` and likewise ``transfer_…`` (null where no wait is known), ``algorithm_gbps,
+        bus_gbps`` (medians, GB/s; null without transfer or bytes), ``peak_gbps`` and ``share_of_peak`` (bus bandwidth
+        over it). Sorted by kind, algorithm and bytes, nulls last.
+    """
+    quantiles = {
+        f"{name}_{label}_ns": pl.col(column).quantile(share, "linear")
+        for name, column in _TIMES.items()
+        for label, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9))
+    }
+    return (
+        calls.group_by(_KEY)
+        .agg(count=pl.len(), **quantiles, algorithm_gbps=pl.col("algorithm_gbps").median(),
+             bus_gbps=pl.col("bus_gbps").median())
+        .with_columns(peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64))
+        .with_columns(share_of_peak=pl.col("bus_gbps") / pl.col("peak_gbps"))
+        .sort(_KEY, nulls_last=True)
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Findings: ranked statements about where the time of a run goes."""

@@ -1,0 +1,1 @@
+"""Arithmetic on sets of time intervals."""

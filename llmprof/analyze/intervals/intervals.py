@@ -1,0 +1,353 @@
+"""Arithmetic on sets of half-open time intervals, as whole-column operations.
+
+An interval is ``start_ns <= t < start_ns + dur_ns``; a negative duration counts as zero. ``by`` names the
+columns that part the rows into groups, each with a timeline of its own; null is a value like any other.
+Every function takes one sort at most and is linear in the rows after it; rows in order are not sorted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from llmprof.errors import AnalysisError
+
+LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
+"""Before every time."""
+
+INTERVAL = ("start_ns", "dur_ns")
+
+
+class Line(NamedTuple):
+    """Intervals on the line.
+
+    ``rows``: ``_group, _start, _end`` and the columns that were kept, in the order of ``_start``.
+    ``groups``: the keys, ``_group, first_ns, last_ns, _shift``; a time of the group plus ``_shift`` is its place.
+    """
+
+    rows: pl.DataFrame
+    groups: pl.DataFrame
+
+
+def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None) -> Line:
+    """Lay the groups of ``by`` on one line.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``start_ns, dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Keys of the groups; null is a key like any other.
+    keep : mapping of str to polars.Expr
+        Further columns of ``rows``.
+
+    Returns
+    -------
+    Line
+        The intervals in order.
+    """
+    by, kept = list(by), dict(keep or {})
+    rows = need(frame, by).select(
+        *by,
+        pl.col("start_ns").cast(pl.Int64).alias("_start"),
+        end_of().alias("_end"),
+        # runs of one key are far fewer than rows where the rows are nearly in order
+        (pl.struct(by).rle_id() if by else pl.lit(0, dtype=pl.UInt32)).alias("_run"),
+        **kept,
+    )
+    bounds = (pl.col("_start").min().alias("first_ns"), pl.col("_end").max().alias("last_ns"))
+    runs = rows.group_by(pl.col("_run").set_sorted()).agg(pl.col(by).first(), *bounds)
+    together = (pl.col("first_ns").min(), pl.col("last_ns").max(), pl.col("_run"))
+    groups = (
+        runs.group_by(by).agg(*together).sort(by, nulls_last=True) if by else runs.with_columns(pl.concat_list("_run"))
+    )
+    span = pl.col("last_ns") - pl.col("first_ns") + 1
+    groups = groups.with_row_index("_group").with_columns(
+        _shift=span.cum_sum().shift(1, fill_value=0) - pl.col("first_ns")
+    )
+    of_run = groups.select("_group", "_shift", "_run").explode("_run").sort("_run")
+    at = rows["_run"]
+    shift = of_run["_shift"].gather(at)
+    rows = rows.select(
+        of_run["_group"].gather(at).alias("_group"),
+        pl.col("_start") + shift,
+        pl.col("_end") + shift,
+        *kept,
+    )
+    return Line(rows if rows["_start"].is_sorted() else rows.sort("_start", maintain_order=True), groups.drop("_run"))
+
+
+def merged(line: Line) -> pl.DataFrame:
+    """Union of the intervals on the line: ``_group, _start, _end``, disjoint, not empty, not touching, in order.
+
+    Columns that the line kept are those of the interval that opens each one.
+    """
+    rows = line.rows.filter(pl.col("_end") > pl.col("_start")).with_columns(_reach=pl.col("_end").cum_max())
+    opens = rows.select(pl.col("_start") > pl.col("_reach").shift(1, fill_value=LOWEST)).to_series()
+    ends = rows["_reach"].filter(opens.shift(-1, fill_value=True))
+    return rows.filter(opens).drop("_reach").with_columns(ends.alias("_end"))
+
+
+def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataFrame:
+    """Intervals of the line (``_group, _start, _end``) back in their groups: ``<by...>, start_ns, dur_ns``."""
+    at = intervals["_group"]
+    return intervals.select(
+        *(line.groups[key].gather(at) for key in by),
+        (pl.col("_start") - line.groups["_shift"].gather(at)).alias("start_ns"),
+        (pl.col("_end") - pl.col("_start")).alias("dur_ns"),
+    )
+
+
+def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Other intervals onto the line of groups, cut to ``_low <= t <= _high`` of their group.
+
+    Returns
+    -------
+    polars.DataFrame
+        The rows of ``frame`` in order with ``_shift, _from, _to``, null where there is no such group.
+    """
+    known = groups.select(*by, "_shift", "_low", "_high")
+    if by:
+        rows = need(frame, by).join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
+    else:
+        rows = need(frame, by).with_columns(pl.lit(known[c].first()).alias(c) for c in known.columns)
+    cut = {"_from": pl.col("start_ns").cast(pl.Int64), "_to": end_of()}
+    return rows.with_columns(
+        (expr + pl.col("_shift")).clip(pl.col("_low"), pl.col("_high")).alias(name) for name, expr in cut.items()
+    ).drop("_low", "_high")
+
+
+def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """The frame, if it has the columns and those of an interval.
+
+    Raises
+    ------
+    AnalysisError
+        It lacks some.
+    """
+    if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
+        raise AnalysisError(f"the frame lacks the columns {missing}", expected=f"some of {frame.columns}")
+    return frame
+
+
+def end_of() -> pl.Expr:
+    """End of an interval (ns)."""
+    return pl.col("start_ns").cast(pl.Int64) + pl.col("dur_ns").cast(pl.Int64).clip(lower_bound=0)
+
+
+def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Expr) -> pl.DataFrame:
+    """Time covered by the union of the intervals of several subsets of the rows, in one sweep.
+
+    The lengths of all other set operations follow: ``|A and B| = |A| + |B| - |A or B|`` and
+    ``|A minus B| = |A or B| - |B|``.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns that ``by`` and ``subsets`` use.
+    by : sequence of str
+        Columns that part the rows into groups; none for one group.
+    **subsets : polars.Expr
+        Name of a result column and the predicate of the rows that it measures; a null predicate is false.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, first_ns, last_ns`` (first start and last end of all rows of the group), then one column
+        (ns) a subset. One row a group, in the order of ``by``, nulls last; without ``by`` always one row, with
+        null bounds if there are no intervals.
+
+    Raises
+    ------
+    AnalysisError
+        The frame lacks a column.
+    """
+    line = lay(frame, by, {name: within.fill_null(False) for name, within in subsets.items()})
+    start, end, names = pl.col("_start"), pl.col("_end"), list(subsets)
+    if not by and frame.is_empty():
+        row = {"first_ns": None, "last_ns": None, **dict.fromkeys(names, 0)}
+        return pl.DataFrame([row], schema=dict.fromkeys(row, pl.Int64()))
+    added = []
+    for name in names:
+        reach = pl.when(pl.col(name)).then(end).otherwise(LOWEST).cum_max().shift(1, fill_value=LOWEST)
+        new = (end - pl.max_horizontal(start, reach)).clip(lower_bound=0)
+        added.append(pl.when(pl.col(name)).then(new).otherwise(0).alias(name))
+    sums = line.rows.select(pl.col("_group").set_sorted(), *added).group_by("_group").agg(pl.col(names).sum())
+    return line.groups.join(sums, on="_group", maintain_order="left").select(*by, "first_ns", "last_ns", *names)
+
+
+def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Time covered by the union of the intervals of each group: overlapping parts count once.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Columns that part the rows into groups; none for one group.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, busy_ns``, one row a group; without ``by`` always one row.
+    """
+    return union_lengths(frame, by, busy_ns=pl.lit(True)).drop("first_ns", "last_ns")
+
+
+def pair_lengths(a: pl.DataFrame, b: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Lengths of the set operations on two sets of intervals.
+
+    Parameters
+    ----------
+    a, b : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Columns that part the rows into groups; none for one group.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, a_ns, b_ns, either_ns, both_ns, only_a_ns, only_b_ns``, one row for each group of either.
+    """
+    sides = [need(f, by).select(*by, *INTERVAL, pl.lit(side).alias("_a")) for f, side in ((a, True), (b, False))]
+    lengths = union_lengths(pl.concat(sides), by, a_ns=pl.col("_a"), b_ns=~pl.col("_a"), either_ns=pl.lit(True))
+    return lengths.drop("first_ns", "last_ns").with_columns(
+        both_ns=pl.col("a_ns") + pl.col("b_ns") - pl.col("either_ns"),
+        only_a_ns=pl.col("either_ns") - pl.col("b_ns"),
+        only_b_ns=pl.col("either_ns") - pl.col("a_ns"),
+    )
+
+
+def merge(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Union of the intervals of each group as disjoint intervals; touching ones become one.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Columns that part the rows into groups; none for one group.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, start_ns, dur_ns`` in the order of ``by`` (nulls last) and time. No interval is empty, so a
+        group of nothing but zero-length intervals has no row.
+    """
+    line = lay(frame, by)
+    return off_line(merged(line), line, by)
+
+
+def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> pl.DataFrame:
+    """Time between the intervals of each group that none of them covers.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``. Zero-length ones do not end a gap.
+    by : sequence of str
+        Columns that part the rows into groups; none for one group.
+    **following : polars.Expr
+        Further result columns, of the interval that ends the gap (the first one in the frame where several do).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, start_ns, dur_ns, <following...>`` in the order of ``by`` (nulls last) and time; what lies before
+        the first interval of a group and after its last is no gap.
+    """
+    line = lay(frame, by, following)
+    union = merged(line)
+    between = union.with_columns(_start=pl.col("_end").shift(1), _end=pl.col("_start"))
+    between = between.filter(pl.col("_group") == pl.col("_group").shift(1))
+    return off_line(between, line, by).with_columns(between.select(*following))
+
+
+def length_within(
+    windows: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str] = (), *, name: str = "busy_ns"
+) -> pl.DataFrame:
+    """Time of each window that the union of the intervals of its group covers.
+
+    Parameters
+    ----------
+    windows : polars.DataFrame
+        Windows: ``start_ns``, ``dur_ns`` (ns), the columns of ``by`` and any others; they may overlap.
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Columns that part both frames into groups; none for one group.
+    name : str
+        Name of the new column.
+
+    Returns
+    -------
+    polars.DataFrame
+        The windows in their order with the new column (ns); 0 where the group has no intervals.
+    """
+    line = lay(frame, by)
+    union = merged(line)
+    if union.is_empty():
+        return need(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
+    length = pl.col("_end") - pl.col("_start")
+    union = union.with_columns(_before=length.cum_sum() - length)
+    bounds = union.group_by("_group").agg(_low=pl.col("_start").min(), _high=pl.col("_end").max())
+    placed = place(windows.select(*by, *INTERVAL), line.groups.join(bounds, on="_group"), by)
+    covered = [_covered_until(union, placed[side].fill_null(0)) for side in ("_from", "_to")]
+    return windows.with_columns((covered[1] - covered[0]).alias(name))
+
+
+def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Parts of the intervals that lie in a window of their group.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns), the columns of ``by`` and any others.
+    windows : polars.DataFrame
+        Windows that do not overlap: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Columns that part both frames into groups; none for one group.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of ``frame`` with ``start_ns`` and ``dur_ns`` cut to the window, and ``window`` (u32, the
+        row in ``windows``). An interval has a row for each window that it enters, and none if it is empty.
+
+    Raises
+    ------
+    AnalysisError
+        Two windows of a group overlap.
+    """
+    numbered = need(windows, by).select(*by, *INTERVAL).with_row_index("window").filter(pl.col("dur_ns") > 0)
+    line = lay(numbered, by, {"window": pl.col("window")})
+    starts, ends, rows = line.rows["_start"], line.rows["_end"], need(frame, by)
+    if (ends.shift(1) > starts).any():
+        raise AnalysisError("two windows of one group overlap", expected="windows that do not overlap")
+    if starts.is_empty():
+        return frame.clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
+    bounds = {"_low": pl.col("first_ns") + pl.col("_shift"), "_high": pl.col("last_ns") + pl.col("_shift")}
+    placed = place(rows, line.groups.with_columns(**bounds), by).filter(pl.col("_from") < pl.col("_to"))
+    placed = placed.with_columns(
+        pl.Series("_first", ends.search_sorted(placed["_from"], side="right"), dtype=pl.Int64),
+        pl.Series("_stop", starts.search_sorted(placed["_to"], side="left"), dtype=pl.Int64),
+    ).filter(pl.col("_first") < pl.col("_stop"))
+    placed = placed.with_columns(_at=pl.int_ranges("_first", "_stop")).explode("_at")
+    at = placed["_at"]
+    low, high = pl.max_horizontal("_from", starts.gather(at)), pl.min_horizontal("_to", ends.gather(at))
+    return placed.with_columns(
+        line.rows["window"].gather(at).alias("window"), start_ns=low - pl.col("_shift"), dur_ns=high - low
+    ).select(*frame.columns, "window")
+
+
+def _covered_until(union: pl.DataFrame, points: pl.Series) -> pl.Series:
+    """Time that the union covers before each point of the line."""
+    at = pl.Series(union["_start"].search_sorted(points, side="right"), dtype=pl.Int64) - 1
+    here = union.select(pl.col("_start", "_end", "_before").gather(at.clip(lower_bound=0)))
+    return (
+        here.with_columns(points.alias("_point"))
+        .select(pl.col("_before") + pl.min_horizontal("_point", "_end") - pl.col("_start"))
+        .to_series()
+    )

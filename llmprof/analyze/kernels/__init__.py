@@ -1,0 +1,1 @@
+"""Kernels of a run: sums, places, and the operators that launched them."""

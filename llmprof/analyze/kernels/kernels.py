@@ -1,0 +1,276 @@
+"""Count and time of each kernel, as a whole or within groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.layers.attribution import attribute, labelled
+from llmprof.analyze.memo import per_trace
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+
+@per_trace
+def kernel_summary(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Time of each kernel (and kind of copy) by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
+    by : sequence of str
+        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or ``("phase",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, name, category, count``, ``total_ns`` (sum of durations), ``share`` (of the summed duration of
+        all events of the group; overlapping kernels count in full), ``mean_ns, median_ns, min_ns, max_ns`` and
+        ``std_ns`` (sample standard deviation, null for a single run), in ns. Groups in order, nulls last, in each
+        the longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity and no operators.
+    AnalysisError
+        ``by`` names an unknown column.
+    """
+    return kernel_summary_of(labelled(trace, by), by)
+
+
+def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """The analysis of :func:`kernel_summary` on a frame of device events.
+
+    Parameters
+    ----------
+    events : polars.DataFrame
+        ``dur_ns`` (ns), ``name``, ``category`` and the columns of ``by``.
+    by : sequence of str
+        Columns to group by first.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`kernel_summary` returns it.
+    """
+    groups = [column for column in by if column not in ("name", "category")]
+    dur = pl.col("dur_ns")
+    texts = pl.col("name", "category")
+    summary = (
+        events.select(*groups, "dur_ns", texts.cast(pl.Categorical))  # groups by number, several times as fast
+        .group_by(*groups, "name", "category")
+        .agg(
+            count=pl.len(),
+            total_ns=dur.sum(),
+            mean_ns=dur.mean(),
+            median_ns=dur.median(),
+            min_ns=dur.min(),
+            max_ns=dur.max(),
+            std_ns=dur.std(),
+        )
+        .with_columns(texts.cast(pl.String))
+    )
+    whole = pl.col("total_ns").sum()
+    whole = whole.over(groups) if groups else whole
+    order = [*groups, "total_ns", "name", "category"]
+    return summary.sort(order, descending=[name == "total_ns" for name in order], nulls_last=True).select(
+        *groups,
+        "name",
+        "category",
+        "count",
+        "total_ns",
+        pl.when(whole > 0).then(pl.col("total_ns") / whole).alias("share"),
+        "mean_ns",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+        "std_ns",
+    )
+
+
+LABELS: Final = ("rank", "device", "stream", "step", "phase", "layer", "stage", "category", "source", "name")
+"""Columns of :func:`~llmprof.analyze.layers.attribution.attribute` that say what and where an event is."""
+
+Where = Mapping[str, int | str | None]
+Window = tuple[float, float]
+
+
+def events_within(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
+    """Rows of :func:`~llmprof.analyze.layers.attribution.attribute` that have some labels and touch a window.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
+    where : mapping, optional
+        Value by label (``rank, device, stream, step, phase, layer, stage, category, source, name``); None stands for
+        any value.
+    window : (start_ns, end_ns), optional
+        Keeps events of which some part lies in it, and those without duration that start in it (ns from the start
+        of the trace).
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of :func:`~llmprof.analyze.layers.attribution.attribute`, in its order.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity and no operators.
+    AnalysisError
+        There is no such label, or the window ends before it starts.
+    """
+    check(where, window)
+    return attribute(trace).filter(conditions(where, window))
+
+
+def check(where: Where | None, window: Window | None) -> None:
+    """Check labels and window.
+
+    Raises
+    ------
+    AnalysisError
+        A label is unknown, or the window ends before it starts.
+    """
+    if unknown := [name for name in where or {} if name not in LABELS]:
+        raise AnalysisError(f"device events have no label {unknown}", expected=f"some of {list(LABELS)}")
+    if window is not None and window[1] < window[0]:
+        raise AnalysisError(f"the window {list(window)} ends before it starts", expected="(start_ns, end_ns)")
+
+
+def conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
+    """What an event of these labels and this window fulfils."""
+    kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
+    if window is not None:
+        start, end = window
+        ends = pl.col("start_ns") + pl.col("dur_ns")
+        kept += [pl.col("start_ns") < end, (ends > start) | (pl.col("start_ns") == start)]
+    return kept or [pl.lit(value=True)]
+
+
+PLACES: Final = {"phase": "phases", "stage": "stages", "layer": "layers", "stream": "streams", "rank": "ranks"}
+"""Labels of which the values are listed, and the columns that list them."""
+
+_TEXTS: Final = ("name", "category", "phase", "stage", "source")
+_KEPT: Final = ("rank", "device", "stream", "start_ns", "dur_ns", "step", "layer", *_TEXTS)
+_MOST_BINS: Final = 4096
+
+
+def kernels_within(
+    trace: Trace,
+    *,
+    by: Sequence[str] = (),
+    where: Where | None = None,
+    window: Window | None = None,
+    bins: int = 0,
+) -> pl.DataFrame:
+    """Count and time of each kernel (and kind of copy) of a part of a run, with its places.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
+    by : sequence of str
+        Labels that a kernel's launches are told apart by, such as ``("phase", "stage")``.
+    where : mapping, optional
+        Value by label, as in :func:`~llmprof.analyze.events_within.events_within`.
+    window : (start_ns, end_ns), optional
+        Only events that touch it; they count in full.
+    bins : int
+        Equal parts of the window (of the whole device activity if there is none) over which ``series`` spreads the
+        time; 0 for no series.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, name, category, count, total_ns`` (sum of durations), ``share`` (of the summed duration of all rows;
+        overlapping kernels count in full), ``mean_ns, median_ns, p99_ns`` (interpolated), ``min_ns, max_ns`` in ns;
+        ``phases, stages, layers, streams, ranks`` (lists of the values that occur, without null, sorted) and, with
+        bins, ``series`` (list of ns: the summed duration of the launches that start in each part; the first part has
+        those that start before the window). The longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity and no operators.
+    AnalysisError
+        A label is unknown, the window ends before it starts, or there are too many bins.
+    """
+    check({**(where or {}), **dict.fromkeys(by)}, window)
+    if not 0 <= bins <= _MOST_BINS:
+        raise AnalysisError(f"bins is {bins}", expected=f"0 to {_MOST_BINS}")
+    every = _compact(trace)
+    span = window or _span(every)
+    groups = [label for label in LABELS if label in by and label not in ("name", "category")]
+    keys = [*groups, "name", "category"]
+    events = every.filter(conditions(where, window))
+    dur = pl.col("dur_ns")
+    rows = events.group_by(keys).agg(
+        count=pl.len(),
+        total_ns=dur.sum(),
+        mean_ns=dur.mean(),
+        median_ns=dur.median(),
+        p99_ns=dur.quantile(0.99, "linear"),
+        min_ns=dur.min(),
+        max_ns=dur.max(),
+        **{plural: pl.col(label).drop_nulls().unique() for label, plural in PLACES.items()},
+    )
+    if bins:
+        rows = rows.join(_series(events, keys, span, bins), on=keys, how="left", nulls_equal=True)
+    texts = [column for column in _TEXTS if column in keys]
+    lists = [pl.col(plural).list.eval(_text(pl.element(), label)).list.sort() for label, plural in PLACES.items()]
+    whole = pl.col("total_ns").sum()
+    rows = rows.with_columns(pl.col(texts).cast(pl.String), *lists)
+    order = ["total_ns", "name", "category", *groups]
+    return rows.sort(order, descending=[c == "total_ns" for c in order], nulls_last=True).select(
+        *keys,
+        "count",
+        "total_ns",
+        pl.when(whole > 0).then(pl.col("total_ns") / whole).alias("share"),
+        *("mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns"),
+        *PLACES.values(),
+        *(["series"] if bins else []),
+    )
+
+
+def _text(values: pl.Expr, label: str) -> pl.Expr:
+    return values.cast(pl.String) if label in _TEXTS else values
+
+
+@per_trace
+def _compact(trace: Trace) -> pl.DataFrame:
+    """Labelled events with numbers for texts, so that grouping again for another filter takes little time."""
+    events = attribute(trace).select(_KEPT)
+    return events.with_columns(pl.col(_TEXTS).cast(pl.Categorical))
+
+
+def _span(events: pl.DataFrame) -> Window:
+    if events.is_empty():
+        return 0, 0
+    ends = pl.col("start_ns") + pl.col("dur_ns")
+    start, end = events.select(pl.col("start_ns").min(), end_ns=ends.max()).row(0)
+    return start, end
+
+
+def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> pl.DataFrame:
+    """``<keys>, series``: time by part of the span."""
+    start, end = span
+    part = ((pl.col("start_ns") - start).cast(pl.Float64) * (bins / max(1, end - start))).floor().clip(0, bins - 1)
+    numbered = events.select(keys).unique(maintain_order=True).with_row_index("_row")
+    sums = (
+        events.select(*keys, "dur_ns", part=part.cast(pl.UInt32))
+        .join(numbered, on=keys, nulls_equal=True)
+        .group_by("_row", "part")
+        .agg(pl.col("dur_ns").sum())
+    )
+    places = pl.DataFrame({"_row": numbered["_row"]}).join(
+        pl.DataFrame({"part": range(bins)}, schema={"part": pl.UInt32}), how="cross"
+    )
+    filled = places.join(sums, on=["_row", "part"], how="left").sort("_row", "part")
+    series = filled.group_by("_row", maintain_order=True).agg(series=pl.col("dur_ns").fill_null(0))
+    return numbered.join(series, on="_row").drop("_row")

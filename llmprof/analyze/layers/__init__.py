@@ -1,0 +1,1 @@
+"""Layers of a step and their stages, and the label of every device event."""

@@ -1,0 +1,252 @@
+"""Every device event with its step, phase, layer and stage: the frame that most analyses are made of.
+
+How layers are found: in one step, the kernels of the compute stream are read in order. Attention occurs once in
+every layer, whatever the engine fuses, so each attention starts a stretch that reaches to the next one. (Two
+attentions with nothing but GEMMs between them are parts of one: a batch's prefill and its decode.) A stretch holds
+the rest of one layer and the beginning of the next; the layer ends with the GEMM after the activation (or with the
+last expert GEMM and its combine) and the collective that follows it. What is left belongs to the next layer, up to
+its attention. Inside, stages follow from the kernels' categories and, where a name says nothing
+(``triton_poi_fused_2``), from the place. Nothing here loops over events.
+
+There are no layers where attention is not recognised, where the GEMMs around it are not, and on ranks that also run
+attention backward (training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import polars as pl
+
+from llmprof import names
+from llmprof.analyze import lookup
+from llmprof.analyze.activity import activity
+from llmprof.analyze.layers.ends import find_layer_ends
+from llmprof.analyze.layers.stages import STAGE, name_stages, stage
+from llmprof.analyze.memo import per_trace
+from llmprof.analyze.steps.steps import events_with_steps
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+IN_SEQUENCE = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+"""Collectives that take part in the order of the compute stream although they may run on another one."""
+
+_LEAST_GEMMS = 2
+"""A layer has more GEMMs than this (projections before and after attention, feed-forward part or experts)."""
+
+_RECOGNISED = 0.1
+"""Separators stand between at least this share of neighbouring attentions, if they are recognised at all."""
+
+_SEPARATORS = ("norm", "activation", "moe_experts", "moe_routing", "collective")
+"""What stands between the attentions of two layers."""
+
+_ADDS = r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d"
+_MULTIPLIES = r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d"
+_ROUTES = "(?i)topk|gating|softmax|routing|gate"
+_CACHES = "(?i)CatArray|index_copy|index_put|aten::cat$"
+_PREPARES = (
+    r"^aten::(?:view|reshape|empty|empty_like|empty_strided|new_empty|slice|select|narrow|split|split_with_sizes|chunk|"
+    r"unbind|as_strided|expand|permute|transpose|t|squeeze|unsqueeze|flatten|unflatten|detach|alias|lift_fresh|"
+    r"resolve_conj|resolve_neg|movedim)$"
+)
+"""Operators that compute nothing: they bring tensors into the form that the next operator takes."""
+
+
+@per_trace
+def attribute(trace: Trace) -> pl.DataFrame:
+    """Device activity with step, phase, layer and stage.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of :func:`~llmprof.analyze.activity.activity`, then ``step`` and ``phase`` (null where no step is
+        known), ``layer`` (from 0 in each step, null outside the layers), ``stage`` and ``confidence`` (null outside
+        the layers). Stages inside a layer: norm, qkv_proj, rope, kv_cache_write, attention, o_proj, all_reduce,
+        gate_up_proj, activation, down_proj, residual, and for mixtures of experts router, expert_dispatch, experts,
+        combine. Outside: prepare_inputs, embedding, final_norm, lm_head, sampling, copy, other, and the kind of a
+        collective. What only prepares the next event (a cleared workspace, the quantization of a GEMM's input) has
+        that one's stage. The confidence is 1 where the end of the layer follows from its activation or experts and its
+        GEMMs are as many as in most layers of the rank, 0.8 where their number differs, 0.5 where the end was
+        taken from other layers; a layer's events before its attention have the confidence of the end before them.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+    """
+    events = events_with_steps(trace)
+    return label(events, _described_kinds(events, trace))
+
+
+def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
+    """``event, kind`` of collectives that the profiler described as something else than their kernels' names say."""
+    if not trace.has("collectives"):
+        return None
+    key = ["rank", "stream", "start_ns", "name"]
+    said = trace.collectives.filter("on_device").select(*key, "kind").unique(key, keep="first", maintain_order=True)
+    said = said.filter(said["kind"] != names.collective_kinds(said["name"]))
+    return events.join(said, on=key, nulls_equal=True).select("event", "kind") if said.height else None
+
+
+def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Layer, stage and confidence of events that have a step.
+
+    Parameters
+    ----------
+    events : polars.DataFrame
+        ``event, rank, stream, start_ns, name, source, category, step``, in the order of ``event``.
+    kinds : polars.DataFrame, optional
+        ``event, kind`` of collectives whose name does not say their kind.
+
+    Returns
+    -------
+    polars.DataFrame
+        The frame with ``layer, stage, confidence``.
+    """
+    roles = _roles(events, kinds)
+    in_sequence = pl.col("sequence").is_not_null() & pl.col("step").is_not_null()
+    sequence, unknown = _stretches(roles.filter(in_sequence))
+    in_sequence &= ~pl.col("rank").is_in(unknown)
+    nothing = {"layer": pl.lit(None, dtype=pl.Int32), "confidence": pl.lit(None, dtype=pl.Float64)}
+    found = roles.filter(~in_sequence).select("event", stage=_stage_outside(), **nothing)
+    if sequence.height:
+        named = name_stages(find_layer_ends(sequence))
+        found = pl.concat([named, found], how="diagonal")
+    found = found.sort("event").select("layer", pl.col("stage").cast(pl.String), "confidence")
+    return events.hstack(found)
+
+
+def _stage_outside() -> pl.Expr:
+    """Stage of an event that is in no step's sequence."""
+    return (
+        pl.when(pl.col("step").is_null())
+        .then(None)
+        .when(pl.col("category") == "collective")
+        .then("kind")
+        .when(pl.col("source") == "copy")
+        .then(stage("copy"))
+        .otherwise(stage("other"))
+    )
+
+
+def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
+    """What each event does in a layer, and the sequence that it belongs to.
+
+    Patterns are matched once a distinct name. Names are joined by their number, and categories and stages are numbers
+    until the end: with text, ten million events take three times as long.
+    """
+    events = events.select(
+        "event",
+        "rank",
+        "stream",
+        "start_ns",
+        "step",
+        pl.col("source").cast(pl.Enum(["kernel", "copy", "op"])),
+        pl.col("category").cast(pl.Enum(names.CATEGORIES)),
+        pl.col("name").cast(pl.Categorical),
+    ).with_columns(_name=pl.col("name").to_physical())
+    unique = events.select("name", "_name", "category", "source").unique().with_columns(pl.col("name").cast(pl.String))
+    name, category = pl.col("name"), pl.col("category")
+    backward = (category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")
+    unique = unique.select(
+        "_name",
+        "category",
+        "source",
+        kind=pl.when(category == "collective").then(names.collective_kinds(unique["name"]).cast(STAGE)),
+        attends=(category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}") & ~backward,
+        backward=backward,
+        gemm=((category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")) | (category == "moe_experts"),
+        adds=(category == "other") & name.str.contains(_ADDS),
+        multiplies=(category == "other") & name.str.contains(_MULTIPLIES),
+        routes=(category == "moe_routing") & name.str.contains(_ROUTES),
+        embeds=(category == "embedding") & name.str.contains(f"(?i){names.EMBEDDING}"),
+        caches=(category == "copy") & name.str.contains(_CACHES),
+        prepares=(category == "quantize")
+        | ((pl.col("source") == "copy") & (category == "fill"))
+        | ((pl.col("source") == "op") & name.str.contains(_PREPARES)),
+    )
+    key = ["_name", "category", "source"]
+    roles = events.drop("name").join(unique, on=key, how="left", maintain_order="left").drop("_name")
+    if kinds is not None:
+        said = kinds.select("event", said=pl.col("kind").cast(STAGE, strict=False))
+        roles = roles.join(said, on="event", how="left", maintain_order="left")
+        roles = roles.with_columns(kind=pl.coalesce("said", "kind")).drop("said")
+    streams = (
+        roles.group_by("rank", "stream")
+        .agg(n=pl.col("attends").sum(), backward=pl.col("backward").any())
+        .filter((pl.col("n") > 0) & ~pl.col("backward").any().over("rank"))
+    )
+    main = streams.sort("n", "stream", descending=[True, False]).unique("rank", keep="first", maintain_order=True)
+    roles = roles.join(main.select("rank", main_stream="stream"), on="rank", how="left", maintain_order="left").join(
+        streams.select("rank", "stream", attention_stream=pl.lit(value=True)),
+        on=["rank", "stream"],
+        how="left",
+        maintain_order="left",
+        nulls_equal=True,
+    )
+    return roles.with_columns(
+        sequence=pl.when(pl.col("attention_stream"))
+        .then("stream")
+        .when(pl.col("kind").is_in(IN_SEQUENCE))
+        .then("main_stream")
+    ).drop("main_stream", "attention_stream", "backward")
+
+
+def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
+    """Order the events of each step and cut them into stretches that begin with an attention.
+
+    Ranks whose GEMMs are not recognised (most attentions are followed by hardly any) come apart, without rows.
+    """
+    frame = sequence.sort("rank", "sequence", "step", "start_ns", "event").with_columns(row=pl.int_range(pl.len()))
+    changed = pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("rank", "sequence", "step"))
+    frame = frame.with_columns(first=changed.fill_null(value=True))
+    mark = pl.when("attends").then(1).when(pl.col("gemm") | pl.col("first")).then(2)
+    before = mark.forward_fill().shift(1)
+    frame = frame.with_columns(
+        attention_start=pl.col("attends") & (pl.col("first") | (before != 1)),
+        group=pl.col("first").cum_sum() - 1,
+        gemms=pl.col("gemm").cum_sum(),
+        separators=pl.col("category").is_in(_SEPARATORS).cum_sum(),
+    )
+    starts = frame.select("rank", "row", "group", "gemms", "separators", "attention_start").filter("attention_start")
+    # nothing but GEMMs since the attention before it: another part of the same one, if separators are recognised
+    inner = pl.col("group") == pl.col("group").shift(1)
+    apart = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
+    starts = starts.with_columns(apart=apart).with_columns(known=pl.col("apart").mean().over("rank") > _RECOGNISED)
+    is_part = (~pl.col("apart") & pl.col("known")).fill_null(value=False)
+    parts, starts = starts.filter(is_part)["row"], starts.filter(~is_part)
+    if parts.len():
+        frame = frame.with_columns(pl.col("attention_start") & ~pl.col("row").is_in(parts.implode()))
+    # hardly a GEMM after most attentions: they are not recognised, and with them the layers
+    ends = frame.group_by("group", maintain_order=True).agg(all_gemms=pl.col("gemms").last())
+    until = pl.when(pl.col("group") == pl.col("group").shift(-1)).then(pl.col("gemms").shift(-1))
+    starts = starts.with_columns(until=pl.coalesce(until, lookup.column(ends, "all_gemms", "group")))
+    usual = starts.group_by("rank").agg(gemms=(pl.col("until") - pl.col("gemms")).median())
+    unknown = usual.filter(pl.col("gemms") < _LEAST_GEMMS)["rank"]
+    if unknown.len():
+        frame, _ = _stretches(sequence.filter(~pl.col("rank").is_in(unknown.implode())))
+        return frame, unknown.to_list()
+    return frame.drop("separators").with_columns(
+        stretch=((pl.col("first") | pl.col("attention_start")).cum_sum() - 1).set_sorted(),
+        attentions=pl.col("attention_start").cum_sum(),
+    ), []
+
+
+def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
+    """Device events with at least these columns: the frame that takes the least work of those that have them.
+
+    Raises
+    ------
+    AnalysisError
+        None has all of them.
+    """
+    for frame_of in (activity, events_with_steps, attribute):
+        events = frame_of(trace)
+        if not (missing := [c for c in columns if c not in events.columns]):
+            return events
+    raise AnalysisError(f"device events have no column {missing}", expected=f"some of {events.columns}")

@@ -1,0 +1,231 @@
+"""Every layer of every step, and its stages."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from llmprof.analyze.activity import outermost_ops
+from llmprof.analyze.intervals.intervals import INTERVAL, length_within, merge, union_lengths
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.layers.stages import STAGE
+from llmprof.analyze.memo import per_trace
+from llmprof.analyze.overlap import COMMUNICATION, COPY
+from llmprof.analyze.steps.summary import MAD_TO_SIGMA, MAX_DEVIATIONS
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+_LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
+_MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_start_ns", "host_dur_ns")
+
+
+@per_trace
+def layers(trace: Trace, by: Literal["stage", "layer"] = "stage") -> pl.DataFrame:
+    """Layers of every step of every rank, one row a stage or one row a layer.
+
+    A stage that occurs twice in a layer (the two norms, the two all-reduces) gives a row each time, told apart by
+    ``occurrence``. A layer reaches on the device from the start of its first kernel to the end of its last one.
+
+    On the host a layer reaches from the start of the outermost operator that launched its first kernel to the end of
+    the one that launched its last: the Python and dispatch time of the layer. It is null where one launch (a CUDA
+    graph) stands for kernels of several layers and where launches were not recorded.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace whose steps and attention kernels are found.
+    by : {"stage", "layer"}
+        What a row is.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, layer, stage, occurrence, start_ns, dur_ns, busy_ns, kernels, confidence, host_start_ns,
+        host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``by="layer"``. ``dur_ns`` is the span,
+        ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+    AnalysisError
+        ``by`` is neither of the two.
+    """
+    if by not in ("stage", "layer"):
+        raise AnalysisError(f"by={by!r} is not known", expected="'stage' or 'layer'")
+    key = ["rank", "step", "layer", *(["stage"] if by == "stage" else [])]
+    events = (
+        attribute(trace)
+        .select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
+        .filter(pl.col("layer").is_not_null())
+        .sort("rank", "step", "layer", "start_ns", "event")
+        .with_columns(group=pl.struct(key).rle_id().set_sorted())
+    )
+    first = pl.col("group") != pl.col("group").shift(1)
+    groups = events.filter(first.fill_null(value=True)).select("group", *key, "phase")
+    counts = events.group_by("group", maintain_order=True).agg(kernels=pl.len(), confidence=pl.col("confidence").min())
+    groups = groups.hstack(counts.drop("group"))
+    if by == "stage":
+        groups = groups.hstack([_occurrences(groups)])
+        key.append("occurrence")
+    spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
+        "busy_ns", start_ns="first_ns", dur_ns=pl.col("last_ns") - pl.col("first_ns")
+    )
+    return (
+        groups.hstack(spans)
+        .join(_host_spans(events, trace), on="group", how="left", maintain_order="left")
+        .select("rank", "step", "phase", *key[2:], *_MEASURES)
+    )
+
+
+def _occurrences(groups: pl.DataFrame) -> pl.Series:
+    """How many groups before each one have its stage in the same layer; the groups of a layer follow each other."""
+    layer = pl.struct("rank", "step", "layer").rle_id()
+    row = pl.int_range(pl.len(), dtype=pl.Int32)
+    same = groups.select(group="group", layer=layer, stage=pl.col("stage").cast(STAGE)).sort("layer", "stage", "group")
+    run = pl.struct("layer", "stage").rle_id()
+    begins = pl.when((run != run.shift(1)).fill_null(value=True)).then(row)
+    return same.with_columns(occurrence=row - begins.forward_fill()).sort("group")["occurrence"]
+
+
+def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Host span of each group, null where one of its launches also stands for another layer."""
+    launched = events.select("group", "rank", "layer", *_LAUNCH).filter(pl.col("launch_start_ns").is_not_null())
+    shared = (
+        launched.filter(pl.col("correlation").is_not_null())
+        .group_by("rank", "correlation")
+        .agg(shared=pl.col("layer").min() != pl.col("layer").max())
+    )
+    launched = launched.join(shared, on=["rank", "correlation"], how="left", maintain_order="left")
+    alone = launched.group_by("group", maintain_order=True).agg(alone=~pl.col("shared").fill_null(value=False).any())
+    launched = (
+        launched.join(alone.filter("alone"), on="group", how="semi", maintain_order="left")
+        .sort("launch_start_ns")
+        .with_columns(begin="launch_start_ns", end="launch_end_ns")
+    )
+    if trace.has("ops"):
+        ops = outermost_ops(trace.ops).select(
+            "rank",
+            launch_thread="thread",
+            launch_start_ns="start_ns",
+            op_start_ns="start_ns",
+            op_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        )
+        launched = launched.join_asof(
+            ops.sort("launch_start_ns"), on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False
+        )
+        inside = pl.col("op_end_ns") >= pl.col("launch_start_ns")
+        launched = launched.with_columns(
+            begin=pl.when(inside).then("op_start_ns").otherwise("begin"),
+            end=pl.when(inside).then("op_end_ns").otherwise("end"),
+        )
+    spans = launched.sort("group").group_by("group").agg(pl.col("begin").min(), pl.col("end").max())
+    return spans.select("group", host_start_ns="begin", host_dur_ns=pl.col("end") - pl.col("begin"))
+
+
+Measure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
+
+MEASURES: tuple[Measure, ...] = ("dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns")
+"""What layers can be compared by."""
+
+LEAST_SHARE = 0.1
+"""An outlier is off the typical layer by more than this share of it, however alike the others are."""
+
+_KEY = ("rank", "step", "layer")
+
+
+@per_trace
+def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns") -> pl.DataFrame:
+    """Layers of every step, each with its gap to the typical layer of the same rank and step.
+
+    The typical layer is the median over the layers of one rank in one step, so a slow step has no outliers for
+    being slow. An outlier is off it by more than four robust standard deviations (1.4826 times the median absolute
+    deviation) and by more than 10 % of it.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace whose steps and attention kernels are found.
+    stage : str, optional
+        Look at one stage only; several of them in a layer are added up.
+    measure : {"dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"}
+        What is compared.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, layer, start_ns, end_ns`` (first start and last end on the device), ``dur_ns, busy_ns,
+        host_dur_ns`` as :func:`~llmprof.analyze.layers` gives them, ``communication_ns`` (union of the layer's
+        collectives), ``exposed_communication_ns`` (the part beside which no compute of the rank runs, be it of this
+        layer or of another), all in ns; then of ``measure`` ``typical_ns, gap_ns`` (its value minus the typical
+        one) and ``outlier``, which are null where the value is.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+    AnalysisError
+        There is no such measure.
+    """
+    if measure not in MEASURES:
+        raise AnalysisError(f"layers have no measure {measure!r}", expected=f"one of {', '.join(MEASURES)}")
+    if stage is None:
+        found = layers(trace, by="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    else:
+        found = _stage(layers(trace), stage)
+    found = found.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
+    found = found.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))
+    value, group = pl.col(measure), ["rank", "step"]
+    found = found.with_columns(typical_ns=value.median().over(group)).with_columns(gap_ns=value - pl.col("typical_ns"))
+    off = pl.col("gap_ns").abs()
+    limit = pl.max_horizontal(
+        off.median().over(group) * MAD_TO_SIGMA * MAX_DEVIATIONS, pl.col("typical_ns") * LEAST_SHARE
+    )
+    return found.select(
+        "rank",
+        "step",
+        "phase",
+        "layer",
+        "start_ns",
+        "end_ns",
+        "dur_ns",
+        "busy_ns",
+        "host_dur_ns",
+        "communication_ns",
+        "exposed_communication_ns",
+        pl.when(value.is_not_null()).then("typical_ns").alias("typical_ns"),
+        "gap_ns",
+        outlier=off > limit,
+    )
+
+
+def _stage(found: pl.DataFrame, stage: str) -> pl.DataFrame:
+    """One stage of each layer, its occurrences added up; host time is null if that of one is."""
+    host = pl.col("host_dur_ns")
+    return (
+        found.filter(pl.col("stage") == stage)
+        .group_by(*_KEY, maintain_order=True)
+        .agg(
+            pl.col("phase").first(),
+            pl.col("start_ns").min(),
+            pl.col("dur_ns", "busy_ns").sum(),
+            end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            host_dur_ns=pl.when(host.is_not_null().all()).then(host.sum()),
+        )
+    )
+
+
+def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
+    """``rank, step, layer, communication_ns, exposed_communication_ns`` of the layers that have collectives."""
+    events = attribute(trace)
+    collective = pl.col("category").is_in(COMMUNICATION)
+    mine = events.filter(collective & pl.col("layer").is_not_null())
+    if stage is not None:
+        mine = mine.filter(pl.col("stage") == stage)
+    compute = events.filter(~pl.col("category").is_in([*COMMUNICATION, *COPY]))
+    parts = length_within(merge(mine, _KEY), compute, ["rank"], name="hidden_ns")
+    return parts.group_by(_KEY).agg(
+        communication_ns=pl.col("dur_ns").sum(),
+        exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
+    )

@@ -1,0 +1,354 @@
+"""How near each kernel comes to what the device can do, and what holds it back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from llmprof import hardware
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.metrics.data import Metrics
+
+_TENSOR: Final = r"^sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_[a-z0-9_]+\.sum(?:\.per_second)?$"
+_SCALAR: Final = {
+    f"{letter}{op}": (dtype, weight * width)
+    for letter, dtype, width in (("f", "fp32", 1), ("h", "fp16", 2), ("d", "fp64", 1))
+    for op, weight in (("add", 1), ("mul", 1), ("fma", 2))
+}
+_SCALAR_NAME: Final = r"^smsp__sass_thread_inst_executed_op_([fhd](?:add|mul|fma))_pred_on\.sum(\.per_cycle_elapsed)?$"
+_CYCLES: Final = "smsp__cycles_elapsed.avg.per_second"
+_TENSOR_BUSY: Final = (
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__inst_executed_pipe_tensor.sum",
+)
+
+
+def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
+    """Operations of each launch by type.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        Hardware metrics.
+    durations : polars.DataFrame
+        ``kernel_id, duration_ns``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_id, flops, dtype, flops_source``: the sum over all types, and the type with the most; null where the
+        tensor pipe worked or was not looked at and its operations were not counted, since the rest is no measure of
+        the kernel then.
+    """
+    tensor, scalar = _tensor(metrics, durations), _scalar(metrics, durations)
+    by_type = pl.concat([tensor.with_columns(unit=pl.lit("tensor")), scalar.with_columns(unit=pl.lit("scalar"))])
+    ids = durations.select("kernel_id")
+    busy = metrics.values(*_TENSOR_BUSY).rename({"value": "busy"})
+    has_tensor = tensor.select("kernel_id").unique().with_columns(has_tensor=pl.lit(value=True))
+    has_scalar = scalar.select("kernel_id").unique().with_columns(has_scalar=pl.lit(value=True))
+    largest = by_type.sort("flops", descending=True).unique("kernel_id", keep="first").filter(pl.col("flops") > 0)
+    out = (
+        ids.join(by_type.group_by("kernel_id").agg(pl.col("flops").sum()), on="kernel_id", how="left")
+        .join(largest.select("kernel_id", "dtype"), on="kernel_id", how="left")
+        .join(has_tensor, on="kernel_id", how="left")
+        .join(has_scalar, on="kernel_id", how="left")
+        .join(busy, on="kernel_id", how="left")
+        .sort("kernel_id")
+    )
+    tensor_known = pl.col("has_tensor").fill_null(value=False) | (pl.col("busy") == 0).fill_null(value=False)
+    source = (
+        pl.when(~tensor_known)
+        .then(None)
+        .when(pl.col("has_tensor") & pl.col("has_scalar"))
+        .then(pl.lit("tensor operations and FP instructions"))
+        .when("has_tensor")
+        .then(pl.lit("tensor operations"))
+        .when("has_scalar")
+        .then(pl.lit("FP instructions"))
+    )
+    out = out.with_columns(flops_source=source)
+    known = pl.col("flops_source").is_not_null()
+    return out.select(
+        "kernel_id",
+        pl.when(known).then("flops").alias("flops"),
+        pl.when(known).then("dtype").alias("dtype"),
+        "flops_source",
+    )
+
+
+def _tensor(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
+    """``kernel_id, dtype, flops`` of the tensor cores; each operation counted once although several names count it."""
+    frame = metrics.metrics.filter(pl.col("value").is_not_null() & pl.col("metric").str.contains(_TENSOR))
+    frame = frame.join(durations, on="kernel_id").with_columns(
+        rest=pl.col("metric").str.extract(r"src_([a-z0-9_]+)\.", 1),
+        rate=pl.col("metric").str.ends_with(".per_second"),
+        of_instruction=pl.col("metric").str.contains("_tensor_op_"),
+    )
+    frame = frame.with_columns(
+        dtype=pl.col("rest").str.extract(r"^([a-z]+\d+)", 1),
+        flops=pl.when("rate").then(pl.col("value") * pl.col("duration_ns") / 1e9).otherwise("value"),
+    ).filter(pl.col("flops").is_not_null())
+    # of the names for one type: the one for all of it, else its parts, else the parts by instruction; counts over rates
+    level = pl.when(pl.col("rest") == pl.col("dtype")).then(0).otherwise(1) + 2 * pl.col("of_instruction").cast(
+        pl.Int32
+    )
+    frame = frame.with_columns(level=level * 2 + pl.col("rate").cast(pl.Int32))
+    best = pl.col("level") == pl.col("level").min().over("kernel_id", "dtype")
+    return frame.filter(best).group_by("kernel_id", "dtype").agg(pl.col("flops").sum())
+
+
+def _scalar(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
+    """``kernel_id, dtype, flops`` of FP instructions outside the tensor cores."""
+    frame = metrics.metrics.filter(pl.col("value").is_not_null() & pl.col("metric").str.contains(_SCALAR_NAME))
+    cycles = metrics.values(_CYCLES).rename({"value": "per_second"})
+    frame = frame.join(durations, on="kernel_id").join(cycles, on="kernel_id", how="left")
+    op = pl.col("metric").str.extract(_SCALAR_NAME, 1)
+    per_cycle = pl.col("metric").str.ends_with(".per_cycle_elapsed")
+    count = (
+        pl.when(per_cycle).then(pl.col("value") * pl.col("per_second") * pl.col("duration_ns") / 1e9).otherwise("value")
+    )
+    frame = frame.select(
+        "kernel_id",
+        op=op,
+        count=count,
+        per_cycle=per_cycle,
+        dtype=op.replace_strict({k: v[0] for k, v in _SCALAR.items()}, return_dtype=pl.String),
+        weight=op.replace_strict({k: v[1] for k, v in _SCALAR.items()}, return_dtype=pl.Float64),
+    ).filter(pl.col("count").is_not_null())
+    frame = frame.sort("per_cycle").unique(["kernel_id", "op"], keep="first")
+    return frame.group_by("kernel_id", "dtype").agg(flops=(pl.col("count") * pl.col("weight")).sum())
+
+
+_RATIO: Final = r"^smsp__average_warps?_(?:latency_)?issue_stalled_(\w+?)(?:_per_issue_active)?\.ratio$"
+_SAMPLED: Final = r"^smsp__pcsamp_warps_issue_stalled_(\w+?)$"
+_NO_STALL: Final = ("selected", "not_selected")
+_SAME: Final = {"gmma": "warpgroup_arrive", "no_instruction": "no_instructions"}
+"""One reason, two names: of the counters and of the sampler."""
+
+
+def stalls(metrics: Metrics) -> pl.DataFrame:
+    """Stall reasons of each launch.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        Hardware metrics with the section WarpStateStats, or warp samples (SourceCounters).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_id, reason, share``: share of the time between two instructions of a warp (with samples: of its
+        samples) that the warp spent in this state, largest first. ``selected`` and ``not_selected``, in which a warp
+        could run, count in the whole but are no rows.
+    """
+    frame = metrics.metrics.filter(pl.col("value").is_not_null())
+    frame = frame.filter(~pl.col("metric").str.ends_with("_not_issued"))
+    found = [
+        frame.filter(pl.col("metric").str.contains(pattern)).select(
+            "kernel_id", "value", reason=pl.col("metric").str.extract(pattern, 1).replace(_SAME), order=pl.lit(order)
+        )
+        for order, pattern in enumerate((_RATIO, _SAMPLED))
+    ]
+    states = pl.concat(found)
+    states = states.filter(pl.col("order") == pl.col("order").min().over("kernel_id"))
+    states = states.with_columns(share=pl.col("value") / pl.col("value").sum().over("kernel_id"))
+    waiting = ~pl.col("reason").is_in(_NO_STALL) & (pl.col("share") > 0) & pl.col("share").is_finite()
+    return (
+        states.filter(waiting)
+        .sort("kernel_id", "share", "reason", descending=[False, True, False])
+        .select("kernel_id", "reason", "share")
+    )
+
+
+BUSY_PCT: Final = 60.0
+"""Share of a peak below which Nsight Compute's rule SOLBottleneck takes neither side to be the limit."""
+
+_DURATION: Final = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
+_DRAM: Final = (
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+)
+_L2: Final = ("lts__throughput.avg.pct_of_peak_sustained_elapsed", "L2 Cache Throughput")
+_SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput")
+_WRITTEN: Final = ("l1tex__m_l1tex2xbar_write_bytes.sum",)
+
+
+def speed_of_light(metrics: Metrics, device: str | hardware.Device | None = None) -> pl.DataFrame:
+    """Arithmetic, memory traffic, place on the roofline and limit of every launch.
+
+    ===================== ==========================================================================================
+    column                formula
+    ===================== ==========================================================================================
+    flop_per_s            flops / duration
+    dram_bytes            dram__bytes_read.sum + dram__bytes_write.sum (else dram__bytes.sum, else rate x duration)
+    traffic_bytes         DRAM reads + the larger of DRAM writes and what the SMs wrote: the second part of a result
+                          that is still in L2 when the kernel ends reaches the DRAM later
+    bytes_per_s           dram_bytes / duration
+    arithmetic_intensity  flops / dram_bytes
+    roof_flop_per_s       min(peak of the type, arithmetic_intensity x peak bandwidth)
+    roof_share            flop_per_s / roof_flop_per_s; without arithmetic bytes_per_s / peak bandwidth
+    ===================== ==========================================================================================
+
+    The roofline is that of Williams, Waterman and Patterson (2009, Communications of the ACM 52(4)), with the vendor's
+    dense peaks (:mod:`llmprof.hardware`). The operations are counted by the hardware
+    (:mod:`llmprof.analyze.ncu.speed_of_light`), so padding of tiles counts as work.
+
+    Nsight Compute empties the caches before each pass (``--cache-control all``) unless told otherwise, so inputs that
+    were in L2 in the run are read from DRAM here. For a GEMM of M x K by K x N the operations are 2 M K N (and more
+    where tiles do not divide the shape), and ``traffic_bytes`` is the size of both inputs and the result. Where the
+    tiles run in several waves and inputs and result together are more than L2 holds, later waves read a part of the
+    inputs again: on an H200 1.6 times the inputs, from some 60 MB on.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        Hardware metrics; ``--set full`` (or the sections SpeedOfLight, MemoryWorkloadAnalysis_Tables,
+        ComputeWorkloadAnalysis, the roofline sections and WarpStateStats) gives all columns.
+    device : str or Device, optional
+        The device; the one that the metrics name if not given.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_id, kernel_name, duration_ns, flops, dtype`` (with the most operations)``, flop_per_s,
+        dram_read_bytes, dram_write_bytes, dram_bytes, bytes_per_s, traffic_bytes, arithmetic_intensity,
+        roof_flop_per_s, roof_share, compute_pct, memory_pct`` (of peak)``, memory_level`` (dram or l2, the busier)``,
+        bound, stall, stall_share, flops_source``. The bound is compute or memory where that side is at 60 % of its
+        peak or more (the busier of both), else latency, which ``stall`` explains: the warp state, other than being
+        ready, in which warps spent most time (see ``llmprof.metrics.explain``). Null where the metrics were not
+        collected or no peak is known.
+
+    Raises
+    ------
+    NotCapturedError
+        The metrics have no durations.
+    AnalysisError
+        The metrics name no device, or several, and none is given.
+    LlmprofError
+        The device is unknown.
+    """
+    durations = metrics.values(*_DURATION).rename({"value": "duration_ns"})
+    if not durations.height and metrics.kernels.height:
+        raise NotCapturedError(
+            "the metrics have no duration of any launch",
+            hint="record them with ncu --section SpeedOfLight or --set full",
+        )
+    peaks = _device(metrics, device) if metrics.kernels.height or device else hardware.DEVICES[0]
+    frame = metrics.kernels.select("kernel_id", "kernel_name")
+    parts = {
+        "sm_pct": metrics.values(*_SM),
+        "dram_pct": metrics.values(*_DRAM, "DRAM Throughput"),
+        "l2_pct": metrics.values(*_L2),
+        "written": metrics.values(*_WRITTEN),
+    }
+    top = stalls(metrics).unique("kernel_id", keep="first", maintain_order=True)
+    for part in (
+        durations,
+        counted(metrics, durations),
+        _dram(metrics, durations),
+        *(values.rename({"value": name}) for name, values in parts.items()),
+        top.rename({"reason": "stall", "share": "stall_share"}),
+    ):
+        frame = frame.join(part, on="kernel_id", how="left", maintain_order="left")
+    return _placed(frame, peaks).select(
+        "kernel_id",
+        "kernel_name",
+        "duration_ns",
+        "flops",
+        "dtype",
+        "flop_per_s",
+        "dram_read_bytes",
+        "dram_write_bytes",
+        "dram_bytes",
+        "bytes_per_s",
+        "traffic_bytes",
+        "arithmetic_intensity",
+        "roof_flop_per_s",
+        "roof_share",
+        "compute_pct",
+        "memory_pct",
+        "memory_level",
+        "bound",
+        "stall",
+        "stall_share",
+        "flops_source",
+    )
+
+
+def _device(metrics: Metrics, device: str | hardware.Device | None) -> hardware.Device:
+    if device is not None:
+        return hardware.device(device)
+    named = sorted(set(metrics.kernels["device_name"].drop_nulls().to_list()))
+    if len(named) != 1:
+        raise AnalysisError(
+            f"the metrics name the devices {named}" if named else "the metrics do not name their device",
+            expected="one device",
+            hint="give it: speed_of_light(metrics, 'NVIDIA H200')",
+        )
+    return hardware.device(named[0])
+
+
+def _dram(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
+    """``kernel_id, dram_read_bytes, dram_write_bytes, dram_bytes``."""
+    frame = durations
+    names = {
+        "dram_read_bytes": ("dram__bytes_read.sum",),
+        "dram_write_bytes": ("dram__bytes_write.sum",),
+        "both": ("dram__bytes.sum",),
+        "rate": ("dram__bytes.sum.per_second",),
+    }
+    for column, names_of in names.items():
+        values = metrics.values(*names_of).rename({"value": column})
+        frame = frame.join(values, on="kernel_id", how="left", maintain_order="left")
+    label = metrics.metrics.filter((pl.col("metric") == "Memory Throughput") & (pl.col("unit") == "B/s"))
+    label = label.unique("kernel_id", keep="first").select("kernel_id", labelled="value")
+    frame = frame.join(label, on="kernel_id", how="left", maintain_order="left")
+    total = pl.coalesce(
+        pl.col("dram_read_bytes") + pl.col("dram_write_bytes"),
+        "both",
+        pl.coalesce("rate", "labelled") * pl.col("duration_ns") / 1e9,
+    )
+    return frame.select("kernel_id", "dram_read_bytes", "dram_write_bytes", dram_bytes=total)
+
+
+def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
+    """Rates, the roof over each launch, and its bound."""
+    stated = {dtype: rate for dtype, rate in peaks.flop_per_s.items() if rate is not None}
+    peak = pl.col("dtype").replace_strict(list(stated), list(stated.values()), default=None, return_dtype=pl.Float64)
+    bandwidth = pl.lit(peaks.memory_bytes_per_s, dtype=pl.Float64)
+    seconds = pl.col("duration_ns") / 1e9
+    worked = pl.col("flops") > 0
+    frame = frame.with_columns(
+        flop_per_s=pl.col("flops") / seconds,
+        bytes_per_s=pl.col("dram_bytes") / seconds,
+        traffic_bytes=pl.col("dram_read_bytes") + pl.max_horizontal("dram_write_bytes", "written"),
+        arithmetic_intensity=pl.when(pl.col("dram_bytes") > 0).then(pl.col("flops") / pl.col("dram_bytes")),
+        peak=peak,
+    )
+    memory_roof = pl.when(pl.col("dram_bytes") > 0).then(pl.col("arithmetic_intensity") * bandwidth)
+    frame = frame.with_columns(
+        roof_flop_per_s=pl.when(worked & pl.col("peak").is_not_null()).then(pl.min_horizontal("peak", memory_roof))
+    )
+    share_of_memory = pl.col("bytes_per_s") / bandwidth
+    dram_pct = pl.coalesce("dram_pct", 100 * share_of_memory)
+    frame = frame.with_columns(
+        roof_share=pl.when(worked).then(pl.col("flop_per_s") / pl.col("roof_flop_per_s")).otherwise(share_of_memory),
+        compute_pct=pl.coalesce("sm_pct", 100 * pl.col("flop_per_s") / pl.col("peak")),
+        memory_pct=pl.max_horizontal(dram_pct, "l2_pct"),
+        memory_level=pl.when(pl.col("l2_pct") > dram_pct)
+        .then(pl.lit("l2"))
+        .when(dram_pct.is_not_null())
+        .then(pl.lit("dram")),
+    )
+    compute, memory = pl.col("compute_pct"), pl.col("memory_pct")
+    return frame.with_columns(
+        bound=pl.when(compute.is_null() | memory.is_null())
+        .then(None)
+        .when(pl.max_horizontal(compute, memory) < BUSY_PCT)
+        .then(pl.lit("latency"))
+        .when(compute >= memory)
+        .then(pl.lit("compute"))
+        .otherwise(pl.lit("memory"))
+    )

@@ -1,0 +1,1 @@
+"""Summaries under the names of Nsight Systems, from any trace."""

@@ -1,0 +1,268 @@
+"""Device work by the range of the program that launched it: NVTX projection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import polars as pl
+
+from llmprof.analyze.activity import activity
+from llmprof.analyze.intervals.intervals import union_length
+from llmprof.analyze.intervals.nesting import inside
+from llmprof.analyze.lookup import column
+from llmprof.analyze.memo import per_trace
+from llmprof.analyze.nsys.summaries import statistics, summarise
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+OVERHEAD = "overhead"
+"""Domain of the profiler's own pauses."""
+
+_NO_DOMAIN = ("nvtx", "unnamed domain", "user_annotation", "annotation", "")
+
+LABEL = pl.when(pl.col("domain").is_in(_NO_DOMAIN)).then("name").otherwise(pl.format("{}:{}", "domain", "name"))
+"""Name of a range as nsys prints it: with the domain before it, unless that is the default one."""
+
+
+def host_ranges(trace: Trace) -> pl.DataFrame:
+    """Ranges of the host: no marks, no overhead, no projections onto the device.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+
+    Returns
+    -------
+    polars.DataFrame
+        Rows of the markers with ``range`` (their row number among all markers), ``style`` (PushPop or StartEnd;
+        PushPop where the profiler does not tell) and ``end_thread`` (set where a range ended on another thread than
+        the one that began it).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers.
+    """
+    markers = trace.markers.with_row_index("range")
+    for name, dtype in (("nsys_style", pl.String), ("nsys_end_thread", pl.Int64)):
+        if name not in markers.columns:
+            markers = markers.with_columns(pl.lit(None, dtype=dtype).alias(name))
+    style = pl.col("nsys_style").fill_null("PushPop")
+    return (
+        markers.with_columns(style=style, end_thread="nsys_end_thread")
+        .filter(~pl.col("on_device") & (pl.col("domain") != OVERHEAD) & (pl.col("style") != "Mark"))
+        .drop("nsys_style", "nsys_end_thread")
+    )
+
+
+_THREAD = ["rank", "process", "thread"]
+_SPAN = ["start_ns", "dur_ns"]
+_COLUMNS = [
+    "range", "parent", *_THREAD, "name", "domain", "style", "depth", "children", *_SPAN, "projected_start_ns",
+    "projected_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
+]  # fmt: skip
+
+
+@per_trace
+def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl.DataFrame:
+    """What the ranges of the program launched on the device.
+
+    A kernel or copy belongs to a range when the API call that launched it lies inside the range on the same thread,
+    ends included; so it belongs to each of nested ranges, and to the shortest of them as its innermost. A range is
+    projected onto the device from the start of the first to the end of the last piece of work that it launched. Ranges
+    that ended on another thread than they began on are left out, as in nsys's ``nvtx_gpu_proj``.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers (NVTX ranges, ``record_function``, step labels), runtime calls and device activity.
+    by : {"range", "event"}
+        What a row is: an instance of a range, or a piece of device work.
+
+    Returns
+    -------
+    polars.DataFrame
+        By range, for those that launched something: ``range`` (row in the markers), ``parent`` (the shortest range
+        that contains it, null for the outermost), ``rank, process, thread, name, domain, style, depth`` (ranges that
+        contain it), ``children`` (ranges right below that launched something), ``start_ns, dur_ns`` on the host,
+        ``projected_start_ns, projected_dur_ns`` on the device, ``launches`` (distinct API calls: a CUDA graph is one),
+        ``kernels, copies, own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the union of its device
+        work), in the order of rank and start. Times in ns.
+
+        By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns, name, source``, and
+        of its innermost range ``range, range_name, domain, depth``, null where it was launched outside of all.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace lacks markers, runtime calls or device activity.
+    AnalysisError
+        ``by`` is neither of the two.
+    """
+    if by not in ("range", "event"):
+        raise AnalysisError(f"by={by!r} is not known", expected="'range' or 'event'")
+    # a range of a lower row contains one of a higher row, never the other way round
+    ranges = host_ranges(trace).filter(pl.col("end_thread").is_null())
+    ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
+    calls, events = _launches(trace)
+    found = inside(calls, ranges, _THREAD)
+    pairs = pl.DataFrame({"row": found["outer"], "call": calls["call"].gather(found["inner"])})
+    if calls["call"].is_duplicated().any():
+        pairs = pairs.unique(maintain_order=True)
+    innermost = pairs.group_by("call").agg(pl.col("row").max())
+    if by == "event":
+        return _by_event(trace, events, ranges, innermost)
+    whole = ranges.join(_projected(pairs, innermost, events), on="row")
+    children = whole.group_by(range="parent").agg(children=pl.len())
+    return (
+        whole.join(children, on="range", how="left")
+        .with_columns(pl.col("children").fill_null(0))
+        .sort("rank", "start_ns", "depth", "range")
+        .select(*_COLUMNS)
+    )
+
+
+def _launches(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """API calls that put work on the device, and that work, both with the number ``call`` of the call."""
+    key = ["rank", "correlation"]
+    calls = trace.runtime.select(*_THREAD, *_SPAN, "correlation")
+    events = activity(trace).select("event", *key, *_SPAN, "name", "source").filter(pl.col("correlation").is_not_null())
+    numbers = events.select(key).unique(maintain_order=True).with_row_index("call")
+    return calls.join(numbers, on=key), events.join(numbers, on=key, maintain_order="left")
+
+
+def _nested(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Ranges with ``depth`` and ``parent``; of two equal ones the later is inside."""
+    pairs = inside(ranges, ranges, _THREAD).filter(pl.col("outer") < pl.col("inner"))
+    around = pairs.group_by("inner").agg(depth=pl.len().cast(pl.Int32), parent=pl.col("outer").max())
+    around = around.with_columns(ranges["range"].gather(around["parent"]).alias("parent"))
+    return ranges.join(around, left_on="row", right_on="inner", how="left", maintain_order="left").with_columns(
+        pl.col("depth").fill_null(0)
+    )
+
+
+def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """What each range launched; a row each for those that launched something."""
+    of_call = events.group_by("call").agg(
+        kernels=(pl.col("source") == "kernel").sum(),
+        copies=(pl.col("source") == "copy").sum(),
+        first=pl.col("start_ns").min(),
+        last=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+    )
+    work = of_call.sort("call")  # calls are numbered from 0 without gaps
+    looked_up = {name: column(work, name, "call") for name in ("kernels", "copies", "first", "last")}
+    first, last = pl.col("first").min(), pl.col("last").max()
+    projected = (
+        pairs.with_columns(**looked_up)
+        .group_by("row", maintain_order=True)
+        .agg(
+            projected_start_ns=first,
+            projected_dur_ns=last - first,
+            launches=pl.len(),
+            kernels=pl.col("kernels").sum(),
+            copies=pl.col("copies").sum(),
+        )
+    )
+    own = innermost.with_columns(own_kernels=looked_up["kernels"]).group_by("row").agg(pl.col("own_kernels").sum())
+    each = pairs.join(events.select("call", *_SPAN), on="call", maintain_order="left")
+    return (
+        projected.join(own, on="row", how="left")
+        .join(union_length(each, ["row"]), on="row", how="left")
+        .with_columns(pl.col("own_kernels").fill_null(0))
+    )
+
+
+def _by_event(trace: Trace, events: pl.DataFrame, ranges: pl.DataFrame, innermost: pl.DataFrame) -> pl.DataFrame:
+    names = ranges.select("row", "range", "domain", "depth", range_name="name")
+    found = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
+    return (
+        activity(trace)
+        .select("event", "rank", *_SPAN, "name", "source")
+        .join(found, on="event", how="left", maintain_order="left")
+        .select("event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth")
+    )
+
+
+@per_trace
+def nvtx_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Time of the ranges that the program set, on the host, by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+    by : sequence of str
+        Columns of the markers to group by first.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share`` (of the summed duration; ranges within ranges count in full), ``total_ns, instances, mean_ns,
+        median_ns, min_ns, max_ns, std_ns, style`` (PushPop or StartEnd), ``name`` (``domain:name`` in a domain of its
+        own); the longest first. Marks, the profiler's own overhead and projections onto the device are left out.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers.
+    AnalysisError
+        ``by`` names an unknown column.
+    """
+    ranges = host_ranges(trace).with_columns(name=LABEL)
+    return summarise(ranges, ["style", "name"], value="dur_ns", unit="ns", count="instances", by=by)
+
+
+@per_trace
+def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Ranges that the program set, projected onto the device, by name.
+
+    A range is projected from the start of the first to the end of the last piece of device work that was launched
+    in it, as :func:`~llmprof.analyze.nvtx_kernels` does for each instance. Ranges that launched nothing are left out.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers, runtime calls and device activity.
+    by : sequence of str
+        Columns of :func:`~llmprof.analyze.nvtx_kernels` to group by first.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, name`` (``domain:name`` in a domain of its own), ``style, total_projected_ns, total_range_ns``
+        (on the host), ``instances, projected_mean_ns, projected_median_ns, projected_min_ns, projected_max_ns,
+        projected_std_ns, launches`` (nsys: Total GPU Ops; a CUDA graph is one), ``mean_launches, mean_depth`` (0 is
+        outermost), ``mean_children`` (ranges right below that launched something); the longest projection first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace lacks one of the tables.
+    AnalysisError
+        ``by`` names an unknown column.
+    """
+    ranges = nvtx_kernels(trace).with_columns(name=LABEL)
+    keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]
+    projected = pl.col("projected_dur_ns")
+    return (
+        ranges.group_by(keys)
+        .agg(
+            projected.sum().alias("total_projected_ns"),
+            pl.col("dur_ns").sum().alias("total_range_ns"),
+            pl.len().alias("instances"),
+            *statistics(projected, "ns", "projected_"),
+            pl.col("launches").sum(),
+            pl.col("launches").mean().alias("mean_launches"),
+            pl.col("depth").mean().alias("mean_depth"),
+            pl.col("children").mean().alias("mean_children"),
+        )
+        .sort(
+            *keys[:-2],
+            "total_projected_ns",
+            "name",
+            "style",
+            descending=[False] * len(keys[:-2]) + [True, False, False],
+        )
+    )

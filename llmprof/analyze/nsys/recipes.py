@@ -1,0 +1,138 @@
+"""Whether the ranks keep pace: each run of one kernel, side by side over the ranks."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze.activity import activity
+from llmprof.analyze.intervals.intervals import length_within
+from llmprof.analyze.memo import per_trace
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+
+@per_trace
+def cuda_gpu_kern_pace(trace: Trace, name: str | None = None) -> pl.DataFrame:
+    """Runs of one kernel, numbered on each rank, with the pause before each and how far behind the first rank it is.
+
+    The n-th run on one rank stands beside the n-th on the others, which is the same work as long as all ranks run the
+    kernel equally often; see the largest ``instance`` of each rank.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels.
+    name : str, optional
+        The whole name of a kernel. Without it, the one with the longest total time of those that run on all ranks that
+        run kernels at all.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``instance`` (from 0, by start), ``rank, start_ns, dur_ns, pause_ns`` (from the end of the run before on this
+        rank to the start of this one; negative where they overlap, null for the first), ``pace_ns`` (from start to
+        start), ``lag_ns`` (behind the first rank to start this instance), ``name``. In the order of instance and rank.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+    AnalysisError
+        No kernel has the name, or none runs on all ranks.
+    """
+    kernels = trace.kernels
+    chosen = _heaviest(kernels) if name is None else name
+    runs = kernels.filter(pl.col("name") == chosen).select("rank", "start_ns", "dur_ns", "name")
+    if runs.is_empty():
+        raise AnalysisError(
+            f"no kernel has the name {chosen!r}",
+            expected="a whole name as in cuda_gpu_kern_sum",
+            hint="look it up with trace.kernels['name'].unique()",
+        )
+    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    return (
+        runs.sort("rank", "start_ns", maintain_order=True)
+        .with_columns(
+            instance=pl.int_range(pl.len(), dtype=pl.UInt32).over("rank"),
+            pause_ns=(start - end.shift(1)).over("rank"),
+            pace_ns=(start - start.shift(1)).over("rank"),
+        )
+        .with_columns(lag_ns=start - start.min().over("instance"))
+        .sort("instance", "rank")
+        .select("instance", "rank", "start_ns", "dur_ns", "pause_ns", "pace_ns", "lag_ns", "name")
+    )
+
+
+def _heaviest(kernels: pl.DataFrame) -> str:
+    by_name = kernels.group_by("name").agg(ranks=pl.col("rank").n_unique(), total=pl.col("dur_ns").sum())
+    everywhere = by_name.filter(pl.col("ranks") == kernels["rank"].n_unique()).sort(
+        "total", "name", descending=[True, False]
+    )
+    if everywhere.is_empty():
+        raise AnalysisError("no kernel runs on all ranks", hint="give the name of one: name='…'")
+    return str(everywhere["name"][0])
+
+
+MAX_BINS = 1_000_000
+"""More bins than that, over all devices, are a mistake in the arguments."""
+
+
+@per_trace
+def gpu_time_util_map(
+    trace: Trace, *, bins: int = 30, bin_ns: int | None = None, kernels_only: bool = True
+) -> pl.DataFrame:
+    """Share of the time in which a device runs something, per rank, device and bin of time.
+
+    Kernels that run at the same time count once. The bins are the same for all devices and reach from the first start
+    to the last end of any of them; the last one is cut at that end.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity; operators of the host stand in on a trace of a run on CPU.
+    bins : int
+        Number of bins.
+    bin_ns : int, optional
+        Width of a bin (ns), in place of ``bins``.
+    kernels_only : bool
+        Whether copies are left out, as nsys's recipe of this name does.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, device, bin, start_ns, dur_ns, busy_ns, share`` (of the bin), in that order; times in ns.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity and no operators.
+    AnalysisError
+        There is no bin, or there are more than a million.
+    """
+    events = activity(trace).filter(pl.col("source") != ("copy" if kernels_only else ""))
+    devices = events.select("rank", "device").unique().sort("rank", "device", nulls_last=True)
+    if events.is_empty():
+        return _grid(devices, 0, 1, 1).clear().with_columns(busy_ns=pl.lit(0, dtype=pl.Int64), share=pl.lit(0.0))
+    first = events["start_ns"].min()
+    last = (events["start_ns"] + events["dur_ns"]).max()
+    assert isinstance(first, int)  # noqa: S101
+    assert isinstance(last, int)  # noqa: S101
+    span = max(last - first, 1)
+    if bins < 1 or (bin_ns is not None and bin_ns < 1):
+        raise AnalysisError(f"bins={bins}, bin_ns={bin_ns} make no bin", expected="at least one bin of at least 1 ns")
+    width = -(-span // bins) if bin_ns is None else bin_ns
+    if -(-span // width) * devices.height > MAX_BINS:
+        raise AnalysisError(
+            f"{-(-span // width):,} bins on {devices.height} devices are too many",
+            expected=f"at most {MAX_BINS:,} over all devices",
+            hint="make the bins wider, or select a window of the trace",
+        )
+    grid = _grid(devices, first, first + span, width)
+    busy = length_within(grid, events, ["rank", "device"])
+    return busy.with_columns(share=pl.col("busy_ns") / pl.col("dur_ns"))
+
+
+def _grid(devices: pl.DataFrame, first: int, last: int, width: int) -> pl.DataFrame:
+    starts = pl.int_range(first, last, width, dtype=pl.Int64, eager=True).alias("start_ns")
+    row = starts.to_frame().with_row_index("bin").with_columns(dur_ns=(last - pl.col("start_ns")).clip(0, width))
+    return devices.join(row, how="cross").select("rank", "device", "bin", "start_ns", "dur_ns")

@@ -1,0 +1,1 @@
+"""Steps of the engine: labels, inference without labels, and summaries."""

@@ -1,0 +1,202 @@
+"""Steps of a rank without labels, inferred from what every forward pass repeats.
+
+Attention occurs in every layer, so the events between two attentions are either the inside of the network, always
+the same, or the seam between two forward passes. A seam holds the sampling of one pass or the embedding of the next;
+where neither is recognised (a stage in the middle of a pipeline), it has more events than usual. In the seam, the
+next step begins after the widest pause that follows the sampling and comes before the embedding. Without any of
+these, attention repeats but forward passes are not recognised (an image model, say), and there are no steps.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof import names
+from llmprof.analyze.activity import activity
+from llmprof.analyze.steps.labels import phase
+from llmprof.trace import Trace
+
+_EMBEDDING_OP = "aten::embedding"
+_DIMS = r"^\s*\[\s*\[\s*\d+\s*,\s*\d+\s*\]\s*,\s*\[\s*(\d+)\s*,\s*(\d+)\s*\]"
+"""Two tensors of two dimensions: weights and indices of the embedding operator of a batch of sequences."""
+
+_MOST_SEAMS = 0.5
+"""A kind of kernel that is in more of the stretches between attentions than this does not mark seams."""
+
+_LONGER = 1.25
+"""A stretch with this many times the usual number of events is a seam …"""
+
+_FEW_SEAMS = 1 / 3
+"""… if there are at most so many of them: else two kinds of layers take turns."""
+
+_LEAD = 0.5
+"""What comes before the first forward pass belongs to it unless it lasts longer than this share of a step."""
+
+
+def infer(trace: Trace, rank: int) -> pl.DataFrame:
+    """Steps of one rank.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+    rank : int
+        The rank.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns of :func:`~llmprof.analyze.steps.steps` with source ``inferred``; ``device_start_ns`` is where each
+        begins on the device, ``start_ns`` where the launch of its first event began, ``dur_ns`` the time from there
+        to the next step's; the counts come from the shape of the embedding's indices where they were recorded and
+        have a batch dimension. No rows where attention does not repeat, where it runs backward too (training), or
+        where nothing marks a forward pass.
+    """
+    events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
+    events = _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
+    attention = events.filter("attends")["i"]
+    if attention.len() < 2 or events["backward"].any():
+        return NO_STEPS
+    events = events.with_columns(gap=pl.col("attends").cum_sum())
+    seams = _seams(events)
+    if not seams.len() and not (events["samples"] | events["embeds"]).any():
+        return NO_STEPS
+    bounds = _first_step(events, events[seams])
+    bounds = bounds.select("i", device_start_ns="start_ns", start_ns="launch_start_ns")
+    sizes = _batch(events.filter("embeds"), trace, rank)
+    bounds = bounds.sort("i").join_asof(sizes.sort("i"), on="i", strategy="forward")
+    prefill = pl.col("length") > 1
+    known = pl.col("length").is_not_null()
+    counts = bounds.select(
+        context_requests=pl.when(prefill).then("batch").when(known).then(0),
+        context_tokens=pl.when(prefill).then(pl.col("batch") * pl.col("length")).when(known).then(0),
+        generation_requests=pl.when(known & ~prefill).then("batch").when(known).then(0),
+        generation_tokens=pl.when(known & ~prefill).then("batch").when(known).then(0),
+    )
+    return (
+        bounds.hstack(counts)
+        .with_columns(
+            rank=pl.lit(rank, dtype=pl.Int32),
+            step=pl.int_range(pl.len(), dtype=pl.Int32),
+            phase=phase(pl.col("context_requests"), pl.col("generation_requests")),
+            dur_ns=pl.col("start_ns").shift(-1) - pl.col("start_ns"),
+            source=pl.lit("inferred"),
+            name=pl.lit(None, dtype=pl.String),
+        )
+        .select(NO_STEPS.columns)
+        .cast(NO_STEPS.schema)
+    )
+
+
+def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
+    """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators were recorded."""
+    name, category = pl.col("name"), pl.col("category")
+    attention = category == "attention"
+    backward = attention & name.str.contains(f"(?i){names.BACKWARD}")
+    looks_up = (category == "embedding") | (name.str.starts_with("triton_") & (category != "rope"))
+    about = events.select("name", "category").unique()
+    about = about.with_columns(
+        attends=attention & ~backward & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}"),
+        backward=backward,
+        samples=category == "sampling",
+        embeds=looks_up & name.str.contains(f"(?i){names.EMBEDDING}"),
+    )
+    events = events.join(about, on=["name", "category"], how="left", maintain_order="left")
+    if not trace.has("ops"):
+        return events
+    ops = trace.ops.filter(pl.col("rank") == rank)
+    calls = ops.filter(pl.col("name") == _EMBEDDING_OP).select(
+        "thread", "start_ns", begin="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    inside = (
+        ops.select("thread", "start_ns", "op_id")
+        .sort("start_ns")
+        .join_asof(calls.sort("start_ns"), on="start_ns", by="thread", check_sortedness=False)
+        .filter(pl.col("start_ns") < pl.col("end"))
+    )
+    by_op = pl.col("op_id").is_in(inside["op_id"].drop_nulls().unique().implode()).fill_null(value=False)
+    found = events.with_columns(embeds=by_op & (pl.col("source") != "copy"))
+    return found if found["embeds"].any() else events
+
+
+def _seams(events: pl.DataFrame) -> pl.Series:
+    """Rows at which steps begin, the first one left out."""
+    i = pl.col("i")
+    pause = pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1)
+    gaps = (
+        events.with_columns(pause=pause)
+        .filter(pl.col("gap").is_between(1, pl.col("gap").max() - 1))
+        .with_columns(
+            sampled=i.filter("samples").max().over("gap").fill_null(-1),
+            embedded=i.filter("embeds").min().over("gap"),
+        )
+    )
+    sampled, embedded = pl.col("sampled"), pl.coalesce("embedded", pl.lit(events.height))
+    free = (i > sampled) & (i <= embedded) & ~pl.col("attends")
+    # a sampling after the embedding is no end of a step: then the embedding alone says where one begins
+    free = pl.when(sampled < embedded).then(free).otherwise((i <= embedded) & ~pl.col("attends"))
+    size = pl.len()
+    found = gaps.group_by("gap", maintain_order=True).agg(
+        size=size,
+        samples=pl.col("samples").any(),
+        embeds=pl.col("embeds").any(),
+        start=i.filter(free).get(pl.col("pause").filter(free).arg_max(), null_on_oob=True),
+    )
+    usual = found["size"].mode().min()
+    by_work = [c for c in ("samples", "embeds") if 0 < found[c].sum() <= max(1, _MOST_SEAMS * found.height)]
+    longer = pl.col("size") > _LONGER * pl.lit(usual)
+    is_seam = pl.any_horizontal(by_work) if by_work else longer & (longer.mean() <= _FEW_SEAMS)
+    return found.filter(is_seam & pl.col("start").is_not_null())["start"]
+
+
+def _first_step(events: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+    """Bounds with that of the first step: the first event, or later if something long comes before its embedding."""
+    opening = events.filter(pl.col("gap") == 0)
+    begin = opening.filter("embeds")["i"].max()
+    first, at = events.head(1), events[int(begin)] if isinstance(begin, int) else events.head(1)
+    starts = pl.concat([at["start_ns"], later["start_ns"]])
+    typical = starts.diff().median()
+    if isinstance(typical, int | float) and at["start_ns"][0] - first["start_ns"][0] > _LEAD * typical:
+        first = at
+    return pl.concat([first, later])
+
+
+def _batch(embedding: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
+    """Row of each embedding with the batch and length of its indices; no rows where shapes were not recorded."""
+    if not embedding.height or not trace.has("ops"):
+        return _NO_BATCH
+    calls = (
+        trace.ops.filter((pl.col("rank") == rank) & (pl.col("name") == _EMBEDDING_OP))
+        .sort("start_ns")
+        .with_columns(
+            batch=pl.col("shapes").str.extract(_DIMS, 1).cast(pl.Int64, strict=False),
+            length=pl.col("shapes").str.extract(_DIMS, 2).cast(pl.Int64, strict=False),
+        )
+    )
+    if not calls["batch"].is_not_null().any():
+        return _NO_BATCH
+    launched = embedding.filter(pl.col("launch_start_ns").is_not_null()).sort("launch_start_ns")
+    joined = launched.join_asof(
+        calls.select("batch", "length", launch_start_ns="start_ns"), on="launch_start_ns", strategy="backward"
+    )
+    return joined.select("i", "batch", "length")
+
+
+_NO_BATCH = pl.DataFrame(schema={"i": pl.Int64, "batch": pl.Int64, "length": pl.Int64})
+
+NO_STEPS = pl.DataFrame(
+    schema={
+        "rank": pl.Int32,
+        "step": pl.Int32,
+        "phase": pl.String,
+        "start_ns": pl.Int64,
+        "dur_ns": pl.Int64,
+        "device_start_ns": pl.Int64,
+        "context_requests": pl.Int64,
+        "context_tokens": pl.Int64,
+        "generation_requests": pl.Int64,
+        "generation_tokens": pl.Int64,
+        "source": pl.String,
+        "name": pl.String,
+    }
+)

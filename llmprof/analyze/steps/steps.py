@@ -1,0 +1,207 @@
+"""Steps of the engine: one forward pass over one batch, on every rank."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze.activity import activity
+from llmprof.analyze.memo import per_trace
+from llmprof.analyze.steps import labels as steps_labels
+from llmprof.analyze.steps.inference import NO_STEPS, infer
+from llmprof.trace import Trace
+
+COLUMNS = [
+    "rank",
+    "step",
+    "phase",
+    "start_ns",
+    "dur_ns",
+    "device_start_ns",
+    "device_dur_ns",
+    "context_requests",
+    "context_tokens",
+    "generation_requests",
+    "generation_tokens",
+    "source",
+    "name",
+]
+
+
+@per_trace
+def steps(trace: Trace) -> pl.DataFrame:
+    """Steps of every rank.
+
+    A step begins where the engine's label begins on the host. The device span covers all kernels and copies that
+    were launched from there until the next label begins, so sampling and the output copies that vLLM does after
+    the label belong to their step; what follows an empty step's label belongs to the next step. Where a rank has no
+    label, steps are inferred from the repetition of kernels (:mod:`llmprof.analyze.steps.inference`) and marked
+    ``inferred``.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other), ``start_ns, dur_ns`` (of
+        the label on the host; null where the label is on the device only, and where inferred without host data),
+        ``device_start_ns, device_dur_ns`` (null if nothing ran), ``context_requests, context_tokens,
+        generation_requests, generation_tokens`` (null where not said), ``source`` (vllm, sglang, capture,
+        profiler_step, inferred) and ``name``, the label.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+    """
+    found = _bounds(trace)
+    spans = (
+        step_of_events(trace)
+        .filter(pl.col("step").is_not_null())
+        .join(activity(trace).select("event", "start_ns", "dur_ns"), on="event")
+        .group_by("rank", "step")
+        .agg(
+            device_start_ns=pl.col("start_ns").min(),
+            device_dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+        )
+    )
+    return (
+        found.drop("device_start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
+    )
+
+
+@per_trace
+def step_of_events(trace: Trace) -> pl.DataFrame:
+    """Step of each event of :func:`~llmprof.analyze.activity.activity`.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event, rank, step`` and ``step_by``: launch (the launch call began inside the step), device (no launch in
+        the window; the event before it on its stream has the step), time (began on the device inside an inferred step
+        or one whose label exists on the device only), or null where no step is known.
+    """
+    events = activity(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+    bounds = _bounds(trace)
+    until = pl.when(pl.col("source") == "capture").then(pl.col("start_ns") + pl.col("dur_ns"))
+    on_device = pl.col("device_start_ns").is_not_null()
+    by_launch = bounds.filter(~on_device).select("rank", "step", launch_start_ns=_first_launch(), until=until)
+    by_time = bounds.filter(on_device).select("rank", "step", start_ns="device_start_ns")
+    launched = _at_or_before(events, by_launch, "launch_start_ns")
+    started = _at_or_before(events, by_time, "start_ns")
+    # nothing runs twice at a time on a stream: what has no launch runs after what ran before it
+    follows = pl.col("launched").forward_fill().over("rank", "stream")
+    return (
+        events.with_columns(launched=launched, started=started)
+        .with_columns(follows=pl.when(pl.col("launch_start_ns").is_null()).then(follows))
+        .select(
+            "event",
+            "rank",
+            step=pl.coalesce("started", "launched", "follows"),
+            step_by=pl.when(pl.col("started").is_not_null())
+            .then(pl.lit("time"))
+            .when(pl.col("launched").is_not_null())
+            .then(pl.lit("launch"))
+            .when(pl.col("follows").is_not_null())
+            .then(pl.lit("device")),
+        )
+    )
+
+
+def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Series:
+    """Step that begins last before each event, at the time of the column ``at``; null where it is over by then."""
+    if not bounds.height:
+        return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
+    found = events.sort(at).join_asof(bounds.sort(at), on=at, by="rank", strategy="backward", check_sortedness=False)
+    valid = pl.col(at).is_not_null()
+    if "until" in bounds.columns:
+        valid &= (pl.col(at) < pl.col("until")).fill_null(value=True)
+    return found.sort("event").select(step=pl.when(valid).then("step")).to_series()
+
+
+def _first_launch() -> pl.Expr:
+    """Where a labelled step begins to launch: at its label, but after an empty step right where that one ends.
+
+    An empty step has no work of its own; what follows its label (receiving from another pipeline stage) is for the
+    next one.
+    """
+    end = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("rank")
+    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("start_ns"))
+    return pl.when(after_empty).then(end).otherwise("start_ns")
+
+
+@per_trace
+def events_with_steps(trace: Trace) -> pl.DataFrame:
+    """Device activity with the step of each event and its phase.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of :func:`~llmprof.analyze.activity.activity`, then ``step`` and ``phase``, null where no step is
+        known.
+    """
+    events = activity(trace).hstack(step_of_events(trace).select("step"))
+    phases = steps(trace).select("rank", "step", "phase")
+    return events.join(phases, on=["rank", "step"], how="left", maintain_order="left")
+
+
+@per_trace
+def _bounds(trace: Trace) -> pl.DataFrame:
+    """Labels of every rank as steps; inferred ones where a rank has no label."""
+    labelled = _labelled(trace)
+    silent = [rank for rank in activity(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
+    found = [labelled] if labelled.height or not silent else []
+    found += [infer(trace, rank) for rank in silent]
+    return pl.concat(found, how="diagonal_relaxed") if found else labelled
+
+
+def _labelled(trace: Trace) -> pl.DataFrame:
+    if not trace.has("markers"):
+        return NO_STEPS
+    labels = trace.markers.filter(pl.col("name").str.contains(steps_labels.ANY))
+    if not labels.height:
+        return NO_STEPS
+    labels = steps_labels.parse(_where_they_help(labels, activity(trace)))
+    order = pl.col("source").replace_strict({s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8)
+    is_capture = pl.col("source") == "capture"
+    best = order.filter(~is_capture).min().over("rank")
+    return (
+        labels.filter(is_capture | (order == best))
+        .sort("rank", "start_ns", maintain_order=True)
+        .with_columns(
+            step=pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
+            device_start_ns=pl.when("on_device").then("start_ns"),
+            start_ns=pl.when(~pl.col("on_device")).then("start_ns"),
+            dur_ns=pl.when(~pl.col("on_device")).then("dur_ns"),
+        )
+        .select([c for c in COLUMNS if c != "device_dur_ns"])
+    )
+
+
+def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Labels on the host, or their projection onto the device for ranks whose host side or launches are not known.
+
+    The profiler projects a label onto every stream that it reached; the stream with most of them counts.
+    """
+    host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
+    launched = events.filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
+    device = device.filter(~pl.col("rank").is_in(served.implode()))
+    streams = device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+    device = device.join(
+        streams.unique("rank", keep="first", maintain_order=True), on=["rank", "stream"], how="semi", nulls_equal=True
+    )
+    host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
+    return pl.concat([host, device])

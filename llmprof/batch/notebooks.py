@@ -1,0 +1,181 @@
+"""One walkthrough for each of many runs, and a page that lists them."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmprof.errors import LlmprofError, OutputError
+from llmprof.launch.run.folder import capture, is_run
+from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
+
+Progress = Callable[[str, int, int], None]
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 "Liberation Sans", Arial, Helvetica, sans-serif; max-width: 60rem; margin: 2rem auto; \
+padding: 0 1rem; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ text-align: left; padding: .5rem .75rem; border-bottom: 1px solid #8886; vertical-align: top; }}
+th {{ font-weight: 600; }}
+.failed {{ color: light-dark(#b2182b, #ff9a8f); }}
+</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p>{summary}</p>
+<table>
+<thead><tr><th scope="col">Run</th><th scope="col">Notebook</th><th scope="col">Result</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+</main>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Walkthroughs:
+    """Notebooks that were executed over runs.
+
+    Attributes
+    ----------
+    index : pathlib.Path
+        Page that lists them.
+    notebooks : dict of str to pathlib.Path
+        Executed notebook by run.
+    errors : dict of str to str
+        What went wrong, by run; a notebook is kept as far as it ran.
+    """
+
+    index: Path
+    notebooks: dict[str, Path]
+    errors: dict[str, str]
+
+
+def notebooks_over(
+    runs: Iterable[str | os.PathLike[str]],
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    parameter: str = "trace",
+    parameters: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Walkthroughs:
+    """Execute a notebook once for each run, and write ``index.html``.
+
+    Parameters
+    ----------
+    runs : iterable of path
+        Run folders, trace files or folders of traces. Of a folder of runs, such as that of a sweep, each run counts.
+    name : str
+        Name of a notebook of the repository, or a path.
+    folder : path
+        Where the executed notebooks and the page go; each notebook into a folder with the name of its run.
+    parameter : str
+        The notebook's parameter that takes the path of a run; ``trace`` takes that of the run's timeline.
+    parameters : mapping, optional
+        Further parameters, the same for all runs.
+    progress : callable, optional
+        Called with the run and the cells that have run, how many runs are done, and how many there are.
+
+    Returns
+    -------
+    Walkthroughs
+        The page and the notebooks; a run whose notebook failed does not stop the others.
+
+    Raises
+    ------
+    LlmprofError
+        Papermill is not installed, the notebook is not known or has no such parameter, or there are no runs.
+    OutputError
+        The folder cannot be written.
+    """
+    check_installed()
+    source = find(name)
+    if parameter not in (known := parameters_of(source)):
+        raise LlmprofError(f"{source.stem} has no parameter {parameter!r}", expected=f"one of {', '.join(known)}")
+    chosen = _names([run for path in runs for run in runs_in(Path(path))])
+    if not chosen:
+        raise LlmprofError("there is no run to execute the notebook for", expected="run folders or traces")
+    target = Path(folder)
+    notebooks: dict[str, Path] = {}
+    errors: dict[str, str] = {}
+    for done, (run, path) in enumerate(chosen.items()):
+
+        def tell(_: str, cell: int, cells: int, run: str = run, done: int = done) -> None:
+            if progress:
+                progress(f"{source.stem} for {run}, cell {cell} of {cells}", done, len(chosen))
+
+        try:
+            given = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
+            notebooks[run] = run_notebook(str(source), target / run, parameters=given, progress=tell)
+        except OutputError:
+            raise
+        except LlmprofError as error:
+            errors[run] = str(error)
+    index = target / "index.html"
+    _write(index, _page(source.stem, chosen, notebooks, errors))
+    return Walkthroughs(index, notebooks, errors)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The path itself, or the run folders in it where it is a folder of runs."""
+    if path.is_dir() and not is_run(path):
+        inside = sorted(folder.parent for folder in path.glob("*/state.json"))
+        return inside or [path]
+    return [path]
+
+
+def _names(paths: list[Path]) -> dict[str, Path]:
+    """Paths by a name that tells them apart."""
+    found: dict[str, Path] = {}
+    for path in dict.fromkeys(paths):
+        stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz
+        name, n = stem, 1
+        while name in found:
+            n += 1
+            name = f"{stem}-{n}"
+        found[name] = path
+    return found
+
+
+def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: dict[str, str]) -> str:
+    rows = []
+    for run in runs:
+        if run in notebooks:
+            place = html.escape(f"{run}/{notebooks[run].name}", quote=True)
+            cells = f'<td><a href="{place}">{html.escape(notebooks[run].name)}</a></td><td>executed</td>'
+        else:
+            cells = f'<td>–</td><td class="failed">{html.escape(errors[run])}</td>'
+        rows.append(f'<tr><th scope="row">{html.escape(run)}</th>{cells}</tr>')
+    done = f"{len(notebooks)} of {len(runs)} runs executed" + (f", {len(errors)} failed" if errors else "")
+    return _PAGE.format(
+        title=html.escape(f"{name}: {len(runs)} runs"), summary=html.escape(done + "."), rows="\n".join(rows)
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work = path.with_name(f".{path.name}")
+        work.write_text(text, encoding="utf-8")
+        work.replace(path)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}", hint="choose a folder that can be written"
+        ) from error

@@ -1,0 +1,171 @@
+"""Running a sweep: point by point, resumable, and on past a point that fails."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmprof.batch import state as batch_state
+from llmprof.batch.parameters import apply, label, points
+from llmprof.batch.state import measures
+from llmprof.batch.sweep import Sweep, open_sweep
+from llmprof.errors import LlmprofError
+from llmprof.launch import ExperimentConfig, ExperimentRunner, Run
+from llmprof.launch.run.manifest import machine
+from llmprof.notebook.progress import told
+
+Progress = Callable[[str, int, int], None]
+
+
+class _Runs(Protocol):
+    def run(self) -> Run: ...
+
+
+class BatchRunner:
+    """Runs of one configuration with changed parameters.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        What all points share.
+    progress : callable, optional
+        Called with what is being done, how many points are done, and how many there are; in a notebook one output of
+        the cell says it if this is not given.
+    runner : callable, optional
+        What runs one point, called as ``runner(config, progress=...)``; :class:`ExperimentRunner` if not given.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        progress: Progress | None = None,
+        runner: Callable[..., _Runs] = ExperimentRunner,
+    ) -> None:
+        self._config, self._progress, self._runner = config, progress, runner
+
+    def run_parameter_sweep(
+        self, parameters: Mapping[str, Sequence[Any]], *, folder: str | os.PathLike[str] | None = None
+    ) -> Sweep:
+        """Run every combination of the parameters that has not finished yet.
+
+        A point that fails is noted, and the next one runs. After each point the folder says how far the sweep is; an
+        interrupted one goes on where it was when it is called again with its folder, or with :meth:`resume`.
+
+        Parameters
+        ----------
+        parameters : mapping of str to sequence
+            Values by field of the configuration; ``engine_args.KEY`` varies one option of the engine.
+        folder : path, optional
+            Folder of the sweep, new or begun; ``results/{experiment}_sweep_{time}`` if not given.
+
+        Returns
+        -------
+        Sweep
+            What each point came to.
+
+        Raises
+        ------
+        LlmprofError
+            A parameter is not known or has no values; the folder belongs to another sweep, or to a running one.
+        OutputError
+            The folder cannot be written.
+        """
+        grid = points(parameters)
+        target = Path(folder) if folder is not None else self._new_folder()
+        wanted = {name: list(values) for name, values in parameters.items()}
+        with batch_state.alone(target):
+            if (target / batch_state.FILE).exists():
+                state = batch_state.load(target)
+                if state["parameters"] != wanted:
+                    raise LlmprofError(
+                        f"the sweep in {target} has the parameters {state['parameters']}",
+                        expected=f"{wanted}",
+                        hint="choose another folder, or resume it with its own parameters",
+                    )
+            else:
+                state = batch_state.new(self._config.to_dict(), wanted, grid)
+                batch_state.store(state, target)
+            if self._progress is not None:
+                self._run(state, target, self._progress)
+            else:
+                with told(target.name) as progress:
+                    self._run(state, target, progress)
+        return Sweep(target, state)
+
+    @classmethod
+    def resume(cls, folder: str | os.PathLike[str], **options: Any) -> Sweep:
+        """Go on with a sweep: points that failed, were interrupted or did not begin.
+
+        Parameters
+        ----------
+        folder : path
+            Folder of the sweep.
+        **options
+            As for the class.
+
+        Raises
+        ------
+        ReadError
+            The folder holds no sweep.
+        """
+        begun = open_sweep(folder)
+        runner = cls(ExperimentConfig.from_dict(begun.state["config"]), **options)
+        return runner.run_parameter_sweep(begun.parameters, folder=folder)
+
+    def _new_folder(self) -> Path:
+        stamp = dt.datetime.now(tz=dt.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
+        stem, root = f"{self._config.name}_sweep_{stamp}", Path(self._config.results_dir)
+        return next(path for n in range(1, 1000) if not (path := root / (f"{stem}-{n}" if n > 1 else stem)).exists())
+
+    def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
+        listed: list[dict[str, Any]] = state["points"]
+        for done, point in enumerate(listed):
+            if point["state"] == "finished" and (folder / str(point["run"])).is_dir():
+                continue
+            begun = time.monotonic()
+            point |= {"state": "running", "run": None, "error": None, "seconds": None}
+            point["started"] = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
+            batch_state.store(state, folder)
+            try:
+                run = self._point(point["values"], folder, (done, len(listed)), progress)
+                point |= {"state": "finished", "run": _inside(run, folder), "result": measures(run)}
+            except LlmprofError as error:
+                point |= {"state": "failed", "error": str(error)}
+            except BaseException:
+                point["state"] = "interrupted"
+                raise
+            finally:
+                point["seconds"] = round(time.monotonic() - begun, 3)
+                batch_state.store(state, folder)
+        if progress:
+            progress("sweep", len(listed), len(listed))
+
+    def _point(self, values: Mapping[str, Any], folder: Path, place: tuple[int, int], progress: Progress | None) -> Run:
+        done, total = place
+        words = f"point {done + 1} of {total} ({label(values)})"
+
+        def tell(what: str, part: int, parts: int) -> None:
+            if progress:
+                share = f" {part} of {parts}" if parts > 1 else ""
+                progress(f"{words}: {what}{share}", done, total)
+
+        tell("starting", 0, 0)
+        config = apply(self._config, values).replace(results_dir=str(folder))
+        return self._runner(config, progress=tell).run()
+
+
+def _inside(run: Run, folder: Path) -> str:
+    return os.path.relpath(run.folder.path, folder)
+
+
+def devices() -> int:
+    """GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` leaves; 0 where there is none, or none can be asked."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return len(machine()["gpus"])
+    return len([one for one in visible.split(",") if one.strip() not in {"", "-1"}])

@@ -1,0 +1,1 @@
+"""What all charts share: theme, data, bars, places of labels, and saving."""

@@ -1,0 +1,297 @@
+"""Look of the charts: fonts, sizes, titles and units."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import altair as alt
+
+from llmprof.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+IDLE = "#E4E7EB"
+MISSING = "#D3D7DD"
+REST = "#C3CAD3"
+INK = "#1F2933"
+MUTED = "#52606D"
+RULE = "#CBD2D9"
+COMPUTE = "#0072B2"
+HIDDEN = "#F3B58F"
+COMMUNICATION = "#D55E00"
+WAIT = "#F6CFB2"
+DURATION = "#7B8794"
+COPY = "#9F7FD0"
+FASTER, SLOWER, SAME = "#5B7C99", "#B2182B", "#C3CAD3"
+
+STAGES: dict[str, str] = {
+    "prepare_inputs": "#C9B79C",
+    "embedding": "#8B6F47",
+    "norm": "#D9B300",
+    "qkv_proj": "#7CC0EA",
+    "rope": "#79CDB5",
+    "kv_cache_write": "#B7E4D4",
+    "attention": "#009E73",
+    "o_proj": "#3D96D0",
+    "all_reduce": COMMUNICATION,
+    "gate_up_proj": "#1368AA",
+    "activation": "#F2E27A",
+    "down_proj": "#0B3C73",
+    "residual": "#F7EFB8",
+    "router": "#F2C4D8",
+    "expert_dispatch": "#DE8DB3",
+    "experts": "#8C2A5E",
+    "combine": "#C4608F",
+    "final_norm": "#A88B00",
+    "lm_head": "#A3B8DE",
+    "sampling": "#5E4526",
+    "all_gather": "#EB8A3E",
+    "reduce_scatter": "#B24E00",
+    "all_to_all": "#F5AC78",
+    "send_recv": "#F8C4A4",
+    "broadcast": "#F08A5D",
+    "copy": COPY,
+    "other": "#8A94A0",
+}
+"""Stages in the order of a forward pass."""
+
+CATEGORIES: dict[str, str] = {
+    "attention": STAGES["attention"],
+    "linear": "#1368AA",
+    "norm": STAGES["norm"],
+    "rope": STAGES["rope"],
+    "kv_cache_write": STAGES["kv_cache_write"],
+    "activation": STAGES["activation"],
+    "moe_routing": STAGES["router"],
+    "moe_experts": STAGES["experts"],
+    "embedding": STAGES["embedding"],
+    "sampling": STAGES["sampling"],
+    "quantize": "#56B4E9",
+    "collective": COMMUNICATION,
+    "copy": COPY,
+    "fill": "#D3C4EE",
+    "other": STAGES["other"],
+}
+"""Kernel categories in the order of the analyses."""
+
+PHASES: dict[str, str] = {
+    "prefill": "#4B3F8F",
+    "mixed": "#8F86C9",
+    "decode": "#2F7F86",
+    "empty": "#D3D7DD",
+    "other": "#9AA5B1",
+}
+"""Phases of a step."""
+
+CAUSES: dict[str, str] = {
+    "host_bound": "#CC6677",
+    "sync": "#332288",
+    "queued": "#DDCC77",
+    "unknown": "#B8BFC7",
+}
+"""Causes of an idle device."""
+
+_SPARE = ("#4E79A7", "#B07AA1", "#76B7B2", "#9C755F", "#EDC948", "#59A14F")
+_TABLES = {"stage": STAGES, "category": CATEGORIES, "phase": PHASES, "cause": CAUSES}
+
+
+def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
+    """Colours of the names that are present, in their listing order.
+
+    Parameters
+    ----------
+    kind : str
+        ``stage``, ``category``, ``phase`` or ``cause``.
+    present : iterable of str
+        Names to colour. One that the palette does not know comes last, in the order of the alphabet, with a
+        spare colour.
+
+    Returns
+    -------
+    dict of str to str
+        Hexadecimal colour by name.
+    """
+    table, names = _TABLES[kind], set(present)
+    known = {name: colour for name, colour in table.items() if name in names}
+    new = {name: _SPARE[i % len(_SPARE)] for i, name in enumerate(sorted(names - set(table)))}
+    return known | new
+
+
+def ink_on(colour: str) -> str:
+    """Dark or white text, whichever has the higher contrast on a colour (WCAG 2 relative luminance)."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    dark = 0.0206
+    return INK if (luminance + 0.05) / (dark + 0.05) > 1.05 / (luminance + 0.05) else "#FFFFFF"
+
+
+WIDTH = 900
+"""Width of a chart (px), labels included."""
+
+PADDING = 18
+"""White around a chart (px)."""
+
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+LABEL_PX = 11
+TEXT_PX = 12
+NUMBER = ",~f"
+
+_FIGURE = re.compile(r"(\d) (%|[num]?s\b)")
+"""A figure and its unit, between which no line ends."""
+
+ChartT = TypeVar("ChartT", alt.Chart, alt.LayerChart, alt.ConcatChart, alt.HConcatChart, alt.VConcatChart)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Unit of an axis: its symbol, and how many ns it has."""
+
+    symbol: str
+    ns: int
+
+
+def time_unit(largest_ns: float | None) -> Unit:
+    """Largest unit of which a duration has at least one; chosen once for a chart."""
+    for unit in (Unit("s", NS_PER_S), Unit("ms", NS_PER_MS), Unit("us", NS_PER_US)):
+        if abs(largest_ns or 0) >= unit.ns:
+            return unit
+    return Unit("ns", 1)
+
+
+def text_px(text: str, size: int = LABEL_PX) -> float:
+    """Width of a text (px), rather too much than too little."""
+    wide = sum(0.88 if c in "MW@%mw" else 0.31 if c in "ijltfr.,:;|' I()[]" else 0.57 for c in text)
+    return wide * size
+
+
+def shorten(text: str, limit: int) -> str:
+    """A text of at most ``limit`` characters; the middle is what goes."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def balanced(text: str, width: int) -> list[str]:
+    """Lines of at most ``width`` characters and of about one length, so that no word is left alone."""
+    whole = _FIGURE.sub("\\1\u00a0\\2", text)
+    lines = textwrap.wrap(whole, width)
+    narrow = len(text) // max(1, len(lines)) + 12
+    closer = textwrap.wrap(whole, min(width, narrow))
+    return [line.replace("\u00a0", " ") for line in (closer if len(closer) == len(lines) else lines)]
+
+
+def heading(text: str, size: int = 13) -> alt.TitleParams:
+    """Title of one panel of a chart."""
+    return alt.TitleParams(text=text, fontSize=size, fontWeight="bold", color=INK, anchor="start", offset=8)
+
+
+def layered(*marks: alt.Chart | alt.LayerChart) -> alt.LayerChart:
+    """Marks on top of each other."""
+    return alt.LayerChart(layer=list(marks))
+
+
+def beside(text: str) -> alt.Chart:
+    """Title of a panel that stands beside another: as a mark, so that both are at one height."""
+    mark = alt.Chart({"values": ({},)}).mark_text(
+        align="left", baseline="bottom", fontSize=13, fontWeight="bold", color=INK
+    )
+    titled: alt.Chart = mark.encode(x=alt.value(0), y=alt.value(-10), text=alt.value(text))
+    return titled
+
+
+def percent(figure: float) -> str:
+    """Percentage without decimals; with one where rounding would say all or nothing."""
+    if 99.5 <= figure < 100:
+        return f"{min(figure, 99.9):.1f} %"
+    return "< 1 %" if 0 < figure < 0.5 else f"{figure:.0f} %"
+
+
+def spread(lowest: str, highest: str) -> str:
+    """Two figures as a range; one where they are written alike."""
+    return highest if lowest == highest else f"{lowest} to {highest}"
+
+
+def row_axis(rows: Iterable[str]) -> alt.Y:
+    """Channel of horizontal bars in the order of their names: bold, and without a line."""
+    # The order is the domain of the scale: Vega-Lite turns `sort` into an expression, and names are not code.
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold", labelPadding=8)
+    return alt.Y("row:N", sort=None, scale=alt.Scale(domain=list(rows)), axis=axis)
+
+
+def colour(field: str, table: Mapping[str, str]) -> alt.Color:
+    """Colour channel of a table of colours, with a legend above the chart in the order of the table."""
+    scale = alt.Scale(domain=list(table), range=list(table.values()))
+    rows = -(-len(table) // 8)
+    key = alt.Legend(
+        title=None, orient="top", direction="horizontal", symbolType="square", columns=-(-len(table) // rows)
+    )
+    return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
+
+
+def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "") -> ChartT:
+    """Give a chart its title and the common look.
+
+    Parameters
+    ----------
+    chart : altair chart
+        What to draw.
+    title : str
+        What is seen, in one sentence.
+    subtitle : str or sequence of str
+        How it is meant, and what is left out; wrapped at the width of the chart.
+    """
+    notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
+    heads, lines = balanced(title, 86), [line for note in notes for line in balanced(note, 128)]
+    params = alt.TitleParams(text=heads if len(heads) > 1 else title, subtitle=lines)
+    done: ChartT = chart.properties(title=params, background="#FFFFFF", padding=PADDING).configure(**_config())
+    return done
+
+
+def _config() -> dict[str, Any]:
+    axis = {
+        "labelFontSize": TEXT_PX,
+        "titleFontSize": TEXT_PX,
+        "titleFontWeight": "normal",
+        "labelColor": INK,
+        "titleColor": MUTED,
+        "gridColor": "#EDF0F3",
+        "domainColor": RULE,
+        "tickColor": RULE,
+        "titlePadding": 8,
+        "labelLimit": 260,
+    }
+    return {
+        "font": FONT,
+        "axis": axis,
+        "view": {"stroke": None},
+        "title": {
+            "fontSize": 17,
+            "subtitleFontSize": 13,
+            "color": INK,
+            "subtitleColor": MUTED,
+            "anchor": "start",
+            "frame": "group",
+            "offset": 14,
+            "subtitlePadding": 6,
+            "lineHeight": 21,
+            "subtitleLineHeight": 17,
+        },
+        "legend": {
+            "labelFontSize": TEXT_PX,
+            "titleFontSize": TEXT_PX,
+            "titleFontWeight": "normal",
+            "titleColor": MUTED,
+            "labelColor": INK,
+            "labelLimit": 220,
+            "symbolSize": 130,
+            "symbolStrokeWidth": 0,
+            "rowPadding": 4,
+            "columnPadding": 14,
+        },
+        "header": {"labelFontSize": 13, "titleFontSize": 13, "labelColor": INK},
+        "text": {"font": FONT, "fontSize": LABEL_PX, "color": INK},
+    }

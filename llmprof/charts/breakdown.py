@@ -1,0 +1,185 @@
+"""Breakdown: how device time divides over stages or kernel categories."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.bars import fitting, stack, stacked_bars
+from llmprof.charts.base.data import check_choice, inline, nothing, number, require
+from llmprof.charts.base.theme import (
+    PADDING,
+    PHASES,
+    REST,
+    TEXT_PX,
+    WIDTH,
+    colour,
+    colours,
+    finish,
+    heading,
+    ink_on,
+    layered,
+    percent,
+    row_axis,
+    spread,
+    text_px,
+    time_unit,
+)
+
+_VALUES = ("total_ns", "busy_ns", "dur_ns")
+_SOURCE = "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)"
+
+
+def breakdown(
+    frame: pl.DataFrame,
+    *,
+    rows: str = "phase",
+    by: str = "stage",
+    value: str | None = None,
+    min_share: float = 0.04,
+    title: str | None = None,
+) -> alt.VConcatChart:
+    """Stacked bars of device time: as a share, and in absolute time.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Any frame with a row name, a part and a time: rows of ``attribute(trace)``, of ``layers(trace)`` or of
+        ``kernel_summary(trace, by=("phase",))``. Times of a row and part are added up.
+    rows : {"phase", "rank", "step"}
+        What gets a bar.
+    by : {"stage", "category"}
+        What a bar is made of.
+    value : str, optional
+        Column of time (ns); ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever is there, if not given.
+    min_share : float
+        Parts that reach this share of no bar are gathered in ``other (n)``, which a panel of its own takes apart.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
+    """
+    check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
+    check_choice(by, ("stage", "category"), chart="breakdown", option="by")
+    column = value or next((c for c in _VALUES if c in frame.columns), _VALUES[-1])
+    require(frame, (rows, by, column), chart="breakdown", made_by=_SOURCE)
+    sums = _sums(frame, rows, by, column)
+    if sums.is_empty():
+        raise nothing("breakdown", f"the column {column} adds up to zero", _SOURCE)
+    parts, small = _gathered(sums, min_share, "other")
+    palette = _palette(by, parts)
+    order = list(sums["row"].unique(maintain_order=True))
+    unit = time_unit(number(sums["row_ns"].max()))
+    width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in order))
+    y = row_axis(order)
+    inner, _ = _gathered(small, min_share, "smaller")
+    inside = _palette(by, inner) if inner["part"].n_unique() > 1 else {}
+    table = _merged(by, palette, inside)
+    panels = [_shares(stack(parts, palette, unit), table, y, width, "Share of device time")]
+    if inside:
+        gathered = next(name for name in palette if name not in sums["part"].unique())
+        panels.append(_shares(stack(inner, inside, unit), table, y, width, f"What is in {gathered}"))
+    bars = layered(*stacked_bars(parts, table, width=width, title="device time", unit=unit, inside=False))
+    panels.append(bars.properties(width=width, height=26 * len(order), title=heading("Device time")))
+    chart = alt.vconcat(*panels, spacing=20)
+    unattributed = frame[by].null_count()
+    notes = ["Kernels and copies on the device, added up; work on two streams at once counts twice."]
+    if unattributed:
+        notes.append(f"{unattributed:,} rows without a {by} count as other.")
+    return finish(chart, title or _headline(parts, rows), " ".join(notes))
+
+
+def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
+    """Time by row and part: ``row, order, part, ns, row_ns``."""
+    named = frame.select(
+        row=_row_name(rows), order=_row_order(rows), part=pl.col(by).fill_null("other"), ns=pl.col(column)
+    )
+    sums = named.group_by("row", "order", "part").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
+    return sums.with_columns(row_ns=pl.col("ns").sum().over("row")).sort("order", "row", "part")
+
+
+def _gathered(sums: pl.DataFrame, min_share: float, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Parts with the small ones in one, and the small ones alone, whose rows add up to themselves."""
+    minor = ((pl.col("ns") / pl.col("row_ns")).max().over("part") < min_share).alias("minor")
+    marked = sums.with_columns(minor)
+    small = marked.filter("minor").drop("minor").with_columns(row_ns=pl.col("ns").sum().over("row"))
+    count = small["part"].n_unique()
+    if count < 2:
+        return sums.with_columns(gathered=pl.lit(value=False)), small.clear()
+    part = pl.when("minor").then(pl.lit(f"{name} ({count})")).otherwise("part")
+    keys = ["row", "order", "part", "row_ns"]
+    out = marked.with_columns(part=part).group_by(keys).agg(pl.col("ns").sum(), gathered=pl.col("minor").any())
+    return out.sort("order", "row", "part"), small
+
+
+def _palette(by: str, parts: pl.DataFrame) -> dict[str, str]:
+    gathered = parts.filter("gathered")["part"].unique()
+    return colours(by, set(parts["part"]) - set(gathered)) | dict.fromkeys(gathered, REST)
+
+
+def _merged(by: str, outer: dict[str, str], inner: dict[str, str]) -> dict[str, str]:
+    """One legend for both: names in their order, then what is gathered."""
+    both = outer | inner
+    rest = [name for name, fill in both.items() if fill == REST]
+    return colours(by, set(both) - set(rest)) | dict.fromkeys(rest, REST)
+
+
+def _row_name(rows: str) -> pl.Expr:
+    name = pl.col(rows).cast(pl.String).fill_null("no " + rows)
+    return name if rows == "phase" else pl.lit(rows + " ") + name
+
+
+def _row_order(rows: str) -> pl.Expr:
+    if rows != "phase":
+        return pl.col(rows).cast(pl.Int64)
+    return pl.col(rows).replace_strict({p: i for i, p in enumerate(PHASES)}, default=len(PHASES), return_dtype=pl.Int64)
+
+
+def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, title: str) -> alt.LayerChart:
+    """Bars of 100 %, with the name and share in each part that has room."""
+    total = pl.col("percent").cum_sum().over("row")
+    data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
+    axis = alt.Axis(title="share (%)", grid=False, tickCount=10)
+    x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=axis)
+    tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
+    tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
+    bars = alt.Chart(inline(data)).mark_bar(stroke="#FFFFFF", strokeWidth=0.7)
+    marks = [bars.encode(x=x, x2="end:Q", y=y, color=colour("part", table), tooltip=tips)]
+    lines: list[tuple[str, float, str, str, int]] = []
+    for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():
+        room, middle, ink = share / 100 * width, end - share / 2, ink_on(table[part])
+        if fitting((part,), room, margin=6):
+            lines += [(row, middle, part, ink, -7), (row, middle, percent(share), ink, 8)]
+        elif fitting((percent(share),), room, margin=6):
+            lines.append((row, middle, percent(share), ink, 0))
+    texts = pl.DataFrame(lines, schema=["row", "start", "label", "ink", "dy"], orient="row")
+    for (ink, dy), group in texts.group_by("ink", "dy", maintain_order=True):
+        text = alt.Chart(inline(group.drop("ink", "dy"))).mark_text(baseline="middle", color=str(ink), dy=number(dy))
+        marks.append(text.encode(x=x, y=y, text="label:N"))
+    height = 46 * data["row"].n_unique()
+    return layered(*marks).properties(width=width, height=height, title=heading(title))
+
+
+def _headline(parts: pl.DataFrame, rows: str) -> str:
+    """The part that is largest over all the bars, and its share of each."""
+    named = parts.filter(~pl.col("gathered"))
+    if named.is_empty():
+        return "Where the device time goes"
+    sums = named.group_by("part").agg(pl.col("ns").sum())
+    top = sums.sort("ns", "part", descending=[True, False])["part"][0]
+    shares = named.filter(part=top).sort("row_ns", descending=True)
+    shares = shares.with_columns(share=100 * pl.col("ns") / pl.col("row_ns"))
+    if shares.height > 3:
+        lowest, highest = percent(number(shares["share"].min())), percent(number(shares["share"].max()))
+        figures = f"{spread(lowest, highest)}, by {rows}"
+    else:
+        figures = ", ".join(f"{row} {percent(share)}" for row, share in shares.select("row", "share").iter_rows())
+    return f"{top} is the largest part of the device time: {figures}"

@@ -1,0 +1,197 @@
+"""All-reduce: how long it takes, how much of that is waiting, and for whom."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.bars import stacked_bars
+from llmprof.charts.base.data import (
+    constant,
+    domain_of,
+    inline,
+    log_axis,
+    log_bins,
+    log_ticks,
+    log_unit,
+    nothing,
+    number,
+    require,
+    rule,
+)
+from llmprof.charts.base.theme import (
+    COMMUNICATION,
+    DURATION,
+    INK,
+    NUMBER,
+    PADDING,
+    WAIT,
+    WIDTH,
+    Unit,
+    beside,
+    colour,
+    finish,
+    heading,
+    layered,
+    percent,
+    time_unit,
+)
+from llmprof.units import format_bytes, format_ns
+
+_SOURCE = "llmprof.analyze.collectives(trace)"
+_COLUMNS = ("rank", "kind", "bytes", "dur_ns", "wait_ns", "transfer_ns")
+_TABLE = {"duration": DURATION, "wait": WAIT, "transfer": COMMUNICATION}
+_PLOT, _SPACE, _HEIGHT = WIDTH - 2 * PADDING - 64, 110, 170
+_HALF = (_PLOT - _SPACE) // 2
+_MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
+
+
+def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None) -> alt.VConcatChart:
+    """Three views of a collective: distribution, by size, and wait against transfer by rank.
+
+    A rank's wait is the time from its own start to that of the last rank in the same call; the rest of its kernel is
+    the transfer. Calls that were not matched over the ranks have neither and count only as durations.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``collectives(trace)``.
+    kind : str
+        Kind of collective.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no call of this kind.
+    """
+    require(frame, _COLUMNS, chart="all_reduce", made_by=_SOURCE)
+    rows = frame.filter((pl.col("kind") == kind) & (pl.col("dur_ns") > 0))
+    if rows.is_empty():
+        others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
+        raise nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})", _SOURCE)
+    matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
+    lower = alt.hconcat(_by_size(rows), _by_rank(rows, matched), spacing=_SPACE, bounds="flush")
+    chart = alt.vconcat(_distributions(rows, matched), lower, spacing=40)
+    notes = [
+        "Wait: from a rank's own start until the last rank has started the same call.",
+        "Transfer: the rest of the kernel.",
+    ]
+    if matched.is_empty():
+        notes = ["Wait and transfer are unknown: no call could be matched over the ranks. Only durations are shown."]
+    elif matched.height < rows.height:
+        notes.append(f"Both are known for {matched.height:,} of {rows.height:,} kernels.")
+    return finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
+
+
+def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
+    if matched.is_empty():
+        return f"{kind}: a kernel takes {format_ns(number(rows['dur_ns'].median()))} (median)"
+    wait, transfer = number(matched["wait_ns"].sum()), number(matched["transfer_ns"].sum())
+    median = format_ns(number(matched["transfer_ns"].median()))
+    share = percent(100 * wait / max(1.0, wait + transfer))
+    return f"{kind}: {share} of its time is waiting for the last rank, a transfer takes {median}"
+
+
+def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChart:
+    times = [("dur_ns", "Duration of a kernel, waiting included", rows, DURATION)]
+    if matched["transfer_ns"].gt(0).any():
+        times.append(("transfer_ns", "Transfer alone", matched, COMMUNICATION))
+    every = pl.concat([source.select(ns=column) for column, _, source, _ in times]).filter(pl.col("ns") > 0)
+    unit = log_unit(every["ns"])
+    domain = domain_of(log_bins(every, "ns", unit))
+    panels = []
+    for column, words, source, fill in times:
+        last = column == times[-1][0]
+        x = log_axis(domain, f"time of a call on a rank ({unit.symbol}, log scale)" if last else None, labels=last)
+        median = number(source[column].median())
+        bars = _histogram(log_bins(source, column, unit), x, fill, unit)
+        drawn = layered(bars, rule(x, median / unit.ns)) if median > 0 else layered(bars)
+        head = heading(f"{words}: median {format_ns(median)}")
+        panels.append(drawn.properties(width=_PLOT, height=84, title=head))
+    return alt.vconcat(*panels, spacing=8)
+
+
+def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart:
+    tips = [
+        alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
+        alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
+        alt.Tooltip("n:Q", title="kernels"),
+    ]
+    y = alt.Y("n:Q", title="kernels", axis=alt.Axis(tickCount=3, format=NUMBER))
+    bars = alt.Chart(inline(bins)).mark_rect(color=fill, stroke="#FFFFFF", strokeWidth=0.5)
+    drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, y2=alt.datum(0), tooltip=tips)
+    return drawn
+
+
+def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
+    """Median and spread of durations and transfers, by bytes of the call."""
+    known = rows.drop_nulls("bytes")
+    if known.is_empty():
+        note = alt.Chart(constant({})).mark_text(fontSize=12, color=INK)
+        missing = note.encode(text=alt.value("bytes were not captured"))
+        return layered(missing, beside("By size")).properties(width=_HALF, height=_HEIGHT)
+    share = "" if known.height == rows.height else f", known for {percent(100 * known.height / rows.height)}"
+    if known["bytes"].n_unique() > _MAX_SIZES:
+        known = known.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))
+    data = pl.concat([_spread(known, "duration", "dur_ns"), _spread(known, "transfer", "transfer_ns")])
+    data = data.sort("bytes", "measure")
+    unit = time_unit(number(data["median"].median()))
+    data = data.with_columns(
+        pl.col("median", "low", "high") / unit.ns,
+        size=pl.col("bytes").map_elements(format_bytes, return_dtype=pl.String),
+        label=pl.col("median").map_elements(format_ns, return_dtype=pl.String),
+    )
+    sizes = list(data["size"].unique(maintain_order=True))
+    low, high = number(data["low"].min()) / 2.5, number(data["high"].max()) * 1.5
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=NUMBER, values=log_ticks(low, high))
+    sizes_axis = alt.Axis(title="size of the call", labelAngle=0, labelOverlap=True)
+    beside_each_other = alt.Scale(domain=_MEASURES, paddingInner=0, paddingOuter=0.2)
+    base = alt.Chart(inline(data)).encode(
+        x=alt.X("size:N", sort=None, scale=alt.Scale(domain=sizes), axis=sizes_axis),
+        xOffset=alt.XOffset("measure:N", sort=None, scale=beside_each_other),
+    )
+    tips = [alt.Tooltip("size:N"), alt.Tooltip("measure:N")]
+    tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("kernels:Q")]
+    shade, y = colour("measure", _TABLE), alt.Y("median:Q", scale=scale, axis=axis)
+    marks = [
+        base.mark_rule(strokeWidth=2.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q", color=shade, tooltip=tips),
+        base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
+        beside(f"By size{share}: median, 10th to 90th percentile"),
+    ]
+    if len(sizes) <= 4:
+        for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
+            text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
+            marks.append(text.mark_text(align="left", dx=9, dy=dy, color=INK).encode(y=y, text="label:N"))
+    return layered(*marks).properties(width=_HALF, height=_HEIGHT)
+
+
+def _spread(rows: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
+    valid = rows.filter(pl.col(column) > 0)
+    return valid.group_by("bytes").agg(
+        measure=pl.lit(name),
+        median=pl.col(column).median(),
+        low=pl.col(column).quantile(0.1, "linear"),
+        high=pl.col(column).quantile(0.9, "linear"),
+        kernels=pl.len(),
+    )
+
+
+def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
+    """Sums of wait and transfer, a bar a rank; of durations where the split is unknown."""
+    split = matched.height > 0
+    columns = {"wait": "wait_ns", "transfer": "transfer_ns"} if split else {"duration": "dur_ns"}
+    source = matched if split else rows
+    sums = source.group_by("rank").agg(pl.col(column).sum().alias(name) for name, column in columns.items())
+    named = sums.sort("rank").with_columns(row=pl.format("rank {}", "rank"))
+    long = named.unpivot(list(columns), index="row", variable_name="part", value_name="ns")
+    marks = stacked_bars(long, _TABLE, width=_HALF, title="time of all calls", inside=split)
+    height = max(_HEIGHT, 26 * sums.height)
+    return layered(*marks, beside("By rank")).properties(width=_HALF, height=height)

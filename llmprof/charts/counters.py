@@ -1,0 +1,240 @@
+"""Counters: what the monitors sampled beside a run."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.data import constant, inline, nothing, number, require
+from llmprof.charts.base.theme import (
+    CAUSES,
+    COMPUTE,
+    MUTED,
+    NUMBER,
+    PADDING,
+    WIDTH,
+    beside,
+    colour,
+    finish,
+    layered,
+    percent,
+    spread,
+)
+from llmprof.units import NS_PER_S
+
+_FIRST: Final = (
+    "gpu.utilization", "gpu.memory_used", "gpu.power", "gpu.sm_clock", "gpu.temperature", "gpu.memory_utilization",
+    "gpu.nvlink_received", "gpu.nvlink_sent", "gpu.pcie_received", "gpu.pcie_sent", "run.cpu", "run.memory",
+    "cpu.utilization", "memory.used", "disk.read", "disk.written", "network.received", "network.sent",
+)  # fmt: skip
+_QUIET: Final = ("gpu.throttle.gpu_idle", "gpu.throttle_reasons")
+"""Counters that say nothing in a picture: an idle GPU, and a mask."""
+
+_SWITCH: Final = "gpu.throttle."
+_PREFIXES: Final = {
+    "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+    "B/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")),
+    "Hz": ((1e6, "MHz"), (1, "Hz")),
+    "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")),
+}
+
+
+class Scale(NamedTuple):
+    """How the values of a counter are written: divided by ``size``, under a title with the unit."""
+
+    size: float
+    title: str
+    percent: bool
+    switch: bool
+
+
+def panels_of(frame: pl.DataFrame) -> list[str]:
+    """Counters with something to see, those that tell most first."""
+    finite = frame.filter(pl.col("value").is_finite() & (pl.col("value") != 0) & ~pl.col("name").is_in(_QUIET))
+    order = {name: i for i, name in enumerate(_FIRST)}
+    return sorted(finite["name"].unique().to_list(), key=lambda name: (order.get(name, len(order)), name))
+
+
+def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
+    """Samples with the name of their ``line``: the GPU, or the host; GPUs first."""
+    known = frame.filter(pl.col("value").is_finite())
+    if "device" not in known.columns:
+        known = known.with_columns(device=pl.lit(None, pl.Int32))
+    line = pl.when(pl.col("device").is_null()).then(pl.lit("host")).otherwise(pl.format("GPU {}", "device"))
+    return known.with_columns(line=line).sort("device", "time_ns", nulls_last=True, maintain_order=True)
+
+
+def scale_of(rows: pl.DataFrame) -> Scale:
+    """Unit in which the greatest value of a counter has at least one digit."""
+    name, unit = str(rows["name"][0]), rows["unit"][0] or ""
+    greatest = number(rows["value"].abs().max())
+    prefixes = _PREFIXES.get(unit, ((1, "" if unit == "1" else unit),))
+    size, symbol = next((p for p in prefixes if greatest >= p[0]), prefixes[-1])
+    return Scale(size, f"{name} ({symbol})" if symbol else name, unit == "%", name.startswith(_SWITCH))
+
+
+def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
+    """At most ``most`` points a line: ``line, time`` (s), and the least, mean and greatest value of each.
+
+    Samples are put together by time, so that a short peak stays in sight.
+    """
+    width = max(1, -(-int(number(rows["time_ns"].max()) - number(rows["time_ns"].min()) + 1) // most))
+    bins = (pl.col("time_ns") // width).alias("bin")
+    if rows.group_by("line").len()["len"].max() <= most:  # type: ignore[operator]
+        bins = pl.col("time_ns").alias("bin")
+    return (
+        rows.group_by("line", bins, maintain_order=True)
+        .agg(
+            time=pl.col("time_ns").mean() / NS_PER_S,
+            low=pl.col("value").min(),
+            mean=pl.col("value").mean(),
+            high=pl.col("value").max(),
+        )
+        .drop("bin")
+    )
+
+
+def throttled(frame: pl.DataFrame) -> str:
+    """Reasons for lower clocks with the share of their samples, in words; empty where there is none."""
+    reasons = frame.filter(pl.col("name").str.starts_with(_SWITCH) & ~pl.col("name").is_in(_QUIET))
+    shares = reasons.group_by("name").agg(share=pl.col("value").mean()).filter(pl.col("share") > 0)
+    words = [
+        f"{name.removeprefix(_SWITCH)} ({percent(100 * share)} of the samples)"
+        for name, share in shares.sort("share", "name", descending=[True, False]).iter_rows()
+    ]
+    return ", ".join(words)
+
+
+def headline(frame: pl.DataFrame) -> str:
+    """How busy GPUs or processors were."""
+    for name, who in (("gpu.utilization", "GPU"), ("cpu.utilization", "processors")):
+        rows = lines_of(frame.filter(name=name))
+        if rows.height:
+            means = rows.group_by("line").agg(pl.col("value").mean())["value"]
+            figures = spread(percent(number(means.min())), percent(number(means.max())))
+            seconds = (number(frame["time_ns"].max()) - number(frame["time_ns"].min())) / NS_PER_S
+            several = rows["line"].n_unique() > 1 or who == "processors"
+            subject = f"{who}s are" if who == "GPU" and several else f"{who} {'are' if several else 'is'}"
+            return f"The {subject} busy {figures} of the {seconds:,.1f} s sampled"
+    count = frame["name"].n_unique()
+    return f"{count} counter{'s' * (count > 1)} over the run"
+
+
+_SOURCE = "trace.counters of a run with monitor_hz, or of a monitor's file"
+_COLUMNS = ("time_ns", "name", "value", "unit")
+_SPACE, _AXIS, _HEIGHT, _MOST_PANELS = 26, 44, 92, 15
+_LINES = (COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", CAUSES["sync"], "#B2182B")
+
+
+def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """A small panel for each counter over the time of the run, a line a device.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Counters of a trace. Those that are always zero, and those beyond the first 15, are named below the title
+        instead.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide; one axis of time for all panels, on which 0 is the start of the trace. Where there are more
+        samples than pixels, lines are means and a band goes from the least to the greatest value.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing but zeros.
+    """
+    require(frame, _COLUMNS, chart="counters", made_by=_SOURCE)
+    chart, left = counters_panel(frame, WIDTH - 2 * PADDING)
+    if chart is None:
+        raise nothing("counters", "all counters stay at zero", _SOURCE)
+    start = (
+        "; the dashed line is the start of the trace, before it the engine gets ready"
+        if number(frame["time_ns"].min()) < 0
+        else ""
+    )
+    notes = [f"{frame.height:,} samples{start}."]
+    if slowed := throttled(frame):
+        notes.append(f"The clocks were held back by {slowed}.")
+    moving = frame.filter(pl.col("value") != 0)["name"]
+    if still := sorted(set(frame["name"].unique()) - set(moving.unique())):
+        notes.append(f"Always zero: {', '.join(still)}.")
+    if left:
+        notes.append(f"Not shown: {', '.join(left)}.")
+    return finish(chart, title or headline(frame), notes)
+
+
+def counters_panel(
+    frame: pl.DataFrame, width: int, most: int = _MOST_PANELS
+) -> tuple[alt.VConcatChart | None, list[str]]:
+    """Panels side by side, and the names of the counters that were left out."""
+    names = panels_of(frame)
+    if not names:
+        return None, []
+    shown, left = names[:most], names[most:]
+    rows = lines_of(frame.filter(pl.col("name").is_in(shown)))
+    low, high = number(rows["time_ns"].min()) / NS_PER_S, number(rows["time_ns"].max()) / NS_PER_S
+    domain = (low, max(high, low + 0.1))
+    table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(rows["line"].unique(maintain_order=True))}
+    across = 3 if len(shown) > 4 else min(2, len(shown))
+    plot = (width + _SPACE) // across - _SPACE - _AXIS
+    panels = []
+    for i, name in enumerate(shown):
+        bottom = i + across >= len(shown)
+        panels.append(_panel(rows.filter(name=name), plot, domain, table, bottom=bottom))
+    grid = [
+        alt.hconcat(*panels[i : i + across], spacing=_SPACE + _AXIS, bounds="flush")
+        for i in range(0, len(panels), across)
+    ]
+    return alt.vconcat(*grid, spacing=24), left
+
+
+def _panel(
+    rows: pl.DataFrame, plot: int, domain: tuple[float, float], table: dict[str, str], *, bottom: bool
+) -> alt.LayerChart:
+    scale = scale_of(rows)
+    data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
+    title = "time (s)" if bottom else None
+    x_axis = alt.Axis(title=title, labels=bottom, ticks=bottom, tickCount=4, format=NUMBER, grid=False)
+    x = alt.X("time:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=x_axis)
+    ends, y_axis = _ends(data, scale)
+    y_scale = alt.Scale(domain=list(ends), nice=False)
+    shade = colour("line", table)
+    if len(table) > 1:
+        for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}.items():
+            shade["legend"][key] = value
+    else:
+        shade["legend"] = None
+    marks = []
+    if domain[0] < 0 < domain[1]:
+        rule = alt.Chart(constant({"time": 0})).mark_rule(color=MUTED, strokeDash=[3, 3], strokeWidth=1)
+        marks.append(rule.encode(x=x))
+    if not data["low"].equals(data["high"]):
+        low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
+        band = alt.Chart(inline(data)).mark_area(opacity=0.25)
+        marks.append(band.encode(x=x, y=low, y2="high:Q", color=shade))
+    tips = [alt.Tooltip(f"{field}:Q", format=",.4~r") for field in ("time", "low", "mean", "high")]
+    mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
+    line = alt.Chart(inline(data)).mark_line(
+        strokeWidth=1.6, point=data.height < 8, interpolate="step-after" if scale.switch else "linear"
+    )
+    marks.append(line.encode(x=x, y=mean, color=shade, tooltip=[alt.Tooltip("line:N"), *tips]))
+    return layered(*marks, beside(scale.title)).properties(width=plot, height=_HEIGHT)
+
+
+def _ends(data: pl.DataFrame, scale: Scale) -> tuple[tuple[float, float], alt.Axis]:
+    """Ends of the vertical axis, and the axis; shares go to 100 %, switches are on or off."""
+    if scale.switch:
+        return (-0.05, 1.05), alt.Axis(title=None, values=[0, 1], format=NUMBER, minExtent=_AXIS - 8)
+    low, high = number(data["low"].min()), number(data["high"].max())
+    if scale.percent and low >= 0 and high <= 100:
+        return (0.0, 100.0), alt.Axis(title=None, values=[0, 50, 100], format=NUMBER, minExtent=_AXIS - 8)
+    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), alt.Axis(
+        title=None, tickCount=3, format=NUMBER, minExtent=_AXIS - 8
+    )

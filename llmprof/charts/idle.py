@@ -1,0 +1,204 @@
+"""Idle time of the device: by cause and rank, and how long the gaps are."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.bars import stacked_bars
+from llmprof.charts.base.data import (
+    domain_of,
+    inline,
+    log_axis,
+    log_bins,
+    log_ticks,
+    log_unit,
+    nothing,
+    number,
+    ranks_shown,
+    require,
+)
+from llmprof.charts.base.theme import (
+    COMPUTE,
+    NUMBER,
+    PADDING,
+    WIDTH,
+    Unit,
+    beside,
+    colour,
+    colours,
+    finish,
+    heading,
+    layered,
+    percent,
+    spread,
+    time_unit,
+)
+from llmprof.units import format_ns
+
+_SOURCE = "llmprof.analyze.idle(trace)"
+_MEANING = {
+    "host_bound": "the host launched the next kernel too late",
+    "sync": "the host was waiting in a synchronising call",
+    "queued": "launched in time, started later",
+    "unknown": "the launch was not captured",
+}
+_PLOT, _SPACE = WIDTH - 2 * PADDING - 76, 80
+
+
+def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Idle time of each rank by cause, and the gaps by length: how many, and how much time they hold.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``idle(trace)``: gaps in which no stream of a device ran anything.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no gap.
+    """
+    require(frame, ("rank", "dur_ns", "cause"), chart="idle", made_by=_SOURCE)
+    rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
+    if rows.is_empty():
+        raise nothing("idle", "no gap is longer than zero", _SOURCE)
+    palette = colours("cause", rows["cause"].unique())
+    sums = rows.group_by("rank", part="cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len()).sort("rank")
+    sums = sums.with_columns(row=pl.format("rank {}", "rank"))
+    bars = layered(*stacked_bars(sums, palette, width=_PLOT, title="idle time", extra=("gaps",)))
+    height = 34 * sums["row"].n_unique()
+    by_rank = bars.properties(width=_PLOT, height=height, title=heading("By cause and rank"))
+    meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
+    notes = ["A gap counts when no stream of the device runs anything.", f"{meanings}."]
+    chart = alt.vconcat(by_rank, _lengths(rows, palette), spacing=36)
+    return finish(chart, title or _headline(rows), notes)
+
+
+def _headline(rows: pl.DataFrame) -> str:
+    causes = rows.group_by("cause").agg(pl.col("dur_ns").sum()).sort("dur_ns", "cause", descending=[True, False])
+    ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum())["dur_ns"]
+    figures = spread(format_ns(number(ranks.min())), format_ns(number(ranks.max())))
+    cause, longest = causes.row(0)
+    share = percent(100 * longest / number(ranks.sum()))
+    return f"The device is idle for {figures}{' a rank' if ranks.len() > 1 else ''}; {share} of that is {cause}"
+
+
+def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> alt.HConcatChart:
+    """Gaps by length on one axis: their number, and their time."""
+    unit, total = log_unit(rows["dur_ns"]), time_unit(number(rows["dur_ns"].sum()))
+    places = {cause: i for i, cause in enumerate(palette)}
+    bins = log_bins(rows, "dur_ns", unit, by="cause", per_decade=12).with_columns(time=pl.col("sum_ns") / total.ns)
+    bins = bins.sort("start", pl.col("cause").replace_strict(places, return_dtype=pl.Int64))
+    many = _columns(bins, "n", "gaps", unit=unit, palette=palette, title="Number of gaps")
+    axis = f"time ({total.symbol})"
+    long = _columns(bins, "time", axis, unit=unit, palette=palette, title="Time in gaps of that length")
+    return alt.hconcat(many, long, spacing=_SPACE, bounds="flush")
+
+
+def _columns(
+    bins: pl.DataFrame, field: str, axis: str, *, unit: Unit, palette: dict[str, str], title: str
+) -> alt.LayerChart:
+    upper = pl.col(field).cum_sum().over("start")
+    stacked = bins.with_columns(bottom=upper - pl.col(field), top=upper)
+    x = log_axis(domain_of(bins), f"length of the gap ({unit.symbol}, log scale)")
+    y = alt.Y("bottom:Q", axis=alt.Axis(title=axis, format=NUMBER, tickCount=4))
+    tips = [
+        alt.Tooltip("cause:N"),
+        alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
+        alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
+        alt.Tooltip(f"{field}:Q", title=axis, format=",.4~r"),
+    ]
+    bars = alt.Chart(inline(stacked)).mark_rect(stroke="#FFFFFF", strokeWidth=0.5)
+    drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=colour("cause", palette), tooltip=tips)
+    return layered(drawn, beside(title)).properties(width=(_PLOT - _SPACE) // 2, height=150)
+
+
+_LAUNCH_DELAY_SOURCE = "llmprof.analyze.launch_delay(trace)"
+_COLUMNS = ("rank", "step", "median_ns", "p95_ns", "max_ns", "min_ns")
+MAX_RANKS = 16
+_LAUNCH_DELAY_SPACE, _LOG_RATIO = 26, 30
+_TABLE = {"median": COMPUTE, "least to 95th percentile": "#A9CBE3"}
+
+
+def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Time from the host's launch call to the start of the kernel over the steps, a panel a rank.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``launch_delay(trace)``; those outside steps are left out.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide; one scale of time for all ranks.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no step has a launch.
+    """
+    require(frame, _COLUMNS, chart="launch_delay", made_by=_LAUNCH_DELAY_SOURCE)
+    rows, ranks, left_out = ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
+    if rows.is_empty():
+        raise nothing("launch_delay", "no step has a kernel whose launch was captured", _LAUNCH_DELAY_SOURCE)
+    unit = time_unit(number(rows["median_ns"].max()))
+    measures = (pl.col(f"{name}_ns").truediv(unit.ns).alias(name) for name in ("median", "p95", "min"))
+    data = rows.select("rank", "step", *measures)
+    medians = rows.group_by("rank").agg(pl.col("median_ns").median())["median_ns"]
+    scale, axis = _scale(data, unit, number(medians.max()) / max(1.0, number(medians.min())))
+    quiet = alt.Axis(title=None, labels=False, ticks=False, domain=False, values=axis.values)
+    across = min(4, len(ranks))
+    plot = (WIDTH - 2 * PADDING - 64 + _LAUNCH_DELAY_SPACE) // across - _LAUNCH_DELAY_SPACE
+    panels = []
+    for i, rank in enumerate(ranks):
+        y, title_x = (axis if i % across == 0 else quiet), ("step" if i + across >= len(ranks) else None)
+        panels.append(_panel(data.filter(rank=rank), alt.Y("min:Q", axis=y, scale=scale), plot, title_x, rank))
+    lines = [
+        alt.hconcat(*panels[i : i + across], spacing=_LAUNCH_DELAY_SPACE, bounds="flush")
+        for i in range(0, len(panels), across)
+    ]
+    between = spread(format_ns(number(medians.min())), format_ns(number(medians.max())))
+    who = "median, by rank" if len(ranks) > 1 else "median"
+    notes = ["A long delay: the host is ahead and work is queued. A few us: the device waits for the host."]
+    if "share_launched" in rows.columns and (share := number(rows["share_launched"].mean())) < 0.995:
+        notes.append(f"Of the kernels in these steps {percent(100 * share)} have a launch in the capture.")
+    text = title or f"A kernel starts {between} after its launch call ({who})"
+    return finish(alt.vconcat(*lines, spacing=30), text, [*notes, left_out])
+
+
+def _scale(data: pl.DataFrame, unit: Unit, ratio: float) -> tuple[alt.Scale, alt.Axis]:
+    """Vertical scale of all panels; logarithmic where the ranks are worlds apart."""
+    low, high = number(data["min"].min()), number(data["p95"].max())
+    if low > 0 and ratio > _LOG_RATIO:
+        low, high = low / 1.3, high * 1.3
+        ticks = log_ticks(low, high)
+        axis = alt.Axis(title=f"launch to start ({unit.symbol}, log scale)", format=NUMBER, values=ticks)
+        return alt.Scale(type="log", domain=[low, high], nice=False), axis
+    axis = alt.Axis(title=f"launch to start ({unit.symbol})", format=NUMBER, tickCount=5)
+    return alt.Scale(domain=[min(0.0, low), high], nice=True), axis
+
+
+def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: int) -> alt.LayerChart:
+    axis = alt.Axis(title=title_x, format="d", tickMinStep=1, tickCount=5, grid=False)
+    x = alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False, zero=False, padding=12))
+    tips = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("min", "median", "p95"))]
+    shade = colour("part", _TABLE)
+    bars = data.select("step", "min", "p95", part=pl.lit(list(_TABLE)[1]))
+    middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
+    size = max(6.0, min(32.0, 700 / data.height))
+    thick = max(1.5, min(8.0, plot / data.height * 0.45))
+    band = alt.Chart(inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2="p95:Q", color=shade)
+    line = alt.Chart(inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
+    drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
+    return layered(band, drawn, beside(f"rank {rank}")).properties(width=plot, height=180)

@@ -1,0 +1,201 @@
+"""Heat map: how long every layer took in every step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.data import check_choice, constant, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.theme import (
+    LABEL_PX,
+    MISSING,
+    MUTED,
+    NUMBER,
+    PADDING,
+    WIDTH,
+    Unit,
+    beside,
+    colours,
+    finish,
+    ink_on,
+    layered,
+    text_px,
+    time_unit,
+)
+from llmprof.units import format_ns
+
+_SOURCE = 'llmprof.analyze.layers(trace, by="layer")'
+_MEANING = {
+    "dur_ns": "from the start of the layer's first kernel to the end of its last",
+    "busy_ns": "time in which a kernel of the layer ran",
+    "host_dur_ns": "span of the layer's operators on the host",
+}
+MAX_RANKS, MAX_COLUMNS = 16, 120
+_AXIS, _PHASE_PX = 40, 18
+
+
+def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None) -> alt.VConcatChart:
+    """Heat map of layers over steps, a panel a rank, with the phase of each step above it.
+
+    The scale of colours is one for all ranks. It ends at the 99th percentile where single cells are far longer, and
+    is logarithmic where it ends at over eight times the median (a prefill among decode steps). A cell without a row
+    or with a null is grey and crossed. With more than 120 steps a column is the median of consecutive steps. The
+    subtitle says so where any of this is the case.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``layers(trace, by="layer")``.
+    value : {"dur_ns", "busy_ns", "host_dur_ns"}
+        What the colour shows.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, no value is known, or a layer has several rows in a step.
+    """
+    check_choice(value, _MEANING, chart="layer_heatmap", option="value")
+    require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap", made_by=_SOURCE)
+    rows = frame.drop_nulls(["step", "layer"])
+    if rows.is_empty() or rows[value].drop_nulls().is_empty():
+        raise nothing("layer_heatmap", f"no row has a step, a layer and {value}", _SOURCE)
+    if rows.select("rank", "step", "layer").is_duplicated().any():
+        raise nothing("layer_heatmap", "a layer has several rows in a step", _SOURCE)
+    rows, ranks, left_out = ranks_shown(rows, MAX_RANKS)
+    rows, condensed = _columns(rows, value)
+    known = rows[value].drop_nulls()
+    cap = _cap(known)
+    unit = time_unit(cap)
+    cells = _grid(rows, value).with_columns((pl.col(value) / unit.ns).alias("time"))
+    across = 1 if len(ranks) == 1 else 2 if len(ranks) <= 8 else 4
+    plot = (WIDTH - 2 * PADDING - 90) // across - _AXIS
+    shade = _shade(known, cap, unit, rows["layer"].n_unique())
+    panels = [
+        _panel(cells.filter(rank=rank), rank, shade, plot, left=i % across == 0, low=i + across >= len(ranks))
+        for i, rank in enumerate(ranks)
+    ]
+    lines = [alt.hconcat(*panels[i : i + across], spacing=_AXIS, bounds="flush") for i in range(0, len(panels), across)]
+    notes = [f"Colour: {_MEANING[value]}."]
+    if beyond := known.filter(known > cap).len():
+        longest = format_ns(number(known.max()))
+        notes.append(f"Darkest: {format_ns(cap)} and more ({beyond:,} of {known.len():,} cells, up to {longest}).")
+    if gaps := cells["time"].null_count():
+        notes.append(f"Grey and crossed: not captured ({gaps:,} of {cells.height:,} cells).")
+    return finish(
+        alt.vconcat(*lines, spacing=30),
+        title or _headline(cells, value),
+        [*notes, *filter(None, (condensed, left_out))],
+    )
+
+
+def _cap(known: pl.Series) -> float:
+    """End of the scale of colours (ns): the longest, or the 99th percentile where that is far from it."""
+    longest, nearly = number(known.max()), number(known.quantile(0.99))
+    return nearly if 0 < 1.5 * nearly < longest else longest
+
+
+def _shade(known: pl.Series, cap: float, unit: Unit, layers: int) -> alt.Color:
+    least = number(known.min())
+    log = least > 0 and cap > 8 * number(known.median())
+    kind: Literal["log", "linear"] = "log" if log else "linear"
+    domain = [least / unit.ns, cap / unit.ns]
+    scale = alt.Scale(scheme="viridis", reverse=True, type=kind, domain=domain, clamp=True, nice=False)
+    key = alt.Legend(
+        title=[f"time ({unit.symbol}),", "log scale"] if log else f"time ({unit.symbol})",
+        format=NUMBER,
+        orient="right",
+        gradientLength=min(180, 8 * layers + 20),
+        tickCount=5,
+    )
+    return alt.Color("time:Q", scale=scale, legend=key)
+
+
+def _headline(cells: pl.DataFrame, value: str) -> str:
+    """Median time of a layer in each phase."""
+    medians = cells.group_by("phase").agg(pl.col(value).median(), n=pl.len()).drop_nulls(value)
+    medians = medians.sort("n", "phase", descending=[True, False])
+    figures = [f"{format_ns(ns)} in {phase}" for phase, ns in medians.select("phase", value).head(3).iter_rows()]
+    what = "The host spends on a layer" if value == "host_dur_ns" else "A layer takes"
+    return f"{what} {', '.join(figures)} (medians)"
+
+
+def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
+    """Steps as columns; where there are too many for the pixels, medians of consecutive ones."""
+    steps = rows["step"].unique().sort()
+    rows = rows.with_columns(pl.col("phase").fill_null("other"))
+    if steps.len() <= MAX_COLUMNS:
+        return rows, ""
+    size = -(-steps.len() // MAX_COLUMNS)
+    place = pl.DataFrame({"step": steps, "column": steps.gather(pl.arange(steps.len(), eager=True) // size * size)})
+    merged = rows.join(place, on="step").group_by("rank", "column", "layer", maintain_order=True)
+    out = merged.agg(pl.col(value).median(), pl.col("phase").mode().sort().first()).rename({"column": "step"})
+    return out, f"A column is the median of {size} consecutive steps."
+
+
+def _grid(rows: pl.DataFrame, value: str) -> pl.DataFrame:
+    """Every step and every layer of each rank, whether there is a row or not."""
+    steps = rows.group_by("step").agg(pl.col("phase").mode().sort().first())
+    layers = rows.select("rank", "layer").unique()
+    full = layers.join(steps, how="cross").sort("rank", "step", "layer")
+    return full.join(rows.select("rank", "step", "layer", value), on=["rank", "step", "layer"], how="left")
+
+
+def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left: bool, low: bool) -> alt.LayerChart:
+    steps, layers = cells["step"].unique().sort().to_list(), cells["layer"].unique().sort().to_list()
+    height = min(420, max(140, 8 * len(layers)))
+    step_axis = alt.Axis(title="step" if low else None, labelAngle=0, labelOverlap=True)
+    x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
+    every = layers[:: max(1, -(-len(layers) // 8))]
+    layer_axis = alt.Axis(title="layer" if left else None, values=every, ticks=False, labelPadding=6)
+    y = alt.Y("layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layers, padding=0))
+    tips = [alt.Tooltip("step:O"), alt.Tooltip("phase:N"), alt.Tooltip("layer:O"), alt.Tooltip("time:Q", format=NUMBER)]
+    there = cells.filter(pl.col("time").is_not_null()).drop("rank")
+    gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
+    marks: list[alt.Chart] = [alt.Chart(inline(there)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
+    if gone.height:
+        base = alt.Chart(inline(gone)).encode(x=x, y=y)
+        marks += [base.mark_rect(color=MISSING), base.mark_text(text="×", color=MUTED, fontSize=LABEL_PX)]
+    marks += [*_phases(cells, x, plot / len(steps)), _above(f"rank {rank}")]
+    return layered(*marks).properties(width=plot, height=height)
+
+
+def _above(text: str) -> alt.Chart:
+    return beside(text).encode(y=alt.value(-_PHASE_PX - 10))
+
+
+def _phases(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
+    """Strip above the cells that names the phase of each run of steps."""
+    by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
+    palette = colours("phase", by_step["phase"].unique())
+    filled = by_step.with_columns(colour=pl.col("phase").replace_strict(palette, return_dtype=pl.String))
+    fill = alt.Fill("colour:N", scale=None)
+    strip = (
+        alt.Chart(inline(filled))
+        .mark_rect()
+        .encode(x=x, y=alt.value(-_PHASE_PX - 3), y2=alt.value(-3), fill=fill, tooltip=[alt.Tooltip("phase:N")])
+    )
+    runs = by_step.group_by(pl.col("phase").rle_id().alias("run"), maintain_order=True).agg(
+        pl.col("phase").first(), "step"
+    )
+    marks: list[alt.Chart] = [strip]
+    for phase, steps in runs.select("phase", "step").iter_rows():
+        label = _fitting(phase, len(steps) * width)
+        data = constant({"step": steps[(len(steps) - 1) // 2], "label": label})
+        shift = 0.0 if len(steps) % 2 else width / 2  # a run of an even number has its middle between two steps
+        text = alt.Chart(data).mark_text(baseline="middle", color=ink_on(palette[phase]), xOffset=shift)
+        if label:
+            marks.append(text.encode(x=x, y=alt.value(-_PHASE_PX / 2 - 3), text="label:N"))
+    return marks
+
+
+def _fitting(phase: str, room: float) -> str | None:
+    return next((text for text in (phase, phase[:3], phase[:1]) if text_px(text) + 1 <= room), None)

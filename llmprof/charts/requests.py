@@ -1,0 +1,246 @@
+"""Requests: their latencies, without and under the profiler."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.data import inline, log_ticks, nothing, number, require
+from llmprof.charts.base.theme import (
+    COMMUNICATION,
+    COMPUTE,
+    INK,
+    NUMBER,
+    PADDING,
+    TEXT_PX,
+    WIDTH,
+    beside,
+    colour,
+    finish,
+    layered,
+    row_axis,
+    text_px,
+    time_unit,
+)
+from llmprof.units import format_ns
+
+_SOURCE = "llmprof.launch.run.requests.summarize(run.metrics)"
+_COLUMNS = ("phase", "metric", "mean", "p50", "p99", "n")
+LATENCIES = {
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time per output token",
+    "itl_ns": "inter-token latency",
+    "queue_ns": "queue",
+    "prefill_ns": "prefill",
+    "decode_ns": "decode",
+    "e2e_ns": "end to end",
+}
+"""Metrics of a request in the order of the chart, and what they are called."""
+
+_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", "#D55E00")}
+_ROW = 42
+
+
+def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Median and 99th percentile of each latency, without and under the profiler.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``launch.metrics.summarize(run.metrics)``.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide; the axis of time is logarithmic.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the engine told no latency.
+    """
+    require(frame, _COLUMNS, chart="requests", made_by=_SOURCE)
+    chart = requests_panel(frame, WIDTH - 2 * PADDING - 8)
+    if chart is None:
+        raise nothing("requests", "the engine told no latency of a request", _SOURCE)
+    shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
+    words = [
+        f"{name} {format_ns(number(rows['p50'][0]))}"
+        for metric, name in (("ttft_ns", "first token"), ("tpot_ns", "each further one"), ("e2e_ns", "end to end"))
+        if (rows := shown.filter(metric=metric).sort("phase")).height
+    ]
+    head = f"Median latencies: {', '.join(words)}" if words else "Latencies of the requests"
+    counts = ", ".join(
+        f"{number(rows['n'].min()):,.0f} requests {name}"
+        for phase, (name, _) in _PHASES.items()
+        if (rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))).height
+    )
+    done = finish(alt.vconcat(chart), title or head, f"Dot: median; line: to the 99th percentile. {counts}.")
+    done["title"]["frame"] = "bounds"
+    return done
+
+
+def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
+    """Dots and lines of the latencies; None where there are none above zero."""
+    rows = frame.filter(
+        pl.col("metric").is_in(list(LATENCIES)) & pl.col("phase").is_in(list(_PHASES)) & (pl.col("p50") > 0)
+    )
+    if rows.is_empty():
+        return None
+    names = [name for metric, name in LATENCIES.items() if metric in rows["metric"].to_list()]
+    table = {name: fill for phase, (name, fill) in _PHASES.items() if phase in rows["phase"].to_list()}
+    unit = time_unit(number(rows["p50"].median()))
+    data = rows.select(
+        row=pl.col("metric").replace_strict(LATENCIES, return_dtype=pl.String),
+        part=pl.col("phase").replace_strict({p: n for p, (n, _) in _PHASES.items()}, return_dtype=pl.String),
+        middle=pl.col("p50") / unit.ns,
+        high=pl.max_horizontal("p50", "p99") / unit.ns,
+        label=pl.col("p50").map_elements(format_ns, return_dtype=pl.String),
+    )
+    across = width - 20 - round(max(text_px(name, TEXT_PX) for name in names))
+    low, high = number(data["middle"].min()) / 1.6, number(data["high"].max()) * 2.2
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=NUMBER, values=log_ticks(low, high))
+    x, y, shade = alt.X("middle:Q", scale=scale, axis=axis), row_axis(names), colour("part", table)
+    shade["legend"]["symbolOpacity"] = 1
+    shade["legend"]["symbolType"] = "circle"
+    shift = alt.YOffset("part:N", sort=None, scale=alt.Scale(domain=list(table), paddingOuter=0.3))
+    tips = [alt.Tooltip("row:N"), alt.Tooltip("part:N"), alt.Tooltip("label:N", title="median")]
+    base = alt.Chart(inline(data))
+    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2="high:Q", y=y, yOffset=shift, color=shade)
+    dots = base.mark_circle(size=80, opacity=1).encode(x=x, y=y, yOffset=shift, color=shade, tooltip=tips)
+    texts = base.mark_text(align="left", baseline="middle", dx=8, color=INK)
+    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text="label:N")
+    return layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
+
+
+_REQUEST_LATENCY_SOURCE = "run.metrics, or llmprof.launch.run.requests.request_metrics(worker)"
+_SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns")
+_REQUEST_LATENCY_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", COMMUNICATION)}
+_WARM_UP = "warmup"
+_SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
+
+
+def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Share of the requests that are at most so slow, for each latency that the engine told.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``run.metrics``: a request each. Warm-up is left out; all repeats of a phase are put together.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide; a panel for each of time to first token, time per output token, inter-token latency and end to
+        end, a line with and one without profiler. Up to 60 requests, each is a dot.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the engine told none of the latencies.
+    """
+    require(frame, ("phase", "ttft_ns", "tpot_ns", "e2e_ns"), chart="request_latency", made_by=_REQUEST_LATENCY_SOURCE)
+    rows = frame.filter(pl.col("phase") != _WARM_UP)
+    values = {name: found for name in _SHOWN if (found := _values(rows, name)).height}
+    if not values:
+        raise nothing("request_latency", "the engine told no latency of a request", _REQUEST_LATENCY_SOURCE)
+    phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
+    across = len(values) if len(values) < 4 else 2
+    plot = (WIDTH - 2 * PADDING - _AXIS + _SPACE) // across - _SPACE
+    panels = [
+        _panel(found, name, plot, phases, first=i % across == 0) for i, (name, found) in enumerate(values.items())
+    ]
+    grid = [alt.hconcat(*panels[i : i + across], spacing=_SPACE, bounds="flush") for i in range(0, len(panels), across)]
+    counts = rows.group_by("phase").agg(requests=pl.len(), repeats=_repeats(rows))
+    said = {phase: (requests, repeats) for phase, requests, repeats in counts.iter_rows()}
+    notes = [
+        f"{part}: {said[phase][0]:,} request{'s' * (said[phase][0] > 1)} in {_times(said[phase][1])}"
+        for phase, (part, _) in phases.items()
+    ]
+    note = f"{'; '.join(notes)}. Warm-up is left out."
+    return finish(alt.vconcat(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
+
+
+def _phases(found: list[str]) -> dict[str, tuple[str, str]]:
+    """Name and colour of each phase, in order."""
+    known = {phase: shown for phase, shown in _REQUEST_LATENCY_PHASES.items() if phase in found}
+    spare = ("#009E73", "#CC79A7", "#8B6F47", "#56B4E9")
+    others = sorted(set(found) - set(_REQUEST_LATENCY_PHASES))
+    return known | {phase: (phase, spare[i % len(spare)]) for i, phase in enumerate(others)}
+
+
+def _values(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+    """``phase, ns`` of a latency, without nulls; a list has a row an element."""
+    if name not in rows.columns:
+        return pl.DataFrame(schema={"phase": pl.String, "ns": pl.Float64})
+    column = rows.select("phase", ns=pl.col(name))
+    if isinstance(column.schema["ns"], pl.List):
+        column = column.explode("ns")
+    return column.drop_nulls().with_columns(pl.col("ns").cast(pl.Float64))
+
+
+def _repeats(rows: pl.DataFrame) -> pl.Expr:
+    return pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
+
+
+def _times(repeats: int) -> str:
+    return f"{repeats} repeats" if repeats > 1 else "one repeat"
+
+
+def _panel(
+    values: pl.DataFrame, name: str, plot: int, phases: dict[str, tuple[str, str]], *, first: bool
+) -> alt.LayerChart:
+    unit = time_unit(number(values["ns"].max()))
+    table = dict(phases.values())
+    data = _steps(values, phases).with_columns(value=pl.col("ns") / unit.ns)
+    low, high = number(data["value"].min()), number(data["value"].max())
+    air = (high - low) * 0.06 or high * 0.1 or 1.0
+    x = alt.X(
+        "value:Q",
+        scale=alt.Scale(domain=[max(0.0, low - air), high + air], nice=False),
+        axis=alt.Axis(title=f"time ({unit.symbol})", format=NUMBER, tickCount=5, grid=False),
+    )
+    quiet = {"labels": first, "ticks": first, "domain": first}
+    axis = alt.Axis.from_dict({"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet})
+    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 104], nice=False), axis=axis)
+    shade = colour("part", table)
+    for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3}.items():
+        shade["legend"][key] = value
+    tips = [alt.Tooltip("part:N"), alt.Tooltip("value:Q", format=",.4~r"), alt.Tooltip("share:Q", format=",.3~r")]
+    line = alt.Chart(inline(data)).mark_line(interpolate="step-after", strokeWidth=1.8).encode(x=x, y=y, color=shade)
+    marks = [line]
+    if values.height <= _DOTS * len(table):
+        dots = alt.Chart(inline(data.filter(pl.col("share") > 0))).mark_point(filled=True, size=26, opacity=1)
+        marks.append(dots.encode(x=x, y=y, color=shade, tooltip=tips))
+    return layered(*marks, beside(LATENCIES[name].capitalize())).properties(width=plot, height=_HEIGHT)
+
+
+def _steps(values: pl.DataFrame, phases: dict[str, tuple[str, str]]) -> pl.DataFrame:
+    """Points of the share of values that are at most so large: ``part, ns, share``; at most 400 a phase."""
+    parts = []
+    for phase, (part, _) in phases.items():
+        ns = values.filter(phase=phase)["ns"].sort()
+        if not ns.len():
+            continue
+        places = sorted({round(i * (ns.len() - 1) / _MOST_POINTS) for i in range(_MOST_POINTS + 1)})
+        shares = [100 * (place + 1) / ns.len() for place in places]
+        points = pl.DataFrame({"ns": ns.gather(places), "share": pl.Series(shares, dtype=pl.Float64)})
+        begin = pl.DataFrame({"ns": ns[:1], "share": [0.0]})
+        parts.append(pl.concat([begin, points]).select(part=pl.lit(part), ns="ns", share="share"))
+    return pl.concat(parts)
+
+
+def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]]) -> str:
+    """Medians of what a user feels."""
+    phase, (part, _) = next(iter(phases.items()))
+    words = []
+    for name, what in (("ttft_ns", "first token after"), ("tpot_ns", "a token every"), ("e2e_ns", "end after")):
+        ns = values[name].filter(phase=phase)["ns"] if name in values else pl.Series([], dtype=pl.Float64)
+        if ns.len():
+            words.append(f"{what} {format_ns(number(ns.median()))}")
+    return f"Median {part}: {', '.join(words)}" if words else "Time from token to token"

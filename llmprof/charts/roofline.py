@@ -1,0 +1,340 @@
+"""Roofline: how fast each kernel computes, over how much it computes for each byte of memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import altair as alt
+import polars as pl
+
+from llmprof import hardware
+from llmprof.charts.base.data import constant, inline, log_ticks, nothing, number, require
+from llmprof.charts.base.place import Box, Segment, along, around, place
+from llmprof.charts.base.theme import (
+    COMPUTE,
+    INK,
+    MUTED,
+    NUMBER,
+    PADDING,
+    REST,
+    TEXT_PX,
+    WIDTH,
+    colour,
+    colours,
+    finish,
+    layered,
+    percent,
+    shorten,
+    text_px,
+)
+from llmprof.names import functions
+from llmprof.units import format_ns
+
+_EXACT = 1e-6
+"""Relative difference below which two rates are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """Bandwidth (B/s), and peaks (FLOP/s) by type of number, as far as they are known."""
+
+    bandwidth: float | None
+    peaks: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A plot with logarithmic axes: its size (px), the ranges of both, and the FLOP/s of a vertical unit."""
+
+    width: float
+    height: float
+    x: tuple[float, float]
+    y: tuple[float, float]
+    unit: float
+
+    def at(self, intensity: float, rate: float) -> tuple[float, float]:
+        """Place of an intensity (FLOP/B) and a rate (FLOP/s): px from the upper left."""
+        right = math.log(intensity / self.x[0]) / math.log(self.x[1] / self.x[0])
+        up = math.log(rate / self.unit / self.y[0]) / math.log(self.y[1] / self.y[0])
+        return right * self.width, (1 - up) * self.height
+
+
+def given(device: hardware.Device, rows: pl.DataFrame) -> Roofs:
+    """Roofs of a device for the types of number that occur."""
+    types = rows["dtype"].drop_nulls().unique().sort()
+    return Roofs(device.memory_bytes_per_s, {t: rate for t in types if (rate := device.flop_per_s.get(t))})
+
+
+def found(rows: pl.DataFrame) -> Roofs:
+    """Roofs that follow from those of the launches.
+
+    The roof of a launch is the lower of the peak of its type and intensity x bandwidth. So roof / intensity is at most
+    the bandwidth, and where it is less than that of another launch, the roof is a peak. The greatest is the bandwidth
+    itself where launches of two intensities agree on it, or a launch that has it stays below the peak of its type.
+    """
+    known = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
+    slope = pl.col("roof_flop_per_s") / pl.col("arithmetic_intensity")
+    steepest = number(known.select(slope.max()).item())
+    flat = known.filter(slope < steepest * (1 - _EXACT)).group_by("dtype").agg(pl.col("roof_flop_per_s").max())
+    peaks = {str(dtype): float(rate) for dtype, rate in flat.sort("dtype").iter_rows()}
+    top = known.filter(slope >= steepest * (1 - _EXACT))
+    roofs = top.select("dtype", "roof_flop_per_s").rows()
+    below = any(rate < peaks.get(dtype, 0.0) * (1 - _EXACT) for dtype, rate in roofs)
+    rates = [rate for _, rate in roofs]
+    agree = bool(rates) and min(rates) < max(rates) * (1 - _EXACT)
+    return Roofs(steepest if below or agree else None, peaks)
+
+
+def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
+    """Marks of the roofs with their names, and what they cover."""
+    marks: list[alt.Chart] = []
+    taken: list[Box] = []
+    by_rate: dict[float, list[str]] = {}
+    for dtype, rate in roofs.peaks.items():
+        by_rate.setdefault(rate, []).append(dtype)
+    for rate, types in by_rate.items():
+        ridge = rate / roofs.bandwidth if roofs.bandwidth else plane.x[0]
+        start, end = plane.at(max(ridge, plane.x[0]), rate), plane.at(plane.x[1], rate)
+        name = f"{', '.join(types)}: {rate / 1e12:,.4g} TFLOP/s"
+        marks.append(segment((*start, *end), MUTED, 1.5))
+        marks.append(_name(name, (end[0] - 4, end[1] - 5), align="right", baseline="bottom"))
+        width = text_px(name, TEXT_PX)
+        taken += [*along(start, end), Box(end[0] - 4 - width, end[1] - 20, end[0], end[1])]
+    if by_rate:
+        taken.append(Box(0, 0, plane.width, plane.at(plane.x[0], max(by_rate))[1]))  # nothing has a place above
+    if roofs.bandwidth:
+        highest = max(roofs.peaks.values(), default=plane.y[1] * plane.unit)
+        first = max(plane.x[0], plane.y[0] * plane.unit / roofs.bandwidth)
+        last = min(plane.x[1], highest / roofs.bandwidth)
+        if last > first:
+            start, end = plane.at(first, first * roofs.bandwidth), plane.at(last, last * roofs.bandwidth)
+            angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))
+            at = (start[0] + (end[0] - start[0]) * 0.4, start[1] + (end[1] - start[1]) * 0.4)
+            marks.append(segment((*start, *end), MUTED, 1.5))
+            name = f"memory: {roofs.bandwidth / 1e12:,.4g} TB/s"
+            lean = math.radians(angle)
+            above = (at[0] + 9 * math.sin(lean), at[1] - 9 * math.cos(lean))
+            marks.append(_name(name, above, align="center", baseline="middle", angle=angle % 360))
+            half = text_px(name, TEXT_PX) / 2
+            ends = [(above[0] + s * half * math.cos(lean), above[1] + s * half * math.sin(lean)) for s in (-1, 1)]
+            taken += [*along(start, end), *(around(b.left + 3, b.top + 3, 8) for b in along(ends[0], ends[1]))]
+    return marks, taken
+
+
+def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
+    """A straight line between two places of the plot (x, y, x, y in px)."""
+    x, y, x2, y2 = (alt.value(end) for end in ends)
+    rule = alt.Chart(constant({})).mark_rule(color=colour, strokeWidth=width)
+    drawn: alt.Chart = rule.encode(x=x, y=y, x2=x2, y2=y2)
+    return drawn
+
+
+def _name(
+    text: str,
+    at: tuple[float, float],
+    *,
+    align: Literal["right", "center"],
+    baseline: Literal["bottom", "middle"],
+    angle: float = 0,
+) -> alt.Chart:
+    mark = alt.Chart(constant({})).mark_text(align=align, baseline=baseline, angle=angle, fontSize=TEXT_PX, color=MUTED)
+    named: alt.Chart = mark.encode(x=alt.value(at[0]), y=alt.value(at[1]), text=alt.value(text))
+    return named
+
+
+_SOURCE = "llmprof.analyze.speed_of_light(metrics)"
+_RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
+_COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
+BOUNDS = {"compute": COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
+"""What limits a kernel, and its colour."""
+
+_PLOT, _HEIGHT = WIDTH - 2 * PADDING - 64, 430
+_MAX_LABELS, _MAX_LABEL, _MAX_NAMED, _MAX_NAME = 12, 26, 3, 40
+_LARGEST, _LEAST = 900.0, 36.0
+"""Areas of points (square px)."""
+
+_MAX_AVOIDED, _APART, _ASIDE = 400, 3, 60
+"""Longest launches that labels avoid, by how much, and room between the last point and its label (px)."""
+
+
+def roofline(
+    frame: pl.DataFrame, *, peaks: str | hardware.Device | None = None, title: str | None = None
+) -> alt.LayerChart:
+    """Every profiled launch under the roofs of its device, on logarithmic axes.
+
+    A point under the slope can at most use the whole bandwidth of the memory; one under a flat roof, the whole
+    arithmetic of its type of number. Launches without floating-point operations have no place here and are named in
+    the subtitle.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``speed_of_light(metrics)``. With a column ``stage`` (of ``name_layers(metrics)``, joined by
+        ``kernel_id``) points have the colours and names of stages, else the colours of their bounds.
+    peaks : str or Device, optional
+        The device; its roofs are then drawn for all types of number in the frame. If not given, those are drawn that
+        follow from ``roof_flop_per_s``: a type has its flat roof where a launch of it lies under that.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide. The area of a point is its duration.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no launch has operations and memory traffic.
+    LlmprofError
+        The device is unknown.
+    """
+    require(frame, _COLUMNS, chart="roofline", made_by=_SOURCE)
+    by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
+    named = frame.with_columns(
+        function=functions.function(frame["kernel_name"].fill_null("unnamed")),
+        group=pl.col(by).fill_null(missing),
+        drawable=pl.all_horizontal(((pl.col(c) > 0) & pl.col(c).is_finite()).fill_null(value=False) for c in _RATES),
+    )
+    rows = named.filter("drawable").sort("duration_ns", "function", descending=[True, False], maintain_order=True)
+    if rows.is_empty():
+        raise nothing("roofline", "no launch has floating-point operations and memory traffic", _SOURCE)
+    rows = rows.with_columns(label=pl.col("group" if by == "stage" else "function"))
+    present = rows["group"].unique().sort().to_list()
+    known = {name: shade for name, shade in BOUNDS.items() if name in present}
+    table = colours("stage", present) if by == "stage" else known | {n: REST for n in present if n not in known}
+    roofs = found(rows) if peaks is None else given(hardware.device(peaks), rows)
+    plane = _plane(rows, roofs)
+    drawn, taken = lines(roofs, plane)
+    marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
+    chart = layered(*marks).properties(width=_PLOT, height=_HEIGHT)
+    longest = format_ns(number(rows["duration_ns"].max()))
+    notes = [f"A point is a launch; its area is its duration, at most {longest}."]
+    if not roofs.bandwidth and not roofs.peaks:
+        notes.append("The roofs are not known.")
+    left_out = _left_out(named.filter(~pl.col("drawable")))
+    return finish(chart, title or _headline(rows), [" ".join(notes), left_out] if left_out else notes)
+
+
+def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
+    """Ranges that hold all points and, where both are known, the ridges; to the right is room for a label."""
+    intensity, rate = rows["arithmetic_intensity"], rows["flop_per_s"]
+    ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
+    left, right = min(number(intensity.min()), *ridges, math.inf) / 2.5, max(number(intensity.max()), *ridges, 0.0)
+    widest = max(text_px(shorten(label, _MAX_LABEL), TEXT_PX) for label in rows["label"].unique())
+    x = (left, left * (right / left) ** (_PLOT / (_PLOT - widest - _ASIDE)))
+    low, high = number(rate.min()) / 3, max(number(rate.max()), *roofs.peaks.values(), 0.0) * 2
+    unit = next((u for u in (1e12, 1e9, 1e6) if high >= u), 1.0)
+    return Plane(_PLOT, _HEIGHT, x, (low / unit, high / unit), unit)
+
+
+def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Chart:
+    symbol = {1e12: "TFLOP/s", 1e9: "GFLOP/s", 1e6: "MFLOP/s"}.get(plane.unit, "FLOP/s")
+    data = rows.select(
+        "kernel_name",
+        "group",
+        "dtype",
+        "bound",
+        "roof_share",
+        intensity="arithmetic_intensity",
+        rate=pl.col("flop_per_s") / plane.unit,
+        duration_ns=pl.col("duration_ns"),
+        time=pl.col("duration_ns").map_elements(format_ns, return_dtype=pl.String),
+        area=_area(rows),
+    )
+    tips = [alt.Tooltip("kernel_name:N", title="kernel"), alt.Tooltip("group:N"), alt.Tooltip("time:N")]
+    tips += [alt.Tooltip("intensity:Q", title="FLOP/B", format=",.4~r"), alt.Tooltip("dtype:N")]
+    tips += [alt.Tooltip("rate:Q", title=symbol, format=",.4~r"), alt.Tooltip("bound:N")]
+    tips.append(alt.Tooltip("roof_share:Q", title="of its roof", format=".1%"))
+    mark = alt.Chart(inline(data)).mark_point(filled=True, opacity=0.85, stroke="#FFFFFF", strokeWidth=0.8)
+    points: alt.Chart = mark.encode(
+        x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
+        y=_axis("rate", f"{symbol} (log scale)", plane.y, alt.Y),
+        size=alt.Size("area:Q", scale=None, legend=None),
+        color=colour("group", table),
+        tooltip=tips,
+    )
+    return points
+
+
+def _axis(
+    field: str, title: str, domain: tuple[float, float], channel: type[alt.X] | type[alt.Y] = alt.X
+) -> alt.X | alt.Y:
+    scale = alt.Scale(type="log", domain=list(domain), nice=False)
+    return channel(f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=NUMBER, values=log_ticks(*domain)))
+
+
+def _area(rows: pl.DataFrame) -> pl.Series:
+    share = rows["duration_ns"] / number(rows["duration_ns"].max())
+    return (share * _LARGEST).clip(_LEAST)
+
+
+def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Chart]:
+    """Names of the longest launches, a name once, where they have room."""
+    rows = every.head(_MAX_AVOIDED)
+    rates = rows.select("arithmetic_intensity", "flop_per_s").iter_rows()
+    radii = [math.sqrt(area / math.pi) for area in _area(rows)]
+    points = list(zip(rows["label"], (plane.at(*rate) for rate in rates), radii, strict=True))
+    taken, marks = list(roofs), list[alt.Chart]()
+    seen: set[str] = set()
+    for label, point, radius in points:
+        if label in seen or len(seen) == _MAX_LABELS:
+            continue
+        seen.add(label)
+        own = around(*point, radius)
+        # A text keeps away from other kernels, so that it is clear whose it is.
+        near = [(name == label, around(*at, r if name == label else r + _APART)) for name, at, r in points]
+        others = [box for same, box in near if not (same and box.meets(own))]
+        text = shorten(label, _MAX_LABEL)
+        size = (text_px(text, TEXT_PX), TEXT_PX + 2.0)
+        spot = place(point, radius, size, (plane.width, plane.height), [*taken, *others])
+        if spot is None:
+            continue
+        box, ends = spot
+        taken.append(box)
+        if ends:
+            marks.append(segment(ends, INK, 0.8))
+            taken += along(ends[:2], ends[2:])
+        at = {"x": alt.value((box.left + box.right) / 2), "y": alt.value((box.top + box.bottom) / 2)}
+        written = alt.Chart(inline(pl.DataFrame({"label": [text]})))
+        marks.append(written.mark_text(baseline="middle", fontSize=TEXT_PX, color=INK).encode(text="label:N", **at))
+    return marks
+
+
+def _headline(rows: pl.DataFrame) -> str:
+    """The name on which most time is spent, and how near its launches come to their roof."""
+    share, ns = pl.col("roof_share"), pl.col("duration_ns")
+    known = share.is_not_null() & share.is_finite()
+    sums = rows.group_by("label").agg(
+        ns=ns.sum(), reached=(share * ns).filter(known).sum() / ns.filter(known).sum(), known=known.any()
+    )
+    top = sums.sort("ns", "label", descending=[True, False]).row(0, named=True)
+    name = shorten(top["label"], _MAX_NAME)
+    if not top["known"]:
+        return f"{name} takes the most time; its roof is not known"
+    return f"{name} takes the most time, and reaches {percent(100 * top['reached'])} of its roof"
+
+
+def _left_out(rows: pl.DataFrame) -> str:
+    """Launches that have no place: their kernels, launches and time."""
+    if rows.is_empty():
+        return ""
+    none = (pl.col("flop_per_s") == 0).fill_null(value=False)
+    said = []
+    for why, some in (
+        ("without FLOPs", rows.filter(none)),
+        ("without known FLOPs or DRAM bytes", rows.filter(~none)),
+    ):
+        if some.is_empty():
+            continue
+        sums = some.group_by("function").agg(ns=pl.col("duration_ns").sum(), n=pl.len())
+        sums = sums.sort("ns", "function", descending=[True, False])
+        names = [
+            f"{shorten(name, _MAX_NAME)} ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(number(ns))})"
+            for name, ns, n in sums.head(_MAX_NAMED).iter_rows()
+        ]
+        more = [f"{sums.height - _MAX_NAMED} more"] if sums.height > _MAX_NAMED else []
+        said.append(f"Not drawn, {why}: {', '.join(names + more)}.")
+    return " ".join(said)

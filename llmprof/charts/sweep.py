@@ -1,0 +1,380 @@
+"""Sweeps: latencies and throughput over the values of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.bars import stacked_bars
+from llmprof.charts.base.data import inline, nothing, number, require
+from llmprof.charts.base.theme import (
+    INK,
+    MUTED,
+    NUMBER,
+    PADDING,
+    PHASES,
+    TEXT_PX,
+    WIDTH,
+    beside,
+    finish,
+    heading,
+    layered,
+    percent,
+    shorten,
+    text_px,
+    time_unit,
+)
+from llmprof.charts.overlap import PARTS
+from llmprof.errors import AnalysisError
+from llmprof.units import format_ns
+
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#8B6F47",
+    "#56B4E9",
+    "#332288",
+    "#B2182B",
+    "#999933",
+    "#44AA99",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Rows with ``x`` and ``series``, the channel of x, and the colours of the series."""
+
+    data: pl.DataFrame
+    x: alt.X
+    table: dict[str, str]
+
+
+def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
+    """Parameters of a sweep: those given, or the columns between the label of a point and its state.
+
+    Raises
+    ------
+    AnalysisError
+        One of them is no column, or there is none.
+    """
+    columns = frame.columns
+    found = list(parameters or ())
+    if not found and {"label", "state"} <= set(columns):
+        found = columns[columns.index("label") + 1 : columns.index("state")]
+    if not found or (missing := [name for name in found if name not in columns]):
+        what = f"has no parameter {missing[0]!r}" if found else "has no parameters"
+        raise AnalysisError(f"the sweep {what}", expected="columns of sweep.comparison, such as batch_size")
+    return found
+
+
+def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
+    """The first parameter along the axis, each value in the order of the sweep; the others as lines.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``sweep.comparison``.
+    parameters : sequence of str
+        Parameters of the sweep.
+    """
+    first, others = parameters[0], list(parameters[1:])
+    text = pl.col(first).cast(pl.String).fill_null("none")
+    names = [pl.concat_str(pl.lit(name.replace("_", " ") + " "), _text(name)) for name in others]
+    series = pl.concat_str(names, separator=", ") if names else pl.lit("")
+    data = frame.with_columns(x=text, series=series)
+    places = data["x"].unique(maintain_order=True).to_list()
+    listed = data["series"].unique(maintain_order=True).to_list()
+    table = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(listed)}
+    axis = alt.Axis(title=first.replace("_", " "), labelAngle=0, grid=False)
+    x = alt.X("x:N", sort=None, scale=alt.Scale(type="point", domain=places, padding=0.5), axis=axis)
+    return Axes(data, x, table)
+
+
+def _text(name: str) -> pl.Expr:
+    return pl.col(name).cast(pl.String).fill_null("no")
+
+
+def series_colour(over: Axes) -> alt.Color:
+    """Colour of the lines, with a legend above where there are several."""
+    scale = alt.Scale(domain=list(over.table), range=list(over.table.values()))
+    if len(over.table) < 2:
+        return alt.Color("series:N", scale=scale, legend=None)
+    legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="circle", columns=4)
+    return alt.Color("series:N", scale=scale, sort=None, legend=legend)
+
+
+_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
+_LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "end to end"}
+_RATES = {"output_tokens_per_s": "output tokens a second", "requests_per_s": "requests a second"}
+_SPACE, _HEIGHT = 34, 230
+
+
+def sweep_latency(
+    frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
+) -> alt.HConcatChart:
+    """Latencies over the first parameter, a line for each combination of the others.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``sweep.comparison``.
+    parameters : sequence of str, optional
+        Parameters in another order, or some of them; all of the sweep if not given.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide; a panel for each latency that the engine told, with an axis of its own.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a latency.
+    """
+    wanted = [f"{name}_ns" for name in _LATENCIES]
+    require(frame, ["label", *wanted], chart="sweep_latency", made_by=_SOURCE)
+    shown = [name for name in _LATENCIES if number(frame[f"{name}_ns"].max()) > 0]
+    if not shown:
+        raise nothing("sweep_latency", "no point has a latency", _SOURCE)
+    over = axes(frame, swept(frame, parameters))
+    panels = []
+    plot = (WIDTH - 2 * PADDING + _SPACE) // len(shown) - _SPACE - 44
+    for name in shown:
+        unit = time_unit(number(over.data[f"{name}_ns"].max()))
+        tail = f"{name}_p99_ns" if f"{name}_p99_ns" in frame.columns else f"{name}_ns"
+        data = over.data.drop_nulls(f"{name}_ns").with_columns(
+            value=pl.col(f"{name}_ns") / unit.ns,
+            tail=pl.max_horizontal(f"{name}_ns", tail) / unit.ns,
+        )
+        y_title = f"time ({unit.symbol})"
+        panels.append(_panel(data, over, plot, _LATENCIES[name], y_title, tail=True))
+    first = shown[-1]
+    best = frame.drop_nulls(f"{first}_ns").sort(f"{first}_ns")
+    low, high = format_ns(number(best[f"{first}_ns"][0])), format_ns(number(best[f"{first}_ns"][-1]))
+    head = title or f"{_LATENCIES[first].capitalize()}: {low} at best, {high} at most"
+    notes = f"{_measured(frame)}; thin lines go up to the 99th percentile. Each panel has its own axis."
+    return finish(alt.hconcat(*panels, spacing=_SPACE), head, notes)
+
+
+def sweep_throughput(
+    frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
+) -> alt.HConcatChart:
+    """Tokens and requests a second over the first parameter, a line for each combination of the others.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``sweep.comparison``.
+    parameters : sequence of str, optional
+        Parameters in another order, or some of them; all of the sweep if not given.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide; time is in s.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a throughput.
+    """
+    require(frame, ["label", *_RATES], chart="sweep_throughput", made_by=_SOURCE)
+    if not number(frame["output_tokens_per_s"].max()) > 0:
+        raise nothing("sweep_throughput", "no point has a throughput", _SOURCE)
+    over = axes(frame, swept(frame, parameters))
+    plot = (WIDTH - 2 * PADDING + _SPACE) // 2 - _SPACE - 50
+    panels = []
+    for name, words in _RATES.items():
+        data = over.data.drop_nulls(name).with_columns(value=pl.col(name))
+        low, high = f"{name}_ci95_low", f"{name}_ci95_high"
+        banded = low in data.columns and data[low].null_count() < data.height
+        if banded:
+            data = data.with_columns(low=pl.max_horizontal(pl.col(low), 0), tail=pl.col(high))
+        panels.append(_panel(data, over, plot, words, "per s", tail=False, banded=banded))
+    top = frame.sort("output_tokens_per_s", descending=True, nulls_last=True).row(0, named=True)
+    head = title or f"Most output tokens: {top['output_tokens_per_s']:,.0f} a second at {top['label']}"
+    note = f"{_measured(frame)}; thin lines: 95 % confidence interval of the mean over the repeats."
+    return finish(alt.hconcat(*panels, spacing=_SPACE), head, note)
+
+
+def _measured(frame: pl.DataFrame) -> str:
+    plain = "measured" in frame.columns and set(frame["measured"].drop_nulls()) == {"plain"}
+    return f"Means over requests and repeats{', without the profiler' if plain else ''}"
+
+
+def _panel(
+    data: pl.DataFrame, over: Axes, plot: int, name: str, y_title: str, *, tail: bool, banded: bool = False
+) -> alt.LayerChart:
+    top = number(data["tail"].max()) if tail else number(data["value"].max())
+    scale = alt.Scale(domain=[0, top * 1.12 or 1], nice=False, clamp=True)
+    y = alt.Y("value:Q", scale=scale, axis=alt.Axis(title=y_title, format=NUMBER, tickCount=5))
+    shade = series_colour(over)
+    columns = ["x", "series", "label", "value", *(["tail"] if tail or banded else []), *(["low"] if banded else [])]
+    base = alt.Chart(inline(data.select(columns)))
+    tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip("value:Q", format=",.4~r")]
+    lines = base.mark_line(strokeWidth=2).encode(x=over.x, y=y, color=shade, detail="series:N")
+    dots = base.mark_circle(size=55, opacity=1).encode(x=over.x, y=y, color=shade, tooltip=tips)
+    marks = [lines, dots]
+    if tail:
+        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2="tail:Q", color=shade))
+    elif banded:
+        low = alt.Y("low:Q", scale=scale)
+        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=low, y2="tail:Q", color=shade))
+    return layered(*marks, beside(name).encode(color=alt.value(INK))).properties(width=plot, height=_HEIGHT)
+
+
+_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
+_PREFERRED = ("tensor_parallel_size", "pipeline_parallel_size", "batch_size", "max_tokens")
+_SWEEP_SCALING_SPACE, _SWEEP_SCALING_HEIGHT = 34, 230
+
+
+def sweep_scaling(
+    frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, over: str | None = None, title: str | None = None
+) -> alt.HConcatChart:
+    """Speed-up of the output tokens a second over its value at the smallest parameter, and the efficiency.
+
+    With ``r(v)`` the rate at a value ``v`` of the parameter and ``v0`` its smallest, the speed-up is ``r(v) / r(v0)``
+    and the efficiency ``speed-up / (v / v0)``.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``sweep.comparison``.
+    parameters : sequence of str, optional
+        Some of the parameters of the sweep; all if not given.
+    over : str, optional
+        The parameter that scales, a number; tensor or pipeline parallel size, batch size or the first number of them
+        if not given.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no parameter is a number with two values that ran.
+    """
+    require(frame, ["label", "output_tokens_per_s"], chart="sweep_scaling", made_by=_SOURCE)
+    names = swept(frame, parameters)
+    known = frame.filter(pl.col("output_tokens_per_s") > 0)
+    numbers = [name for name in names if frame.schema[name].is_numeric() and known[name].n_unique() > 1]
+    ordered = [over] if over else [*(name for name in _PREFERRED if name in numbers), *numbers]
+    scaled = next((name for name in ordered if name in numbers), None)
+    if scaled is None:
+        raise nothing("sweep_scaling", "no parameter is a number with two values that ran", _SOURCE)
+    shared = axes(known.sort(scaled), [scaled, *(name for name in names if name != scaled)])
+    data = _speedups(shared.data, scaled)
+    plot = (WIDTH - 2 * PADDING + _SWEEP_SCALING_SPACE) // 2 - _SWEEP_SCALING_SPACE - 50
+    words = scaled.replace("_", " ")
+    shade = series_colour(shared)
+    panels = []
+    for column, name, unit in (("speedup", "Speed-up", "times"), ("efficiency", "Efficiency", "%")):
+        most = number(data[column].max())
+        top = max(most, number(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
+        scale = alt.Scale(domain=[0, top], nice=False)
+        axis = alt.Axis(title=unit, format=NUMBER, tickCount=5)
+        y = alt.Y(f"{column}:Q", scale=scale, axis=axis)
+        ideal = data.select("x", "ideal").unique(maintain_order=True).with_columns(full=pl.lit(100.0))
+        against = alt.Y(f"{'ideal' if column == 'speedup' else 'full'}:Q", scale=scale, axis=axis)
+        dashed = alt.Chart(inline(ideal)).mark_line(strokeDash=[5, 4], strokeWidth=1.4, color=MUTED)
+        base = alt.Chart(inline(data.select("x", "series", "label", column)))
+        tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip(f"{column}:Q", format=",.3~r")]
+        lines = base.mark_line(strokeWidth=2).encode(x=shared.x, y=y, color=shade, detail="series:N")
+        dots = base.mark_circle(size=55, opacity=1).encode(x=shared.x, y=y, color=shade, tooltip=tips)
+        marks = (dashed.encode(x=shared.x, y=against), lines, dots, beside(name).encode(color=alt.value(INK)))
+        panels.append(layered(*marks).properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
+    last = data.filter(pl.col(scaled) == pl.col(scaled).max()).sort("speedup", descending=True).row(0, named=True)
+    head = (
+        f"At {words} {last['x']}: {last['speedup']:.2f} times the output tokens a second, "
+        f"an efficiency of {percent(last['efficiency'])}"
+    )
+    note = f"Against the smallest {words} of each line; dashed: growing in step with it."
+    return finish(alt.hconcat(*panels, spacing=_SWEEP_SCALING_SPACE), title or head, note)
+
+
+def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
+    """Rows with ``speedup, ideal, efficiency`` (%) against the smallest value of the same line."""
+    value, rate = pl.col(scaled), pl.col("output_tokens_per_s")
+    ratio = rate / rate.sort_by(value).first().over("series")
+    ideal = value / value.min().over("series")
+    return data.with_columns(speedup=ratio, ideal=ideal, efficiency=100 * ratio / ideal)
+
+
+_SWEEP_TIME_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).where"
+_COLUMNS = ("point", "label", "phase", "part", "ns", "steps", "ranks")
+_ROW, _MAX_NAME = 28, 44
+MAX_POINTS = 40
+
+
+def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Bars of one step at each point: compute, communication, copies and idle time, a panel a phase.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``sweep.where``.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide; each phase has an axis of time of its own. At most 40 points.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
+    """
+    require(frame, _COLUMNS, chart="sweep_time", made_by=_SWEEP_TIME_SOURCE)
+    each = pl.col("ns") / (pl.col("steps") * pl.col("ranks"))
+    points = frame["point"].unique().sort().head(MAX_POINTS)
+    shown = pl.col("point").is_in(points.implode()) & pl.col("part").is_in(list(PARTS)) & (pl.col("steps") > 0)
+    rows = frame.filter(shown).with_columns(
+        ns=each, row=pl.col("label").map_elements(lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String)
+    )
+    if not number(rows["ns"].sum()) > 0:
+        raise nothing("sweep_time", "the times add up to zero", _SWEEP_TIME_SOURCE)
+    places = {name: i for i, name in enumerate(PHASES)}
+    phases = sorted(rows["phase"].unique(), key=lambda phase: (places.get(phase, len(places)), phase))
+    table = {name: fill for name, fill in PARTS.items() if number(rows.filter(part=name)["ns"].sum()) > 0}
+    width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in rows["row"]))
+    panels = []
+    for phase in phases:
+        part = rows.filter(phase=phase).sort("point").select("row", "part", "ns")
+        unit = time_unit(number(part.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
+        bars = layered(*stacked_bars(part, table, width=width, title="time of one step", unit=unit))
+        panels.append(bars.properties(width=width, height=_ROW * part["row"].n_unique(), title=heading(phase)))
+    notes = ["Mean over the ranks and steps of a phase, under the profiler. Time between steps is not in it."]
+    if frame["point"].n_unique() > len(points):
+        notes.append(f"The first {len(points)} of {frame['point'].n_unique()} points are shown.")
+    done = finish(alt.vconcat(*panels, spacing=20), title or _headline(rows, phases), notes)
+    done["title"]["frame"] = "bounds"
+    return done
+
+
+def _headline(rows: pl.DataFrame, phases: list[str]) -> str:
+    phase = "decode" if "decode" in phases else phases[-1]
+    steps = rows.filter(phase=phase)
+    total = pl.col("ns").sum().over("point")
+    idle = steps.with_columns(share=100 * pl.col("ns") / total).filter(part="idle").sort("point")
+    if idle.is_empty():
+        return "Where the time of a step goes at each point"
+    low, high = idle.sort("share").row(0, named=True), idle.sort("share").row(-1, named=True)
+    if low["point"] == high["point"] or percent(low["share"]) == percent(high["share"]):
+        return f"Idle for {percent(high['share'])} of a {phase} step at every point"
+    least, most = f"{percent(low['share'])} of a {phase} step at {low['row']}", percent(high["share"])
+    return f"Idle for {least}, for {most} at {high['row']}"

@@ -1,0 +1,1 @@
+"""Timeline: what each stream of each rank did in a window."""

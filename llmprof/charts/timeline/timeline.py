@@ -1,0 +1,217 @@
+"""Timeline: what each stream of each rank did in a window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.bars import centred
+from llmprof.charts.base.data import check_choice, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.theme import (
+    CATEGORIES,
+    IDLE,
+    INK,
+    MUTED,
+    NUMBER,
+    PADDING,
+    STAGES,
+    TEXT_PX,
+    WIDTH,
+    colour,
+    colours,
+    finish,
+    layered,
+    percent,
+    spread,
+    text_px,
+    time_unit,
+)
+from llmprof.charts.timeline import layout
+from llmprof.charts.timeline import layout as strips
+from llmprof.units import format_ns
+
+_SOURCE = "llmprof.analyze.attribute(trace)"
+_COLUMNS = ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer")
+MAX_RANKS = 16
+_GREY = {
+    "stream": "Light grey: nothing ran on the stream.",
+    "stage": "A lane is a stage.",
+    "category": "A lane is a kernel category.",
+}
+
+
+def timeline(
+    frame: pl.DataFrame,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    lane: str = "stream",
+    by: str = "stage",
+    max_bars: int = 4_000,
+    title: str | None = None,
+) -> alt.LayerChart:
+    """Timeline of a window: a lane a stream, a bar an event, strips for the steps and layers.
+
+    Events are drawn one by one, none thinner than a pixel. A lane on which so many are thinner than a pixel that it
+    would look much busier than it was is cut into slices of a few pixels instead, and so are all lanes where the
+    window holds more than ``max_bars`` events: a slice shows how its time divides over the stages and is as high as
+    the lane was busy. The subtitle says how many events are shown and how many merged.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``attribute(trace)``.
+    window_ns : (int, int), optional
+        First and last time to draw, in ns from the start of the trace; the whole frame if not given.
+    lane : {"stream", "stage", "category"}
+        What gets a lane of its own in each rank.
+    by : {"stage", "category"}
+        What the colour means.
+    max_bars : int
+        Most events to draw one by one.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no event lies in the window.
+    """
+    check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
+    check_choice(by, ("stage", "category"), chart="timeline", option="by")
+    require(frame, dict.fromkeys((*_COLUMNS, lane, by)), chart="timeline", made_by=_SOURCE)
+    frame, _, note = ranks_shown(frame.with_columns(pl.col(by).fill_null("other")), MAX_RANKS)
+    lo, hi = window_ns or _extent(frame)
+    events = layout.clip(frame, (lo, hi))
+    if hi <= lo or events.is_empty():
+        raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)
+    events = events.with_columns(key=pl.col(lane).cast(pl.String))
+    labels = [layout.lane_label(key, lane) for key in events["key"].unique()]
+    plot = WIDTH - 2 * PADDING - 12 - round(max(text_px(label, TEXT_PX) for label in (*labels, "rank 00")))
+    window = layout.Window(lo, hi, time_unit(hi - lo), plot)
+    palette = colours(by, events[by].unique())
+    seen = layout.survey(events, window, max_bars)
+    order = list(STAGES if lane == "stage" else CATEGORIES)
+    lanes, heads = layout.place_lanes(seen, lane, order, rows=2)
+    layers = strips.layers(events, heads, window)
+    if layers is None:
+        lanes, heads = layout.place_lanes(seen, lane, order, rows=1)
+    keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
+    few, many = keyed.filter(~pl.col("crowded")), keyed.filter("crowded")
+    x = alt.Scale(domain=[0, (hi - lo) / window.unit.ns], nice=False, zero=False)
+    bottom = number(heads["bottom"].max())
+    y = alt.Scale(domain=[0, bottom], nice=False, reverse=True)
+    draw = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({window.unit.symbol})")
+    parts: list[alt.Chart | alt.LayerChart] = [draw.lanes(lanes), draw.strip(strips.steps(events, heads, window))]
+    if layers is not None:
+        parts.append(draw.strip(layers))
+    if few.height:
+        shown = layout.bars(few, window, palette, by)
+        tips = {"name": "name", "dur_ns": "duration (ns)", "step": "step", "phase": "phase", "layer": "layer"}
+        parts += [draw.bars(shown, by, palette, tips), draw.centred(shown.drop_nulls("label"))]
+    width = layout.slice_ns(seen, window)
+    if many.height:
+        shown = layout.slices(many, window, by, list(palette), width)
+        tips = {"busy_ns": "time in the slice (ns)", "share": "share"}
+        parts.append(draw.bars(shown, by, palette, tips))
+    chart = layered(*parts, draw.names(lanes, heads)).properties(width=plot, height=bottom)
+    first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
+    return finish(chart, title or _headline(events, by, hi - lo), [f"{_GREY[lane]} {first}", *more, note])
+
+
+def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) -> list[str]:
+    """How many events are drawn as bars, and how many are merged."""
+    merged = f"merged into slices of {width}, each as high as its lane was busy."
+    if not few:
+        return [f"{many:,} of {total:,} events, {merged}"]
+    bars = f"{few:,} of {total:,} events shown, a bar each, none drawn thinner than a pixel."
+    crowded = int(lanes["crowded"].sum())
+    return [bars, f"{many:,} more events, on {crowded} of {lanes.height} lanes, {merged}"] if many else [bars]
+
+
+def _extent(frame: pl.DataFrame) -> tuple[int, int]:
+    lo, hi = frame.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    return int(lo), int(hi)
+
+
+def _instant(ns: int) -> str:
+    unit = time_unit(ns)
+    return f"{ns / unit.ns:,.3f}".rstrip("0").rstrip(".") + f" {unit.symbol}"
+
+
+def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
+    """What fills the window most, and how much of it on the ranks that are drawn."""
+    length = pl.col("to_ns") - pl.col("from_ns")
+    name = events.group_by(by).agg(ns=length.sum()).sort("ns", by, descending=[True, False])[by][0]
+    shares = events.group_by("rank").agg(share=100 * length.filter(pl.col(by) == name).sum() / span_ns)["share"]
+    lowest, highest = (percent(number(figure)) for figure in (shares.min(), shares.max()))
+    where = f"{shares.len()} ranks" if shares.len() > 1 else f"rank {events['rank'][0]}"
+    steps = events["step"].drop_nulls().unique().sort().to_list()
+    when = "" if not steps else f" in step {steps[0]}" if len(steps) == 1 else f" in steps {steps[0]} to {steps[-1]}"
+    whose = "a rank's time" if shares.len() > 1 else "the time"
+    return f"{format_ns(span_ns)} of {where}{when}: {name} fills {spread(lowest, highest)} of {whose}"
+
+
+class _Drawing:
+    """The marks of a timeline on shared scales."""
+
+    def __init__(self, x: alt.Scale, y: alt.Scale, plot: int, axis_title: str) -> None:
+        axis = alt.Axis(title=axis_title, format=NUMBER, grid=False, tickCount=10)
+        self._x = alt.X("start:Q", scale=x, axis=axis)
+        self._y = alt.Y("top:Q", scale=y, axis=None)
+        self._box: dict[str, Any] = {"x": self._x, "x2": "end:Q", "y": self._y, "y2": "bottom:Q"}
+        self._plot = plot
+
+    def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
+        """Light background of each lane: what stays visible of it is idle."""
+        base = alt.Chart(inline(lanes.select("top", "bottom"))).mark_rect(color=IDLE)
+        drawn: alt.Chart = base.encode(x=alt.value(0), x2=alt.value(self._plot), y=self._y, y2="bottom:Q")
+        return drawn
+
+    def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
+        """Bars or slices, coloured."""
+        hidden = [c for c in ("label", "ink") if c in shown.columns]
+        base = alt.Chart(inline(shown.drop(hidden))).mark_rect(clip=True, stroke="#FFFFFF", strokeWidth=0)
+        tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip("rank:Q")]
+        tooltip += [alt.Tooltip(f"{field}:{_kind(shown, field)}", title=text) for field, text in tips.items()]
+        wide = {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))} if "px" in shown else {}
+        drawn: alt.Chart = base.encode(**self._box, **wide, color=colour(by, palette), tooltip=tooltip)
+        return drawn
+
+    def strip(self, strip: strips.Strip) -> alt.LayerChart:
+        """Strip of steps or layers with its texts."""
+        fill = alt.Fill("colour:N", scale=None, legend=None)
+        columns = ["rank", "step", "to_step", "phase", "start", "end", "top", "bottom", "colour"]
+        tooltip = [alt.Tooltip("rank:Q"), alt.Tooltip("phase:N"), alt.Tooltip("step:Q")]
+        if "layer" in strip.spans.columns and strip.spans["layer"].count():
+            columns, tooltip = [*columns, "layer"], [*tooltip, alt.Tooltip("layer:Q")]
+        else:
+            tooltip.append(alt.Tooltip("to_step:Q", title="to step"))
+        line = 0.7 if len(strip.texts) else 0.0
+        boxes = alt.Chart(inline(strip.spans.select(columns))).mark_rect(clip=True, stroke="#FFFFFF", strokeWidth=line)
+        return layered(boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts))
+
+    def centred(self, texts: pl.DataFrame) -> alt.LayerChart:
+        """Texts in the middle of what they name."""
+        middle = [((pl.col(a) + pl.col(b)) / 2).alias(a) for a, b in (("start", "end"), ("top", "bottom"))]
+        return layered(*centred(texts.select("label", "ink", *middle), self._x, self._y))
+
+    def names(self, lanes: pl.DataFrame, heads: pl.DataFrame) -> alt.LayerChart:
+        """Names of ranks and lanes left of the plot."""
+        middle = lanes.select("label", top=(pl.col("top") + pl.col("bottom")) / 2)
+        ranks = heads.select("label", top=pl.col("top") + layout.STRIP / 2)
+        lane = alt.Chart(inline(middle)).mark_text(align="right", baseline="middle", fontSize=TEXT_PX, color=MUTED)
+        rank = alt.Chart(inline(ranks)).mark_text(
+            align="right", baseline="middle", fontSize=TEXT_PX, color=INK, fontWeight="bold"
+        )
+        return layered(*(mark.encode(x=alt.value(-8), y=self._y, text="label:N") for mark in (lane, rank)))
+
+
+def _kind(frame: pl.DataFrame, column: str) -> str:
+    return "Q" if frame.schema[column].is_numeric() else "N"

@@ -1,0 +1,294 @@
+"""The command line: options, progress, warnings and errors. The only module that prints."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from llmprof import __version__
+from llmprof.errors import LlmprofError, TraceWarning
+
+FAILED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+_NAME = "llmprof"
+_TELLING = ("demo", "run", "sweep")
+"""Commands that take minutes and say how far they are, whoever reads it."""
+
+
+class Progress:
+    """One line on stderr that changes; a line each where stderr is no terminal.
+
+    Parameters
+    ----------
+    stream : file
+        Where to.
+    live : bool
+        Whether the stream is a terminal, on which a line can be written over.
+    """
+
+    EVERY_S = 0.1
+    EVERY_LINE_S = 10.0
+
+    def __init__(self, stream: TextIO, *, live: bool) -> None:
+        self._stream, self._live = stream, live
+        self._shown, self._last, self._at = "", "", 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say what is being done and how far it is."""
+        now = time.monotonic()
+        if self._live:
+            if what == self._last and now - self._at < self.EVERY_S:
+                return
+            share = f" {100 * done // total:3d} %" if total > 0 else ""
+            width = shutil.get_terminal_size().columns - 1
+            line = f"{what}{share}"[:width]
+            self._stream.write(f"\r{line}{' ' * (len(self._shown) - len(line))}")
+            self._shown = line
+        elif what != self._last:
+            self._stream.write(f"{_NAME}: {what}\n")
+        elif now - self._at >= self.EVERY_LINE_S:
+            self._stream.write(f"{_NAME}: {what}, {done:,} of {total:,}\n")
+        else:
+            return
+        self._last, self._at = what, now
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._stream.write(f"\r{' ' * len(self._shown)}\r")
+            self._stream.flush()
+            self._shown = self._last = ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process if not given.
+
+    Returns
+    -------
+    int
+        0; 2 for an error that llmprof explains, 130 after an interrupt, 141 where the reader of the output went away.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    args = parser().parse_args(argv)
+    progress = _progress(args)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", TraceWarning)
+            _show_warnings(progress)
+            out = _run(args, progress)
+        progress.clear()
+        print(out, flush=True)
+    except BrokenPipeError:
+        # What is still buffered must not be written when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        progress.clear()
+        print(f"{_NAME}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except LlmprofError as error:
+        progress.clear()
+        if args.debug:
+            raise
+        print(f"{_NAME}: error: {_plain(error)}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _run(args: argparse.Namespace, progress: Progress | _Silent) -> str:
+    from llmprof.cli import commands
+
+    command: Callable[[argparse.Namespace, commands.Terminal], str] = getattr(commands, args.command)
+    told = progress if isinstance(progress, Progress) else None
+    return command(args, commands.Terminal(_width(), told, lambda words: _say(words, progress)))
+
+
+def _say(words: str, progress: Progress | _Silent) -> None:
+    """Print at once, for a command that goes on."""
+    progress.clear()
+    print(words, flush=True)
+
+
+class _Silent:
+    """Progress that nobody wants to see."""
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+
+def _progress(args: argparse.Namespace) -> Progress | _Silent:
+    live = sys.stderr.isatty()
+    wanted = args.progress if args.progress is not None else live or args.command in _TELLING
+    return Progress(sys.stderr, live=live) if wanted else _Silent()
+
+
+def _width() -> int | None:
+    """Columns of the terminal, or of ``COLUMNS``; None where the output is no terminal, so that nothing is cut."""
+    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        return max(40, shutil.get_terminal_size().columns)
+    return None
+
+
+def _show_warnings(progress: Progress | _Silent) -> None:
+    """Inside ``catch_warnings``: warnings of traces as one line each, others as ever."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        progress.clear()
+        if issubclass(category, TraceWarning):
+            print(f"{_NAME}: warning: {_plain(message)}", file=sys.stderr)
+        else:
+            usual(message, category, *where, **more)
+
+    warnings.showwarning = show
+
+
+def _plain(message: object) -> str:
+    from llmprof.text import plain
+
+    return plain(" ".join(str(message).split()))
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    shared = _shared()
+    top = argparse.ArgumentParser(
+        prog=_NAME,
+        description="Where the time of an LLM inference run goes.",
+        epilog="PATH is a file, a folder with a file for each rank, the folder of a run, or sample:NAME. "
+        f"{_NAME} COMMAND --help says more.",
+    )
+    top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: str, words: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=parents)
+        sub.set_defaults(command=command)
+        return sub
+
+    paths = argparse.ArgumentParser(add_help=False)
+    paths.add_argument(
+        "paths", nargs="+", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME"
+    )
+    reading = _reading()
+    add("info", "info", "what a trace holds", paths, reading, shared)
+    _analyze(add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared))
+    sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
+    sub.add_argument(
+        "-o", "--output", default="llmprof-report", metavar="DIR", help="folder to write (default: %(default)s)"
+    )
+    sub.add_argument("--title", metavar="TEXT", help="heading of the report")
+    _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
+    _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
+    _launching(add, shared)
+    sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
+    sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
+    sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
+    sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder for the result (default: here)")
+    sub.add_argument(
+        "--over", nargs="+", metavar="RUN", help="run folders, or a folder of them: once for each, and an index page"
+    )
+    sub = add("redact", "redact", "copy a profiler's file without secrets, users, hosts and paths", shared)
+    sub.add_argument("file", metavar="FILE", help="SQLite export of Nsight Systems, or Chrome trace (plain or gzip)")
+    sub.add_argument("-o", "--output", required=True, metavar="COPY", help="file to write; it must not exist")
+    add("samples", "samples", "list the sample traces", shared)
+    sub = add("demo", "demo", "notebook and report of a bundled TP=4 trace, and what they find", shared)
+    sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
+    sub.add_argument("--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS)
+    return top
+
+
+def _exploring(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--metrics", action="append", metavar="FILE", help="what ncu measured; may be given several times")
+    sub.add_argument("--compare", metavar="PATH", help="another trace, to compare with")
+    sub.add_argument("--port", type=int, default=0, metavar="N", help="port on this machine (default: a free one)")
+    opened = argparse.BooleanOptionalAction
+    sub.add_argument("--browser", action=opened, default=True, help="open a browser tab (default: yes)")
+
+
+def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:
+    from llmprof.batch import PRESETS
+    from llmprof.cli.commands import add_config_options
+
+    checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
+    run = add("run", "run", "run a model under a profiler and read what it recorded", shared)
+    sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
+    sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
+    sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    for sub in (run, sweep):
+        sub.add_argument("--check", action=checked, default=True, help="ask the doctor first (default: yes)")
+        sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")
+        sub.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with an interrupted one")
+        sub.add_argument("--report", action=reported, default=True, help="write report and charts (default: yes)")
+        add_config_options(sub)
+    sub = add("runs", "runs", "list the runs in a folder, with what went wrong", shared)
+    sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
+    sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
+    add_config_options(add("doctor", "doctor", "check whether this machine can run an experiment", shared))
+
+
+def _shared() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print JSON for a program")
+    shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    shared.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="say on stderr what is being done (default: on a terminal)",
+    )
+    return shared
+
+
+def _reading() -> argparse.ArgumentParser:
+    reading = argparse.ArgumentParser(add_help=False)
+    reading.add_argument("--format", metavar="NAME", help="format of the files; found from their content if not given")
+    reading.add_argument("--no-cache", action="store_true", help="parse anew, and keep nothing in the cache")
+    return reading
+
+
+def _analyze(sub: argparse.ArgumentParser) -> None:
+    from llmprof.cli.commands import VIEWS
+
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {view.help}" for name, view in VIEWS.items())
+    sub.add_argument(
+        "--what", choices=list(VIEWS), default="findings", metavar="NAME", help="analysis (default: findings)"
+    )
+    sub.add_argument(
+        "--rank", type=int, action="append", metavar="N", help="only this rank; may be given several times"
+    )
+    sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
+    sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
+    sub.add_argument("--sort", metavar="COLUMN", help="largest of this column first")
+    sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")
+    _output(sub)
+
+
+def _diff(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("a", metavar="A", help="reference: file, folder or sample:NAME")
+    sub.add_argument("b", metavar="B", help="what is compared with it")
+    sub.add_argument(
+        "--tolerance", type=float, default=0.05, metavar="X", help="change that counts as none (default: 0.05)"
+    )
+    sub.add_argument("--chart", type=Path, metavar="FILE", help="draw it into a .png, .svg or .html file")
+    _output(sub)
+
+
+def _output(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--limit", type=int, metavar="N", help="rows to show (default: 20 in a table), 0 for all")
+    sub.add_argument("--csv", metavar="FILE", help="write all columns to a CSV file; - prints them")

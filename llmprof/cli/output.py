@@ -1,0 +1,104 @@
+"""What commands give back: JSON, CSV, and sentences that fit the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof import bundled, text
+from llmprof.errors import OutputError
+from llmprof.launch.run.folder import capture
+from llmprof.readers import read
+from llmprof.trace import Trace
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """How wide the output may be (None: as wide as it is), whom to tell of progress, and what prints at once."""
+
+    width: int | None = None
+    progress: Progress | None = None
+    say: Callable[[str], None] | None = None
+
+    def tell(self, words: str) -> None:
+        """Print something before the command ends."""
+        if self.say is not None:
+            self.say(words)
+
+
+def to_json(value: object) -> str:
+    """JSON for a program: paths as text, what is not finite as null."""
+    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)
+
+
+def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame as mappings."""
+    return frame.to_dicts()
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_csv(frame: pl.DataFrame, file: str) -> str:
+    """The frame as CSV in a file, or as text for ``-``."""
+    if file == "-":
+        return frame.write_csv().rstrip("\n")
+    try:
+        frame.write_csv(file)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {file}: {error.strerror or error}", hint="choose a place that can be written"
+        ) from error
+    return f"{frame.height:,} rows in {file}"
+
+
+def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
+    """Words broken into lines of a width, with what the first line and the others begin with."""
+    if width is None:
+        return first + text.plain(words)
+    together = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text.plain(words))
+    lines = textwrap.fill(
+        together, max(40, width), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
+
+
+_UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
+"""A figure and its unit, which belong on one line."""
+
+
+SAMPLE = "sample:"
+
+
+def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
+    """Read paths, run folders and samples (``sample:NAME``) as one trace."""
+    files: list[Path] = []
+    for path in paths:
+        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [capture(Path(path))]
+    cache = False if getattr(args, "no_cache", False) else None
+    return read(files, format=getattr(args, "format", None), cache=cache, progress=reading(terminal))
+
+
+def reading(terminal: Terminal) -> Progress | None:
+    """Progress of reading files, on the terminal; None where the terminal shows none."""
+    tell = terminal.progress
+    if tell is None:
+        return None
+    return lambda name, done, size: tell(f"reading {Path(name).name}", done, size)

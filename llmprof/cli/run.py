@@ -1,0 +1,360 @@
+"""``llmprof run``, ``runs`` and ``doctor``: one profiled run, what runs there are, and whether the machine can."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shlex
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from llmprof import text
+from llmprof.cli.analyze import findings_text
+from llmprof.cli.output import Terminal, rows_of, to_json, wrapped
+from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
+from llmprof.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from llmprof.batch import Sweep
+    from llmprof.launch import ExperimentConfig, Run
+
+MODES = ("inference_only", "torch", "nsys", "nsys_ncu", "ncu")
+_PLAIN: tuple[tuple[str, Any, str, str], ...] = (
+    ("max_tokens", int, "N", "tokens to generate for each prompt"),
+    ("temperature", float, "X", "0 takes the likeliest token"),
+    ("batch_size", int, "N", "prompts at once"),
+    ("tensor_parallel_size", int, "N", "ranks that share each layer"),
+    ("pipeline_parallel_size", int, "N", "ranks that share the layers"),
+    ("dtype", str, "NAME", "type of the weights, such as bfloat16"),
+    ("max_model_len", int, "N", "longest prompt and answer together"),
+    ("warmup", int, "N", "runs before anything is measured"),
+    ("repeat", int, "N", "measured runs without profiler"),
+    ("seed", int, "N", "seed of weights, prompts and sampling"),
+    ("max_iterations", int, "N", "steps of the engine that are profiled, 0 for all"),
+    ("timeout_s", float, "S", "longest time of one pass"),
+    ("monitor_hz", float, "HZ", "samples a second of GPU, CPU and memory, 0 for none"),
+    ("python", str, "FILE", "interpreter that has the engine"),
+    ("results_dir", str, "DIR", "folder of the run folders"),
+    ("experiment_name", str, "NAME", "name of the experiment"),
+)
+_SWITCHES = (
+    ("served", "profile a server under load instead of one batch"),
+    ("eager", "without CUDA graphs and compilation"),
+    ("ignore_eos", "generate max_tokens whatever the model says"),
+    ("plain", "also measure without profiler, for the overhead"),
+    ("with_stack", "record Python stacks (large, slow)"),
+    ("record_shapes", "record shapes of the operators"),
+    ("layer_annotations", "label each layer in the trace"),
+)
+_MAPPINGS = (
+    ("engine_arg", "engine_args", "option of the engine; VALUE is JSON, or text"),
+    ("server", "server", "setting of the served run, such as num_prompts=32"),
+    ("nsys_option", "nsys_options", "option of nsys profile, such as gpu-metrics-devices=all"),
+    ("ncu_option", "ncu_options", "kernel_name, launch_skip, launch_count, set or top"),
+    ("env", "environment", "variable of the engine's environment"),
+)
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a configuration; what is not given stays None."""
+    what = parser.add_argument_group("what to run")
+    what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options go over it")
+    what.add_argument("--model", metavar="NAME", help="folder, hub name, or random:NAME (random weights)")
+    what.add_argument("--prompt", action="append", metavar="TEXT", help="prompt; may be given several times")
+    what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt a line, or JSON lines")
+    what.add_argument("--input-tokens", metavar="N", help="synthetic prompts of N tokens, or LOW:HIGH")
+    what.add_argument("--profile-mode", choices=MODES, metavar="MODE", help=f"one of {', '.join(MODES)}")
+    what.add_argument("--engine", choices=("vllm", "transformers"), metavar="NAME", help="vllm or transformers")
+    what.add_argument("--all-reduce", choices=("auto", "nccl", "custom"), metavar="KIND", help="auto, nccl or custom")
+    for name, kind, metavar, words in _PLAIN:
+        what.add_argument(_flag(name), type=kind, metavar=metavar, help=words)
+    for name, words in _SWITCHES:
+        what.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=words)
+    for name, _, words in _MAPPINGS:
+        what.add_argument(_flag(name), action="append", metavar="KEY=VALUE", help=words)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.removesuffix('_s')}".replace("_", "-")
+
+
+def changes(args: Namespace) -> dict[str, Any]:
+    """What the options say, by the names of the configuration; what was not given is absent."""
+    names = [name for name, *_ in (*_PLAIN, *_SWITCHES)]
+    names += ["model", "prompt_file", "profile_mode", "engine", "all_reduce"]
+    flags = {name: _flag(name).removeprefix("--").replace("-", "_") for name in names}
+    given = {name: getattr(args, flag) for name, flag in flags.items() if getattr(args, flag) is not None}
+    if args.prompt is not None:
+        given["prompt"] = args.prompt[0] if len(args.prompt) == 1 else args.prompt
+    if args.input_tokens is not None:
+        given["input_tokens"] = lengths(args.input_tokens)
+    for flag, name, _ in _MAPPINGS:
+        if getattr(args, flag) is not None:
+            pairs = (key_value(item, f"--{flag.replace('_', '-')}", text=flag == "env") for item in getattr(args, flag))
+            given[name] = dict(pairs)
+    return given
+
+
+def config_of(args: Namespace) -> ExperimentConfig:
+    """The configuration: the file first, the options over it; mappings are joined key by key."""
+    from llmprof.launch import ConfigManager, ExperimentConfig
+
+    given = changes(args)
+    if args.config is None:
+        return ExperimentConfig.from_dict(given)
+    config = ConfigManager.load_config(args.config)
+    for _, name, _ in _MAPPINGS:
+        if name in given:
+            given[name] = dict(getattr(config, name)) | given[name]
+    if given.keys() & {"prompt", "prompt_file", "input_tokens"}:
+        given = dict.fromkeys(("prompt", "prompt_file", "input_tokens")) | given
+    return config.replace(**given)
+
+
+def lengths(text: str) -> int | tuple[int, int]:
+    """``64`` as 64, ``32:128`` as (32, 128)."""
+    parts = text.split(":")
+    if len(parts) > 2 or not all(part.isdigit() for part in parts):
+        raise ConfigError(f"--input-tokens {text!r} is no length", expected="N, or LOW:HIGH")
+    numbers = [int(part) for part in parts]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
+    """``key=value`` as a name and a value: JSON where the value is JSON, else text."""
+    key, equals, said = item.lstrip("-").partition("=")
+    if not key or not equals:
+        raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
+    if text:
+        return key, said
+    try:
+        return key, json.loads(said)
+    except ValueError:
+        return key, said
+
+
+MOST_FINDINGS = 3
+_SMALL = 0.1
+_SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns", "wall_ns", "output_tokens_per_s")
+_NAMES = {
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time per output token",
+    "itl_ns": "inter-token latency",
+    "e2e_ns": "end to end",
+    "wall_ns": "whole batch",
+    "output_tokens_per_s": "output tokens/s",
+}
+
+
+def run(args: Namespace, terminal: Terminal) -> str:
+    """Run one experiment and say what came out."""
+    from llmprof import launch
+
+    if args.resume is not None:
+        if changes(args) or args.config is not None:
+            raise ConfigError("--resume was given with options of a run", expected="the folder alone")
+        done = launch.resume(args.resume, progress=terminal.progress, check=args.check)
+    else:
+        config = config_of(args)
+        if args.dry_run:
+            return commands_of(config, json=args.json)
+        done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
+    files = _files(done, terminal) if args.report else []
+    if args.json:
+        return to_json(
+            {"folder": done.folder.path, "state": done.state, "summary": done.summary, "files": [p for _, p in files]}
+        )
+    return "\n\n".join(filter(None, (_metrics(done), _capture(done, terminal), _places(done, files))))
+
+
+def commands_of(config: ExperimentConfig, *, json: bool) -> str:
+    """Command lines of a run, as a shell would take them; nothing is started or written."""
+    from llmprof import launch
+    from llmprof.launch.run.command import environment
+
+    plan, variables = launch.plan(config), environment(config)
+    if json:
+        said = {"commands": [{"pass": name, "argv": argv} for name, argv in plan], "environment": variables}
+        return to_json(said | {"config": config.to_dict()})
+    lines = [f"# {name}\n{shlex.join(argv)}" for name, argv in plan]
+    exported = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return "\n".join([f"# environment\n{exported}", *lines])
+
+
+def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
+    """Report and charts of the run."""
+    from llmprof.report import Visualizer
+
+    visualizer = Visualizer(done.folder.path, progress=terminal.progress)
+    pictures = visualizer.create_all_visualizations()
+    named = [("Report", visualizer.generate_report_html())]
+    return named + [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
+
+
+def _metrics(done: Run) -> str:
+    from llmprof.launch.run.requests import summarize
+
+    rows = []
+    for row in summarize(done.metrics).iter_rows(named=True):
+        if row["metric"] in _SHOWN:
+            say = format_ns if row["unit"] == "ns" else _rate
+            spread = "" if row["std"] is None else f"± {say(row['std'])}"
+            tail = say(row["p99"]) if row["n"] > 1 else ""
+            rows.append((row["phase"], _NAMES[row["metric"]], say(row["mean"]), spread, say(row["p50"]), tail))
+    if not rows:
+        return ""
+    columns = ("phase", "metric", "mean", "std", "median", "p99")
+    return text.table(pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row"))
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.4g}"
+
+
+def _capture(done: Run, terminal: Terminal) -> str:
+    """What the trace says, if there is one."""
+    try:
+        trace = done.trace
+    except NotCapturedError as error:
+        return "" if done.config.profile_mode in {"inference_only", "ncu"} else f"No timeline: {text.plain(error)}"
+    from llmprof import analyze
+
+    try:
+        top = analyze.findings(trace).head(MOST_FINDINGS)
+    except LlmprofError as error:
+        return wrapped(f"No findings: {error}", terminal.width, "", "")
+    return findings_text(top, terminal.width) if top.height else ""
+
+
+def _cost(row: dict[str, Any]) -> str:
+    """What the profiler costs, in words."""
+    share, clear = row["overhead"], row.get("clear")
+    more = f"{100 * share:+.1f} %"
+    if clear is False and abs(share) <= _SMALL:
+        return f"no measurable overhead ({more} for a batch, within the noise of the repeats)"
+    if clear is False:
+        return f"{more} time for a batch, which is not beyond the noise of the repeats"
+    known = "" if clear else ", of one repeat without it, so the noise is not known"
+    return f"{more} time for a batch{known}"
+
+
+def _places(done: Run, files: list[tuple[str, Path]]) -> str:
+    summary = done.summary
+    rows = [("Run", f"{done.folder.path} ({done.state})")]
+    from llmprof.launch.run.folder import UNIMPORTED
+
+    cost = [row for row in summary.get("overhead") or () if row.get("metric") == "wall_ns"]
+    if cost and cost[0].get("overhead") is not None:
+        rows.append(("Profiler", _cost(cost[0])))
+    if peaks := summary.get("peak_memory_bytes"):
+        most = max(peaks.values())
+        rows.append(("Memory", f"{format_bytes(most)} at most on a device"))
+    rows += [(name, str(path)) for name, path in files]
+    rows += [("Note", note) for note in summary.get("notes") or ()]
+    if done.state == UNIMPORTED:
+        rows.append(("Next", f"llmprof run --resume {shlex.quote(str(done.folder.path))}"))
+    elif done.config.profile_mode in {"torch", "nsys", "nsys_ncu"}:
+        rows.append(("Next", f"llmprof analyze {shlex.quote(str(done.folder.path))}"))
+    return text.pairs(rows, indent="")
+
+
+def runs(args: Namespace, terminal: Terminal) -> str:
+    """The runs in a folder with their states; those that failed are removed if that is asked for."""
+    from llmprof import launch
+
+    if args.clean:
+        removed = launch.clean(args.folder)
+        if args.json:
+            return to_json({"removed": removed})
+        return "\n".join([f"removed {text.plain(path)}" for path in removed] or ["there was nothing to remove"])
+    rows = [_listed(folder.path, folder.state) for folder in launch.runs(args.folder)]
+    if args.json:
+        return to_json(rows)
+    if not rows:
+        raise LlmprofError(f"there are no runs in {args.folder}", expected="a folder of run folders")
+    return text.table(pl.DataFrame(rows, infer_schema_length=None), width=terminal.width)
+
+
+def _listed(path: Path, state: dict[str, Any]) -> dict[str, str]:
+    error = state.get("error") or {}
+    said = {"run": path.name, "state": state["state"], "stage": state.get("stage"), "started": state.get("started")}
+    return {key: str(value or "") for key, value in (said | {"error": error.get("message")}).items()}
+
+
+def doctor(args: Namespace, terminal: Terminal) -> str:
+    """Whether the machine can run an experiment."""
+    from llmprof.launch.doctor.doctor import doctor as ask
+
+    given = changes(args)
+    config = config_of(args) if given.get("model") or args.config is not None else None
+    if config is None and given:
+        config = config_of(Namespace(**{**vars(args), "model": "random:tiny"}))
+    checks = ask(config)
+    if args.json:
+        return to_json(rows_of(checks))
+    table = text.table(checks.select("status", "check", "found", "expected"), width=terminal.width)
+    advice = [
+        wrapped(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
+        for row in checks.filter(pl.col("status").is_in(["fail", "warn"])).iter_rows(named=True)
+        if row["advice"]
+    ]
+    return "\n".join([table, *(["", *advice] if advice else [])])
+
+
+_COLUMNS = (
+    "state", "output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "share_overhead", "share_compute",
+    "share_exposed_communication", "share_idle",
+)  # fmt: skip
+
+
+def sweep(args: Namespace, terminal: Terminal) -> str:
+    """Run every point of a sweep and compare them."""
+    from llmprof import batch
+    from llmprof.launch import ExperimentRunner
+
+    options: dict[str, Any] = {
+        "progress": terminal.progress,
+        "runner": functools.partial(ExperimentRunner, check=args.check),
+    }
+    if args.resume is not None:
+        if changes(args) or args.config is not None or args.parameter_sweep or args.preset:
+            raise ConfigError("--resume was given with options of a sweep", expected="the folder alone")
+        done = batch.BatchRunner.resume(args.resume, **options)
+    else:
+        parameters = _parameters(args)
+        config = config_of(args)
+        if args.dry_run:
+            plans = [commands_of(point, json=False) for point in batch.configs(config, parameters)]
+            return "\n\n".join(plans)
+        done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
+    files = _sweep_files(done, terminal) if args.report else {}
+    if args.json:
+        said: dict[str, Any] = {"folder": done.folder, "comparison": rows_of(done.comparison), "failed": done.failed}
+        return to_json(said | {"files": list(files.values())})
+    columns = [*done.parameters, *_COLUMNS]
+    lines = [text.table(done.comparison.rename({"overhead": "share_overhead"}), width=terminal.width, columns=columns)]
+    lines += [f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()]
+    named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
+    return "\n".join([*lines, "", text.pairs(named, indent="")])
+
+
+def _parameters(args: Namespace) -> dict[str, list[Any]]:
+    from llmprof import batch
+
+    if not args.preset and not args.parameter_sweep:
+        raise ConfigError("there is nothing to sweep", expected="--parameter-sweep NAME:VALUE,… or --preset NAME")
+    found = batch.preset(args.preset, devices=batch.devices()) if args.preset else {}
+    return found | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})
+
+
+def _sweep_files(done: Sweep, terminal: Terminal) -> dict[str, Any]:
+    from llmprof.batch import write_report
+
+    if terminal.progress is not None:
+        terminal.progress("drawing the sweep", 0, 0)
+    written = write_report(done)
+    return {"Report": written.index, "Table": written.folder / "comparison.csv"}

@@ -1,0 +1,273 @@
+"""What all explorers share: the traits that link them, requests of the browser's side, and a picture to keep."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+
+import anywidget
+import numpy as np
+import polars as pl
+import traitlets
+
+from llmprof.charts.base import theme as base_theme
+from llmprof.errors import LlmprofError
+from llmprof.explore.base.wire import Buffers
+from llmprof.trace import Trace
+
+LINKED = ("window", "rank", "step", "layer", "stage")
+
+
+class Link:
+    """Link between explorers; :meth:`unlink` ends it."""
+
+    def __init__(self, links: list[traitlets.link]) -> None:
+        self._links = links
+
+    def unlink(self) -> None:
+        """Let the explorers go their own ways again."""
+        for one in self._links:
+            one.unlink()
+        self._links = []
+
+
+def link(*widgets: Any) -> Link:
+    """Link the window, rank, step, layer and stage of explorers: what is chosen in one holds for all.
+
+    Parameters
+    ----------
+    *widgets : Explorer
+        Two or more. Where they differ at first, the first one that has a value decides.
+
+    Returns
+    -------
+    Link
+        Ends the link with ``unlink()``.
+    """
+    links = []
+    for trait in LINKED:
+        members = [widget for widget in widgets if widget.has_trait(trait)]
+        leader = next((widget for widget in members if getattr(widget, trait) is not None), None)
+        members.sort(key=lambda widget: widget is not leader)
+        links += [traitlets.link((members[0], trait), (other, trait)) for other in members[1:]]
+    return Link(links)
+
+
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_RGB, _RGBA, _SUB = 2, 6, 1
+_LEVEL: Final = 7
+
+
+def smaller(image: bytes) -> bytes:
+    """The same image in fewer bytes.
+
+    The encoder of vl-convert compresses lightly; images of charts become four to five times as small. An alpha channel
+    that is full everywhere is dropped, which takes nothing but slicing where every row has the filter Sub: it works
+    on each channel by itself.
+
+    Parameters
+    ----------
+    image : bytes
+        PNG of 8 bits a channel; any other is given back as it is.
+
+    Returns
+    -------
+    bytes
+        PNG.
+    """
+    parts = list(_chunks(image))
+    if not parts or parts[0][0] != b"IHDR":
+        return image
+    width, height, depth, colour, *rest = struct.unpack(">IIBBBBB", parts[0][1])
+    if (depth, colour, rest) != (8, _RGBA, [0, 0, 0]):
+        return image
+    try:
+        raw = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT"))
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(height, 1 + 4 * width)
+    except (zlib.error, ValueError):  # a damaged image is not ours to judge
+        return image
+    pixels = rows[:, 1:].reshape(height, width, 4)
+    alpha = pixels[:, :, 3]
+    opaque = (rows[:, 0] == _SUB).all() and (alpha[:, 0] == 255).all() and not alpha[:, 1:].any()
+    if opaque:
+        colour = _RGB
+        raw = np.concatenate([rows[:, :1], pixels[:, :, :3].reshape(height, 3 * width)], axis=1).tobytes()
+    made = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, *rest)),
+        *((kind, data) for kind, data in parts if kind not in (b"IHDR", b"IDAT", b"IEND")),
+        (b"IDAT", zlib.compress(raw, _LEVEL)),
+        (b"IEND", b""),
+    ]
+    found = _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in made)
+    return found if len(found) < len(image) else image
+
+
+def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and content of each chunk; none of what is no PNG."""
+    at = len(_SIGNATURE)
+    if not image.startswith(_SIGNATURE):
+        return
+    while at + 12 <= len(image):
+        (length,) = struct.unpack_from(">I", image, at)
+        yield image[at + 4 : at + 8], image[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+Answer = tuple[dict[str, Any], Buffers]
+F = TypeVar("F", bound=Callable[..., Answer])
+Trait: TypeAlias = "traitlets.TraitType[Any, Any]"
+"""A trait that may be None."""
+
+COLOURS: dict[str, dict[str, str]] = {
+    "stage": base_theme.STAGES,
+    "category": base_theme.CATEGORIES,
+    "phase": base_theme.PHASES,
+    "cause": base_theme.CAUSES,
+}
+"""Colours of the charts, by kind and name."""
+
+
+def in_background(text: str) -> Callable[[F], F]:
+    """Answer a request in a thread, so that others are answered meanwhile; ``text`` says what is computed."""
+
+    def mark(method: F) -> F:
+        method.busy_text = text  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Explorer(anywidget.AnyWidget):
+    """Widget that shows a trace and hands back frames.
+
+    The browser's side asks for ``what`` with arguments; the method ``_on_<what>(**arguments)`` answers with a
+    message (JSON) and buffers. An error becomes a text that the widget shows. Of requests of one kind the browser keeps
+    one under way and remembers the newest, so a slow answer is never followed by a queue of stale ones.
+
+    Parameters
+    ----------
+    trace : Trace
+        What is shown.
+    **traits
+        ``window, rank, step, layer, stage, theme`` to begin with.
+    """
+
+    window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True)
+    """First and last time that is shown or chosen, in ns from the start of the trace."""
+
+    rank: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    step: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    layer: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    stage: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    theme = traitlets.Enum(["auto", "light", "dark"], default_value="auto").tag(sync=True)
+    busy = traitlets.Unicode("").tag(sync=True)
+    """What is being computed, in words; empty if nothing is."""
+
+    colours = traitlets.Dict(default_value=COLOURS).tag(sync=True)
+
+    _width: ClassVar[int] = 1000
+    """Width of the picture (px)."""
+
+    def __init__(self, trace: Trace, **traits: Any) -> None:
+        self.trace = trace
+        self._running: dict[str, tuple[object, str]] = {}
+        self._lock = threading.RLock()
+        super().__init__(**traits)
+        self.on_msg(self._receive)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """Rows of what is selected; no rows if nothing is."""
+        return pl.DataFrame()
+
+    def picture(self) -> bytes | None:
+        """PNG image of the present state, for where no kernel runs; None if there is nothing to draw."""
+        return None
+
+    @traitlets.validate("window")
+    def _valid_window(self, proposal: Mapping[str, Any]) -> list[float] | None:
+        value = proposal["value"]
+        if value is None:
+            return None
+        if len(value) != 2 or not all(math.isfinite(ns) for ns in value) or value[0] > value[1]:
+            raise traitlets.TraitError(f"window is {value!r}; expected (first, last) in ns with first <= last, or None")
+        return list(value)
+
+    def _receive(self, _widget: Any, content: Mapping[str, Any], _buffers: Buffers) -> None:
+        """Answer a message of the browser's side."""
+        kind, what = content.get("kind"), str(content.get("what", ""))
+        if kind == "cancel":
+            self._finish(what)
+        if kind != "ask":
+            return
+        method = getattr(self, f"_on_{what}", None)
+        if method is None:
+            self._reply(content, {"error": f"{type(self).__name__} does not answer {what!r}."}, [])
+        elif text := getattr(method, "busy_text", None):
+            token = object()
+            with self._lock:
+                self._running[what] = (token, text)
+                self._say()
+            task = threading.Thread(target=self._answer, args=(method, content, token), daemon=True)
+            task.start()
+        else:
+            self._answer(method, content, None)
+
+    def _answer(self, method: Callable[..., Answer], content: Mapping[str, Any], token: object) -> None:
+        """Run a method and send what it returns, or why it could not; nothing if it was cancelled meanwhile."""
+        what = content["what"]
+        message: dict[str, Any] = {"error": f"{what}: unexpected failure; the kernel's log says more."}
+        buffers: Buffers = []
+        try:
+            message, buffers = method(**content.get("args", {}))
+        except (LlmprofError, pl.exceptions.PolarsError, ValueError, TypeError) as error:
+            message = {"error": str(error) or type(error).__name__}
+        finally:
+            current = token is None or self._running.get(what, (None, ""))[0] is token
+            if current:
+                self._reply(content, message, buffers)
+                self._finish(what)
+
+    def _reply(self, content: Mapping[str, Any], message: Mapping[str, Any], buffers: Buffers) -> None:
+        with self._lock:
+            head = {"kind": "answer", "what": content.get("what"), "id": content.get("id")}
+            self.send({**head, "msg": dict(message)}, buffers)
+
+    def _progress(self, what: str, text: str) -> None:
+        """Say how far a request has come that is computed in the background."""
+        with self._lock:
+            if what in self._running:
+                self._running[what] = (self._running[what][0], text)
+                self._say()
+
+    def _finish(self, what: str) -> None:
+        with self._lock:
+            if self._running.pop(what, None) is not None:
+                self._say()
+
+    def _say(self) -> None:
+        self.busy = "; ".join(text for _, text in self._running.values())
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The live widget, and an image of it for notebooks that are looked at without a kernel."""
+        shown = super()._repr_mimebundle_(**kwargs)
+        if shown is None:
+            return None
+        data, metadata = shown
+        try:
+            image = self.picture()
+        except LlmprofError:
+            image = None
+        if image:
+            data = {**data, "image/png": base64.b64encode(smaller(image)).decode("ascii")}
+            metadata = {**metadata, "image/png": {"width": self._width}}
+        return data, metadata

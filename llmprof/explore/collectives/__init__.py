@@ -1,0 +1,1 @@
+"""Explorer of collectives."""

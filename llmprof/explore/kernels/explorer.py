@@ -1,0 +1,241 @@
+"""``explore.kernels``: every kernel of a trace in a table, and what is known of the one that is picked."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+import traitlets
+
+from llmprof.analyze import attribute, events_within, kernels_within, ncu_command
+from llmprof.charts.base.theme import shorten
+from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.explore.base.bundle import bundle, style
+from llmprof.explore.base.widget import Answer, Explorer, in_background
+from llmprof.explore.kernels import table as details
+from llmprof.explore.kernels.metrics import Profiled, glossary, profiled, shown, values
+from llmprof.explore.kernels.table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options, short
+from llmprof.metrics.data import Metrics
+from llmprof.trace import Trace
+
+Labels = Mapping[str, Any]
+
+PROGRAM: Final = ("python", "program.py")
+_TOP: Final = 18
+_MOST_TITLE: Final = 90
+
+
+class Kernels(Explorer):
+    """Widget of :func:`kernels`."""
+
+    _esm = bundle("kernels")
+    _css = style("table", "kernels")
+
+    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    stream = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    search = traitlets.Unicode("").tag(sync=True)
+    """Text in the name, in any case of letters."""
+
+    by = traitlets.List(traitlets.Enum(SPLITS)).tag(sync=True)
+    """Labels that a kernel's launches are told apart by."""
+
+    sort = traitlets.Unicode("-total_ns").tag(sync=True)
+    """Column of the table's order; with ``-`` the largest first."""
+
+    in_window = traitlets.Bool(default_value=False).tag(sync=True)
+    """Whether only the launches of the window count."""
+
+    kernel = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    """Name of the kernel that is picked."""
+
+    of = traitlets.Dict().tag(sync=True)
+    """Labels of the row that is picked, where the table tells launches apart."""
+
+    event = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    """The launch that is picked: its row in ``attribute(trace)``."""
+
+    has_metrics = traitlets.Bool(default_value=False).tag(sync=True)
+    program = traitlets.Unicode(shlex.join(PROGRAM)).tag(sync=True)
+    """The program and its arguments, for the ``ncu`` command."""
+
+    def __init__(self, trace: Trace, metrics: Metrics | None = None, **traits: Any) -> None:
+        self.metrics = metrics if trace.has("kernels") else None  # they are of kernels, not of operators
+        self._profiled: Profiled | None = None
+        self._kept: tuple[Any, pl.DataFrame] = (None, pl.DataFrame())
+        super().__init__(trace, has_metrics=self.metrics is not None, **traits)
+
+    @traitlets.validate("sort")
+    def _known_column(self, proposal: Mapping[str, Any]) -> str:
+        if proposal["value"].lstrip("-") not in SORTABLE:
+            raise traitlets.TraitError(
+                f"sort is {proposal['value']!r}; expected one of {list(SORTABLE)}, with - or not"
+            )
+        return str(proposal["value"])
+
+    @traitlets.observe("kernel", "of")
+    def _another(self, _change: object) -> None:
+        self.event = None
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The rows that the table shows, in its order: those of :func:`llmprof.analyze.kernels_within`.
+
+        Raises
+        ------
+        NotCapturedError
+            The trace holds no device activity and no operators.
+        """
+        return self._rows(self._view)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """Launches of the kernel that is picked, or the one launch: rows of :func:`llmprof.analyze.attribute`."""
+        if self.event is not None:
+            return attribute(self.trace).filter(pl.col("event") == self.event)
+        return self.launches
+
+    @property
+    def launches(self) -> pl.DataFrame:
+        """All launches of the kernel that is picked, within the filters; no rows if none is."""
+        return self._launches(self._view, self.kernel, self.of)
+
+    def picture(self) -> bytes | None:
+        """PNG image of the longest kernels of the table."""
+        from llmprof import charts
+
+        return charts.to_png_bytes(charts.kernels(self.table, top=_TOP), scale=1.25)
+
+    @property
+    def _view(self) -> View:
+        return View.of(
+            {name: getattr(self, name) for name in (*FILTERS, "by", "search", "sort", "window", "in_window")}
+        )
+
+    def _rows(self, view: View) -> pl.DataFrame:
+        key, frame = self._kept  # another request may replace it meanwhile
+        if key != view.key:
+            frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS)
+            if self.metrics is not None:
+                limits = self._matched().limits()
+                frame = frame.join(limits, on="name", how="left", maintain_order="left")
+            self._kept = (view.key, frame)
+        return arranged(frame, view)
+
+    def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
+        if kernel is None:
+            return details.nothing_of(self.trace)
+        return events_within(self.trace, where={**view.where, **of, "name": kernel}, window=view.window)
+
+    def _matched(self) -> Profiled:
+        if self._profiled is None:
+            if self.metrics is None:
+                raise NotCapturedError("there are no hardware metrics", hint="give them: kernels(trace, metrics)")
+            self._profiled = profiled(self.trace, self.metrics)
+        return self._profiled
+
+    @in_background("adding up kernels")
+    def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
+        frame, events = self._rows(View.of(view)), attribute(self.trace)
+        rows, buffers = block(frame, 0, count)
+        message = {
+            "rows": rows,
+            "total": frame.height,
+            "at": None if kernel is None else frame["name"].index_of(kernel),
+            "launches": int(frame["count"].sum()),
+            "total_ns": int(frame["total_ns"].sum()),
+            "options": options(events),
+            "unmatched": self._matched().unmatched if self.metrics is not None else 0,
+        }
+        return message, buffers
+
+    def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
+        rows, buffers = block(self._rows(View.of(view)), offset, min(count, 200))
+        return {"rows": rows, "offset": offset}, buffers
+
+    def _on_pick(self, view: Labels, row: int) -> Answer:
+        asked = View.of(view)
+        frame = self._rows(asked)
+        if 0 <= row < frame.height:
+            found = frame.row(row, named=True)
+            with self.hold_sync():
+                self.of = {label: found[label] for label in asked.by if found[label] is not None}
+                self.kernel = found["name"]
+        return {}, []
+
+    def _on_launch(self, event: int) -> Answer:
+        """Pick a launch, and set the window around it, which explorers that are linked then show."""
+        found = attribute(self.trace).filter(pl.col("event") == event)
+        if found.height:
+            start, length = found.select("start_ns", "dur_ns").row(0)
+            around = max(4 * length, 5_000)
+            self.event = event
+            if not self.in_window:
+                self.window = [float(start - around), float(start + length + around)]
+        return {}, []
+
+    def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
+        events = self._launches(View.of(view), kernel, of)
+        message, buffers = details.launches(events)
+        length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
+        about = {
+            "name": kernel,
+            "label": shorten(short(pl.Series([kernel]))[0], _MOST_TITLE),
+            "category": events["category"][0] if events.height else None,
+            "count": events.height,
+            "total_ns": length.sum(),
+            "mean_ns": length.mean(),
+            "least_ns": length.min(),
+            "most_ns": length.max(),
+        }
+        return message | about | {"grids": details.grids(self.trace, events)}, buffers
+
+    @in_background("finding the operators")
+    def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
+        return details.shapes(self.trace, kernel, rank), []
+
+    @in_background("matching the hardware metrics")
+    def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Answer:
+        return shown(self._matched(), kernel, kernel_id), []
+
+    def _on_values(self, kernel_id: int, search: str = "") -> Answer:
+        return values(self._matched(), kernel_id, search), []
+
+    def _on_explain(self, metric: str) -> Answer:
+        return glossary(metric), []
+
+    def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
+        self.program = program
+        where = {**View.of(view).where, **of}
+        kept = {label: where[label] for label in ("layer", "stage", "step", "phase", "rank") if label in where}
+        try:
+            words = shlex.split(program)
+        except ValueError as error:
+            raise LlmprofError(f"the program cannot be read: {error}", expected="words as in a shell") from error
+        return {"command": shlex.join(ncu_command(self.trace, words, kernel=kernel, **kept))}, []
+
+
+def kernels(trace: Trace, metrics: Metrics | None = None, **traits: Any) -> Kernels:
+    """Table of all kernels, and of the one that is picked its launches, shapes and hardware metrics.
+
+    Rows are narrowed by rank, step, phase, layer, stage, stream, category, text and window, told apart by some of
+    them, and sorted by any column. A click (or Enter) picks a kernel.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
+    metrics : Metrics, optional
+        What Nsight Compute measured of its kernels (:func:`llmprof.read_metrics`).
+    **traits
+        To begin with: ``rank, step, phase, layer, stage, stream, category, search, by, sort, window, in_window,
+        kernel, program`` and ``theme``.
+
+    Returns
+    -------
+    Explorer
+        The widget. ``.selected``: launches of the picked kernel; ``.table``: the rows as they are shown.
+    """
+    return Kernels(trace, metrics, **traits)

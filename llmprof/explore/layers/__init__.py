@@ -1,0 +1,1 @@
+"""Explorer of layers over steps."""

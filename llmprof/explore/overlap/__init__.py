@@ -1,0 +1,1 @@
+"""Explorer of overlap: steps and lanes."""

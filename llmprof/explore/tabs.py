@@ -1,0 +1,350 @@
+"""``explore.open``: all explorers of a trace in tabs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ipywidgets  # type: ignore[import-untyped]
+import polars as pl
+
+from llmprof import analyze
+from llmprof.errors import LlmprofError
+from llmprof.explore.base.widget import Explorer, Link, link, smaller
+from llmprof.metrics.data import Metrics
+from llmprof.trace import Trace
+
+Stage = tuple[str, Callable[[], object]]
+"""What is computed, in words, and the function that does it; results are kept with the trace."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What ``explore.open`` was given."""
+
+    trace: Trace
+    metrics: Metrics | None = None
+    other: Trace | None = None
+    names: tuple[str, str] = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One tab: its name, its title, how its widget is made, and what is computed first."""
+
+    name: str
+    title: str
+    make: Callable[[Given], Any]
+    stages: Callable[[Given], Sequence[Stage]]
+
+
+def _timeline(given: Given) -> Any:
+    from llmprof.explore.timeline.explorer import timeline
+
+    return timeline(given.trace, metrics=given.metrics)
+
+
+def _layers(given: Given) -> Any:
+    from llmprof.explore.layers.explorer import layers
+
+    return layers(given.trace)
+
+
+def _overlap(given: Given) -> Any:
+    from llmprof.explore.overlap.explorer import overlap
+
+    return overlap(given.trace, given.other)
+
+
+def _all_reduce(given: Given) -> Any:
+    from llmprof.explore.collectives.explorer import all_reduce
+
+    return all_reduce(given.trace)
+
+
+def _kernels(given: Given) -> Any:
+    from llmprof.explore.kernels.explorer import kernels
+
+    return kernels(given.trace, given.metrics)
+
+
+def _compare(given: Given) -> Any:
+    from llmprof.explore.compare.explorer import compare
+
+    return compare(given.trace, _other(given), names=given.names)
+
+
+def _other(given: Given) -> Trace:
+    if given.other is None:
+        raise LlmprofError("there is no other trace to compare with", hint="give it: explore.open(trace, other=…)")
+    return given.other
+
+
+def _labelled(trace: Trace, of: str = "") -> list[Stage]:
+    return [
+        (f"reading the device's events{of}", lambda: analyze.activity(trace)),
+        (f"finding steps{of}", lambda: analyze.steps(trace)),
+        (f"naming layers and stages{of}", lambda: analyze.attribute(trace)),
+    ]
+
+
+PANELS: Final = (
+    Panel("timeline", "Timeline", _timeline, lambda _given: []),
+    Panel(
+        "layers",
+        "Layers",
+        _layers,
+        lambda g: [*_labelled(g.trace), ("measuring layers", lambda: analyze.layers(g.trace, by="layer"))],
+    ),
+    Panel(
+        "overlap",
+        "Overlap",
+        _overlap,
+        lambda g: [
+            *_labelled(g.trace),
+            ("measuring overlap", lambda: analyze.overlap(g.trace, by=("rank", "step"))),
+        ],
+    ),
+    Panel(
+        "all_reduce",
+        "Collectives",
+        _all_reduce,
+        lambda g: [*_labelled(g.trace), ("comparing the ranks", lambda: analyze.collectives(g.trace))],
+    ),
+    Panel(
+        "kernels",
+        "Kernels",
+        _kernels,
+        lambda g: [*_labelled(g.trace), ("adding up kernels", lambda: analyze.kernels_within(g.trace))],
+    ),
+    Panel(
+        "compare",
+        "Compare",
+        _compare,
+        lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
+    ),
+)
+"""All panels in the order of their tabs; the last only with another trace."""
+
+
+class Preparation:
+    """Stages computed one after another in a thread, until they are done or cancelled.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        What to compute. One that fails is left to the panel, which says why when it asks for the same.
+    told : callable
+        Called in the thread with what begins, how many stages are done, and how many there are.
+    done : callable
+        Called in the thread at the end, unless it was cancelled.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], told: Callable[[str, int, int], None], done: Callable[[], None]
+    ) -> None:
+        self._stages, self._told, self._done = stages, told, done
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop after the stage that is being computed; nothing more is told."""
+        self._cancelled.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        for number, (words, compute) in enumerate(self._stages):
+            if self._cancelled.is_set():
+                return
+            self._told(words, number, len(self._stages))
+            try:
+                compute()
+            except LlmprofError:
+                continue
+        if not self._cancelled.is_set():
+            self._done()
+
+
+class Open(ipywidgets.Tab):  # type: ignore[misc]
+    """Tabs of explorers, each made when it is first shown; all that are made are linked. Made by :func:`open`.
+
+    ``w["kernels"]`` is the explorer of a tab (made then, if it was not), ``w.show("kernels")`` brings it to the front.
+    """
+
+    def __init__(self, given: Given, **options: Any) -> None:
+        self._given = given
+        self._panels = [panel for panel in PANELS if panel.name != "compare" or given.other is not None]
+        self._made: dict[str, Explorer] = {}
+        self._links: list[Link] = []
+        self._preparing: dict[str, Preparation] = {}
+        self._loop = _running_loop()
+        super().__init__(**options)
+        self.add_class("llmprof-explorers")
+        self.children = [ipywidgets.VBox() for _ in self._panels]
+        self.titles = [panel.title for panel in self._panels]
+        self.selected_index = 0
+        self._place(self._panels[0])
+        self.observe(lambda change: self._shown(change["new"]), "selected_index")
+
+    @property
+    def explorers(self) -> dict[str, Explorer]:
+        """Explorers that have been made, by name."""
+        return dict(self._made)
+
+    def __getitem__(self, name: str) -> Explorer:
+        """Explorer of a tab.
+
+        Raises
+        ------
+        LlmprofError
+            There is no tab of the name.
+        """
+        return self._place(self._panel(name))
+
+    def show(self, name: str) -> None:
+        """Bring a tab to the front.
+
+        Raises
+        ------
+        LlmprofError
+            There is no tab of the name.
+        """
+        self.selected_index = self._panels.index(self._panel(name))
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """What is selected in the tab that is shown."""
+        made = self._made.get(self._panels[self.selected_index or 0].name)
+        return made.selected if made is not None else pl.DataFrame()
+
+    def _panel(self, name: str) -> Panel:
+        for panel in self._panels:
+            if panel.name == name:
+                return panel
+        raise LlmprofError(f"there is no tab {name!r}", expected=f"one of {[panel.name for panel in self._panels]}")
+
+    def _box(self, panel: Panel) -> ipywidgets.VBox:
+        box: ipywidgets.VBox = self.children[self._panels.index(panel)]
+        return box
+
+    def _place(self, panel: Panel) -> Explorer:
+        """Make the explorer of a tab, put it there and link it with the others; once."""
+        if panel.name not in self._made:
+            made = panel.make(self._given)
+            self._made[panel.name] = made
+            if len(self._made) > 1:
+                self._links.append(link(next(iter(self._made.values())), made))
+            self._box(panel).children = [made]
+        return self._made[panel.name]
+
+    def _shown(self, index: int | None) -> None:
+        """Prepare a tab that is shown for the first time, and say how far it is."""
+        panel = self._panels[index or 0]
+        if panel.name in self._made or panel.name in self._preparing:
+            return
+        words, cancel = ipywidgets.Label(), ipywidgets.Button(description="Cancel")
+        bar = ipywidgets.IntProgress(0, 0, 1)
+
+        def told(what: str, done: int, total: int) -> None:
+            words.value, bar.max, bar.value = f"{panel.title}: {what}", total, done
+
+        def finished() -> None:
+            self._later(lambda: self._show_or_say(panel))
+
+        def cancelled(_button: object) -> None:
+            preparation.cancel()
+            self._preparing.pop(panel.name, None)
+            again = ipywidgets.Button(description="Go on")
+            again.on_click(lambda _button: self._shown(self._panels.index(panel)))
+            said = ipywidgets.Label(f"{panel.title}: cancelled")
+            self._box(panel).children = [ipywidgets.HBox([said, again])]
+
+        cancel.on_click(cancelled)
+        preparation = Preparation(panel.stages(self._given), told, finished)
+        self._preparing[panel.name] = preparation
+        self._box(panel).children = [ipywidgets.HBox([words, bar, cancel])]
+        preparation.start()
+
+    def _show_or_say(self, panel: Panel) -> None:
+        try:
+            self._place(panel)
+        except LlmprofError as error:
+            self._box(panel).children = [ipywidgets.Label(f"{panel.title}: {error}")]
+        self._preparing.pop(panel.name, None)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        """Do it in the thread of the kernel, whose messages go to the right place; at once where there is none."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(work)
+        else:
+            work()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """The live tabs, and an image of the one that is shown for notebooks that are looked at without a kernel."""
+        data = super()._repr_mimebundle_(**kwargs)
+        made = self._made.get(self._panels[self.selected_index or 0].name)
+        try:
+            image = made.picture() if made is not None else None
+        except LlmprofError:
+            image = None
+        if data is not None and image:
+            data = {**data, "image/png": base64.b64encode(smaller(image)).decode("ascii")}
+        return data
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def open(  # noqa: A001
+    trace: Trace,
+    metrics: Metrics | None = None,
+    *,
+    other: Trace | None = None,
+    names: tuple[str, str] = ("a", "b"),
+) -> Open:
+    """All explorers of a trace in tabs: timeline, layers, overlap, collectives, kernels, and compare.
+
+    They are linked: what is chosen in one (window, rank, step, layer, stage) holds for all. A tab is made when it is
+    first shown; what that takes is computed in the background, and can be cancelled.
+
+    Parameters
+    ----------
+    trace : Trace
+        What is shown.
+    metrics : Metrics, optional
+        What Nsight Compute measured of its kernels.
+    other : Trace, optional
+        Another trace, to compare with.
+    names : (str, str)
+        What the two traces are called.
+
+    Returns
+    -------
+    Open
+        The tabs. ``w["timeline"].selected`` is the frame of what is selected in a tab, ``w.selected`` that of the tab
+        that is shown.
+
+    Raises
+    ------
+    LlmprofError
+        ``trace`` is not a trace.
+    """
+    for given in (trace, other):
+        if given is not None and not isinstance(given, Trace):
+            raise LlmprofError(f"open got a {type(given).__name__}", expected="a Trace", hint="read it: llmprof.read()")
+    return Open(Given(trace, metrics, other, names))

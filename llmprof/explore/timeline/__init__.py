@@ -1,0 +1,1 @@
+"""Explorer of the whole trace over time."""

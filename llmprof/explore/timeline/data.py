@@ -1,0 +1,168 @@
+"""The timeline behind the picture: its rows, and what is known of them so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.activity import activity
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.explore.timeline import rows as found
+from llmprof.explore.timeline.rows import Keys, Names, Row, counter_rows, device_events, host_rows, stream_rows
+from llmprof.trace import Trace
+
+HOST = ("markers", "ops", "runtime")
+
+
+class TimelineData:
+    """Rows of a trace, made in two goes: what the trace says, at once; what analyses find, by :meth:`find`.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace, also one without events.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.keys, self.names = Keys(), Names()
+        self.events = device_events(trace)
+        self.found = not self.events.height
+        self.missing: str = ""
+        self.rows: list[Row] = []
+        streams = list(stream_rows(self.events, self.keys, self.names))
+        counters, host = list(counter_rows(trace)), list(host_rows(trace, self.keys, self.names))
+        for rank in sorted(trace.ranks, key=_last_is_the_host):
+            device = [row for row in streams if row.rank == rank]
+            if device:
+                self.rows += found.pending(rank)
+            self.rows += sorted(device, key=lambda row: -row.count)
+            self.rows += [row for row in counters if row.rank == rank]
+            self.rows += _by_thread([row for row in host if row.rank == rank])
+        self.whole = self._span()
+
+    def find(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Fill the rows of steps, layers, collectives and idle time, and colour the streams by stage."""
+        if self.found:
+            return
+        wanted = {(row.kind, row.rank): row for row in self.rows if row.kind in found.KINDS}
+        try:
+            for kind, of_rank in found.found_rows(self.trace, self.keys, self.names, say):
+                for (row_kind, rank), row in wanted.items():
+                    if row_kind == kind:
+                        row.lanes = of_rank.get(rank, [])
+                        row.note = "" if row.count else found.empty_note(kind, unfinished=False)
+            stages = found.stage_codes(self.trace, self.keys)
+            for row in self.rows:
+                if row.kind == "stream":
+                    for lane in row.lanes:
+                        lane.recolour("stage", stages)
+        except NotCapturedError as error:
+            self.missing = str(error)
+        self.found = True
+
+    def described(self) -> dict[str, Any]:
+        """What the browser has to know of the rows before it asks for views."""
+        return {
+            "whole": list(self.whole),
+            "found": self.found,
+            "missing": self.missing,
+            "keys": self.keys.described(),
+            "present": self._present(),
+            "groups": self._groups(),
+            "rows": [
+                {
+                    "kind": row.kind,
+                    "rank": row.rank,
+                    "label": row.label,
+                    "levels": max(1, len(row.lanes)),
+                    "count": row.count,
+                    "note": row.note,
+                    "unit": row.unit,
+                    "range": _range(row),
+                }
+                for row in self.rows
+            ],
+        }
+
+    def row(self, number: int) -> Row:
+        """A row by number.
+
+        Raises
+        ------
+        AnalysisError
+            There is none.
+        """
+        if not 0 <= number < len(self.rows):
+            raise AnalysisError(f"there is no row {number}", expected=f"0 to {len(self.rows) - 1}")
+        return self.rows[number]
+
+    def frame(self, kind: str) -> pl.DataFrame:
+        """The frame whose rows the ids of a kind of row count."""
+        from llmprof import analyze
+
+        if kind == "stream":
+            try:
+                return analyze.attribute(self.trace)
+            except AnalysisError:
+                return activity(self.trace)
+        if kind in HOST:
+            return self.trace.table(kind)
+        frame: pl.DataFrame = getattr(analyze, kind)(self.trace)
+        return frame
+
+    def _present(self) -> dict[str, list[int]]:
+        """Colours that streams have, by what they mean; in the order of the palette."""
+        lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
+        return {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Ranks: those with rows, and those that the run had and the trace has not."""
+        devices = {part.get("rank"): part for part in self.trace.meta.get("ranks", [])}
+        name = self.trace.meta.get("device") or ""
+        here = [
+            {"rank": rank, "label": _group(rank), "detail": str(name) if rank >= 0 else ""} for rank in self.trace.ranks
+        ]
+        gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
+        gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
+        return sorted(
+            [*here, *({"rank": rank, "label": _group(rank), "detail": "not in this trace"} for rank in gone)],
+            key=lambda group: _last_is_the_host(group["rank"]),
+        )
+
+    def _span(self) -> tuple[float, float]:
+        first = [row.samples[0][0] for row in self.rows if row.samples]
+        last = [row.samples[0][-1] for row in self.rows if row.samples]
+        for lane in (lane for row in self.rows for lane in row.lanes if len(lane)):
+            first.append(lane.start[0])
+            last.append(lane.reach)
+        lo, hi = (float(min(first)), float(max(last))) if first else (0.0, 0.0)
+        return lo, max(hi, lo + 1.0)
+
+
+def _by_thread(rows: list[Row]) -> list[Row]:
+    """Rows of one thread beside each other, the busiest thread first; threads are named where there are several."""
+    threads = {row.thread for row in rows}
+    count = {thread: sum(row.count for row in rows if row.thread == thread) for thread in threads}
+    if len(threads) > 1:
+        for row in rows:
+            row.label = f"{row.label} · {'?' if row.thread is None else row.thread}"
+    return sorted(rows, key=lambda row: (-count[row.thread], str(row.thread), HOST.index(row.kind)))
+
+
+def _last_is_the_host(rank: int) -> tuple[bool, int]:
+    return rank < 0, rank
+
+
+def _group(rank: int) -> str:
+    return "host" if rank < 0 else f"rank {rank}"
+
+
+def _range(row: Row) -> list[float] | None:
+    if row.samples is None:
+        return None
+    values = row.samples[1]
+    return [min(0.0, float(np.nanmin(values))), float(np.nanmax(values))]

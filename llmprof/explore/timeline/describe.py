@@ -1,0 +1,330 @@
+"""What a span of the timeline is, in words, and what it is joined to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import AnalysisError
+from llmprof.explore.timeline.data import HOST, TimelineData
+from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.rows import Row
+from llmprof.trace import Trace
+from llmprof.units import format_bytes, format_ns
+
+Hit = dict[str, Any]
+
+
+def hit(data: TimelineData, row: int, level: int, index: int) -> Hit:
+    """A span for the browser: row, level, id, start, end (ns) and name."""
+    lane = data.row(row).lanes[level]
+    return {
+        "row": row,
+        "level": level,
+        "id": int(lane.id[index]),
+        "start": int(lane.start[index]),
+        "end": int(lane.end[index]),
+        "name": data.names.full[int(lane.name[index])],
+        "code": int(lane.code("stage")[index]),
+    }
+
+
+def locate(data: TimelineData, row: int, number: int) -> Hit | None:
+    """First span of a row that has an id."""
+    for level, lane in enumerate(data.row(row).lanes):
+        if len(found := np.flatnonzero(lane.id == number)):
+            return hit(data, row, level, int(found[0]))
+    return None
+
+
+def pick(data: TimelineData, row: int, level: int, time: float, reach: float) -> Hit | None:
+    """Span at a time, else the nearest one within a reach (ns); the longest where several are nearer than that."""
+    lanes = data.row(row).lanes
+    if not 0 <= level < len(lanes) or not len(lanes[level]):
+        return None
+    lane = lanes[level]
+    at = lane.at(time)
+    if at is None:
+        first, stop = lane.within(time - reach, time + reach)
+        if stop <= first:
+            return None
+        at = first + int(np.argmax(lane.end[first:stop] - lane.start[first:stop]))
+    return hit(data, row, level, at)
+
+
+def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) -> Hit | None:
+    """Span before (-1) or after (1) another one of its lane."""
+    lane = data.row(row).lanes[level]
+    found = np.flatnonzero(lane.id == number)
+    at = int(found[0 if by < 0 else -1]) + by if len(found) else -1
+    return hit(data, row, level, at) if 0 <= at < len(lane) else None
+
+
+class Search:
+    """Spans whose name contains a text, over all rows in the order of time."""
+
+    def __init__(self, data: TimelineData) -> None:
+        self._data = data
+        self._text: tuple[str, bool] | None = None
+        self._hits = pl.DataFrame()
+        self._names: list[int] = []
+
+    def find(self, text: str, *, after: float = 0, index: int | None = None) -> dict[str, Any]:
+        """Count of hits, and one of them.
+
+        Parameters
+        ----------
+        text : str
+            What a name contains, whatever the case; not a pattern.
+        after : float
+            Time (ns) from which the first hit is looked for, if no index is given.
+        index : int, optional
+            Number of the hit; counted round at the ends.
+
+        Returns
+        -------
+        dict
+            ``count``, ``index``, ``hit`` (None if there is none) and ``names``, the numbers of the names.
+        """
+        key = text.casefold().strip(), self._data.found
+        if key != self._text:
+            self._text = key
+            self._look(key[0])
+        count = self._hits.height
+        if not count:
+            return {"count": 0, "index": -1, "hit": None, "names": []}
+        if index is None:
+            index = int(self._hits["start"].search_sorted(after, side="left"))
+        row, level, at = self._hits.select("row", "level", "at").row(index % count)
+        return {"count": count, "index": index % count, "hit": hit(self._data, row, level, at), "names": self._names}
+
+    def _look(self, text: str) -> None:
+        names = self._data.names
+        wanted = np.array([text in full.casefold() or text in short.casefold()
+                           for full, short in zip(names.full, names.short, strict=True)], dtype=bool)  # fmt: skip
+        self._names = np.flatnonzero(wanted).tolist() if text else []
+        parts = [pl.DataFrame(schema={"start": pl.Int64, "row": pl.Int64, "level": pl.Int64, "at": pl.Int64})]
+        for number, row in enumerate(self._data.rows):
+            for level, lane in enumerate(row.lanes):
+                parts.append(_matches(lane, wanted, number, level) if self._names else parts[0])
+        self._hits = pl.concat(parts).sort("start", maintain_order=True)
+
+
+def _matches(lane: Lane, wanted: np.ndarray, row: int, level: int) -> pl.DataFrame:
+    at = np.flatnonzero(wanted[lane.name])
+    place = {"row": np.full(len(at), row), "level": np.full(len(at), level)}
+    return pl.DataFrame({"start": lane.start[at], **place, "at": at})
+
+
+def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
+    """Window of a step, or of a layer of a step, on a rank (the first one, the first step if not given).
+
+    Raises
+    ------
+    AnalysisError
+        There is no such step or layer.
+    """
+    if layer is None:
+        frame = steps(trace).select(
+            "rank", "step", start_ns=pl.coalesce("device_start_ns", "start_ns"),
+            dur_ns=pl.coalesce("device_dur_ns", "dur_ns"),
+        ).drop_nulls()  # fmt: skip
+    else:
+        frame = layers(trace, by="layer")
+    for column, value in {"rank": rank, "step": step, "layer": layer}.items():
+        if column in frame.columns:
+            frame = _narrowed(frame, column, value, {"rank": rank, "step": step, "layer": layer})
+    start, dur = frame.select("start_ns", "dur_ns").row(0)
+    return [float(start), float(start + max(dur, 1))]
+
+
+def _narrowed(frame: pl.DataFrame, column: str, value: int | None, asked: Mapping[str, int | None]) -> pl.DataFrame:
+    there: Sequence[int] = frame[column].drop_nulls().unique().sort().to_list()
+    if not there:
+        raise AnalysisError(f"no {column} was found in this trace")
+    if value is not None and value not in there:
+        words = ", ".join(f"{name} {number}" for name, number in asked.items() if number is not None)
+        raise AnalysisError(f"there is no {words}", expected=f"a {column} from {there[0]} to {there[-1]}")
+    return frame.filter(pl.col(column) == (there[0] if value is None else value))
+
+
+FLOWS = 40
+"""Most arrows from one call."""
+
+Fact = tuple[str, str]
+
+
+def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | None = None) -> dict[str, Any]:
+    """Facts about a span, and arrows between it and what launched it or was launched by it.
+
+    Parameters
+    ----------
+    data : TimelineData
+        The rows.
+    row, number : int
+        Number of the row and id of the span.
+    metrics : polars.DataFrame, optional
+        Hardware metrics by ``event``.
+
+    Returns
+    -------
+    dict
+        ``hit`` (the span), ``facts`` (pairs of label and value) and ``flows``: pairs of ends, each ``row, level,
+        time``.
+
+    Raises
+    ------
+    AnalysisError
+        The row has no such span.
+    """
+    at = data.row(row)
+    found = locate(data, row, number)
+    if found is None:
+        raise AnalysisError(f"row {row} ({at.label}) has no span {number}")
+    source = data.events if at.kind == "stream" and not data.found else data.frame(at.kind)
+    record = source.row(number, named=True)
+    facts = [("duration", format_ns(record.get("dur_ns"))), ("start", f"{record.get('start_ns') or 0:,} ns")]
+    if at.kind == "stream":
+        facts = [*facts, *_device_facts(data, record, metrics)]
+        flows = _launch_of(data, record, row, found)
+    elif at.kind in HOST:
+        facts = [*facts, *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"})]
+        flows = _launched_by(data, record, at, row, found) if at.kind != "markers" else []
+    else:
+        facts = [*facts, *_found_facts(record)]
+        flows = []
+    return {"hit": found, "facts": [list(fact) for fact in facts], "flows": flows, "kind": at.kind, "label": at.label}
+
+
+def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
+    """Rank, step, layer and stage of a span, as far as they are known."""
+    at = data.row(row)
+    if at.kind in HOST or at.kind == "counter" or (at.kind == "stream" and not data.found):
+        return {"rank": at.rank}
+    record = data.frame(at.kind).row(number, named=True)
+    known = {name: record.get(name) for name in ("step", "layer", "stage") if record.get(name) is not None}
+    return {"rank": at.rank, **known}
+
+
+def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.DataFrame | None) -> list[Fact]:
+    step, phase = record.get("step"), record.get("phase")
+    facts = _pairs(record, {"category": "category", "stage": "stage", "layer": "layer"})
+    if step is not None:
+        facts.insert(0, ("step", f"{step} · {phase}"))
+    if record.get("launch_start_ns") is not None and record.get("source") != "op":
+        facts.append(("launch delay", format_ns(record["start_ns"] - record["launch_start_ns"])))
+    facts += _operator(data, record)
+    facts += _shape(data, record)
+    if metrics is not None:
+        joined = metrics.filter(pl.col("event") == record["event"])
+        facts += [(f"ncu: {name}", str(value)) for name, value in zip(joined["fact"], joined["value"], strict=True)]
+    return facts
+
+
+def _operator(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
+    """Operator that ran a kernel, with its shapes: by id, else the innermost one around the launch."""
+    if not data.trace.has("ops") or record.get("source") == "op":
+        return []
+    ops = data.trace.ops
+    number: int | None = None
+    if record.get("op_id") is not None:
+        of_rank = (ops["rank"] == record["rank"]) & (ops["op_id"] == record["op_id"])
+        number = of_rank.arg_max() if of_rank.any() else None
+    if number is None and (launch := record.get("launch_start_ns")) is not None:
+        row = _host_row(data, "ops", record["rank"], record["launch_thread"])
+        for lane in row[1].lanes if row else []:
+            inside = lane.at(launch)
+            number = number if inside is None else int(lane.id[inside])
+    if number is None:
+        return []
+    op = ops.row(number, named=True)
+    return [("operator", op["name"]), *_pairs(op, {"shapes": "shapes"})]
+
+
+def _shape(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
+    """Grid and block of a kernel, size of a copy."""
+    table = {"kernel": "kernels", "copy": "copies"}.get(record.get("source", ""), "")
+    if table not in data.trace.tables:
+        return []
+    frame = data.trace.table(table)
+    same = [pl.col(c).eq_missing(pl.lit(record[c])) for c in ("rank", "stream", "start_ns")]
+    rows = frame.filter(*same).filter(pl.col("name") == record["name"])
+    if not rows.height:
+        return []
+    row = rows.row(0, named=True)
+    if table == "copies":
+        return [("size", format_bytes(row["bytes"])), *_pairs(row, {"kind": "direction"})]
+    if row["grid_x"] is None:
+        return []
+    grid, block = (" x ".join(str(row[f"{side}_{axis}"]) for axis in "xyz") for side in ("grid", "block"))
+    return [("grid", grid), ("block", block), *_pairs(row, {"registers": "registers a thread"})]
+
+
+_DURATIONS = {"busy_ns": "busy", "wait_ns": "waiting", "transfer_ns": "transfer", "arrival_skew_ns": "arrival skew",
+              "host_dur_ns": "on the host"}  # fmt: skip
+_FOUND = {"phase": "phase", "step": "step", "layer": "layer", "stage": "stage", "kernels": "kernels", "kind": "kind",
+          "algorithm": "algorithm", "world": "ranks in the group", "last_rank": "last rank", "cause": "cause",
+          "next_name": "next event", "sync_name": "waits in", "context_tokens": "prompt tokens",
+          "generation_tokens": "generated tokens", "generation_requests": "requests in decode",
+          "confidence": "confidence", "source": "label of", "name": "label"}  # fmt: skip
+
+
+def _found_facts(record: Mapping[str, Any]) -> list[Fact]:
+    facts = _pairs(record, _FOUND)
+    facts += [(text, format_ns(record[name])) for name, text in _DURATIONS.items() if record.get(name) is not None]
+    if record.get("bytes") is not None:
+        facts.append(("message", format_bytes(record["bytes"])))
+    if record.get("bus_gbps") is not None:
+        facts.append(("bus bandwidth", f"{record['bus_gbps']:,.1f} GB/s"))
+    return facts
+
+
+def _pairs(record: Mapping[str, Any], labels: Mapping[str, str]) -> list[Fact]:
+    return [(text, str(record[name])) for name, text in labels.items() if record.get(name) not in (None, "")]
+
+
+def _host_row(data: TimelineData, kind: str, rank: int, thread: int | None) -> tuple[int, Row] | None:
+    for number, row in enumerate(data.rows):
+        if (row.kind, row.rank, row.thread) == (kind, rank, thread):
+            return number, row
+    return None
+
+
+def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, found: Hit) -> list[Any]:
+    """Arrow from the host call that launched a device event."""
+    launch = record.get("launch_start_ns")
+    host = _host_row(data, "runtime", record["rank"], record.get("launch_thread")) if launch is not None else None
+    if host is None or launch is None:
+        return []
+    level = next((n for n, lane in enumerate(host[1].lanes) if lane.at(launch) is not None), 0)
+    return [[{"row": host[0], "level": level, "time": launch}, _end(row, found["level"], record["start_ns"])]]
+
+
+def _launched_by(data: TimelineData, record: Mapping[str, Any], at: Row, row: int, found: Hit) -> list[Any]:
+    """Arrows to the device events that a host call, or an operator, launched."""
+    if not data.found:
+        return []
+    events = data.frame("stream").filter(pl.col("rank") == at.rank)
+    if at.kind == "runtime" and record["correlation"] is not None:
+        launched = events.filter(pl.col("correlation") == record["correlation"])
+    else:
+        until = record["start_ns"] + record["dur_ns"]
+        inside = pl.col("launch_start_ns").is_between(record["start_ns"], until, closed="left")
+        launched = events.filter(inside & (pl.col("source") != "op"), pl.col("launch_thread").eq_missing(at.thread))
+    streams = {(r.rank, r.stream): n for n, r in enumerate(data.rows) if r.kind == "stream"}
+    flows = []
+    for event in launched.head(FLOWS).iter_rows(named=True):
+        number = streams.get((event["rank"], (event["device"], event["stream"])))
+        if number is not None:
+            start = event["launch_start_ns"]
+            flows.append([_end(row, found["level"], start), _end(number, 0, event["start_ns"])])
+    return flows
+
+
+def _end(row: int, level: int, time: float) -> dict[str, Any]:
+    return {"row": row, "level": level, "time": time}

@@ -1,0 +1,259 @@
+"""Explorer of the whole trace: ranks, streams, threads, steps and layers over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import traitlets
+
+from llmprof.analyze.ncu.join import ncu_join
+from llmprof.analyze.ncu.speed_of_light import speed_of_light
+from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.explore.base.bundle import bundle, style
+from llmprof.explore.base.widget import Answer, Explorer, Trait, in_background
+from llmprof.explore.timeline import describe as find
+from llmprof.explore.timeline.data import TimelineData
+from llmprof.explore.timeline.describe import describe, place
+from llmprof.explore.timeline.picture import picture
+from llmprof.explore.timeline.view import overview, view
+from llmprof.metrics.data import Metrics
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+
+def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
+    """What a kernel profiler measured, for the events of the timeline that it fits.
+
+    Parameters
+    ----------
+    trace : Trace
+        A timeline with kernels.
+    metrics : Metrics
+        Hardware metrics of some launches.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event, fact, value``: several rows an event, as text.
+
+    Raises
+    ------
+    LlmprofError
+        The trace has no kernels, or the metrics name no device.
+    """
+    joined = ncu_join(trace, metrics).drop_nulls("event").select("kernel_id", "event", "confidence", "profiled_ns")
+    light = speed_of_light(metrics).drop("kernel_name")
+    rows: list[tuple[int, str, str]] = []
+    for launch in joined.join(light, on="kernel_id", how="left", maintain_order="left").iter_rows(named=True):
+        facts = {
+            "profiled": f"launch {launch['kernel_id']}, {format_ns(launch['profiled_ns'])}",
+            "match": f"confidence {launch['confidence']:.2f}",
+            "compute": _percent(launch["compute_pct"]),
+            "memory": _percent(launch["memory_pct"]),
+            "of the roofline": format_share(launch["roof_share"]),
+            "bound by": launch["bound"],
+            "stall": launch["stall"],
+        }
+        rows += [(launch["event"], fact, text) for fact, text in facts.items() if text not in (None, "unknown")]
+    return pl.DataFrame(rows, schema={"event": pl.UInt32, "fact": pl.String, "value": pl.String}, orient="row")
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f} % of peak"
+
+
+MOST = 6
+"""Most stages to name."""
+
+
+def summary(data: TimelineData, span: Sequence[float]) -> dict[str, Any]:
+    """Device events that touch a range of time: how many, and where its time goes.
+
+    Parameters
+    ----------
+    data : TimelineData
+        The rows.
+    span : (float, float)
+        First and last time (ns).
+
+    Returns
+    -------
+    dict
+        ``facts``: pairs of label and value; shares are of the range, a mean over the ranks.
+    """
+    lo, hi = span
+    events = data.frame("stream") if data.found and data.events.height and not data.missing else data.events
+    by = "stage" if "stage" in events.columns else "category"
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    inside = events.filter(pl.col("start_ns") < hi, end > lo)
+    ns = pl.min_horizontal(end, pl.lit(hi)) - pl.max_horizontal("start_ns", pl.lit(lo))
+    ranks = max(1, inside["rank"].n_unique())
+    parts = inside.group_by(pl.col(by).fill_null("other")).agg(ns=ns.sum()).sort("ns", by, descending=[True, False])
+    facts = [["duration", format_ns(hi - lo)], ["device events", f"{inside.height:,}"]]
+    whole = max(hi - lo, 1.0) * ranks
+    facts += [[name, format_share(of / whole)] for name, of in parts.head(MOST).iter_rows()]
+    return {"facts": facts}
+
+
+class Timeline(Explorer):
+    """Timeline of a trace; :func:`timeline` says how it is used."""
+
+    _esm = bundle("timeline")
+    _css = style("timeline")
+
+    selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    """Span that is selected: its ``row`` and its ``id`` there."""
+
+    span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True)
+    """Range of time (ns) that was selected by dragging."""
+
+    height = traitlets.Int(460).tag(sync=True)
+    by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
+    """What the colour of a kernel means."""
+
+    def __init__(self, trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> None:
+        self._data = TimelineData(trace)
+        self._search = find.Search(self._data)
+        self._metrics = metrics
+        self._joined: pl.DataFrame | None = None
+        super().__init__(trace, **traits)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """What is selected: the row of one span, or the device events that touch the range of time.
+
+        A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
+        trace's table, and a step, layer, collective or idle gap one of the analysis of its name.
+        """
+        if self.selection:
+            kind = self._data.row(self.selection["row"]).kind
+            return self._data.frame(kind)[int(self.selection["id"])]
+        if not self._data.events.height:
+            return self._data.events
+        events = self._data.frame("stream")
+        if self.span is None:
+            return events.clear()
+        lo, hi = self.span
+        return events.filter(pl.col("start_ns") < hi, pl.col("start_ns") + pl.col("dur_ns") > lo)
+
+    def select(self, event: int) -> None:
+        """Select a kernel or copy by its number in ``analyze.attribute(trace)``.
+
+        Raises
+        ------
+        AnalysisError
+            There is no such event.
+        """
+        for number, row in enumerate(self._data.rows):
+            if row.kind == "stream" and find.locate(self._data, number, event) is not None:
+                self.selection = {"row": number, "id": event}
+                return
+        raise AnalysisError(f"there is no event {event}", expected=f"0 to {self._data.events.height - 1}")
+
+    def go(self, *, step: int | None = None, layer: int | None = None, rank: int | None = None) -> None:
+        """Show a step, or a layer of a step.
+
+        Raises
+        ------
+        AnalysisError
+            There is no such step or layer.
+        """
+        rank = self.rank if rank is None else rank
+        self.window = find.place_of(self.trace, rank=rank, step=step, layer=layer)
+
+    def picture(self) -> bytes | None:
+        """PNG image of the window as the widget shows it; None where the trace has no events."""
+        return picture(self._data, self.window, self.by) if self._data.rows else None
+
+    @traitlets.observe("selection")
+    def _selected(self, change: Mapping[str, Any]) -> None:
+        """Choose the place of the selected span, so that linked explorers follow."""
+        if change["new"]:
+            for name, value in place(self._data, change["new"]["row"], change["new"]["id"]).items():
+                setattr(self, name, value)
+
+    @traitlets.validate("selection")
+    def _valid_selection(self, proposal: Mapping[str, Any]) -> dict[str, int] | None:
+        value = proposal["value"]
+        if value is None:
+            return None
+        if set(value) != {"row", "id"} or find.locate(self._data, int(value["row"]), int(value["id"])) is None:
+            raise traitlets.TraitError(f"selection is {value!r}; expected None or the row and id of a span")
+        return {name: int(value[name]) for name in ("row", "id")}
+
+    def _on_rows(self) -> Answer:
+        names = [name[:100] for name in self._data.names.short[:1000]]
+        return {**self._data.described(), "names": names, "version": len(self._data.names.short)}, []
+
+    @in_background("finding steps and layers")
+    def _on_find(self) -> Answer:
+        self._data.find(lambda text: self._progress("find", text))
+        if self._metrics is not None and self._joined is None:
+            self._progress("find", "joining metrics of kernels")
+            self._joined = metrics_by_event(self.trace, self._metrics)
+        return {"found": True}, []
+
+    def _on_view(self, window: Sequence[float], width: float, rows: Sequence[int], by: str) -> Answer:
+        return view(self._data, window, width, rows, by)
+
+    def _on_overview(self, width: float, by: str) -> Answer:
+        return overview(self._data, width, by)
+
+    def _on_summary(self, span: Sequence[float]) -> Answer:
+        return summary(self._data, span), []
+
+    def _on_names(self, numbers: Sequence[int]) -> Answer:
+        short = self._data.names.short
+        return {"names": {number: short[number] for number in numbers[:5000] if 0 <= number < len(short)}}, []
+
+    def _on_describe(self, row: int, id: int) -> Answer:  # noqa: A002
+        return describe(self._data, row, id, self._joined), []
+
+    def _on_hover(self, row: int, id: int) -> Answer:  # noqa: A002
+        return self._on_describe(row, id)
+
+    def _on_pick(self, row: int, level: int, time: float, reach: float) -> Answer:
+        return {"hit": find.pick(self._data, row, level, time, reach)}, []
+
+    def _on_neighbour(self, row: int, level: int, id: int, by: int) -> Answer:  # noqa: A002
+        return {"hit": find.neighbour(self._data, row, level, id, by)}, []
+
+    def _on_search(self, text: str, after: float, index: int | None = None) -> Answer:
+        return self._search.find(text, after=after, index=index), []
+
+    def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:
+        return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
+
+
+def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Timeline:
+    """Timeline of a trace to zoom, search and select in; what is selected comes back as a frame.
+
+    Rows: for each rank its steps, layers with their stages, collectives, idle time, streams, counters and host
+    threads. Wheel or W and S zoom, A and D pan, a click selects, dragging selects a range of time; ``?`` shows the
+    keys.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    metrics : Metrics, optional
+        Hardware metrics of some kernels (``llmprof.read_metrics``), shown with them.
+    **traits
+        ``window`` (first and last ns), ``height`` (px), ``by`` ("stage" or "category"), ``theme``, to begin with.
+
+    Returns
+    -------
+    Timeline
+        ``.selected`` is the frame of what is selected, ``.window`` the range of time in ns that is shown, ``.span`` the
+        one that was selected; setting ``window`` moves the picture.
+
+    Raises
+    ------
+    LlmprofError
+        ``trace`` is not a trace.
+    """
+    if not isinstance(trace, Trace):
+        raise LlmprofError(f"timeline got a {type(trace).__name__}", expected="a Trace", hint="read it: llmprof.read()")
+    return Timeline(trace, metrics=metrics, **traits)

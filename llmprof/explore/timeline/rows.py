@@ -1,0 +1,353 @@
+"""Rows of the timeline that stand in the trace: streams, host threads and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from llmprof import names
+from llmprof.analyze.activity import activity
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle import idle, is_synchronising
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.steps.steps import steps
+from llmprof.charts.base import theme
+from llmprof.explore.timeline.lanes import Codes, Ints, Lane, Numbers, levels
+from llmprof.names import functions
+from llmprof.trace import Trace
+
+LIMIT = 160
+"""Characters of a name that are sent for labels; the details of a selected event have all of them."""
+
+_HOST = ("#8FA3B8", "#A9B7C6", "#7D93AB", "#B9C4CF", "#96A9A9", "#A7A3B8")
+_OWN: dict[tuple[str, str], str] = {
+    ("layer", "even"): "#AEB9C5",
+    ("layer", "odd"): "#CBD3DC",
+    ("collective", "waiting for the last rank"): theme.WAIT,
+    ("collective", "transfer"): theme.COMMUNICATION,
+    ("collective", "transfer and waiting"): "#EB8A3E",
+    ("category", "waits for the device"): theme.CAUSES["sync"],
+    ("category", "marker"): "#7FA7A1",
+}
+
+
+class Keys:
+    """Colours of the timeline by number: each is a name of a kind (stage, category, phase, cause and own ones)."""
+
+    greys = len(_HOST)
+
+    def __init__(self) -> None:
+        tables = {"stage": theme.STAGES, "category": theme.CATEGORIES, "phase": theme.PHASES,
+                  "cause": theme.CAUSES}  # fmt: skip
+        self.table = {(kind, name): colour for kind, table in tables.items() for name, colour in table.items()}
+        self.table |= {("category", f"host {i}"): colour for i, colour in enumerate(_HOST)} | _OWN
+        self._numbers = {key: number for number, key in enumerate(self.table)}
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def codes(self, kind: str, values: pl.Series) -> pl.Series:
+        """Number of the colour of each name; that of ``other`` where a name is null or not known."""
+        known = {name: number for (of, name), number in self._numbers.items() if of == kind}
+        rest = known.get("other", 0)
+        return values.replace_strict(known, default=rest, return_dtype=pl.UInt8).fill_null(rest).alias("code")
+
+    def described(self) -> list[dict[str, str]]:
+        """Kind, name and colour of each number."""
+        return [{"kind": kind, "name": name, "colour": colour} for (kind, name), colour in self.table.items()]
+
+
+class Names:
+    """Names of spans by number."""
+
+    def __init__(self) -> None:
+        self.full: list[str] = []
+        self.short: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, values: pl.Series, shorten: Callable[[pl.Series], pl.Series] | None = None) -> pl.Series:
+        """Number of each name; new names get new ones, ``shorten`` makes their labels."""
+        unique = values.fill_null("").unique(maintain_order=True)
+        new = unique.filter(pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean))
+        labels = shorten(new) if shorten is not None and new.len() else new
+        for name, label in zip(new, labels, strict=True):
+            self._numbers[name] = len(self.full)
+            self.full.append(name)
+            self.short.append((label or name)[:LIMIT])
+        codes = pl.Series([self._numbers[name] for name in unique], dtype=pl.UInt32)
+        return values.fill_null("").replace_strict(unique, codes, return_dtype=pl.UInt32).alias("name")
+
+
+SLACK_NS = 200
+"""Kernels of one stream that overlap by less than this are drawn on one line: profilers round."""
+
+RARE = 0.01
+"""So are all of a stream where fewer than this share of them overlap."""
+
+
+@dataclass
+class Row:
+    """One row of the timeline.
+
+    ``kind`` says which frame the ids of its spans count (stream: ``activity``; ops, runtime, markers: the trace's
+    tables; steps, layers, collectives, idle: the analyses); ``lanes`` are its levels.
+    """
+
+    kind: str
+    rank: int
+    label: str
+    lanes: list[Lane] = field(default_factory=list)
+    thread: int | None = None
+    stream: tuple[int | None, int | None] | None = None
+    note: str = ""
+    samples: tuple[Ints, np.ndarray] | None = None
+    unit: str = ""
+
+    @property
+    def count(self) -> int:
+        """Spans or samples of the row."""
+        return sum(map(len, self.lanes)) + (len(self.samples[0]) if self.samples else 0)
+
+
+def device_events(trace: Trace) -> pl.DataFrame:
+    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without what takes time to find.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event, rank, device, stream, start_ns, dur_ns, name, category``; operators where there is no device.
+    """
+    columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
+    tables = []
+    if "kernels" in trace.tables:
+        kernels = trace.kernels.select(columns)
+        kinds = kernels["name"].unique()
+        of_name = pl.DataFrame([kinds, names.categories(kinds).alias("category")])
+        tables.append(kernels.join(of_name, on="name", how="left", maintain_order="left"))
+    if "copies" in trace.tables:
+        of_copy = pl.when(pl.col("kind") == "memset").then(pl.lit("fill")).otherwise(pl.lit("copy"))
+        tables.append(trace.copies.select(*columns, category=of_copy))
+    if not tables:
+        return activity(trace).select("event", *columns, "category") if trace.has("ops") else _NOTHING
+    return pl.concat(tables).sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("event")
+
+
+_COUNTED = pl.Schema(
+    {"rank": pl.Int32, "device": pl.Int32, "time_ns": pl.Int64, "name": pl.String, "value": pl.Float64,
+            "unit": pl.String})  # fmt: skip
+_NOTHING = pl.DataFrame(
+    schema={"event": pl.UInt32, "rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64,
+            "dur_ns": pl.Int64, "name": pl.String, "category": pl.String}
+)  # fmt: skip
+
+
+def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names) -> Iterator[Row]:
+    """A row for each stream of each device, the busiest first."""
+    if not events.height:
+        return
+    on_host = events["device"].null_count() == events.height
+    made = events.select(
+        "rank",
+        "device",
+        "stream",
+        "start_ns",
+        "dur_ns",
+        id=pl.col("event"),
+        name=texts.numbers(events["name"], None if on_host else functions.function),
+        code=keys.codes("category", events["category"]),
+    )
+    for (rank, device, stream), part in made.partition_by("rank", "device", "stream", as_dict=True).items():
+        label = f"thread {stream}" if on_host else "no stream" if stream is None else f"stream {stream}"
+        lanes = spans(part, slack=SLACK_NS, by="category")
+        yield Row("stream", rank, label, lanes, stream=(device, stream))
+
+
+def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
+    """Rows for the markers, operators and runtime calls of each thread."""
+    for table in ("markers", "ops", "runtime"):
+        if not trace.has(table):
+            continue
+        frame = trace.table(table).with_row_index("id")
+        if table == "markers":
+            frame = frame.filter(~pl.col("on_device") & (pl.col("domain") != "overhead"))
+        number = texts.numbers(frame["name"])
+        present = number.unique()
+        kinds = pl.Series([texts.full[n] for n in present], dtype=pl.String)
+        colours = np.zeros(len(texts.full), np.uint8)
+        colours[present.to_numpy()] = _host_colours(table, kinds, keys).to_numpy()
+        made = frame.select("rank", "thread", "start_ns", "dur_ns", "id", name=number)
+        made = made.with_columns(code=pl.Series(colours[number.to_numpy()]))
+        for (rank, thread), part in made.partition_by("rank", "thread", as_dict=True).items():
+            label = {"ops": "operators", "runtime": "runtime calls"}.get(table, "markers")
+            yield Row(table, rank, label, spans(part.sort("start_ns", -pl.col("dur_ns"))), thread=thread)
+
+
+def counter_rows(trace: Trace) -> Iterator[Row]:
+    """A row for each counter of each device, and for the memory that its allocator has given out."""
+    parts = [pl.DataFrame(schema=_COUNTED)]
+    if trace.has("counters"):
+        parts.append(trace.counters.select(_COUNTED.names()))
+    if trace.has("memory"):
+        allocated = trace.memory.filter("on_device").drop_nulls("allocated_bytes")
+        parts.append(
+            allocated.select(
+                "rank", "device", "time_ns", name=pl.lit("allocated"), value="allocated_bytes", unit=pl.lit("B")
+            ).cast(_COUNTED)
+        )
+    groups = pl.concat(parts).sort("time_ns", maintain_order=True)
+    for part in groups.partition_by("rank", "device", "name", maintain_order=True):
+        rank, device, name, unit = part.select("rank", "device", "name", "unit").row(0)
+        alone = device is None or groups.filter(rank=rank)["device"].drop_nulls().n_unique() == 1
+        label = name if alone else f"{name} · {device}"
+        samples = part["time_ns"].to_numpy(), part["value"].to_numpy()
+        yield Row("counter", rank, label, samples=samples, unit=unit or "")
+
+
+def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own") -> list[Lane]:
+    """Lanes of a row, one a level: ``start_ns, dur_ns, code, name, id``, sorted by start."""
+    start = part["start_ns"].to_numpy()
+    end = start + np.maximum(part["dur_ns"].to_numpy(), 0)
+    code: Codes = part["code"].to_numpy()
+    name: Numbers = part["name"].to_numpy()
+    number: Numbers = part["id"].to_numpy()
+    depth = levels(start, end, slack=slack)
+    if np.count_nonzero(depth) <= (RARE * len(depth) if slack else 0):
+        return [Lane(start, end, {by: code}, name, number)]
+    order = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2))
+    chosen = [order[a:b] for a, b in pairwise(bounds)]
+    return [Lane(start[i], end[i], {by: code[i]}, name[i], number[i]) for i in chosen if len(i)]
+
+
+def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
+    """Colour of each name on the host: its category if it has one, synchronisation apart, else one of a few greys."""
+    frame = pl.DataFrame({"name": kinds})
+    grey = (frame["name"].hash(0) % keys.greys).cast(pl.Int64)
+    if table == "ops":
+        found = names.categories(kinds)
+        of = [f"host {g}" if c == "other" else c for g, c in zip(grey, found, strict=True)]
+    elif table == "runtime":
+        waits = frame.select(is_synchronising(pl.col("name"))).to_series()
+        of = ["waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)]
+    else:
+        of = ["marker"] * kinds.len()
+    return keys.codes("category", pl.Series(of, dtype=pl.String))
+
+
+KINDS = {"steps": "Steps", "layers": "Layers", "collectives": "Collectives", "idle": "Idle"}
+"""Rows by kind, from the top, and their labels."""
+
+_NONE = {
+    "steps": "no steps were found",
+    "layers": "no layers were found: no kernel is known as attention",
+    "collectives": "no communication was recorded",
+    "idle": "no device was idle",
+}
+
+
+def found_rows(
+    trace: Trace, keys: Keys, texts: Names, say: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[str, dict[int, list[Lane]]]]:
+    """Lanes of each kind by rank; ``say`` is told what is computed.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators.
+    """
+    for kind, make in (("steps", _steps), ("layers", _layers), ("collectives", _collectives), ("idle", _idle)):
+        say(f"finding {KINDS[kind].lower()}")
+        yield kind, make(trace, keys, texts)
+
+
+def empty_note(kind: str, *, unfinished: bool) -> str:
+    """What stands in a row without spans."""
+    return "…" if unfinished else _NONE[kind]
+
+
+def stage_codes(trace: Trace, keys: Keys) -> np.ndarray:
+    """Colour of the stage of each device event, by event."""
+    events = attribute(trace)
+    return keys.codes("stage", events["stage"]).to_numpy()
+
+
+def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+    """Steps where they ran on the device; on ranks where none did, where the host says."""
+    frame = steps(trace).with_row_index("id")
+    on_device = pl.col("device_start_ns").is_not_null()
+    frame = frame.filter(on_device | ~on_device.any().over("rank"))
+    made = frame.select(
+        "rank",
+        "id",
+        start_ns=pl.coalesce("device_start_ns", "start_ns"),
+        dur_ns=pl.when(pl.col("device_start_ns").is_null()).then("dur_ns").otherwise("device_dur_ns").fill_null(0),
+        name=pl.format("step {} · {}", "step", pl.col("phase").fill_null("other")),
+        code=keys.codes("phase", frame["phase"]),
+    ).drop_nulls("start_ns")
+    # copies on another stream outlast the beginning of the next step: on the line each step ends where that begins
+    until = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns") - pl.col("start_ns")
+    return _by_rank(made.with_columns(dur_ns=pl.min_horizontal("dur_ns", until)), texts, flat=True)
+
+
+def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+    """Layers on one line, their stages on the next."""
+    whole = layers(trace, by="layer").with_row_index("id")
+    parity = pl.when(pl.col("layer") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
+    of_layer = whole.select(parity).to_series()
+    upper = whole.select(
+        "rank", "id", "start_ns", "dur_ns", name=pl.format("layer {}", "layer"), code=keys.codes("layer", of_layer)
+    )
+    stages = layers(trace).with_row_index("id")
+    lower = stages.select("rank", "id", "start_ns", "dur_ns", name="stage", code=keys.codes("stage", stages["stage"]))
+    found = _by_rank(upper, texts, flat=True)
+    for rank, lanes in _by_rank(lower, texts, flat=True).items():
+        found.setdefault(rank, []).extend(lanes)
+    return found
+
+
+def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+    """Collectives, each parted into waiting for the last rank and transfer where that is known."""
+    frame = collectives(trace).with_row_index("id")
+    name = pl.col("kind").fill_null("collective")
+    wait = frame.filter(pl.col("wait_ns") > 0).select(
+        "rank", "id", "start_ns", dur_ns="wait_ns", name=pl.format("{}: waits for rank {}", name, "last_rank"),
+        part=pl.lit("waiting for the last rank"),
+    )  # fmt: skip
+    known = pl.col("wait_ns").is_not_null()
+    rest = frame.filter(~known | (pl.col("transfer_ns") > 0)).select(
+        "rank", "id",
+        start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0),
+        dur_ns=pl.coalesce("transfer_ns", "dur_ns"),
+        name=name,
+        part=pl.when(known).then(pl.lit("transfer")).otherwise(pl.lit("transfer and waiting")),
+    )  # fmt: skip
+    both = pl.concat([wait, rest]).sort("rank", "start_ns", maintain_order=True)
+    return _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)
+
+
+def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+    """Gaps of each device, by cause; a host without a device has none."""
+    frame = idle(trace).with_row_index("id").filter(pl.col("device").is_not_null())
+    made = frame.select(
+        "rank", "id", "start_ns", "dur_ns",
+        name=pl.format("idle: {}", pl.col("cause").str.replace("_", " ")),
+        code=keys.codes("cause", frame["cause"]),
+    )  # fmt: skip
+    return _by_rank(made, texts)
+
+
+def _by_rank(made: pl.DataFrame, texts: Names, *, flat: bool = False) -> dict[int, list[Lane]]:
+    made = made.sort("rank", "start_ns", -pl.col("dur_ns"))
+    made = made.with_columns(texts.numbers(made["name"]))
+    slack = 1 << 62 if flat else 0
+    return {rank: spans(part, slack=slack) for (rank,), part in made.partition_by("rank", as_dict=True).items()}
+
+
+def pending(rank: int) -> list[Row]:
+    """The rows of a rank before they are found."""
+    return [Row(kind, rank, label, note="…") for kind, label in KINDS.items()]

@@ -1,0 +1,1 @@
+"""Configuration of a run: options, files, rules and models."""

@@ -1,0 +1,1 @@
+"""The doctor: whether this machine can run an experiment."""

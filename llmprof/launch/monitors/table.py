@@ -1,0 +1,142 @@
+"""Samples in memory, column by column, and their Parquet file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from array import array
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import polars as pl
+
+from llmprof.errors import OutputError
+
+
+class Value(NamedTuple):
+    """One value of a counter, in its base unit; the device is None for the host."""
+
+    name: str
+    unit: str
+    value: float
+    device: int | None = None
+
+
+class Source(Protocol):
+    """Something that can be asked again and again."""
+
+    notes: list[str]
+    """What it cannot say, in words; each thing once."""
+
+    def sample(self, now_s: float) -> Iterator[Value]:
+        """Values of now; ``now_s`` is a clock that only goes forward."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class Rates:
+    """Rates of totals that only grow: the difference to the last time over the time between.
+
+    The first time there is no rate, and none where a total went back (a counter that began again).
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, tuple[float, float]] = {}
+
+    def __call__(self, key: Hashable, total: float, now_s: float) -> float | None:
+        """Rate a second of a total, or None."""
+        before = self._last.get(key)
+        self._last[key] = (total, now_s)
+        if before is None or total < before[0] or now_s <= before[1]:
+            return None
+        return (total - before[0]) / (now_s - before[1])
+
+
+MAX_ROWS: Final = 20_000_000
+"""Most samples that are kept: 360 MB; ten hours of eight GPUs at 5 Hz."""
+
+SCHEMA: Final = {
+    "time_ns": pl.Int64(),
+    "device": pl.Int32(),
+    "name": pl.String(),
+    "unit": pl.String(),
+    "value": pl.Float64(),
+}
+"""Columns of the file; times are since the epoch, and the device is null for the host."""
+
+META_KEY: Final = "llmprof.monitors"
+
+
+class Table:
+    """Rows of 18 bytes: a time, a value, and the number of their counter."""
+
+    def __init__(self) -> None:
+        self._times, self._values, self._codes = array("q"), array("d"), array("H")
+        self._counters: dict[tuple[str, str, int | None], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, time_ns: int, value: Value) -> None:
+        """Add one sample."""
+        key = (value.name, value.unit, value.device)
+        self._times.append(time_ns)
+        self._values.append(float(value.value))
+        self._codes.append(self._counters.setdefault(key, len(self._counters)))
+
+    def frame(self) -> pl.DataFrame:
+        """All samples.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``time_ns, device, name, unit, value``.
+        """
+        counters = pl.DataFrame(
+            [(code, *key) for key, code in self._counters.items()],
+            schema={"code": pl.UInt16, "name": pl.String, "unit": pl.String, "device": pl.Int32},
+            orient="row",
+        )
+        rows = pl.DataFrame(
+            {
+                "time_ns": pl.Series(self._times, dtype=pl.Int64),
+                "value": pl.Series(self._values, dtype=pl.Float64),
+                "code": pl.Series(self._codes, dtype=pl.UInt16),
+            }
+        )
+        return rows.join(counters, on="code", how="left", maintain_order="left").select(list(SCHEMA))
+
+
+def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
+    """Write samples and what is known of them; the file appears whole or not at all.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+    part: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        os.close(descriptor)
+        part = Path(name)
+        frame.write_parquet(part, compression="zstd", metadata={META_KEY: json.dumps(about)})
+        part.chmod(0o644)
+        part.replace(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        raise OutputError(
+            f"the samples of the monitors cannot be written to {path}: {getattr(error, 'strerror', None) or error}",
+            hint="free some space, or choose another folder",
+        ) from error
+
+
+def about(path: Path) -> dict[str, Any]:
+    """What the sampler said of a file: ``hz``, ``late`` (turns that came too late) and ``notes``."""
+    found = pl.read_parquet_metadata(path).get(META_KEY)
+    return dict(json.loads(found)) if found else {}

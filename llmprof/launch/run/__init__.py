@@ -1,0 +1,1 @@
+"""A run: its passes, processes, folder and results."""

@@ -1,0 +1,206 @@
+"""The error for an engine or profiler that failed, from what it said."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from llmprof.errors import LaunchError
+from llmprof.launch.run.process import Finished
+
+KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
+    (
+        r"larger than the available KV cache memory|No available memory for the cache blocks|"
+        r"less than requested memory for kv",
+        "there is too little memory for the KV cache",
+        "lower max_model_len, raise engine_args gpu_memory_utilization (on CPU lower VLLM_CPU_KVCACHE_SPACE), or use "
+        "more GPUs (tensor_parallel_size)",
+    ),
+    (
+        r"less than desired GPU memory utilization",
+        "other processes hold memory of the GPU that the engine wants",
+        "end them (nvidia-smi lists them), or lower engine_args gpu_memory_utilization",
+    ),
+    (
+        r"CUDA out of memory|torch\.OutOfMemoryError|OutOfMemoryError|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY",
+        "the GPU is out of memory",
+        "lower max_model_len, batch_size or engine_args gpu_memory_utilization (the KV cache takes what it says), set "
+        "eager: true (CUDA graphs take memory), or use more GPUs (tensor_parallel_size)",
+    ),
+    (
+        r"MemoryError|Cannot allocate memory|Unable to allocate|DefaultCPUAllocator: can't allocate",
+        "the machine is out of main memory",
+        "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len; with_stack: false and "
+        "max_iterations keep the profiler small",
+    ),
+    (
+        r"Address already in use|address already in use|EADDRINUSE|error while attempting to bind",
+        "a port that the run needs is in use",
+        "set server.port to 0 (a free one is taken), or end the process that has it (ss -ltnp)",
+    ),
+    (
+        r"invalid device ordinal|larger than the number of available GPUs|"
+        r"World size \(?\d+\)? is larger|CUDA error: no CUDA-capable device|device_count\(\)",
+        "the run asks for more ranks than there are GPUs",
+        "lower tensor_parallel_size x pipeline_parallel_size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
+    ),
+    (
+        r"ERR_NVGPUCTRPERM",
+        "the profiler may not read the hardware counters (ERR_NVGPUCTRPERM)",
+        "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
+    ),
+    (
+        r"No space left on device|Errno 28|Disk quota exceeded",
+        "the disk is full",
+        "free space, choose another results_dir, or record less (with_stack: false, max_iterations)",
+    ),
+    (
+        r"GatedRepoError|gated repo|401 Client Error|Invalid (?:username|credentials)",
+        "the hub wants a token for this model",
+        "download it first and give its folder; or name HF_TOKEN in environment (nsys and ncu write the environment "
+        "down, so tokens are passed on only if they are named)",
+    ),
+    (
+        r"does not appear to have a file named config\.json|Invalid repository ID|"
+        r"is not a local folder and is not a valid model identifier|Can't load the configuration",
+        "the engine finds no such model",
+        "give a folder with config.json, a name on the hub (with network), or random:tiny",
+    ),
+    (
+        r"No module named '(?:vllm|torch|transformers)",
+        "the Python of the run does not have the engine",
+        "name the Python that has it: python: /path/to/venv/bin/python",
+    ),
+    (
+        r"Not enough allowed NUMA nodes",
+        "vLLM's CPU build wants a NUMA node a rank",
+        "set environment VLLM_CPU_OMP_THREADS_BIND, such as '0-3|4-7'",
+    ),
+    (
+        r"torchvision::nms does not exist",
+        "torchvision does not fit torch",
+        "pip uninstall torchvision torchaudio torchcodec in the engine's environment",
+    ),
+    (
+        r"longer than the maximum model length|exceeds the (?:model's )?max(?:imum)?[ _]model[ _]len|"
+        r"maximum context length",
+        "a prompt is longer than the model takes",
+        "shorten it (input_tokens), or raise max_model_len",
+    ),
+    (
+        r"No module named 'flashinfer|(?i:flashinfer).{0,80}(?:not (?:found|installed|available)|failed)",
+        "the engine's sampler needs flashinfer, which does not work here",
+        "set environment VLLM_USE_FLASHINFER_SAMPLER: '0'",
+    ),
+    (
+        r"trust_remote_code",
+        "the model brings code of its own",
+        "set engine_args trust_remote_code: true if you trust it",
+    ),
+    (
+        r"(?:server|/health).{0,60}(?:did not|not) (?:become|answer|come)|health check timed out",
+        "the server did not come up in time",
+        "raise server.health_timeout_s; experiment.log says how far it came",
+    ),
+)
+"""Patterns of what engines and profilers say, what that means, and what to do."""
+
+
+def known(text: str) -> tuple[str, str] | None:
+    """Meaning and advice for a text of an engine or profiler; None where it says nothing known."""
+    return next(((words, advice) for pattern, words, advice in KNOWN if re.search(pattern, text)), None)
+
+
+_TAIL_BYTES: Final = 200_000
+_ALARM: Final = re.compile(r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than")
+_LEAST_ROOM: Final = 1 << 20
+_KILLED: Final = {signal.SIGKILL: "it was killed", signal.SIGSEGV: "it crashed (segmentation fault)"}
+
+
+def tail(log: Path) -> str:
+    """End of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
+    """Error for a run whose engine failed.
+
+    Parameters
+    ----------
+    worker : mapping or None
+        What the engine script wrote of itself, if it came that far.
+    finished : Finished
+        How its process ended.
+    log : pathlib.Path
+        Its output.
+    """
+    error = (worker or {}).get("error") or {}
+    said = tail(log)
+    said = said[said.rfind("\n# 20") + 1 :]
+    message = str(error.get("message") or _last_error(said) or _ending(finished.status))
+    of_error = known(f"{error.get('type', '')} {message} {error.get('traceback', '')}")
+    generic = not error or "initialization failed" in message
+    found = of_error or (known(_alarming(said)) if generic else None)
+    when = _when(finished)
+    if found is None and _full(log):
+        found = known("No space left on device")
+    words, hint = found or ("", "")
+    advice = error.get("advice") or hint or f"the whole output is in {log.name}"
+    if finished.status == -signal.SIGKILL and not found:
+        advice = "it may have been the system, out of main memory: see dmesg; lower batch_size or max_model_len"
+    what = f"{words} ({_shorten(message)})" if words else _shorten(message)
+    return LaunchError(
+        f"the engine failed {when}: {what}", hint=str(advice), log=str(log), stage=finished.last_event.get("event")
+    )
+
+
+def _full(log: Path) -> bool:
+    """Whether the disk of the run has hardly any room: then the engine could not even say so."""
+    try:
+        return shutil.disk_usage(log.parent).free < _LEAST_ROOM
+    except OSError:
+        return False
+
+
+def _when(finished: Finished) -> str:
+    last = finished.last_event.get("event")
+    before = {None: "before it began", "import": "while it was imported", "init": "while it started"}
+    return before.get(last, f"in mid-run, after {last!r}") if last != "error" else "with an error"
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        how = signal.Signals(-status)
+    except ValueError:
+        return f"ended by signal {-status}"
+    return f"{_KILLED.get(how, 'it was ended')} by {how.name}"
+
+
+def _alarming(said: str) -> str:
+    """Lines that speak of something bad; engines name their options in many others."""
+    return "\n".join(line for line in said.splitlines() if _ALARM.search(line))
+
+
+def _last_error(said: str) -> str:
+    """The last line that looks like the message of an exception; that of the cause, where an engine core failed."""
+    lines = [line.strip() for line in said.splitlines()]
+    found = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
+    causes = [line for line in found if "Engine core initialization failed" not in line]
+    return (causes or found or [""])[-1]
+
+
+def _shorten(text: str, limit: int = 300) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,291 @@
+"""The folder of a run: where everything is, what state it is in, and who works in it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+from llmprof.errors import LaunchError, NotCapturedError, ReadError
+from llmprof.launch.config.options import ConfigManager, ExperimentConfig
+from llmprof.launch.run import files
+from llmprof.launch.run.command import without_secrets
+
+
+def hold(file: IO[bytes]) -> bool:
+    """Hold an open file until it is closed; False where another one holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def held(path: Path) -> bool:
+    """Whether a process holds a file now; a file that cannot be opened for it is held by none."""
+    try:
+        with path.open("ab") as file:
+            return not hold(file)
+    except OSError:
+        return False
+
+
+RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
+UNIMPORTED: Final = "finished without import"
+"""The profiler's raw capture is there, but nothing on this machine could turn it into a report."""
+
+STATE_FILE, _CONFIG, _LOCK = "state.json", "config.yaml", ".lock"
+_KEPT: Final = {STATE_FILE, _CONFIG, _LOCK}
+_PLACES: Final = {
+    "log": "experiment.log",
+    "summary": "summary.json",
+    "gpu_info": "gpu_info.json",
+    "output": "generated_output.txt",
+    "metrics": "metrics.json",
+    "script": "inference_script.py",
+    "manifest": "manifest.json",
+    "worker": "worker.json",
+    "events": "events.jsonl",
+    "traces": "traces",
+    "model": "model",
+    "monitors": "monitors.parquet",
+    "nsys_report": "report.nsys-rep",
+    "qdstrm": "report.qdstrm",
+    "sqlite": "report.sqlite",
+    "nsys_metrics": "nsys_metrics.json",
+    "nsys_summary": "nsys_summary.csv",
+    "ncu_report": "report.ncu-rep",
+    "ncu_metrics": "ncu_metrics.json",
+    "kernel_comparison": "kernel_comparison.csv",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run's folder; each of its files is an attribute: ``log, summary, gpu_info, output, metrics, script, manifest,
+    worker, events, traces, model, monitors, nsys_report, qdstrm, sqlite, nsys_metrics, nsys_summary, ncu_report,
+    ncu_metrics, kernel_comparison``.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The folder.
+    """  # noqa: D205
+
+    path: Path
+
+    def __getattr__(self, name: str) -> Path:
+        try:
+            return self.path / _PLACES[name]
+        except KeyError:
+            raise AttributeError(f"a run folder has no {name!r}") from None
+
+    @classmethod
+    def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> RunFolder:
+        """A new folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` with the configuration in it.
+
+        Parameters
+        ----------
+        config : ExperimentConfig
+            What is run.
+        root : path, optional
+            Where; ``config.results_dir`` if not given.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        where = Path(root if root is not None else config.results_dir).expanduser().absolute()
+        stamp = f"{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            made = cls(_new(where, stamp))
+        except OSError as error:
+            raise files.refused(where, error) from error
+        written = config.replace(environment=without_secrets(config.environment))
+        ConfigManager.save_config(written, made.path / _CONFIG)
+        made.set_state(RUNNING, stage="start")
+        return made
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """A folder that a run wrote.
+
+        Raises
+        ------
+        ReadError
+            It is no run folder.
+        """
+        where = Path(path).expanduser().absolute()
+        if not (where / STATE_FILE).is_file():
+            raise ReadError(
+                f"{where} is no run folder: it has no {STATE_FILE}",
+                expected="a folder that llmprof run wrote",
+                hint="pass the folder MODEL_MODE_TIME itself, not the one around it" if where.is_dir() else "",
+            )
+        return cls(where)
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The configuration of the run."""
+        return ConfigManager.load_config(self.path / _CONFIG)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """``state, stage, pid, started, ended, error``; a run whose process is gone was interrupted.
+
+        Raises
+        ------
+        ReadError
+            The state is damaged.
+        """
+        said = files.read_json(self.path / STATE_FILE)
+        if not isinstance(said, dict) or "state" not in said:
+            raise ReadError(f"{self.path / STATE_FILE} is damaged", expected="what llmprof wrote", hint="run it again")
+        if said["state"] == RUNNING and not self.locked:
+            killed = f"the process {said.get('pid')} that ran it is gone"
+            return {**said, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
+        return said
+
+    def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
+        """Write the state; the time of the start is kept.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        before = files.read_json(self.path / STATE_FILE)
+        again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
+        started = before.get("started", now) if again else now
+        ended = None if state == RUNNING else now
+        said = {"state": state, "stage": stage, "pid": os.getpid(), "started": started, "ended": ended, "error": error}
+        files.write_small(self.path / STATE_FILE, said)
+
+    @property
+    def locked(self) -> bool:
+        """Whether a process works in the folder now."""
+        return held(self.path / _LOCK)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Work in the folder alone.
+
+        Raises
+        ------
+        LaunchError
+            Another process works in it.
+        OutputError
+            The folder cannot be written.
+        """
+        try:
+            file = (self.path / _LOCK).open("ab")
+        except OSError as error:
+            raise files.refused(self.path / _LOCK, error) from error
+        with file:
+            if not hold(file):
+                said = files.read_json(self.path / STATE_FILE) or {}
+                raise LaunchError(
+                    f"another run is at work in {self.path} (process {said.get('pid', 'unknown')})",
+                    hint="wait for its end, or start a new run, which gets a folder of its own",
+                    path=str(self.path),
+                )
+            yield
+
+    def part(self, name: str) -> Path:
+        """Folder for what one pass of several writes, made if missing.
+
+        Raises
+        ------
+        OutputError
+            It cannot be made.
+        """
+        folder = self.path / name
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise files.refused(folder, error) from error
+        return folder
+
+    def clear(self) -> None:
+        """Remove what a run wrote, and keep its configuration."""
+        for path in self.path.iterdir():
+            if path.name in _KEPT:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _new(where: Path, stamp: str) -> Path:
+    number = 0
+    while True:
+        path = where / (f"{stamp}-{number}" if number else stamp)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
+    return (path / "state.json").is_file() and (path / "config.yaml").is_file()
+
+
+def capture(path: Path) -> Path:
+    """The timeline of a run: its SQLite export, or its folder of traces; any other path is what it is.
+
+    Raises
+    ------
+    NotCapturedError
+        The run has no timeline.
+    """
+    if not is_run(path):
+        return path
+    run = RunFolder.open(path)
+    found = next((place for place in (run.sqlite, run.traces) if place.exists()), None)
+    if found is None:
+        raise NotCapturedError(
+            f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
+        )
+    return found
+
+
+def runs(root: str | Path) -> list[RunFolder]:
+    """Run folders in a folder, in the order of their names."""
+    where = Path(root).expanduser()
+    return [RunFolder(path.parent.absolute()) for path in sorted(where.glob(f"*/{STATE_FILE}"))]
+
+
+def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED)) -> list[Path]:
+    """Remove the folders of runs in some states; one that a process works in is never touched.
+
+    Parameters
+    ----------
+    root : path
+        Folder of run folders.
+    states : tuple of str
+        Which of them.
+
+    Returns
+    -------
+    list of pathlib.Path
+        Folders that were removed.
+    """
+    removed = []
+    for folder in runs(root):
+        if folder.state["state"] in states and not folder.locked:
+            shutil.rmtree(folder.path)
+            removed.append(folder.path)
+    return removed

@@ -1,0 +1,192 @@
+"""Kernels for ncu: which ones, and how they compare with the timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import analyze
+from llmprof.analyze.ncu.command import counted_launches
+from llmprof.errors import CaptureError, LlmprofError
+from llmprof.launch.run import files
+from llmprof.launch.run.command import DEFAULT_LAUNCHES
+from llmprof.launch.run.folder import RunFolder
+from llmprof.metrics.data import Metrics
+from llmprof.names import functions as names_functions
+from llmprof.trace import Trace
+
+_MOST_ROWS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Launches for ncu.
+
+    Attributes
+    ----------
+    functions : tuple of str
+        The most expensive ones first.
+    skip, count : int
+        Launches of these functions to leave out, and to profile.
+    device : int or None
+        GPU of the rank that they were counted on.
+    steps : int or None
+        Steps of the engine until the last of these launches, where steps are known.
+    share : float
+        Share of the time of all kernels but collectives that the functions have.
+    """
+
+    functions: tuple[str, ...]
+    skip: int
+    count: int
+    device: int | None
+    steps: int | None
+    share: float
+
+
+def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
+    """The most expensive functions of a timeline, and the shortest stretch of launches that has all of them.
+
+    Collectives are left out: a kernel that waits for other ranks waits for ever when it is replayed. The stretch is
+    the earliest of the shortest ones in one step of the phase (prefill, decode) that takes most of the time: its second
+    one, or with several ranks its first one, since a step under ncu takes many seconds where processes take turns.
+
+    Parameters
+    ----------
+    trace : Trace
+        Timeline of the same program.
+    top : int
+        How many functions.
+    most : int
+        Most launches; where the functions lie further apart, the stretch with most of their time is taken.
+
+    Raises
+    ------
+    CaptureError
+        All kernels are collectives.
+    """
+    events = analyze.attribute(trace).filter(pl.col("source") == "kernel")
+    events = events.with_columns(names_functions.function(events["name"]).alias("function"))
+    waits = events.filter(pl.col("category") == "collective")["function"].unique()
+    alone = events.filter(~pl.col("function").is_in(waits.implode()))
+    if not alone.height:
+        raise CaptureError("the timeline has no kernels but collectives, which cannot be replayed alone")
+    chosen = _longest(alone, "function").head(max(1, top))
+    cost = dict(chosen.iter_rows())
+    rank = _longest(alone, "rank")["rank"][0]
+    counted = counted_launches(events.filter(pl.col("rank") == rank), recorded=trace.has("runtime"))
+    sequence = counted.filter(pl.col("function").is_in(list(cost)))
+    first, last = _steady(sequence, place=1 if len(trace.ranks) == 1 else 0)
+    skip, count = _stretch(sequence["function"].to_list()[first:last], cost, most)
+    device = sequence["device"].drop_nulls()
+    step = sequence["step"][first + skip + count - 1]
+    return Choice(
+        functions=tuple(cost),
+        skip=first + skip,
+        count=count,
+        device=int(device[0]) if len(device) else None,
+        steps=None if step is None else int(step) + 1,
+        share=sum(cost.values()) / max(1, int(alone["dur_ns"].sum())),
+    )
+
+
+def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Time of each value of a column, the longest first."""
+    return events.group_by(by).agg(pl.col("dur_ns").sum()).sort(["dur_ns", by], descending=[True, False])
+
+
+def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
+    """First launch, and the one after the last, of one step of the longest phase; all where steps are not known."""
+    known = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
+    if not known.height:
+        return 0, sequence.height
+    phase = _longest(known, "phase")["phase"][0]
+    steps = known.filter(pl.col("phase") == phase)["step"].unique().sort()
+    chosen = known.filter(pl.col("step") == steps[min(place, len(steps) - 1)])["launch"]
+    return int(chosen[0]), int(chosen[-1]) + 1
+
+
+def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int, int]:
+    """First place and length of the shortest stretch with all functions, or of the costliest of at most ``most``."""
+    best: tuple[tuple[float, ...], int, int] | None = None
+    last: dict[str, int] = {}
+    for end, function in enumerate(functions):
+        last[function] = end
+        inside = {name: at for name, at in last.items() if at > end - most}
+        start = min(inside.values())
+        score = (-sum(cost[name] for name in inside), end - start)
+        if best is None or score < best[0]:
+            best = (score, start, end - start + 1)
+    return (0, 1) if best is None else best[1:]
+
+
+def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
+    """Write ``ncu_metrics.json``: a row a profiled launch, and what the profiler's rules said.
+
+    Returns
+    -------
+    list of dict
+        The rows.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    try:
+        rows = analyze.speed_of_light(metrics).to_dicts()
+    except LlmprofError:
+        rows = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns").to_dicts()
+    launches = metrics.kernels.select("kernel_id", "grid", "block", "device_name").rows_by_key("kernel_id", named=True)
+    for row in rows:
+        row |= {k: v for k, v in launches.get(row["kernel_id"], [{}])[0].items() if k != "kernel_id"}
+    rules = metrics.rules.select("kernel_id", "rule", "kind", "text", "estimated_speedup_pct").to_dicts()
+    files.write_json(folder.ncu_metrics, {"launches": rows, "rules": rules, "coverage": dict(metrics.coverage)})
+    return rows
+
+
+def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.DataFrame:
+    """Write ``kernel_comparison.csv``: kernels of the timeline with what ncu measured of them.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``name, share, total_ns, instances, mean_ns`` of the timeline, then of ncu ``launches, ncu_mean_ns, ratio``
+        (to the timeline's launches that they were matched with)``, compute_pct, memory_pct, roof_share, bound,
+        confidence``, null where ncu did not measure it; at most 50 kernels of the timeline, the most expensive first.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    matched = analyze.ncu_join(trace, metrics)
+    try:
+        light = analyze.speed_of_light(metrics)
+    except LlmprofError:
+        light = matched.select("kernel_id")
+    columns = ["compute_pct", "memory_pct", "roof_share", "bound"]
+    light = light.with_columns(pl.lit(None).alias(c) for c in columns if c not in light.columns)
+    per_kernel = (
+        matched.join(light.select("kernel_id", *columns), on="kernel_id", how="left")
+        .with_columns(name=pl.coalesce("name", "kernel_name"))
+        .group_by("name", maintain_order=True)
+        .agg(
+            launches=pl.len(),
+            ncu_mean_ns=pl.col("profiled_ns").mean(),
+            ratio=pl.col("ratio").mean(),
+            compute_pct=pl.col("compute_pct").mean(),
+            memory_pct=pl.col("memory_pct").mean(),
+            roof_share=pl.col("roof_share").mean(),
+            bound=pl.col("bound").mode().sort().first(),
+            confidence=pl.col("confidence").mean(),
+        )
+    )
+    of_timeline = analyze.cuda_gpu_kern_sum(trace).select("name", "share", "total_ns", "instances", "mean_ns")
+    both = of_timeline.head(_MOST_ROWS).join(per_kernel, on="name", how="full", coalesce=True)
+    measured = of_timeline.join(per_kernel.select("name"), on="name", how="semi")
+    both = both.update(measured, on="name").sort("total_ns", "name", descending=[True, False], nulls_last=True)
+    files.write(folder.kernel_comparison, both.write_csv())
+    return both

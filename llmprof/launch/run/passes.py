@@ -1,0 +1,318 @@
+"""The passes that each mode makes, with their profilers and monitors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import LaunchError
+from llmprof.launch import engines
+from llmprof.launch.config.options import ExperimentConfig
+from llmprof.launch.config.rules import setting
+from llmprof.launch.run import command, failures, files, manifest, ncu, process
+from llmprof.launch.run.folder import RunFolder
+from llmprof.launch.run.job import job
+from llmprof.launch.run.process import Lines, Progress
+from llmprof.trace import Trace
+
+Wrap = Callable[[list[str]], list[str]]
+
+_MADE = ".passes.json"
+_GOT = {
+    "nsys": "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit) and put nsys on "
+    "PATH, or choose profile_mode torch",
+    "ncu": "install Nsight Compute (package nsight-compute of NVIDIA, or with the CUDA toolkit) and put ncu on PATH, "
+    "or choose profile_mode nsys or torch",
+}
+
+
+@dataclass
+class Passes:
+    """Runs the passes of one run and keeps what they said.
+
+    Attributes
+    ----------
+    config : ExperimentConfig
+        What is run.
+    folder : RunFolder
+        Where.
+    model : path or str
+        Folder or name of the model.
+    progress : callable or None
+        Told what is being done.
+    commands : list of dict
+        ``pass, argv, status, seconds`` of each.
+    notes : list of str
+        What was decided or left out.
+    environment : dict
+        Environment of the last pass.
+    """
+
+    config: ExperimentConfig
+    folder: RunFolder
+    model: str | Path
+    progress: Progress | None = None
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(
+        self,
+        name: str,
+        *,
+        mode: str,
+        out: Path,
+        wrap: Wrap | None = None,
+        started: Callable[[int], object] | None = None,
+        watch: Callable[[], object] | None = None,
+        steps: int | None = None,
+    ) -> dict[str, Any]:
+        """Write the script of a pass and run it.
+
+        Parameters
+        ----------
+        name : str
+            Of the pass.
+        mode : str
+            Mode of this pass: decides the environment, and what is measured.
+        out : pathlib.Path
+            Folder for what the script writes.
+        wrap : callable, optional
+            Puts a profiler before the command.
+        started : callable, optional
+            Called with the number of its process.
+        watch : callable, optional
+            Called now and then while it runs.
+        steps : int, optional
+            Steps of the engine that are enough.
+
+        Returns
+        -------
+        dict
+            What the script wrote of itself (``worker.json``).
+
+        Raises
+        ------
+        LaunchError
+            The engine failed or wrote nothing of itself.
+        """
+        values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
+        self.notes += [note for note in notes if note not in self.notes]
+        script = self.folder.script if mode != "ncu" or out == self.folder.path else out / self.folder.script.name
+        files.write(script, engines.script(values))
+        argv = command.worker(self.config, script, out)
+        argv = wrap(argv) if wrap is not None else argv
+        self.environment = command.whole_environment(self.config, os.environ, mode=mode)
+        done = process.run(
+            argv,
+            log=self.folder.log,
+            env=self.environment,
+            events=out / self.folder.events.name,
+            timeout_s=self.config.timeout_s,
+            progress=self.progress,
+            started=started,
+            watch=watch,
+        )
+        self.commands.append({"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)})
+        if done.left_over:
+            self.notes.append(f"{name}: processes that were left over were ended: {', '.join(done.left_over)}")
+        worker = files.read_json(out / self.folder.worker.name)
+        if not isinstance(worker, dict) or worker.get("error") or (done.status and wrap is None):
+            raise failures.failure(worker if isinstance(worker, dict) else None, done, self.folder.log)
+        if done.status:
+            self.notes.append(f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with none")
+        self.notes += [note for note in worker.get("notes") or () if note not in self.notes]
+        self._remember()
+        return worker
+
+    def note(self, words: str) -> None:
+        """Add a note, once."""
+        if words not in self.notes:
+            self.notes.append(words)
+
+    def _remember(self) -> None:
+        """Keep what a later attempt must know of the passes that were made."""
+        environment = manifest.allowed(self.environment, self.config.environment)
+        said = {"commands": self.commands, "environment": environment, "notes": self.notes}
+        files.write_json(self.folder.path / _MADE, said)
+
+    def recall(self) -> None:
+        """Take over the passes of an earlier attempt."""
+        said = files.read_json(self.folder.path / _MADE) or {}
+        self.commands += said.get("commands") or []
+        self.notes += said.get("notes") or []
+        self.environment |= said.get("environment") or command.environment(self.config)
+
+
+def tool(name: str) -> str:
+    """Path of a profiler's program.
+
+    Raises
+    ------
+    LaunchError
+        It is not on PATH.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise LaunchError(f"{name} is not on PATH", hint=_GOT[name])
+    return found
+
+
+def ran(commands: Sequence[Sequence[str]], name: str) -> list[dict[str, Any]]:
+    """Command lines of a step that is no pass, for the manifest."""
+    return [{"pass": name, "argv": list(argv), "status": None, "seconds": None} for argv in commands]
+
+
+_FEW_STEPS: Final = 4
+"""Steps of the engine under ncu, where nothing says which launches are wanted: a prefill and some decode steps."""
+
+_COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
+
+
+def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
+    """Command lines of a run, without starting or writing anything.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        What would be run.
+
+    Returns
+    -------
+    list of (str, list of str)
+        Name of each pass and its arguments. In mode ``nsys_ncu`` the kernels of the second pass follow from the
+        timeline of the first, so the filter shown is that for when there is none.
+    """
+    folder = RunFolder(Path(config.results_dir).expanduser().absolute() / f"{config.name}_TIME")
+    found = []
+    for name, out in _outs(config, folder):
+        script = folder.script if name != "ncu" or out == folder.path else out / folder.script.name
+        found.append((name, _wrapped(config, folder, name, command.worker(config, script, out))))
+    return found
+
+
+def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]:
+    """Passes of a mode, and where each writes."""
+    mode = config.profile_mode
+    if mode == "nsys_ncu":
+        return [("nsys", folder.path / "nsys"), ("ncu", folder.path / "ncu")]
+    return [(mode if mode in {"nsys", "ncu"} else "engine", folder.path)]
+
+
+def _wrapped(
+    config: ExperimentConfig, folder: RunFolder, name: str, program: list[str], choice: ncu.Choice | None = None
+) -> list[str]:
+    """Command of a pass with its profiler before it."""
+    if name == "nsys":
+        report = folder.nsys_report.with_suffix("")
+        return command.nsys(config, program, report, executable=shutil.which("nsys") or "nsys")
+    if name == "ncu":
+        chosen: dict[str, Any] = {}
+        if choice is not None:
+            chosen = {
+                "kernels": choice.functions, "skip": choice.skip, "count": choice.count, "device": choice.device
+            }  # fmt: skip
+        report = folder.ncu_report.with_suffix("")
+        return command.ncu(config, program, report, executable=shutil.which("ncu") or "ncu", **chosen)
+    return program
+
+
+def engine(passes: Passes) -> dict[str, Any]:
+    """The first pass of a mode, with the monitors beside it."""
+    config, folder = passes.config, passes.folder
+    name, out = _outs(config, folder)[0]
+    if out != folder.path:
+        out = folder.part(out.name)
+    with _monitors(config, folder) as watch:
+        worker = passes.run(
+            name,
+            mode=name if name != "engine" else config.profile_mode,
+            out=out,
+            wrap=lambda program: _wrapped(config, folder, name, program),
+            started=watch,
+            watch=_profiled(passes, None) if name == "ncu" else None,
+            steps=_enough_steps(config, None) if name == "ncu" else None,
+        )
+    if out != folder.path:
+        for copied in _COPIED:
+            if (out / copied).is_file():
+                files.write(folder.path / copied, (out / copied).read_text("utf-8", errors="replace"))
+    return worker
+
+
+def ncu_pass(passes: Passes, trace: Trace | None) -> None:
+    """The second pass of ``nsys_ncu``: the kernels that the timeline found most expensive."""
+    config, folder = passes.config, passes.folder
+    choice = None
+    if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
+        choice = ncu.choose(trace, top=setting(config, "ncu_options", "top"))
+        passes.note(
+            f"ncu: {choice.count} launches of {', '.join(choice.functions)}, which have {choice.share:.0%} of the time "
+            "of all kernels but collectives"
+        )
+    elif trace is None:
+        passes.note("ncu: the timeline was not imported, so the first launches of any kernel were profiled")
+    passes.run(
+        "ncu",
+        mode="ncu",
+        out=folder.part("ncu"),
+        wrap=lambda program: _wrapped(config, folder, "ncu", program, choice),
+        watch=_profiled(passes, choice.count if choice is not None else None),
+        steps=_enough_steps(config, choice),
+    )
+
+
+def _enough_steps(config: ExperimentConfig, choice: ncu.Choice | None) -> int | None:
+    """Steps of the engine that ncu needs; None where the configuration counts launches itself."""
+    if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
+        return None
+    if choice is None:
+        return _FEW_STEPS
+    spare = 1 if config.world_size == 1 else 0  # with several processes each step takes many seconds
+    return None if choice.steps is None else choice.steps + spare
+
+
+def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
+    """What to call now and then to say how many launches ncu has profiled."""
+    if passes.progress is None:
+        return None
+    wanted = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
+    return Lines(passes.folder.log, b"==PROF== Profiling", "ncu: profiling launches", wanted, passes.progress).read
+
+
+@contextlib.contextmanager
+def _monitors(config: ExperimentConfig, folder: RunFolder) -> Iterator[Callable[[int], object] | None]:
+    """Sample the machine meanwhile; what comes is told the process to watch."""
+    if not config.monitor_hz:
+        yield None
+        return
+    from llmprof.launch.monitors import Sampler
+
+    visible = config.environment.get("CUDA_VISIBLE_DEVICES")
+    with Sampler(folder.monitors, hz=config.monitor_hz, visible=visible) as sampler:
+        yield sampler.watch
+
+
+def ask_doctor(config: ExperimentConfig, progress: Progress | None) -> None:
+    """Stop before the engine starts where the doctor finds that the run cannot work."""
+    from llmprof.launch.doctor.doctor import doctor
+
+    if progress is not None:
+        progress("checking the machine", 0, 0)
+    failed = doctor(config).filter(pl.col("status") == "fail").to_dicts()
+    if failed:
+        first = failed[0]
+        others = [f"{row['check']}: {row['found']}" for row in failed[1:]]
+        raise LaunchError(
+            f"{first['check']}: {first['found']}",
+            expected=str(first["expected"] or ""),
+            hint=f"{first['advice'] or ''}{f'; also {chr(59).join(others)}' if others else ''}",
+            failed=failed,
+        )

@@ -1,0 +1,344 @@
+"""One supervised program: its output in a log, its progress read, its end certain."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+from llmprof.errors import LaunchError
+from llmprof.launch.run.files import refused
+from llmprof.text import plain
+
+Progress = Callable[[str, int, int], None]
+
+
+class Events:
+    """The events of a file, read as it grows.
+
+    Parameters
+    ----------
+    path : pathlib.Path or None
+        The file, a JSON object a line; it need not exist yet.
+    progress : callable or None
+        Called with each event in words, how much is done, and of how much.
+    """
+
+    def __init__(self, path: Path | None, progress: Progress | None) -> None:
+        self._path, self._progress = path, progress
+        self._at, self._rest = 0, b""
+        self.last: dict[str, Any] = {}
+
+    @property
+    def words(self) -> str:
+        """The last event in words."""
+        message = self.last.get("message") or ""
+        return f"{self.last.get('event', 'start')}{f': {message}' if message else ''}"
+
+    def read(self) -> None:
+        """Take in what was appended; a line that is not whole waits for its rest."""
+        if self._path is None:
+            return
+        try:
+            with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self._at = 0 if size < self._at else self._at
+                file.seek(self._at)
+                new = file.read()
+        except OSError:
+            return
+        self._at += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    self._take(event)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        self.last = event
+        if self._progress is not None:
+            done, total = (event.get(key) for key in ("done", "total"))
+            self._progress(
+                plain(self.words), done if isinstance(done, int) else 0, total if isinstance(total, int) else 0
+            )
+
+
+class Lines:
+    """Lines of a log that begin with some words, counted as the log grows.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The log; what is in it already does not count.
+    begin : bytes
+        How the lines begin.
+    what : str
+        What is said of them.
+    total : int
+        How many there will be.
+    progress : callable
+        Called with what is said, how many there were, and how many there will be.
+    """
+
+    def __init__(self, path: Path, begin: bytes, what: str, total: int, progress: Progress) -> None:
+        self._path, self._begin, self._what, self._total, self._progress = path, begin, what, total, progress
+        self._at = path.stat().st_size if path.exists() else 0
+        self._rest, self._done = b"", 0
+
+    def read(self) -> None:
+        """Take in what was appended."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                new = file.read()
+        except OSError:
+            return
+        self._at += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        found = sum(line.startswith(self._begin) for line in whole)
+        if found:
+            self._done += found
+            self._progress(self._what, min(self._done, self._total), self._total)
+
+
+_POLL_S: Final = 0.1
+_LOOK_EVERY: Final = 10
+INTERRUPT_S: Final = 15.0
+"""How long a program may take to write what it has after an interrupt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended.
+
+    Attributes
+    ----------
+    status : int
+        Exit status; negative is the signal that ended it.
+    seconds : float
+        How long it ran.
+    left_over : tuple of str
+        Processes that were still there after it and had to be ended.
+    last_event : dict
+        The last event that it wrote, or an empty mapping.
+    """
+
+    status: int
+    seconds: float
+    left_over: tuple[str, ...]
+    last_event: Mapping[str, Any]
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str],
+    events: Path | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 0.0,
+    progress: Progress | None = None,
+    started: Callable[[int], object] | None = None,
+    watch: Callable[[], object] | None = None,
+) -> Finished:
+    """Run a program to its end; none of its processes outlives this call.
+
+    It leads a session of its own, so that an interrupt of a notebook or terminal reaches this process only, which then
+    ends the program: an interrupt first, so that it can write what it has, then termination, then a kill. A guard
+    process does the same if this process itself is killed.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Program and arguments; no shell is used.
+    log : pathlib.Path
+        File that gets all its output, after what is there.
+    env : mapping
+        Its whole environment; the mark of the run is added.
+    events : pathlib.Path, optional
+        File of the events that the program appends, a JSON object a line.
+    cwd : pathlib.Path, optional
+        Its working folder.
+    timeout_s : float
+        Longest time; 0 is no limit.
+    progress : callable, optional
+        Called with what the program says it does, how much is done, and of how much.
+    started : callable, optional
+        Called with the number of its process.
+    watch : callable, optional
+        Called now and then while it runs.
+
+    Returns
+    -------
+    Finished
+        Whatever the exit status is.
+
+    Raises
+    ------
+    LaunchError
+        The program cannot be started, or it took too long.
+    OutputError
+        The log cannot be written.
+    """
+    mark = uuid.uuid4().hex
+    tail = Events(events, progress)
+    with _opened(log) as out:
+        _note(out, log, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}")
+        began = time.monotonic()
+        process = _started(argv, env={**env, MARK: mark}, cwd=cwd, out=out)
+        family: Family | None = None
+        try:
+            with contextlib.ExitStack() as guarded:
+                try:  # an interrupt may come from here on at any time
+                    guarded.enter_context(_guarded(process.pid, mark, log))
+                    family = Family(process.pid, mark, log)
+                    if started is not None:
+                        started(process.pid)
+                    _wait(process, family, tail, watch, until=began + timeout_s if timeout_s else None)
+                finally:
+                    left_over = _end(process, family if family is not None else Family(process.pid, mark, log))
+                    seconds = time.monotonic() - began
+        except TimeoutError:
+            raise LaunchError(
+                f"{Path(argv[0]).name} was ended after {timeout_s:g} s, while it was at: {tail.words}",
+                hint="raise timeout_s, or ask for less: fewer tokens, repeats or iterations",
+                timeout=True,
+            ) from None
+        tail.read()
+        if left_over:
+            _note(out, log, f"ended what was left over: {', '.join(left_over)}")
+    return Finished(process.returncode, seconds, left_over, tail.last)
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    family: Any,
+    tail: Events,
+    watch: Callable[[], object] | None,
+    *,
+    until: float | None,
+) -> None:
+    for turn in _forever():
+        try:
+            process.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            return
+        tail.read()
+        if watch is not None:
+            watch()
+        if turn % _LOOK_EVERY == 0:
+            family.look()
+        if until is not None and time.monotonic() > until:
+            raise TimeoutError
+
+
+def _forever() -> Iterator[int]:
+    turn = 0
+    while True:
+        yield turn
+        turn += 1
+
+
+def _end(process: subprocess.Popen[bytes], family: Any) -> tuple[str, ...]:
+    """End whatever of a run still runs; a second interrupt meanwhile makes it quick."""
+    try:
+        if process.poll() is None:
+            _interrupt(process)
+        return tuple(family.end())
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()
+        family.end(patience_s=0.0)
+        raise
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """End the first process: it may write what it has, and is killed if it does not end."""
+    for how, patience in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, INTERRUPT_S / 3), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(how)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        else:
+            return
+
+
+def _started(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, out: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 (no shell)
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"{argv[0]} cannot be started: {error.strerror or error}",
+            expected="a program that can be run",
+            hint="check that it is installed and on PATH, or give its path",
+        ) from error
+
+
+@contextlib.contextmanager
+def _opened(log: Path) -> Iterator[IO[bytes]]:
+    try:
+        file = log.open("ab", buffering=0)
+    except OSError as error:
+        raise refused(log, error) from error
+    with file:
+        yield file
+
+
+def _note(out: IO[bytes], log: Path, words: str) -> None:
+    """A line of ours in the log."""
+    try:
+        out.write(f"# {words}\n".encode())
+    except OSError as error:
+        raise refused(log, error) from error
+
+
+@contextlib.contextmanager
+def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
+    """A process that ends the run's processes if this one is killed."""
+    program = Path(__file__).with_name("_family.py")
+    guard = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-P", str(program), str(root), mark, str(log)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            guard.communicate(b"done")
+
+
+try:
+    from llmprof.launch.run.family import MARK, Family
+except ImportError as error:
+    raise LaunchError(
+        "launching a run needs the package psutil, which is not installed", hint="pip install 'llmprof[launch]'"
+    ) from error

@@ -1,0 +1,342 @@
+"""Metrics of the requests of a run: latencies, throughput, how far repeats agree, and what the profiler costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import polars as pl
+
+from llmprof.errors import NotCapturedError, ReadError
+from llmprof.units import NS_PER_S, format_share
+
+PHASES = ("warmup", "plain", "profiled")
+LATENCIES = ("ttft_ns", "tpot_ns", "itl_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns")
+RATES = ("output_tokens_per_s", "tokens_per_s", "requests_per_s")
+METRICS = ("wall_ns", *LATENCIES, *RATES)
+_SCHEMA = {
+    "phase": pl.String,
+    "repeat": pl.Int64,
+    "request": pl.Int64,
+    "start_epoch_ns": pl.Int64,
+    "prompt_tokens": pl.Int64,
+    "output_tokens": pl.Int64,
+    **{name: pl.List(pl.Int64) if name == "itl_ns" else pl.Int64 for name in LATENCIES},
+    "wall_ns": pl.Int64,
+    "finish_reason": pl.String,
+}
+
+
+def request_metrics(worker: Mapping[str, Any]) -> pl.DataFrame:
+    """Every request of a run with its latencies.
+
+    Parameters
+    ----------
+    worker : mapping
+        What the engine's script wrote (``worker.json``).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase`` (``warmup``, ``plain``: without profiler, ``profiled``), ``repeat, request, start_epoch_ns,
+        prompt_tokens, output_tokens``; times in ns: ``ttft_ns`` (to the first token), ``tpot_ns`` (a token after the
+        first: ``decode / (output_tokens - 1)``), ``itl_ns`` (list: from token to token), ``queue_ns, prefill_ns,
+        decode_ns, e2e_ns``, and ``wall_ns`` (of the whole repeat that the request belongs to); ``finish_reason``.
+        What the engine does not tell is null.
+
+    Raises
+    ------
+    ReadError
+        The mapping has no list of requests, or a value of one is of another kind.
+    """
+    requests = worker.get("requests")
+    if not isinstance(requests, list) or not all(isinstance(request, Mapping) for request in requests):
+        raise ReadError("the worker's file has no list of requests", expected="worker.json of a llmprof run")
+    walls = {
+        (stage.get("name"), stage.get("repeat")): stage.get("dur_ns")
+        for stage in worker.get("stages") or []
+        if isinstance(stage, Mapping)
+    }
+    try:
+        frame = pl.DataFrame([_row(request, walls) for request in requests], schema=_SCHEMA, orient="row")
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        raise ReadError(
+            f"a request of the worker's file has a value of another kind: {error}",
+            expected="seconds and counts of tokens as numbers",
+        ) from error
+    each = pl.when(pl.col("output_tokens") > 1).then(pl.col("decode_ns") / (pl.col("output_tokens") - 1))
+    return frame.with_columns(pl.col("tpot_ns").fill_null(each.round().cast(pl.Int64)))
+
+
+def _row(request: Mapping[str, Any], walls: Mapping[tuple[Any, Any], Any]) -> dict[str, Any]:
+    kept = ("phase", "repeat", "request", "prompt_tokens", "output_tokens", "finish_reason")
+    times = {name: _ns(request.get(name.removesuffix("_ns") + "_s")) for name in LATENCIES}
+    wall = walls.get((request.get("phase"), request.get("repeat")))
+    return (
+        {name: request.get(name) for name in kept}
+        | times
+        | {"start_epoch_ns": request.get("start_ns"), "wall_ns": wall}
+    )
+
+
+def _ns(seconds: Any) -> Any:
+    if seconds is None:
+        return None
+    return [_ns(gap) for gap in seconds] if isinstance(seconds, list) else round(seconds * NS_PER_S)
+
+
+def repeats(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each repeat of each phase: its requests, tokens, rates and mean latencies.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of :func:`request_metrics`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase, repeat, requests, prompt_tokens, output_tokens, wall_ns``; ``output_tokens_per_s, tokens_per_s,
+        requests_per_s`` (over ``wall_ns``); the means of the latencies over the requests (of ``itl_ns`` over the
+        tokens).
+    """
+    sums = frame.group_by("phase", "repeat").agg(
+        pl.len().cast(pl.Int64).alias("requests"),
+        pl.col("prompt_tokens", "output_tokens").sum(),
+        pl.col("wall_ns").first(),
+        *(pl.col(name).explode().mean() if name == "itl_ns" else pl.col(name).mean() for name in LATENCIES),
+    )
+    wall_s = pl.when(pl.col("wall_ns") > 0).then(pl.col("wall_ns") / NS_PER_S)
+    places = {name: i for i, name in enumerate(PHASES)}
+    order = pl.col("phase").replace_strict(places, default=len(PHASES), return_dtype=pl.Int64)
+    return sums.sort(order, "repeat").select(
+        "phase",
+        "repeat",
+        "requests",
+        "prompt_tokens",
+        "output_tokens",
+        "wall_ns",
+        *LATENCIES,
+        output_tokens_per_s=pl.col("output_tokens") / wall_s,
+        tokens_per_s=(pl.col("output_tokens") + pl.col("prompt_tokens")) / wall_s,
+        requests_per_s=pl.col("requests") / wall_s,
+    )
+
+
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_Z95 = 1.959964
+
+
+def t95(freedom: int) -> float:
+    """Factor of a two-sided 95 % interval for so many degrees of freedom.
+
+    Above 30 it is the Cornish-Fisher expansion of the quantile, right to the third decimal.
+    """
+    if freedom < 1:
+        raise ValueError("a confidence interval needs two values")
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    z = _Z95
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def over_repeats(means: Sequence[float]) -> dict[str, float | None]:
+    """Mean, deviation, confidence interval and spread of one figure a repeat.
+
+    Parameters
+    ----------
+    means : sequence of float
+        One figure for each repeat; at least one.
+
+    Returns
+    -------
+    dict
+        ``mean``; ``std`` (n - 1 in its denominator), ``ci95_low`` and ``ci95_high`` (mean -/+ t * std / sqrt(n)), and
+        ``spread`` (largest minus smallest, as a share of the mean), which are None where there is one repeat.
+    """
+    mean = fmean(means)
+    if len(means) < 2:
+        return {"mean": mean, "std": None, "ci95_low": None, "ci95_high": None, "spread": None}
+    std = stdev(means)
+    half = t95(len(means) - 1) * std / math.sqrt(len(means))
+    spread = (max(means) - min(means)) / abs(mean) if mean else None
+    return {"mean": mean, "std": std, "ci95_low": mean - half, "ci95_high": mean + half, "spread": spread}
+
+
+def noise(means: Sequence[float]) -> float | None:
+    """How far one more repeat may lie from the mean of these: half of the 95 % prediction interval.
+
+    It is t * std * sqrt(1 + 1 / n); None where there is one repeat.
+    """
+    if len(means) < 2:
+        return None
+    return t95(len(means) - 1) * stdev(means) * math.sqrt(1 + 1 / len(means))
+
+
+TOLERANCE = 0.1
+"""Spread over the repeats, as a share of the mean, up to which they agree."""
+
+_JUDGED = ("wall_ns", "ttft_ns", "tpot_ns", "e2e_ns")
+_SUMMARY = {
+    "phase": pl.String,
+    "metric": pl.String,
+    "unit": pl.String,
+    **dict.fromkeys(("mean", "std", "ci95_low", "ci95_high", "p50", "p90", "p99"), pl.Float64),
+    "n": pl.Int64,
+    "repeats": pl.Int64,
+    "spread": pl.Float64,
+    "agree": pl.Boolean,
+}
+_OVERHEAD = {
+    "metric": pl.String,
+    "unit": pl.String,
+    **dict.fromkeys(("plain", "profiled", "overhead", "noise"), pl.Float64),
+    "clear": pl.Boolean,
+}
+
+
+def summarize(frame: pl.DataFrame, *, tolerance: float = TOLERANCE) -> pl.DataFrame:
+    """Every metric over the requests and the repeats of each phase; the warm-up does not count.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of :func:`request_metrics`.
+    tolerance : float
+        Repeats agree while their largest and smallest figure differ by at most this share of the mean.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase, metric, unit`` (``ns``, ``tokens/s`` or ``requests/s``); ``mean, std, ci95_low, ci95_high`` over the
+        repeats, each of which is the mean of its requests (std and interval are null for one repeat);
+        ``p50, p90, p99`` over all requests of the phase (of ``itl_ns`` over all tokens; of ``wall_ns`` and the rates
+        over the repeats); ``n`` values behind the percentiles; ``repeats``; ``spread`` (largest minus smallest over
+        mean) and ``agree``. A metric that the engine does not tell has no row.
+    """
+    each = repeats(frame)
+    rows = []
+    for phase in PHASES[1:]:
+        runs, requests = each.filter(phase=phase), frame.filter(phase=phase)
+        for metric in METRICS:
+            means = runs[metric].drop_nulls().to_list()
+            if not means:
+                continue
+            values = requests[metric] if metric in LATENCIES else runs[metric]
+            values = (values.explode() if metric == "itl_ns" else values).drop_nulls()
+            row = {"phase": phase, "metric": metric, "unit": _unit(metric), "n": values.len(), "repeats": len(means)}
+            row |= {f"p{q}": values.quantile(q / 100, interpolation="linear") for q in (50, 90, 99)}
+            over = over_repeats(means)
+            agree = None if over["spread"] is None else over["spread"] <= tolerance
+            rows.append(row | over | {"agree": agree})
+    return pl.DataFrame(rows, schema=_SUMMARY, orient="row")
+
+
+def _unit(metric: str) -> str:
+    if metric.endswith("_ns"):
+        return "ns"
+    return "requests/s" if metric == "requests_per_s" else "tokens/s"
+
+
+def disagreements(summary: pl.DataFrame) -> list[str]:
+    """A sentence for each phase whose repeats disagree, naming the metric that differs most.
+
+    Judged are the whole batch, the first token, the time a token and end to end: a queue of microseconds may vary.
+
+    Parameters
+    ----------
+    summary : polars.DataFrame
+        Rows of :func:`summarize`.
+    """
+    apart = (
+        summary.filter(~pl.col("agree") & pl.col("metric").is_in(_JUDGED))
+        .sort("spread", descending=True)
+        .unique("phase", keep="first")
+    )
+    return [
+        f"the {row['repeats']} {row['phase']} repeats disagree: {row['metric'].removesuffix('_ns')} differs by "
+        f"{format_share(row['spread'])} of its mean; repeat more often, and look for other work on the machine and "
+        "for clocks that change"
+        for row in apart.sort("phase").iter_rows(named=True)
+    ]
+
+
+def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> pl.DataFrame:
+    """What the profiler costs: the profiled repeats against repeats without a profiler.
+
+    With ``m(phase)`` the mean over the repeats of a phase, each of which is the mean over its requests,
+    ``overhead = m(profiled) / m(plain) - 1``. It is ``clear`` where ``|m(profiled) - m(plain)|`` exceeds the half
+    width of the 95 % prediction interval of one more plain repeat, ``t(n - 1) * std(plain) * sqrt(1 + 1 / n)``.
+    For a rate (per second) a negative overhead is the loss.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of :func:`request_metrics` of the profiled run.
+    reference : polars.DataFrame, optional
+        Rows of a run in mode ``inference_only``. Without it the plain repeats of the same run are the reference;
+        under nsys and ncu these run beside the tool, so what the tool costs outside its capture is not seen.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``metric, unit, plain, profiled, overhead`` (share of plain), ``noise`` (half width, in the unit) and
+        ``clear``; the last two are null where there is only one plain repeat.
+
+    Raises
+    ------
+    NotCapturedError
+        There are no plain or no profiled repeats.
+    """
+    both = repeats(frame)
+    base = (both if reference is None else repeats(reference)).filter(phase="plain")
+    profiled = both.filter(phase="profiled")
+    if base.is_empty() or profiled.is_empty():
+        raise NotCapturedError(
+            f"the run has no {'plain' if base.is_empty() else 'profiled'} repeats",
+            hint="run with plain=True in a mode that profiles, or give a run in mode inference_only as the reference",
+        )
+    rows = []
+    for metric in METRICS:
+        without, under = base[metric].drop_nulls().to_list(), profiled[metric].drop_nulls().to_list()
+        if not without or not under:
+            continue
+        plain, cost, half = sum(without) / len(without), sum(under) / len(under), noise(without)
+        more = cost / plain - 1 if plain else None
+        rows.append(
+            (metric, _unit(metric), plain, cost, more, half, None if half is None else abs(cost - plain) > half)
+        )
+    return pl.DataFrame(rows, schema=_OVERHEAD, orient="row")
+
+
+def document(worker: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``metrics.json`` holds: values of JSON only, times in ns.
+
+    Returns
+    -------
+    dict
+        ``requests`` (rows of :func:`request_metrics`), ``repeats``, ``summary``, ``overhead`` (empty where the run
+        has only one kind of repeat), ``warnings`` (sentences), and ``kv_cache`` and ``peak_memory_bytes`` as the
+        worker told them.
+    """
+    frame = request_metrics(worker)
+    summary = summarize(frame)
+    try:
+        cost = overhead(frame)
+    except NotCapturedError:
+        cost = pl.DataFrame(schema=_OVERHEAD)
+    return {
+        "requests": frame.to_dicts(),
+        "repeats": repeats(frame).to_dicts(),
+        "summary": summary.to_dicts(),
+        "overhead": cost.to_dicts(),
+        "warnings": disagreements(summary),
+        "kv_cache": worker.get("kv_cache"),
+        "peak_memory_bytes": worker.get("peak_memory_bytes"),
+    }

@@ -1,0 +1,263 @@
+"""What comes out of a run: the trace is read and checked, numbers are written, warnings are said."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import analyze
+from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
+from llmprof.launch.config.options import ExperimentConfig
+from llmprof.launch.run import failures, files, manifest, ncu, nsys_import, requests
+from llmprof.launch.run.check import check
+from llmprof.launch.run.failures import known
+from llmprof.launch.run.folder import RunFolder
+from llmprof.launch.run.manifest import machine
+from llmprof.readers import read
+from llmprof.readers.ncu.reader import read_metrics
+from llmprof.trace import Trace
+
+_TOP: Final = 20
+
+
+def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
+    """Write ``nsys_summary.csv`` (time by kernel) and ``nsys_metrics.json``.
+
+    Returns
+    -------
+    dict
+        What is in ``nsys_metrics.json``: ``kernels, kernel_time_ns, span_ns, ranks, categories, top_kernels, api,
+        copies``; lists of rows, times in ns.
+
+    Raises
+    ------
+    OutputError
+        A file cannot be written.
+    """
+    kernels = analyze.cuda_gpu_kern_sum(trace)
+    files.write(folder.nsys_summary, kernels.write_csv())
+    events = analyze.activity(trace)
+    ranks = events.group_by("rank").agg(
+        kernels=(pl.col("source") == "kernel").sum(),
+        kernel_time_ns=pl.col("dur_ns").filter(pl.col("source") == "kernel").sum(),
+        copy_time_ns=pl.col("dur_ns").filter(pl.col("source") == "copy").sum(),
+        span_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+    )
+    categories = (
+        events.group_by("category")
+        .agg(events=pl.len(), total_ns=pl.col("dur_ns").sum())
+        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .sort("total_ns", descending=True)
+    )
+    first, last = trace.span_ns
+    found = {
+        "kernels": trace.kernels.height,
+        "kernel_time_ns": int(trace.kernels["dur_ns"].sum()),
+        "span_ns": last - first,
+        "ranks": ranks.sort("rank").to_dicts(),
+        "categories": categories.to_dicts(),
+        "top_kernels": kernels.head(_TOP).to_dicts(),
+        "api": _rows(analyze.cuda_api_sum, trace),
+        "copies": _rows(analyze.cuda_gpu_mem_time_sum, trace),
+    }
+    files.write_json(folder.nsys_metrics, found)
+    return found
+
+
+def _rows(of: Any, trace: Trace) -> list[dict[str, Any]] | None:
+    try:
+        rows: list[dict[str, Any]] = of(trace).head(_TOP).to_dicts()
+    except NotCapturedError:
+        return None
+    return rows
+
+
+TIMELINES: Final = {"torch", "nsys", "nsys_ncu"}
+_MOST_KERNELS: Final = 5
+
+
+@dataclass
+class Results:
+    """Reads and writes what comes out of one run.
+
+    Attributes
+    ----------
+    config : ExperimentConfig
+        What was run.
+    folder : RunFolder
+        Where.
+    worker : mapping
+        What the engine script wrote of itself.
+    notes, warned : list of str
+        For the summary; warnings are also said when all is written.
+    summary : dict
+        What ``summary.json`` will hold.
+    """
+
+    config: ExperimentConfig
+    folder: RunFolder
+    worker: Mapping[str, Any]
+    notes: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    imports: list[tuple[str, ...]] = field(default_factory=list)
+    imported: bool = True
+    _trace: Trace | None = None
+
+    def timeline(self) -> Trace | None:
+        """The trace, imported first if it must be; None where that is not possible here, or none was recorded.
+
+        Raises
+        ------
+        CaptureError
+            The profiler wrote nothing, or what it wrote cannot be read.
+        """
+        mode = self.config.profile_mode
+        if self._trace is None and mode in TIMELINES:
+            if mode != "torch":
+                done = nsys_import.import_capture(self.folder, log_tail=failures.tail(self.folder.log))
+                self.imports += [one for one in done.commands if one not in self.imports]
+                self.imported = done.done
+                if not done.done:
+                    self.summary["capture"] = {"imported": False, "advice": done.advice}
+                    self.warned.append(f"the capture was not imported: {done.advice}")
+                    return None
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always", TraceWarning)
+                self._trace = timeline(self.folder, self.config)
+            self.warned += [str(one.message) for one in said]
+        return self._trace
+
+    def write(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
+        """Check the capture and write all files of numbers, the manifest last.
+
+        Parameters
+        ----------
+        commands : sequence of mapping
+            Commands that were run, for the manifest.
+        environment : mapping
+            Environment of the engine.
+
+        Raises
+        ------
+        CaptureError
+            The capture is empty or incomplete.
+        OutputError
+            A file cannot be written.
+        """
+        config, folder = self.config, self.folder
+        document = requests.document(self.worker)
+        files.write_json(folder.metrics, document)
+        files.write_json(folder.gpu_info, machine(self.worker))
+        trace = self.timeline() if self.imported else None
+        if trace is not None:
+            self.summary["capture"] = {"imported": True, **check(trace, config, self.worker)}
+            self.warned += self.summary["capture"]["warnings"]
+            if config.profile_mode != "torch" and trace.has("kernels"):
+                numbers = write_numbers(trace, folder)
+                self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
+        if config.profile_mode in {"ncu", "nsys_ncu"}:
+            self._write_ncu(trace)
+        self.warned += document["warnings"]
+        self.summary |= {
+            "metrics": document["summary"],
+            "overhead": document["overhead"],
+            "kv_cache": document["kv_cache"],
+            "peak_memory_bytes": document["peak_memory_bytes"],
+        }
+        files.write_json(folder.summary, self._head() | self.summary)
+        manifest.write(folder, commands=commands, environment=environment, also=config.environment, worker=self.worker)
+
+    def say(self) -> None:
+        """Warn of what was found."""
+        for message in self.warned:
+            warnings.warn(message, TraceWarning, stacklevel=5)
+
+    def _write_ncu(self, trace: Trace | None) -> None:
+        try:
+            measured = kernels(self.folder)
+        except CaptureError as error:
+            if not self.folder.ncu_metrics.is_file():
+                raise
+            self.notes.append(f"what was read of ncu before was kept: {error.found}")
+            return
+        rows = ncu.write_numbers(measured, self.folder)
+        self.summary["ncu"] = {"launches": len(rows)}
+        if trace is not None:
+            both = ncu.write_comparison(trace, measured, self.folder)
+            self.summary["ncu"]["kernels"] = both.height
+
+    def _head(self) -> dict[str, Any]:
+        config, worker = self.config, self.worker
+        return {
+            "name": config.name,
+            "model": config.model,
+            "profile_mode": config.profile_mode,
+            "engine": worker.get("engine"),
+            "engine_version": worker.get("engine_version"),
+            "platform": worker.get("platform"),
+            "devices": worker.get("device_names"),
+            "served": config.served,
+            "tensor_parallel_size": config.tensor_parallel_size,
+            "pipeline_parallel_size": config.pipeline_parallel_size,
+            "batch_size": config.batch_size,
+            "max_tokens": config.max_tokens,
+            "started": self.folder.state.get("started"),
+            "stages": worker.get("stages"),
+            "notes": self.notes,
+            "warnings": self.warned,
+        }
+
+
+def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
+    """Trace of a run as its profiler wrote it.
+
+    Raises
+    ------
+    CaptureError
+        There is none, or it cannot be read.
+    NotCapturedError
+        The run recorded no timeline, or it was not imported.
+    """
+    if config.profile_mode not in TIMELINES:
+        raise NotCapturedError(
+            f"a run in mode {config.profile_mode} records no timeline", hint="run it in mode torch, nsys or nsys_ncu"
+        )
+    if config.profile_mode != "torch" and not folder.sqlite.is_file():
+        said = files.read_json(folder.summary) or {}
+        advice = (said.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
+        raise NotCapturedError(f"{folder.path.name} has no {folder.sqlite.name}", hint=advice)
+    try:
+        return read(folder.traces if config.profile_mode == "torch" else folder.sqlite)
+    except ReadError as error:
+        raise CaptureError(
+            f"the capture cannot be read: {error.found}",
+            hint="the profiler did not write it to its end; experiment.log has what it said",
+        ) from error
+
+
+def kernels(folder: RunFolder) -> Any:
+    """Hardware metrics of a run.
+
+    Returns
+    -------
+    Metrics
+        Of the launches that ncu profiled.
+
+    Raises
+    ------
+    CaptureError
+        ncu wrote nothing, or no kernel passed its filter.
+    """
+    if not folder.ncu_report.is_file():
+        said = known(failures.tail(folder.log))
+        words, hint = said or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
+        raise CaptureError(f"ncu wrote no report{f': {words}' if words else ''}", hint=hint)
+    try:
+        return read_metrics(folder.ncu_report)
+    except ReadError as error:
+        raise CaptureError(f"the report of ncu cannot be read: {error.found}", hint=error.hint) from error

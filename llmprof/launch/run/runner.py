@@ -1,0 +1,305 @@
+"""Running an experiment: the passes of its mode, the state of its folder, and what it gives back."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, TraceWarning
+from llmprof.launch.config.options import ExperimentConfig
+from llmprof.launch.run import files, results
+from llmprof.launch.run import passes as run_passes
+from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
+from llmprof.launch.run.job import job
+from llmprof.launch.run.passes import Passes, ran, tool
+from llmprof.launch.run.process import Progress
+from llmprof.launch.run.requests import request_metrics
+from llmprof.launch.run.results import Results
+
+if TYPE_CHECKING:
+    from llmprof.metrics.data import Metrics
+    from llmprof.trace import Trace
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was made: its folder and what is in it.
+
+    Attributes
+    ----------
+    folder : RunFolder
+        Where it is.
+    config : ExperimentConfig
+        What was run.
+    """
+
+    folder: RunFolder
+    config: ExperimentConfig
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``finished without import``, ``failed``, ``interrupted`` or ``running``."""
+        return str(self.folder.state["state"])
+
+    @functools.cached_property
+    def summary(self) -> dict[str, Any]:
+        """What ``summary.json`` holds; empty where the run did not come that far."""
+        return files.read_json(self.folder.summary) or {}
+
+    @functools.cached_property
+    def worker(self) -> dict[str, Any]:
+        """What the engine script wrote of itself; empty where it did not come that far."""
+        return files.read_json(self.folder.worker) or {}
+
+    @functools.cached_property
+    def metrics(self) -> pl.DataFrame:
+        """Requests, as :func:`llmprof.launch.run.requests.request_metrics` gives them."""
+        return request_metrics(self.worker)
+
+    @functools.cached_property
+    def trace(self) -> Trace:
+        """The timeline with the samples of the monitors.
+
+        Raises
+        ------
+        NotCapturedError
+            The mode records none, or its capture was not imported.
+        """
+        found = results.timeline(self.folder, self.config)
+        if self.folder.monitors.is_file():
+            from llmprof.launch import monitors
+
+            try:
+                found = monitors.counters(pl.read_parquet(self.folder.monitors), found)
+            except AnalysisError as error:
+                warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
+        return found
+
+    @functools.cached_property
+    def kernels(self) -> Metrics:
+        """Hardware metrics that ncu measured.
+
+        Raises
+        ------
+        NotCapturedError
+            The mode does not use ncu.
+        """
+        if self.config.profile_mode not in {"ncu", "nsys_ncu"}:
+            raise NotCapturedError(
+                f"a run in mode {self.config.profile_mode} measures no hardware counters", hint="run it in mode ncu"
+            )
+        found: Metrics = results.kernels(self.folder)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder.path.name}: {self.state}>"
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """A run from its folder, whatever its state.
+
+    Raises
+    ------
+    ReadError
+        The folder is no run folder.
+    """
+    folder = RunFolder.open(Path(path))
+    return Run(folder, folder.config)
+
+
+class At:
+    """Says which stage a run is in, in its folder."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self.stage, self.state = "start", RUNNING
+
+    def __call__(self, stage: str, state: str = RUNNING) -> None:
+        """Write down the stage that the run has reached."""
+        self.stage, self.state = stage, state
+        self._folder.set_state(state, stage=stage)
+
+
+@contextlib.contextmanager
+def kept(folder: RunFolder) -> Iterator[At]:
+    """Keep the state of a folder true, however the run ends.
+
+    Yields
+    ------
+    At
+        To be called with the name of each stage.
+    """
+    at = At(folder)
+    at("start")
+    try:
+        yield at
+    except KeyboardInterrupt:
+        _end(folder, INTERRUPTED, at, {"type": "KeyboardInterrupt", "message": "interrupted"})
+        raise
+    except LlmprofError as error:
+        _end(folder, FAILED, at, _told(error))
+        error.facts.setdefault("folder", str(folder.path))
+        raise
+    except OSError as error:
+        _end(folder, FAILED, at, {"type": type(error).__name__, "message": str(error)})
+        raise files.refused(Path(str(error.filename or folder.path)), error) from error
+    except BaseException as error:
+        details = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()[-4000:]}
+        _end(folder, FAILED, at, details)
+        raise
+
+
+def _told(error: LlmprofError) -> dict[str, Any]:
+    return {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
+
+
+def _end(folder: RunFolder, state: str, at: At, error: dict[str, Any]) -> None:
+    """Write how it ended; a disk that is full may not even take that, and then the first error counts."""
+    with contextlib.suppress(LlmprofError):
+        folder.set_state(state, stage=at.stage, error=error)
+
+
+_RECORDED: Final = {"import", "ncu", "check", "done"}
+"""Stages that a run comes to when its engine has been recorded."""
+
+_TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)}
+
+
+class ExperimentRunner:
+    """Runs one experiment.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        What to run.
+    progress : callable, optional
+        Called with what is being done, how much is done, and of how much (0: unknown).
+    check : bool
+        Ask the doctor first; what it calls a failure stops the run before it starts.
+    """
+
+    def __init__(self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True) -> None:
+        self.config = config
+        self._progress, self._check = progress, check
+
+    def run(self) -> Run:
+        """Run it, in a new folder.
+
+        Returns
+        -------
+        Run
+            Finished, and its capture checked; ``state`` says where a raw capture could not be imported here.
+
+        Raises
+        ------
+        LaunchError
+            The machine cannot run it (the doctor says why), or the engine or profiler failed, with advice.
+        CaptureError
+            The capture is empty or incomplete.
+        OutputError
+            The run's folder cannot be written, or the disk is full.
+
+        Warns
+        -----
+        TraceWarning
+            Repeats disagree, parts of the capture are missing, or it was not imported.
+        """
+        for name in _TOOLS.get(self.config.profile_mode, ()):
+            tool(name)
+        if self._check:
+            run_passes.ask_doctor(self.config, self._progress)
+        job(self.config, self.config.model)  # a prompt file that cannot be read is known before anything starts
+        return self.run_in(RunFolder.create(self.config))
+
+    def run_in(self, folder: RunFolder) -> Run:
+        """Run it in a folder that exists; what an earlier attempt left there is removed.
+
+        Raises
+        ------
+        LlmprofError
+            As :meth:`run`, or another process works in the folder.
+        """
+        with folder.lock(), kept(folder) as at:
+            folder.clear()
+            at("model")
+            passes = Passes(self.config, folder, self._model(folder), self._progress)
+            at("engine")
+            worker = run_passes.engine(passes)
+            results = Results(self.config, folder, worker, passes.notes)
+            if self.config.profile_mode == "nsys_ncu":
+                at("import")
+                self._say("importing the timeline")
+                trace = results.timeline()
+                at("ncu")
+                run_passes.ncu_pass(passes, trace)
+            return self._finish(results, passes, at)
+
+    def finish_in(self, folder: RunFolder) -> Run:
+        """Import, check and write numbers of a run whose engine has done its part; what ncu did not do is done.
+
+        Raises
+        ------
+        LlmprofError
+            As :meth:`run`.
+        """
+        with folder.lock(), kept(folder) as at:
+            passes = Passes(self.config, folder, self.config.model, self._progress)
+            passes.recall()
+            results = Results(self.config, folder, files.read_json(folder.worker) or {}, passes.notes)
+            if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
+                passes.model = self._model(folder)
+                at("ncu")
+                run_passes.ncu_pass(passes, results.timeline())
+            return self._finish(results, passes, at)
+
+    def _finish(self, results: Results, passes: Passes, at: At) -> Run:
+        at("import")
+        self._say("reading the capture")
+        trace = results.timeline() if results.imported else None
+        at("check")
+        self._say("checking the capture and writing numbers")
+        results.write([*passes.commands, *ran(results.imports, "import")], passes.environment)
+        del trace
+        at("done", UNIMPORTED if not results.imported else FINISHED)
+        results.say()
+        return Run(results.folder, self.config)
+
+    def _model(self, folder: RunFolder) -> str | Path:
+        from llmprof.launch.config.models import resolve
+
+        return resolve(self.config.model, folder.model)
+
+    def _say(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(what, 0, 0)
+
+
+def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True) -> Run:
+    """Go on with a run: nothing where it is finished, the import where only that is missing, all of it otherwise.
+
+    Raises
+    ------
+    LlmprofError
+        As :meth:`ExperimentRunner.run`.
+    """
+    run = open_run(path)
+    runner = ExperimentRunner(run.config, progress=progress, check=check)
+    if run.state == FINISHED:
+        return run
+    if run.state == RUNNING:
+        raise LaunchError(f"{run.folder.path.name} is running", hint="wait for its end, or end its process")
+    recorded = run.folder.state.get("stage") in _RECORDED and run.worker and not run.worker.get("error")
+    if run.state == UNIMPORTED or recorded:
+        return runner.finish_in(run.folder)
+    if check:
+        run_passes.ask_doctor(run.config, progress)
+    return runner.run_in(run.folder)

@@ -1,0 +1,56 @@
+"""Packages whose public names are imported when they are first used, so that importing the package costs nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["attach"]
+
+
+def attach(package: str, homes: Mapping[str, str | None]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
+
+    A public name may be the name of a submodule, too (``charts.timeline`` is a function, its code lies in the folder
+    ``charts/timeline``): importing the submodule leaves the public name alone.
+
+    Parameters
+    ----------
+    package : str
+        Name of the package, its ``__name__``.
+    homes : mapping of str to str or None
+        For each public name the module that defines it; None where the name is that of a public submodule.
+
+    Returns
+    -------
+    tuple of callable
+        To be assigned to ``__getattr__`` and ``__dir__`` of the package.
+
+    Examples
+    --------
+    >>> find, names = attach("llmprof.charts", {"save": "llmprof.charts.base.save"})
+    >>> names()
+    ['save']
+    """
+
+    class Package(ModuleType):
+        def __setattr__(self, name: str, value: object) -> None:
+            if isinstance(value, ModuleType) and homes.get(name) is not None:
+                return  # the import system binds a submodule to its package
+            super().__setattr__(name, value)
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        value = import_module(f"{package}.{name}") if home is None else getattr(import_module(home), name)
+        setattr(sys.modules[package], name, value)  # the next use finds it there
+        return value
+
+    def listed() -> list[str]:
+        return sorted(homes)
+
+    sys.modules[package].__class__ = Package
+    return find, listed

@@ -1,0 +1,1 @@
+"""Work from a notebook: the cell magic, progress, and running the tutorials."""

@@ -1,0 +1,190 @@
+"""Profiling from a notebook: ``llmprof.profile(...)`` runs an engine, ``%%profile`` records the code of a cell.
+
+>>> run = llmprof.profile(model="random:tiny", mode="torch", batch_size=4, tensor_parallel_size=2)
+>>> run.trace
+
+After ``%load_ext llmprof``::
+
+    %%profile mine
+    model(batch)
+
+puts the :class:`~llmprof.Trace` of the cell into ``mine``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from llmprof.errors import ConfigError, LaunchError
+from llmprof.notebook.progress import told
+
+if TYPE_CHECKING:
+    from llmprof.launch import ExperimentConfig, Run
+    from llmprof.trace import Trace
+
+__all__ = ["magic", "profile", "register"]
+
+DEFAULT_NAME = "trace"
+_USAGE = "%%profile [NAME] [--stack] [--memory] [--no-shapes]"
+
+
+def profile(
+    model: str | None = None, *, config: str | os.PathLike[str] | ExperimentConfig | None = None, **options: Any
+) -> Run:
+    """Run a model under a profiler, in a process of its own, and read what came out.
+
+    Parameters
+    ----------
+    model : str, optional
+        Folder, hub name, or ``random:NAME`` for random weights; may come from ``config`` instead.
+    config : path or ExperimentConfig, optional
+        Values that the options go over.
+    **options
+        Fields of :class:`~llmprof.launch.ExperimentConfig`; ``mode`` is short for ``profile_mode``.
+
+    Returns
+    -------
+    Run
+        Finished: ``.folder``, ``.metrics``, ``.trace``, ``.summary``. In a notebook one line says how far the run is;
+        elsewhere nothing is written.
+
+    Raises
+    ------
+    ConfigError
+        An option is unknown, has a wrong type, or does not go with another one.
+    LaunchError
+        The machine cannot run it, or the engine or profiler failed, with advice.
+    CaptureError
+        The capture is empty or incomplete.
+    """
+    from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
+
+    if model is not None:
+        options["model"] = model
+    if "mode" in options:
+        if "profile_mode" in options:
+            raise ConfigError("mode and profile_mode are given together", expected="one of them")
+        options["profile_mode"] = options.pop("mode")
+    if config is None:
+        chosen = ExperimentConfig.from_dict(options)
+    else:
+        base = config if isinstance(config, ExperimentConfig) else ConfigManager.load_config(Path(config))
+        chosen = base.replace(**options)
+    with told(chosen.name) as progress:
+        return ExperimentRunner(chosen, progress=progress).run()
+
+
+def magic(shell: Any, line: str, cell: str) -> Any:
+    """``%%profile [NAME]``: run a cell under the torch profiler and put its trace into a variable.
+
+    Parameters
+    ----------
+    shell : IPython.core.interactiveshell.InteractiveShell
+        Where the cell runs and the variable lands.
+    line : str
+        Name of the variable (``trace`` if not given), ``--stack`` for Python stacks, ``--memory`` for allocations,
+        ``--no-shapes`` to leave out the shapes of the operators.
+    cell : str
+        Code; it cannot await at its top level.
+
+    Returns
+    -------
+    object
+        Value of the cell's last expression, which the notebook shows. Of a cell that fails the trace as far as it
+        came is kept.
+
+    Raises
+    ------
+    ConfigError
+        The line is not understood.
+    LaunchError
+        torch is not installed in this kernel.
+    """
+    name, wanted = _options(line)
+    profiler, wait = _profiler(wanted)
+    code, last = _compiled(shell, cell)
+    wait()
+    try:
+        with profiler:
+            try:
+                exec(code, shell.user_ns)  # noqa: S102 (the user's own cell)
+                return eval(last, shell.user_ns) if last is not None else None  # noqa: S307
+            finally:
+                wait()
+    finally:
+        shell.push({name: _read(profiler, stacks="--stack" in wanted)})
+
+
+def _compiled(shell: Any, cell: str) -> tuple[CodeType, CodeType | None]:
+    """The cell as IPython would run it, and its last expression."""
+    source = shell.transform_cell(cell)
+    tree = shell.transform_ast(ast.parse(source))
+    file = shell.compile.cache(source)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    code = compile(tree, file, "exec")
+    return code, compile(ast.Expression(last.value), file, "eval") if last is not None else None
+
+
+def _read(profiler: Any, *, stacks: bool) -> Trace:
+    from llmprof.readers import read
+
+    with tempfile.TemporaryDirectory(prefix="llmprof-") as folder:
+        file = Path(folder) / "cell.pt.trace.json"
+        profiler.export_chrome_trace(str(file))
+        return read(file, cache=False, python_functions=stacks)
+
+
+def _options(line: str) -> tuple[str, set[str]]:
+    words = line.split()
+    flags = {word for word in words if word.startswith("-")}
+    names = [word for word in words if not word.startswith("-")]
+    if unknown := flags - {"--stack", "--memory", "--no-shapes"}:
+        raise ConfigError(f"%%profile got {min(unknown)}", expected=_USAGE)
+    if len(names) > 1 or (names and not re.fullmatch(r"[^\W\d]\w*", names[0])):
+        raise ConfigError(f"%%profile got {line.strip()!r}", expected=_USAGE, hint="give the name of one variable")
+    return (names[0] if names else DEFAULT_NAME), flags
+
+
+def _profiler(wanted: set[str]) -> tuple[Any, Callable[[], None]]:
+    """The profiler of a cell, and what waits until the device has done all that it was given."""
+    try:
+        import torch.profiler  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise LaunchError(
+            "%%profile needs torch in the kernel of this notebook, and it is not installed there",
+            hint="pip install 'llmprof[torch]', or profile an engine in its own process with llmprof.profile(...)",
+        ) from error
+    kinds, make = torch.profiler.ProfilerActivity, torch.profiler.profile
+    options: dict[str, Any] = {
+        "activities": [kinds.CPU],
+        "record_shapes": "--no-shapes" not in wanted,
+        "with_stack": "--stack" in wanted,
+        "profile_memory": "--memory" in wanted,
+    }
+    if "acc_events" in inspect.signature(make).parameters:  # without it, newer versions warn
+        options["acc_events"] = True
+    if not torch.cuda.is_available():
+        return make(**options), _nothing
+    options["activities"].append(kinds.CUDA)
+    return make(**options), torch.cuda.synchronize
+
+
+def _nothing() -> None:
+    """Wait for no device."""
+
+
+def register(shell: Any) -> None:
+    """Add ``%%profile`` to a shell; ``%load_ext llmprof`` calls it."""
+
+    def profile_cell(line: str, cell: str) -> Any:
+        return magic(shell, line, cell)
+
+    shell.register_magic_function(profile_cell, magic_kind="cell", magic_name="profile")

@@ -1,0 +1,306 @@
+"""Columns out of a batch of Chrome trace events, one function a kind of events."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from llmprof.readers.chrome import events as kinds
+from llmprof.readers.chrome.events import objects
+from llmprof.readers.chrome.times import times
+
+_NUMBERED: Final = re.compile(
+    r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",
+    re.IGNORECASE,
+)
+
+
+class Texts:
+    """Distinct texts of a file by column; rows hold a code, so a name that occurs a million times is stored once."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, _Codes] = defaultdict(_Codes)
+
+    def codes(self, column: str, values: Iterable[Any]) -> pl.Series:
+        """Code of each value (text, JSON bytes or None) of a column."""
+        codes = self._codes[column]
+        return pl.Series([codes[v] for v in values], dtype=pl.UInt32)
+
+    def code_of_none(self, column: str) -> int:
+        """Code of a value that is not there."""
+        return self._codes[column][None]
+
+    def texts(self, column: str, codes: pl.Series, text: Callable[[Any], str | None]) -> pl.Series:
+        """Texts of the codes of a column; each distinct value is turned into text once."""
+        table = pl.Series([text(value) for value in self._codes[column]], dtype=pl.String)
+        return table.gather(codes)
+
+
+class _Codes(dict[Any, int]):
+    def __missing__(self, key: Any) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+def ids(values: Sequence[int | str | None]) -> pl.Series:
+    """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number made of its hash.
+
+    Hashed text is negative, so it never meets a real identifier, and the same in every file.
+
+    Parameters
+    ----------
+    values : sequence of (int, str or None)
+        Process, thread, stream or correlation identifiers.
+
+    Returns
+    -------
+    polars.Series
+        ``int64``, null where there is none.
+    """
+    try:
+        return pl.Series(values, dtype=pl.Int64)
+    except (TypeError, OverflowError):
+        known = _Ids()
+        return pl.Series([known[v] for v in values], dtype=pl.Int64)
+
+
+class _Ids(dict[Any, int | None]):
+    def __missing__(self, key: Any) -> int | None:
+        self[key] = value = _id(key)
+        return value
+
+
+def _id(value: int | str | None) -> int | None:
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else _hash(str(value))
+    if not value or not value.strip():
+        return None
+    numbered = _NUMBERED.fullmatch(value.strip())
+    return int(numbered[1]) if numbered else _hash(value)
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+    return -2 - (int.from_bytes(digest, "big") >> 2)  # -1 is what profilers write for "none"
+
+
+def integers(values: Sequence[int | float | None], dtype: pl.DataType | type[pl.DataType] = pl.Int64) -> pl.Series:
+    """Whole numbers of a type; null for what does not fit into it."""
+    try:
+        return pl.Series(values, dtype=dtype)
+    except (TypeError, OverflowError):
+        bits = 31 if dtype == pl.Int32 else 63
+        return pl.Series([_whole(v, 2**bits) for v in values], dtype=dtype)
+
+
+def _whole(value: int | float | None, limit: int) -> int | None:
+    return int(value) if value is not None and -limit <= value < limit else None
+
+
+_UNKNOWN_SIZE: Final = (None, None, None)
+
+Columns = dict[str, pl.Series]
+Build = Callable[[Texts, list[Any], list[Any]], Columns]
+"""Takes the texts of the file, events and their arguments."""
+
+
+def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Columns:
+    """Kernels; the columns of a collective are there only if one of the kernels is described as one."""
+    columns = {
+        **_span(texts, events),
+        **_on_device(events, args),
+        "registers": integers([a.registers for a in args], pl.Int32),
+        "shared_bytes": integers([a.shared for a in args]),
+        "est_occupancy_pct": pl.Series([a.occupancy for a in args], dtype=pl.Float64),
+    }
+    for part, sizes in (("grid", [a.grid for a in args]), ("block", [a.block for a in args])):
+        known = [_UNKNOWN_SIZE if size is None else size for size in sizes] if None in sizes else sizes
+        for axis, values in zip("xyz", zip(*known, strict=True), strict=True):
+            columns[f"{part}_{axis}"] = integers(values, pl.Int32)
+    if any([a.collective or a.in_elements for a in args]):  # noqa: C419 - a list is faster
+        columns |= {
+            "collective": pl.Series([a.collective for a in args], dtype=pl.String),
+            "in_elements": integers([a.in_elements for a in args]),
+            "out_elements": integers([a.out_elements for a in args]),
+            "world": integers([a.group_size for a in args], pl.Int32),
+            "dtype": pl.Series([a.dtype for a in args], dtype=pl.String),
+            "group": pl.Series([a.group for a in args], dtype=pl.String),
+            "group_ranks": pl.Series([a.group_ranks for a in args], dtype=pl.String),
+            "peer": integers([a.source_rank if a.target_rank is None else a.target_rank for a in args], pl.Int32),
+        }
+    return columns
+
+
+def copies(texts: Texts, events: list[Any], args: list[kinds.CopyArgs]) -> Columns:
+    """Copies and fills."""
+    return {**_span(texts, events), **_on_device(events, args), "bytes": integers([a.size for a in args])}
+
+
+def calls(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
+    """Calls of a device runtime or driver."""
+    return {**_span(texts, events), **_on_host(events), "correlation": _correlations(args), "op_id": _op_ids(args)}
+
+
+def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
+    """Operators."""
+    return {
+        **_span(texts, events),
+        **_on_host(events),
+        "op_id": _op_ids(args),
+        "shapes": texts.codes("shapes", _either(_SHAPES, args)),
+        "dtypes": texts.codes("dtypes", _either(_TYPES, args)),
+    }
+
+
+def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
+    """Python functions: as operators, without shapes."""
+    return {**_span(texts, events), **_on_host(events)}
+
+
+def markers(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
+    """Markers on the host."""
+    return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), "domain": _domains(texts, events)}
+
+
+def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:
+    """Markers on a device."""
+    return {
+        **_span(texts, events),
+        "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
+        "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
+        "op_id": _op_ids(args),
+        "domain": _domains(texts, events),
+    }
+
+
+def by_process(texts: Texts, events: list[Any], args: list[kinds.ProcessArgs]) -> Columns:
+    """Events that their process tells apart, which may have become known after them."""
+    streams = [a.stream_physical if a.stream is None else a.stream for a in args]
+    return {
+        **_span(texts, events),
+        **_on_host(events),
+        "domain": _domains(texts, events),
+        "correlation": _correlations(args),
+        "op_id": _op_ids(args),
+        "stream": ids([e.tid if s is None else s for s, e in zip(streams, events, strict=True)]),
+        "ascend_task": pl.Series([a.task for a in args], dtype=pl.String),
+        "in_elements": integers([a.elements for a in args]),
+        "dtype": pl.Series([a.dtype for a in args], dtype=pl.String),
+    }
+
+
+def memory(texts: Texts, events: list[Any], args: list[kinds.MemoryArgs]) -> Columns:
+    """Allocations and releases."""
+    return {
+        **times("time", [e.ts for e in events]),
+        "name": texts.codes("name", [e.name for e in events]),
+        "thread": ids([e.tid for e in events]),
+        "device": ids([a.device for a in args]),
+        "on_device": pl.Series([a.device_type not in (None, 0) for a in args], dtype=pl.Boolean),
+        "bytes": integers([a.size for a in args]),
+        "address": ids([a.address for a in args]),
+        "allocated_bytes": integers([a.allocated for a in args]),
+        "reserved_bytes": integers([a.reserved for a in args]),
+    }
+
+
+def counters(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
+    """Samples of counters: an event with several values has a row for each."""
+    rows = [
+        (event, event.name if len(values) == 1 else f"{event.name}.{key}", key, number)
+        for event, values in zip(events, objects([e.args for e in events]), strict=True)
+        for key, value in values.items()
+        if (number := _number(value)) is not None
+    ]
+    return {
+        **times("time", [row[0].ts for row in rows]),
+        "name": texts.codes("name", [row[1] for row in rows]),
+        "unit": texts.codes("unit", [_unit(row[2]) for row in rows]),
+        "value": pl.Series([row[3] for row in rows], dtype=pl.Float64),
+    }
+
+
+@functools.cache
+def _unit(key: str) -> str | None:
+    found = _UNIT.search(key)
+    return found[1] if found else None
+
+
+_UNIT: Final = re.compile(r"(?:^|\()([kKMGT]?i?(?:B|Hz|bit)(?:/s)?|%|[mk]?W|[mun]?s|C)\)?$")
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _span(texts: Texts, events: Sequence[Any]) -> Columns:
+    return {
+        **times("start", [e.ts for e in events]),
+        **times("dur", [e.dur for e in events]),
+        "name": texts.codes("name", [e.name for e in events]),
+    }
+
+
+def _on_device(events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyArgs]) -> Columns:
+    return {
+        "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
+        "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
+        "correlation": _correlations(args),
+        "op_id": _op_ids(args),
+        "graph_node": ids([a.graph_node for a in args]),
+    }
+
+
+def _on_host(events: list[Any]) -> Columns:
+    return {"process": ids([e.pid for e in events]), "thread": ids([e.tid for e in events])}
+
+
+def _op_ids(args: Sequence[kinds.Args]) -> pl.Series:
+    return ids([a.op_id if a.external_id is None else a.external_id for a in args])
+
+
+def _correlations(args: Sequence[kinds.CallArgs]) -> pl.Series:
+    return ids([a.any_correlation if a.correlation is None else a.correlation for a in args])
+
+
+def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | None]:
+    """JSON of the first of several fields that an event has."""
+    nothing = kinds.NOTHING
+    found: list[msgspec.Raw] = []
+    for column in (field(args) for field in fields):
+        if column.count(nothing) < len(column):
+            found = [b if a is nothing else a for a, b in zip(found, column, strict=True)] if found else column
+            if nothing not in found:
+                break
+    return [None if v is nothing else bytes(v) for v in found] if found else [None] * len(args)
+
+
+_Field = Callable[[list[kinds.OpArgs]], list[msgspec.Raw]]
+_SHAPES: Final[Sequence[_Field]] = (
+    lambda args: [a.dims for a in args],
+    lambda args: [a.dims_2021 for a in args],
+    lambda args: [a.dims_ascend for a in args],
+    lambda args: [a.types_and_dims for a in args],
+)
+_TYPES: Final[Sequence[_Field]] = (lambda args: [a.types for a in args], lambda args: [a.types_and_dims for a in args])
+
+
+def _domains(texts: Texts, events: list[Any]) -> pl.Series:
+    return texts.codes("domain", [_domain(e.cat) for e in events])
+
+
+@functools.cache
+def _domain(category: str | None) -> str:
+    return (category or "").lower() or "annotation"

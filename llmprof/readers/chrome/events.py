@@ -1,0 +1,331 @@
+"""Events of a Chrome trace as objects: only what some table uses is decoded, and arguments not before they are needed.
+
+Three decoders take turns. The first reads times as numbers, which is exact to the nanosecond for whole microseconds
+and for fractions below :data:`EXACT_US`; the second keeps the text of times (epoch microseconds with a fraction, times
+written as strings); the last takes one event after another and drops fields of a wrong type.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from llmprof.readers.chrome.times import loses_digits
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+UNFIT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
+
+
+class ListDecoder(Generic[Kind]):
+    """Decodes a list of objects of one kind.
+
+    Attributes
+    ----------
+    wrong_types : int
+        Fields and objects that were dropped so far because of their type.
+    """
+
+    def __init__(self, kind: type[Kind]) -> None:
+        self.kind = kind
+        self.wrong_types = 0
+        self._decoder: msgspec.json.Decoder[list[Kind]] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+
+    def __call__(self, texts: Sequence[msgspec.Raw]) -> list[Kind]:
+        """One object for each text, with default values for what does not fit."""
+        try:
+            return self._decoder.decode(b"[" + b",".join(texts) + b"]")
+        except UNFIT:
+            pass
+        found = []
+        for text in texts:
+            fitted, wrong = fit(self.kind, text)
+            found.append(fitted)
+            self.wrong_types += wrong
+        return found
+
+
+def objects(texts: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
+    """Each text as an object; an empty one for what is none."""
+    try:
+        return _OBJECTS.decode(b"[" + b",".join(texts) + b"]")
+    except UNFIT:
+        return [_object(text) for text in texts]
+
+
+def _object(text: msgspec.Raw) -> dict[str, Any]:
+    try:
+        return _OBJECT.decode(text)
+    except UNFIT:
+        return {}
+
+
+def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
+    """An object of a kind, and the number of its fields that do not fit.
+
+    Numbers written as text count as numbers; a field that does not fit keeps its default.
+    """
+    out = kind()
+    try:
+        members = _MEMBERS.decode(text)
+    except UNFIT:
+        return out, int(bytes(text) != b"null")
+    wrong = 0
+    fields = _fields(kind)
+    for key, value in members.items():
+        if key not in fields:
+            continue
+        name, decoder = fields[key]
+        try:
+            setattr(out, name, decoder.decode(value))
+        except UNFIT:
+            wrong += 1
+    return out, wrong
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[str, msgspec.json.Decoder[Any]]]:
+    return {
+        field.encode_name: (field.name, msgspec.json.Decoder(field.type, strict=False))
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+Id = int | str | None
+_NOTHING: Final = msgspec.Raw(b"{}")
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event with its times as numbers (us)."""
+
+    cat: str | None = None
+    name: str | None = None
+    pid: Id = None
+    tid: Id = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    args: msgspec.Raw = _NOTHING
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """An event with its times as the text of the file."""
+
+    cat: str | None = None
+    name: str | None = None
+    pid: Id = None
+    tid: Id = None
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = _NOTHING
+
+
+class Ignored(msgspec.Struct, gc=False):
+    """An event that no table uses: nothing of it is decoded."""
+
+
+class _Phase(msgspec.Struct, gc=False):
+    ph: Any = None
+
+
+def _of_phases(base: type[msgspec.Struct], phases: str) -> dict[str, Any]:
+    name = base.__name__
+    return {ph: msgspec.defstruct(f"{name}_{ph}", [], bases=(base,), tag_field="ph", tag=ph, gc=False) for ph in phases}
+
+
+def _decoder_of(*classes: Any) -> msgspec.json.Decoder[list[Any]]:
+    return msgspec.json.Decoder(list[functools.reduce(operator.or_, classes)])  # type: ignore[misc]
+
+
+_EVENTS: Final = _of_phases(Event, "XiICM")
+_EXACT_EVENTS: Final = _of_phases(ExactEvent, "XiICM")
+_IGNORED: Final = _of_phases(Ignored, "stfbneBESTFpPNODVvRc(),=")
+
+PHASES: Final[dict[Any, str]] = {kind: ph for kinds in (_EVENTS, _EXACT_EVENTS, _IGNORED) for ph, kind in kinds.items()}
+"""Phase (``ph``) of each class of events; what has another phase is an :class:`Ignored`."""
+
+COMPLETE: Final = (_EVENTS["X"], _EXACT_EVENTS["X"])
+"""Classes of complete events: with a begin and a duration."""
+
+_FAST_DECODER: Final = _decoder_of(*_EVENTS.values(), *_IGNORED.values())
+_EXACT_DECODER: Final = _decoder_of(*_EXACT_EVENTS.values(), *_IGNORED.values())
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_PHASE: Final = msgspec.json.Decoder(_Phase)
+
+
+def in_one_form(events: list[Any]) -> list[Any]:
+    """Events with all their times as numbers or all as text; a batch put together from pieces may hold both."""
+    classes = set(map(type, events))
+    if classes.isdisjoint(_EVENTS.values()) or classes.isdisjoint(_EXACT_EVENTS.values()):
+        return events
+    return [_exact_form(event) if isinstance(event, Event) else event for event in events]
+
+
+def _exact_form(event: Event) -> ExactEvent:
+    found: ExactEvent = _EXACT_EVENTS[PHASES[type(event)]](event.cat, event.name, event.pid, event.tid, args=event.args)
+    found.ts, found.dur = msgspec.Raw(msgspec.json.encode(event.ts)), msgspec.Raw(msgspec.json.encode(event.dur))
+    return found
+
+
+class EventDecoder:
+    """Decoder that starts fast and falls back where a file needs it.
+
+    Attributes
+    ----------
+    exact : bool
+        Whether times are kept as text by now.
+    wrong_types : int
+        Fields and events that were dropped because of their type.
+    """
+
+    def __init__(self) -> None:
+        self.exact = False
+        self.wrong_types = 0
+
+    def __call__(self, text: bytes) -> list[Any]:
+        """Events of a JSON list; raises a decode error if the text is no JSON."""
+        if not self.exact:
+            try:
+                events = _FAST_DECODER.decode(text)
+            except msgspec.ValidationError:
+                pass
+            else:
+                if not loses_digits([e.ts for e in events if type(e) is COMPLETE[0]]):
+                    return events
+        try:
+            events = _EXACT_DECODER.decode(text)
+        except msgspec.ValidationError:
+            return self._one_by_one(text)
+        self.exact = True
+        return events
+
+    def _one_by_one(self, text: bytes) -> list[Any]:
+        events, wrong = [], 0
+        for element in _ELEMENTS.decode(text):
+            try:
+                phase = _PHASE.decode(element).ph
+            except UNFIT:
+                wrong += 1  # no object
+                continue
+            kind = (_EXACT_EVENTS | _IGNORED).get(phase, Ignored) if isinstance(phase, str) else Ignored
+            event, unfit = fit(kind, element)
+            events.append(event)
+            wrong += unfit
+        self.wrong_types += wrong
+        return events
+
+
+Number = int | float | None
+NOTHING: Final = msgspec.Raw(b"")
+"""Raw JSON that is not there."""
+
+
+def _arg(name: str, default: Any = None) -> Any:
+    return msgspec.field(default=default, name=name)
+
+
+class Args(msgspec.Struct, gc=False):
+    """What events of every kind may have."""
+
+    external_id: Id = _arg("External id")
+    external_id_2021: Id = _arg("external id")
+
+    @property
+    def op_id(self) -> Id:
+        """Identifier of the operator that was running."""
+        return self.external_id_2021 if self.external_id is None else self.external_id
+
+
+class CallArgs(Args, gc=False):
+    """Calls of a device runtime: Kineto, Ascend and NVTX exporters name the correlation each their way."""
+
+    correlation: Id = None
+    correlation_ascend: Id = _arg("connection_id")
+    correlation_nsys: Id = _arg("correlationId")
+
+    @property
+    def any_correlation(self) -> Id:
+        """The correlation under whatever name."""
+        return self.correlation_nsys if self.correlation_ascend is None else self.correlation_ascend
+
+
+class CopyArgs(CallArgs, gc=False):
+    """Copies and fills on a device."""
+
+    device: Id = None
+    stream: Id = None
+    size: Number = _arg("bytes")
+    graph_node: Id = _arg("graph node id")
+
+
+class KernelArgs(CallArgs, gc=False):
+    """Kernels, with the description of a collective where they are one."""
+
+    device: Id = None
+    stream: Id = None
+    registers: Number = _arg("registers per thread")
+    shared: Number = _arg("shared memory")
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    occupancy: float | None = _arg("est. achieved occupancy %")
+    graph_node: Id = _arg("graph node id")
+    collective: str | None = _arg("Collective name")
+    in_elements: Number = _arg("In msg nelems")
+    out_elements: Number = _arg("Out msg nelems")
+    group_size: Number = _arg("Group size")
+    dtype: str | None = None
+    group: str | None = _arg("Process Group Name")
+    group_ranks: str | None = _arg("Process Group Ranks")
+    source_rank: Number = _arg("Src Rank")
+    target_rank: Number = _arg("Dst Rank")
+
+
+class ProcessArgs(CallArgs, gc=False):
+    """Events without a category, which their process tells apart (Ascend, rpd)."""
+
+    stream: Id = _arg("Stream Id")
+    stream_physical: Id = _arg("Physic Stream Id")
+    task: str | None = _arg("Task Type")
+    elements: Number = _arg("count")
+    dtype: str | None = _arg("data_type")
+
+
+class OpArgs(Args, gc=False):
+    """Operators of torch, torch_npu and ONNX Runtime, with their shapes as JSON."""
+
+    dims: msgspec.Raw = _arg("Input Dims", NOTHING)
+    dims_2021: msgspec.Raw = _arg("Input dims", NOTHING)
+    dims_ascend: msgspec.Raw = _arg("Input Shapes", NOTHING)
+    types: msgspec.Raw = _arg("Input type", NOTHING)
+    types_and_dims: msgspec.Raw = _arg("input_type_shape", NOTHING)
+
+
+class DeviceMarkerArgs(Args, gc=False):
+    """Markers on a device."""
+
+    device: Id = None
+    stream: Id = None
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Allocations and releases."""
+
+    device_type: Number = _arg("Device Type")
+    device: Id = _arg("Device Id")
+    address: Id = _arg("Addr")
+    size: Number = _arg("Bytes")
+    allocated: Number = _arg("Total Allocated")
+    reserved: Number = _arg("Total Reserved")
+
+
+class NameArgs(msgspec.Struct, gc=False):
+    """Name of a process."""
+
+    name: Id = None

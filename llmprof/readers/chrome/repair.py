@@ -1,0 +1,265 @@
+"""What can be had of a damaged list of events: what real profilers wrote wrongly is put right, the rest is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+_FIRST_KEY: Final = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("(?:[^"\\]++|\\.)*+")\s*:', re.DOTALL)
+_SEPARATOR: Final = rb"\}\s*,\s*(?=\{\s*%s)"
+ANY_SEPARATOR: Final = re.compile(rb'\}[^{}"]*,[^{}"]*(?=\{)')
+"""Whatever separates two objects, be they events or inside one, with other things between them or not."""
+
+_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
+_COMMA_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\],]', re.DOTALL)
+_TAIL_BYTES: Final = 64 << 10
+
+
+class Cut(NamedTuple):
+    """A separator of two events: the end of the one and the beginning of the next."""
+
+    end: int
+    next: int
+
+
+class Scan(NamedTuple):
+    """What an exact scan of a list's text found; ``None`` where it is not there."""
+
+    last_end: int | None
+    """End of the last whole event."""
+    list_end: int | None
+    """Place of the bracket that closes the list."""
+
+
+def separator(text: bytes) -> re.Pattern[bytes]:
+    """Pattern of the separators of a list: its events mostly begin with the same key as the first."""
+    match = _FIRST_KEY.match(text)
+    return re.compile(_SEPARATOR % re.escape(match[1])) if match else ANY_SEPARATOR
+
+
+def last_cut(text: bytes, pattern: re.Pattern[bytes]) -> Cut | None:
+    """Last place that looks like a separator."""
+    for begin in (max(0, len(text) - _TAIL_BYTES), 0):
+        match = None
+        for match in pattern.finditer(text, begin):  # noqa: B007
+            pass
+        if match:
+            return Cut(match.start() + 1, match.end())
+        if not begin:
+            return None
+    return None
+
+
+def scan(text: bytes) -> Scan:
+    """Follow every bracket outside strings from the beginning of a list's content: exact, and slow."""
+    depth, last_end = 0, None
+    for match in _BRACKET.finditer(text):
+        byte = match[0]
+        if byte in (b"{", b"["):
+            depth += 1
+        elif byte in (b"}", b"]"):
+            depth -= 1
+            if depth < 0:
+                return Scan(last_end, match.start())
+            if depth == 0:
+                last_end = match.end()
+    return Scan(last_end, None)
+
+
+def whole_members(text: bytes) -> bytes:
+    """An object that was cut, up to its last whole member, closed."""
+    depth, end = 0, 1
+    for match in _COMMA_OR_BRACKET.finditer(text):
+        byte = match[0]
+        if byte in (b"{", b"["):
+            depth += 1
+        elif byte in (b"}", b"]"):
+            depth -= 1
+        elif byte == b"," and depth == 1:
+            end = match.start()
+    return text[:end] + b"}"
+
+
+def pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
+    """Begin and end of all that lies between separators."""
+    cuts = [(m.start() + 1, m.end()) for m in pattern.finditer(text)]
+    return list(zip([0, *(c[1] for c in cuts)], [*(c[0] for c in cuts), len(text)], strict=True))
+
+
+Decode = Callable[[bytes], list[Any]]
+"""Turns the bytes of a JSON list into events; raises one of :data:`BAD_JSON`."""
+
+BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_NAN: Final = rb"-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])"
+_NAN_MEMBER: Final = re.compile(rb'(?<!\\)("\s*:\s*)' + _NAN)
+_NAN_ELEMENT: Final = re.compile(rb"([\[,]\s*)" + _NAN)
+_ESCAPE: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair of surrogates
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb'|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})'
+    rb"|(?P<bare>\\)"
+)
+_CONTROL_TO_SPACE: Final = bytes(max(c, 32) for c in range(256))
+WHITE_SPACE: Final = bytes(0x20 if c in b"\t\r\n" else c for c in range(256))
+"""Translation of line ends and tabs to spaces, as :func:`clean` makes it."""
+_LIST_END: Final = re.compile(rb'\}\s*,?\s*\](?=\s*(?:,\s*"|\}?\s*$))')
+_ERROR_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_MOST_JOINED: Final = 8
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What came out of a damaged list."""
+
+    events: list[Any] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    """Sizes of the pieces, of about one event, that do not decode."""
+    rest: bytes | None = None
+    """What follows the list, if it ended."""
+    tail: bytes = b""
+    """The last piece, if it seems to go on behind the text."""
+
+
+def clean(text: bytes) -> bytes:
+    """Valid JSON out of what real profilers write.
+
+    UTF-8, no control characters, null for NaN and infinities, backslashes (of Windows paths) doubled where they
+    escape nothing, a replacement character for half a surrogate pair.
+    """
+    text = text.decode("utf-8", errors="replace").encode().translate(_CONTROL_TO_SPACE)
+    text = _NAN_MEMBER.sub(rb"\1null", text)
+    return _ESCAPE.sub(_escape, text) if b"\\" in text else text
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if match["half"] else rb"\\" if match["bare"] else match[0]
+
+
+def clean_elements(text: bytes) -> bytes:
+    """Null for NaN and infinities in lists as well; a text like ``"[NaN, 1]"`` changes with them."""
+    for _ in range(2):  # matches share their comma
+        text = _NAN_ELEMENT.sub(rb"\1null", text)
+    return text
+
+
+def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
+    """Every event of a list's content that decodes by itself.
+
+    Parameters
+    ----------
+    text : bytes
+        Content of a list, without its brackets; may go on behind its end.
+    pattern : re.Pattern
+        Separator of the events.
+    decode : callable
+        Decoder of a list.
+
+    Returns
+    -------
+    Salvage
+        Events in the order of the text.
+    """
+    places = pieces(text, pattern)
+    out = Salvage()
+    i = 0
+    for first, stop, events in _halve(text, places, 0, len(places), decode):
+        if first < i:
+            continue  # joined to a piece before it
+        i = stop
+        if events is not None:
+            out.events += events
+            continue
+        begin, end = places[first]
+        for j in range(first + 1, min(first + _MOST_JOINED, len(places))):
+            joined = _try(decode, text[begin : places[j][1]])
+            if joined is not None:
+                out.events += joined
+                i = j + 1
+                break
+        else:
+            _look_closer(text[begin:end], pattern, decode, out)
+            if out.rest is not None:
+                out.rest += text[end:]
+                return out
+            if stop < len(places) and out.tail:
+                out.lost.append(len(out.tail))
+                out.tail = b""
+    return out
+
+
+def _look_closer(piece: bytes, pattern: re.Pattern[bytes], decode: Decode, out: Salvage) -> None:
+    """What can be had of one piece: events that begin otherwise than most, or the end of the list."""
+    if pattern is not ANY_SEPARATOR and ANY_SEPARATOR.search(piece):
+        inside = salvage(piece, ANY_SEPARATOR, decode)
+        out.events += inside.events
+        out.lost += inside.lost
+        out.rest, out.tail = inside.rest, inside.tail
+        return
+    for match in _LIST_END.finditer(piece):
+        last = _try(decode, piece[: match.start() + 1])
+        if last is not None:
+            out.events += last
+            out.rest = piece[match.end() :]
+            return
+    if _goes_on(piece, decode):
+        out.tail = piece
+    else:
+        out.lost.append(len(piece.strip(b" \t\r\n,")))
+
+
+def list_end(error: BaseException) -> int | None:
+    """Where the list had ended, if the decoder complains of what follows it: the place of what follows."""
+    message = str(error)
+    match = _ERROR_BYTE.search(message) if "trailing characters" in message else None
+    return int(match[1]) - 1 if match else None
+
+
+def is_wrong_cut(error: BaseException, size: int) -> bool:
+    """Whether the text is bad at its very end, as it is when it was cut inside an event."""
+    message = str(error)
+    if "truncated" in message:
+        return True
+    match = _ERROR_BYTE.search(message)
+    return match is not None and int(match[1]) >= size - 1
+
+
+def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
+    """Place of the bracket that closes a list: the first after which the whole rest is what may follow the list.
+
+    Exact wherever the rest is undamaged: inside an event, more brackets close than open on the way to the end.
+    """
+    for match in _LIST_END.finditer(text, begin):
+        if is_rest(text[match.end() :]):
+            return match.end() - 1
+    return None
+
+
+def _try(decode: Decode, text: bytes) -> list[Any] | None:
+    try:
+        return decode(b"[" + text + b"]")
+    except BAD_JSON:
+        return None
+
+
+def _goes_on(text: bytes, decode: Decode) -> bool:
+    try:
+        decode(b"[" + text + b"]")
+    except BAD_JSON as error:
+        return is_wrong_cut(error, len(text) + 2)
+    return False
+
+
+def _halve(
+    text: bytes, places: list[tuple[int, int]], first: int, stop: int, decode: Decode
+) -> list[tuple[int, int, list[Any] | None]]:
+    """Decode pieces together, and where that fails each half by itself, down to single pieces."""
+    events = _try(decode, text[places[first][0] : places[stop - 1][1]])
+    if events is not None or stop - first == 1:
+        return [(first, stop, events)]
+    half = (first + stop) // 2
+    return _halve(text, places, first, half, decode) + _halve(text, places, half, stop, decode)

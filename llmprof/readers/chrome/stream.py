@@ -1,0 +1,314 @@
+"""The events of a Chrome trace document, batch by batch, and the keys around them.
+
+A trace is one JSON document of up to many gigabytes; memory stays bounded by the block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from llmprof.errors import ReadError, UnknownFormatError
+from llmprof.readers.chrome.repair import (
+    BAD_JSON,
+    WHITE_SPACE,
+    Decode,
+    clean,
+    clean_elements,
+    closing,
+    is_wrong_cut,
+    last_cut,
+    list_end,
+    salvage,
+    scan,
+    separator,
+    whole_members,
+)
+from llmprof.readers.common.blocks import BLOCK_BYTES, Blocks
+
+EVENTS: Final = "traceEvents"
+
+_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LEADING: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
+_READ_BYTES: Final = 512 << 10
+_MOST_HEADER_BYTES: Final = 64 << 20
+_SECOND_LOOK_BYTES: Final = 4 << 20
+_LONGEST_KEY_BYTES: Final = 256
+_TRAILER_BYTES: Final = 64 << 10
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class EventStream:
+    """Events of a Chrome trace document, and the keys around them.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File in Chrome trace JSON: an object with ``traceEvents`` or a bare list, gzip or plain.
+    block_bytes : int
+        Bytes decoded at a time.
+
+    Attributes
+    ----------
+    head : dict
+        Keys of the document besides ``traceEvents``, as raw JSON; complete once the events were consumed.
+    total_bytes : int
+        Bytes of the decompressed document so far.
+    truncated : str
+        Why the document ends early, or empty.
+    lost_bytes, lost_pieces : int
+        Bytes and pieces (of about one event) that could not be decoded.
+    repaired : bool
+        Whether NaN, control characters or invalid UTF-8 were replaced on the way.
+    """
+
+    def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
+        self.path = path
+        self.blocks = Blocks(path, min(block_bytes, _READ_BYTES))
+        self.head: dict[str, msgspec.Raw] = {}
+        self.total_bytes = 0
+        self.truncated = ""
+        self.lost_bytes = 0
+        self.lost_pieces = 0
+        self.repaired = False
+        self._block_bytes = block_bytes
+        self._is_object = False
+        self._rest: list[bytes] | None = None  # what follows the list of events, once it ended
+
+    def batches(self, decode: Decode) -> Iterator[list[Any]]:
+        """Lists of events, in the order of the file.
+
+        Raises
+        ------
+        ReadError
+            The file cannot be read or is empty.
+        UnknownFormatError
+            It is not a Chrome trace.
+        """
+        blocks = self._counted()
+        text = self._open(blocks)
+        self._separator = separator(text)
+        waiting, size, needed = [text], len(text), self._block_bytes
+        for block in blocks:
+            if self._rest is not None:
+                self._rest.append(block)
+                continue
+            waiting.append(block)
+            size += len(block)
+            if size < needed:
+                continue
+            events, text = self._take_quickly(waiting, decode) or self._take(b"".join(waiting), decode)
+            waiting, size = [text], len(text)
+            needed = max(self._block_bytes, 2 * size)  # if it is one event, it may be a large one
+            if events:
+                yield events
+        self.truncated = self.blocks.damage
+        if self._rest is None:
+            events = self._finish(b"".join(waiting), decode)
+            if events:
+                yield events
+        for more in self._read_trailer():
+            if events := self._decode(more, decode):
+                yield events
+
+    def _counted(self) -> Iterator[bytes]:
+        for block in self.blocks:
+            self.total_bytes += len(block)
+            yield block
+
+    def _open(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; what was read of the list."""
+        text, searched, most = b"", 0, _MOST_HEADER_BYTES
+        for block in blocks:
+            text += block
+            begin = _LEADING.match(text).end()  # type: ignore[union-attr]
+            first = text[begin : begin + 1]
+            if first == b"[":
+                return text[begin + 1 :]
+            if first not in (b"", b"{") or len(text) > most:
+                break
+            for match in _EVENTS_KEY.finditer(text, searched):
+                if self._merge(text[begin : match.start()].rstrip().rstrip(b",") + b"}"):
+                    self._is_object = True
+                    return text[match.end() :]
+                most = min(most, len(text) + _SECOND_LOOK_BYTES)  # the key of another object, or the header is damaged
+            searched = max(0, len(text) - _LONGEST_KEY_BYTES)
+        return self._open_damaged(text)
+
+    def _open_damaged(self, text: bytes) -> bytes:
+        """The same for a document whose first keys are damaged, or that is no trace."""
+        match = _EVENTS_KEY.search(text)
+        begin = _LEADING.match(text).end()  # type: ignore[union-attr]
+        if match and text[begin : begin + 1] == b"{":
+            self._is_object = True
+            self._lose(match.start() - begin)
+            return text[match.end() :]
+        if text[begin:]:
+            raise UnknownFormatError(
+                f"{self.path.name} is not a Chrome trace: it begins with {text[begin : begin + 40]!r}",
+                expected=f'an object with "{EVENTS}" or a list of events',
+                hint="pass the profiler's own file, or name the format with format=",
+            )
+        why = f": {self.blocks.damage}" if self.blocks.damage else ""
+        raise ReadError(f"{self.path.name} is empty{why}", expected="a Chrome trace JSON", hint="record it again")
+
+    def _merge(self, text: bytes) -> bool:
+        """Take up the members of an object; whether it could be decoded."""
+        for repair in (bytes, clean):
+            try:
+                self.head.update(_MEMBERS.decode(repair(text)))
+            except BAD_JSON:
+                continue
+            return True
+        return False
+
+    def _take_quickly(self, blocks: list[bytes], decode: Decode) -> tuple[list[Any], bytes] | None:
+        """Events up to the last separator of the last block, and the rest; None if that is no whole list."""
+        *before, last = blocks
+        cut = last_cut(last, self._separator)
+        if cut is None:
+            return None
+        try:
+            return decode(b"".join((b"[", *before, memoryview(last)[: cut.end], b"]"))), last[cut.next :]
+        except BAD_JSON:
+            return None
+
+    def _take(self, text: bytes, decode: Decode) -> tuple[list[Any], bytes]:
+        """Events of all whole pieces of the text, and the rest of it."""
+        text = _after_comma(text)
+        cut = last_cut(text, self._separator)
+        if cut is not None:
+            whole = b"[" + text[: cut.end] + b"]"
+            try:
+                return decode(whole), text[cut.next :]
+            except BAD_JSON as error:
+                end = list_end(error)
+                damaged = end is None and not is_wrong_cut(error, len(whole))
+            if end is not None:
+                return self._close(text, whole.rindex(b"]", 0, end) - 1, decode), b""
+            if damaged:
+                return self._salvage(text, cut.end, decode)
+        found = scan(text)
+        if found.list_end is not None:
+            return self._close(text, found.list_end, decode), b""
+        if found.last_end is None:
+            return [], text  # one event, which goes on in the next block
+        return self._decode(text[: found.last_end], decode), text[found.last_end :]
+
+    def _finish(self, text: bytes, decode: Decode) -> list[Any]:
+        """Events at the end of the file: the list closes here, or the file is cut."""
+        text = _after_comma(text)
+        end = closing(text, self._is_rest, max(0, len(text) - _TRAILER_BYTES))
+        if end is not None:  # as in nearly every file
+            try:
+                events = decode(b"[" + text[:end] + b"]")
+            except BAD_JSON:
+                pass
+            else:
+                self._rest = [text[end + 1 :]]
+                return events
+        whole = b"[" + text
+        try:
+            events = decode(whole)
+        except BAD_JSON as error:
+            end = list_end(error)
+            damaged = not is_wrong_cut(error, len(whole))
+        else:
+            self._rest = []
+            return events
+        if end is not None:
+            return self._close(text, whole.rindex(b"]", 0, end) - 1, decode)
+        if damaged and (end := closing(text, self._is_rest)) is not None:
+            return self._close(text, end, decode)
+        end = scan(text).last_end or 0
+        tail = text[end:].strip(b" \t\r\n,")
+        try:
+            events = decode(b"[" + text[:end] + b"]")
+        except BAD_JSON:
+            events, tail = self._salvage(text, len(text), decode)
+        if self._rest is None:
+            where = "the file ends inside the list of events" if tail else "the list of events is not closed"
+            self.truncated = self.truncated or where
+            if tail:
+                self._lose(len(tail))
+        return events
+
+    def _is_rest(self, text: bytes) -> bool:
+        if not self._is_object:
+            return not text.strip()
+        try:
+            _MEMBERS.decode(b"{" + text.lstrip().removeprefix(b","))
+        except BAD_JSON:
+            return False
+        return True
+
+    def _close(self, text: bytes, end: int, decode: Decode) -> list[Any]:
+        """The list's content ends at this place, with the bracket that closes it."""
+        self._rest = [text[end + 1 :]]
+        return self._decode(text[:end], decode)
+
+    def _read_trailer(self) -> Iterator[bytes]:
+        """Take up the keys after the list; the content of further lists of events."""
+        if self._rest is None:
+            return
+        text = b"".join(self._rest).strip()
+        if not self._is_object:
+            if text:
+                self._lose(len(text))
+            return
+        text = b"{" + text.removeprefix(b",")
+        if not self._merge(text):
+            where = "are damaged" if text.endswith(b"}") else "are cut off"
+            self.truncated = self.truncated or f"the keys that follow the events {where}"
+            closed = text + b"}" if text.endswith((b'"', b"]", b"}")) else b""
+            if not (closed and self._merge(closed)):
+                kept = whole_members(text)
+                self._merge(kept)
+                if len(text) >= len(kept):
+                    self._lose(len(text) - len(kept) + 1)
+        if (more := self.head.pop(EVENTS, None)) is not None:
+            yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
+
+    def _decode(self, text: bytes, decode: Decode) -> list[Any]:
+        """Decode a list's content; repair it, or else keep the pieces that decode and count the others."""
+        try:
+            return decode(b"[" + text + b"]")
+        except BAD_JSON:
+            events, tail = self._salvage(text, len(text), decode)
+        if tail:
+            self._lose(len(tail))
+        return events
+
+    def _salvage(self, text: bytes, end: int, decode: Decode) -> tuple[list[Any], bytes]:
+        """What can be had of a damaged text up to a place, and what is to be tried again with the next block."""
+        damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
+        cleaned = clean(damaged)
+        for attempt in (cleaned, clean_elements(cleaned)):
+            try:
+                events = decode(b"[" + attempt + b"]")
+            except BAD_JSON:
+                continue
+            self.repaired = True
+            return events, rest
+        self.repaired = self.repaired or attempt != damaged.translate(WHITE_SPACE)
+        found = salvage(attempt, self._separator, decode)
+        for size in found.lost:
+            self._lose(size)
+        if found.rest is not None:
+            self._rest = [found.rest, text[end:]]
+            return found.events, b""
+        return found.events, found.tail + text[end:] if found.tail else rest
+
+    def _lose(self, size: int) -> None:
+        self.lost_bytes += size
+        self.lost_pieces += 1
+
+
+def _after_comma(text: bytes) -> bytes:
+    """Text from the next event on, where a block had ended between the event before it and the comma."""
+    return text.lstrip().removeprefix(b",")

@@ -1,0 +1,245 @@
+"""Tables of the schema out of the columns of a Chrome trace."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from llmprof.readers.chrome.columns import Texts
+from llmprof.readers.common import communication
+
+_COPY_KIND: Final = re.compile(
+    r"\b(?:copy|memcpy)?_?([HDP])(?:ost|evice|eer)?\s*(?:to|2)\s*([HDP])(?:ost|evice|eer)?\b", re.IGNORECASE
+)
+_COPY_ENDS: Final = re.compile(r"\((\w+)\s*->\s*(\w+)\)")
+_FILL: Final = re.compile(r"^(?:memset|fill)", re.IGNORECASE)
+
+_ON_DEVICE: Final = r"(?i)^(?:ascend hardware|gpu ?\d+)$"
+_COPY_NAME: Final = r"(?i)^(?:copy(?:host|device|peer)|memcpy|memset|fillbuffer)"
+_CALL_PROCESS: Final = r"(?i)^cann$"
+_CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
+_COMMUNICATION: Final = r"(?i)^(?:hccl|communication)$"
+_VENDOR_ANALYSIS: Final = r"(?i)^overlap analysis$"
+
+_HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
+_DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
+
+_MOST_DEVICES: Final = 1 << 12
+
+Frames = dict[str, pl.DataFrame]
+
+
+def tables(
+    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts
+) -> tuple[Frames, dict[str, int]]:
+    """Tables of one file.
+
+    Parameters
+    ----------
+    frames : mapping of str to polars.DataFrame
+        Columns by kind of event, with codes of texts.
+    process_names : mapping of int to str
+        Names of processes by identifier.
+    texts : Texts
+        Texts of the codes.
+
+    Returns
+    -------
+    tuple of (dict, dict)
+        Frames by table, without ``rank`` and those that were not recorded; counts of the events left out, by reason.
+    """
+    found = {kind: _named(frame, texts) for kind, frame in frames.items()}
+    told, skipped = _told_apart(found.pop("process", None), process_names)
+    hccl = told.pop("collectives", None)
+    for kind, frame in told.items():
+        found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
+    kernels = found.get("kernel")
+    ops = _concat(
+        _with(found.get("op"), kind=pl.lit("op")),
+        _with(found.get("python"), kind=pl.lit("python")),
+    )
+    out = {
+        "kernels": None if kernels is None else kernels.drop(communication.METADATA, strict=False),
+        "copies": _described(found.get("copy")),
+        "runtime": _concat(
+            _with(found.get("runtime"), api=pl.lit("runtime")), _with(found.get("driver"), api=pl.lit("driver"))
+        ),
+        "ops": ops,
+        "markers": _concat(
+            _with(found.get("marker"), on_device=pl.lit(value=False)),
+            _with(found.get("device_marker"), on_device=pl.lit(value=True)),
+        ),
+        "collectives": communication.find(kernels if hccl is None else hccl, ops),
+        "memory": None if (memory := found.get("memory")) is None else memory.drop("name"),
+        "counters": found.get("counter"),
+    }
+    return {name: frame for name, frame in out.items() if frame is not None}, skipped
+
+
+def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:
+    """A frame with texts in place of codes, and null for devices that are none."""
+    for place, column in enumerate(frame.columns):
+        if column in _TEXTS:
+            frame.replace_column(place, texts.texts(column, frame[column], _TEXTS[column]).alias(column))
+    if "device" in frame.columns:  # an identifier of the operating system is none
+        frame = frame.with_columns(pl.when(pl.col("device").is_between(0, _MOST_DEVICES)).then("device").cast(pl.Int32))
+    return frame
+
+
+def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> tuple[Frames, dict[str, int]]:
+    """Events without a known category by what their process is: frames by kind, and counts of those left out."""
+    if events is None:
+        return {}, {}
+    names = pl.DataFrame(
+        {"process": list(process_names), "process_name": list(process_names.values())},
+        schema={"process": pl.Int64, "process_name": pl.String},
+    )
+    events = events.join(names, on="process", how="left", maintain_order="left")
+    process, name = pl.col("process_name").fill_null(""), pl.col("name")
+    kind = (
+        pl.when(process.str.contains(_ON_DEVICE) & name.str.contains(_COPY_NAME))
+        .then(pl.lit("copy"))
+        .when(process.str.contains(_ON_DEVICE))
+        .then(pl.lit("kernel"))
+        .when(process.str.contains(_COMMUNICATION) & name.str.contains("(?i)^hcom_"))
+        .then(pl.lit("collectives"))
+        .when(process.str.contains(_COMMUNICATION))
+        .then(pl.lit("parts of HCCL calls"))
+        .when(process.str.contains(_VENDOR_ANALYSIS))
+        .then(pl.lit("overlap analysis of the vendor"))
+        .when(process.str.contains(_CALL_PROCESS) | name.str.contains(_CALL_NAME))
+        .then(pl.lit("runtime"))
+        .otherwise(pl.lit("marker"))
+    )
+    device = process.str.extract(r"(?i)^gpu ?(\d+)$", 1).cast(pl.Int32)
+    apart = events.with_columns(kind=kind, device=device).partition_by("kind", as_dict=True, include_key=False)
+    frames = {str(key[0]): frame for key, frame in apart.items()}
+    columns = {
+        "kernel": ("device", *_DEVICE, "ascend_task"),
+        "copy": ("device", *_DEVICE),
+        "collectives": ("device", *_DEVICE, "in_elements", "dtype"),
+        "runtime": (*_HOST, "correlation"),
+        "marker": (*_HOST, "domain"),
+    }
+    kept = {kind: frame.select(columns[kind]) for kind, frame in frames.items() if kind in columns}
+    if "kernel" in kept and not kept["kernel"]["ascend_task"].count():
+        kept["kernel"] = kept["kernel"].drop("ascend_task")
+    return kept, {kind: frame.height for kind, frame in frames.items() if kind not in columns}
+
+
+def _concat(*frames: pl.DataFrame | None) -> pl.DataFrame | None:
+    there = [frame for frame in frames if frame is not None]
+    return pl.concat(there, how="diagonal_relaxed") if len(there) > 1 else there[0] if there else None
+
+
+def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None:
+    return None if frame is None else frame.with_columns(**columns)
+
+
+def _described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Copies with their kind and the memory at both ends, as far as their names tell."""
+    if copies is None:
+        return None
+    rows = [(name, *_describe(name)) for name in copies["name"].unique()]
+    schema = {"name": pl.String, "kind": pl.String, "src_kind": pl.String, "dst_kind": pl.String}
+    return copies.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name", how="left", maintain_order="left")
+
+
+def _describe(name: str) -> tuple[str, str | None, str | None]:
+    kind, ends = _COPY_KIND.search(name), _COPY_ENDS.search(name)
+    moved = f"{kind[1].upper()}to{kind[2].upper()}" if kind else "unknown"
+    source, target = (ends[1].lower(), ends[2].lower()) if ends else (None, None)
+    return "memset" if _FILL.match(name) else moved, source, target
+
+
+def _shapes(value: bytes | None) -> str | None:
+    """Shapes as a JSON list on one line, also from what Ascend (text) and ONNX Runtime (a list of objects) write."""
+    return _json_list(
+        value, lambda text: [int(n) for n in re.findall(r"\d+", text)], lambda entry: next(iter(entry.values()), [])
+    )
+
+
+def _types(value: bytes | None) -> str | None:
+    """Types as a JSON list, likewise."""
+    return _json_list(value, str, lambda entry: next(iter(entry), ""))
+
+
+def _json_list(
+    value: bytes | None, of_text: Callable[[str], Any], of_object: Callable[[dict[str, Any]], Any]
+) -> str | None:
+    if value is None:
+        return None
+    found = msgspec.json.decode(value)
+    if isinstance(found, str):
+        found = [of_text(part.strip()) for part in found.split(";")]
+    elif isinstance(found, list) and any(isinstance(entry, dict) for entry in found):
+        found = [of_object(entry) for entry in found if isinstance(entry, dict)]
+    return json.dumps(found)
+
+
+_TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
+    "name": lambda value: value,
+    "domain": lambda value: value,
+    "unit": lambda value: value,
+    "shapes": _shapes,
+    "dtypes": _types,
+}
+
+
+_OPTIONS: Final = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+
+
+def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
+    """Time that the document's times count from (ns since the epoch), 0 where it says nothing."""
+    base = _decoded(head, "baseTimeNanoseconds")
+    try:
+        found = int(base)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return found if 0 <= found < 2**61 else 0
+
+
+def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    """What the document says of the run.
+
+    Returns
+    -------
+    dict
+        ``rank`` and ``world_size`` (int or None), ``backend``, ``devices`` (names), ``groups`` (ranks by name of the
+        process group), ``versions`` and ``options``.
+    """
+    distributed = _decoded(head, "distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    properties = _decoded(head, "deviceProperties")
+    properties = properties if isinstance(properties, list) else []
+    groups = distributed.get("pg_config")
+    groups = [groups] if isinstance(groups, dict) else groups if isinstance(groups, list) else []
+    versions = {key: _decoded(head, key) for key in head if key.endswith("_version")}
+    return {
+        "rank": _natural(distributed.get("rank")),
+        "world_size": _natural(distributed.get("world_size")) or None,
+        "backend": distributed.get("backend"),
+        "devices": [str(name) for d in properties if isinstance(d, dict) and (name := d.get("name"))],
+        "device_count": len(properties),
+        "groups": {str(g.get("pg_name")): g.get("ranks") for g in groups if isinstance(g, dict)},
+        "versions": {key: value for key, value in versions.items() if isinstance(value, str | int)},
+        "options": {key: bool(_decoded(head, key)) for key in _OPTIONS if key in head},
+    }
+
+
+def _decoded(head: Mapping[str, msgspec.Raw], key: str) -> Any:
+    try:
+        return msgspec.json.decode(head[key]) if key in head else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _natural(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

@@ -1,0 +1,221 @@
+"""Files of one run become one trace: ranks named, checked to belong together, and put on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.errors import MixedRunsError
+from llmprof.readers.common.part import Part, Wanted
+
+FRONT_END = -1
+"""Rank of a process that drives the run and has no device."""
+
+
+def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
+    """Rank of each part.
+
+    A part without a device that says no rank of its own, beside others that have one, is a front end: the process
+    that drives the workers.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        One a file.
+
+    Returns
+    -------
+    tuple of (list of int, list of str)
+        Ranks in the order of the parts, and warnings.
+
+    Raises
+    ------
+    MixedRunsError
+        A rank came twice.
+    """
+    known = [part.rank for part in parts]
+    if len(parts) == 1:
+        return [known[0] if known[0] is not None else 0], []
+    some_device = any(part.on_device for part in parts)
+    complete = {rank for rank in known if rank is not None} == set(range(said_world(parts) or -1))
+    ranks: list[int] = []
+    warnings: list[str] = []
+    for part, rank in zip(parts, known, strict=True):
+        twin = rank is not None and known.count(rank) > 1 and not part.says_rank
+        if not part.on_device and (rank is None or twin) and (some_device or complete):
+            ranks.append(FRONT_END)
+            continue
+        if rank is None:
+            rank = next(n for n in range(len(parts) * 2) if n not in known and n not in ranks)
+            warnings.append(f"{part.path.name} does not say its rank; it is taken as rank {rank}")
+        if rank in ranks:
+            other = parts[ranks.index(rank)].path
+            raise MixedRunsError(
+                f"rank {rank} comes twice, in {other.name} and {part.path.name}",
+                expected="one file a rank",
+                hint="pass the files of one profiling window of one run",
+                rank=rank,
+                files=[str(other), str(part.path)],
+            )
+        ranks.append(rank)
+    return ranks, warnings
+
+
+def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
+    """Raise unless the workers' files say the same number of ranks and overlap in time.
+
+    Raises
+    ------
+    MixedRunsError
+        The files belong to different runs or profiling windows.
+    """
+    workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
+    sizes = {p.head["world_size"]: p.path.name for p in workers if isinstance(p.head.get("world_size"), int)}
+    if len(sizes) > 1:
+        raise MixedRunsError(
+            f"the files are of runs with different world sizes: {sizes}",
+            expected="the ranks of one run",
+            hint="read each run by itself and compare them with llmprof.analyze.diff",
+            world_sizes=sizes,
+        )
+    spans = sorted((span, p.path.name) for p in workers if (span := p.span_ns()) is not None)
+    last: tuple[int, str] | None = None
+    for (start, end), name in spans:
+        if last is not None and start > last[0]:
+            clocks = {p.head.get("absolute", True) for p in workers}
+            raise MixedRunsError(
+                f"{name} begins {(start - last[0]) / 1e9:.3f} s after {last[1]} ended",
+                expected="ranks whose recordings overlap in time",
+                hint="these look like different runs or profiling windows: read each by itself"
+                if len(clocks) == 1
+                else "some of the files say what their times count from (baseTimeNanoseconds) and some do not",
+                files=[last[1], name],
+            )
+        last = (end, name) if last is None else max(last, (end, name))
+
+
+def said_world(parts: Sequence[Part]) -> int | None:
+    """Number of ranks as the files say it; None where none does."""
+    return max((w for p in parts if isinstance(w := p.head.get("world_size"), int) and w > 0), default=None)
+
+
+_EPOCH_NS = 946_684_800_000_000_000
+"""2000-01-01: an absolute time below it counts from the host's boot, not from the epoch."""
+
+
+class Combined(NamedTuple):
+    """What a :class:`~llmprof.trace.Trace` is made of."""
+
+    tables: dict[str, pl.DataFrame]
+    meta: dict[str, Any]
+    coverage: dict[str, Any]
+
+
+def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Combined:
+    """One trace of the parts of a run.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        One a file or process, with absolute times; their frames are taken out of them.
+    fmt : str
+        Name of the format, for the trace's metadata.
+    wanted : Wanted, optional
+        Tables and columns to keep; the others count only for the start of the trace.
+
+    Returns
+    -------
+    Combined
+        Tables, metadata and coverage; ``coverage["warnings"]`` says what is missing or was lost, in words.
+
+    Raises
+    ------
+    MixedRunsError
+        A rank came twice, or the files belong to different runs.
+    """
+    ranks, warnings = assign(parts)
+    check_one_run(parts, ranks)
+    world = said_world(parts) or max(ranks, default=FRONT_END) + 1
+    missing = sorted(set(range(world)) - set(ranks))
+    if missing:
+        shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        warnings.append(f"{len(missing)} of {world} ranks are missing ({shown}): waits for them cannot be seen")
+    for part in parts:
+        warnings += [loss for loss in part.losses() if loss not in warnings]
+    recorded = {name for part in parts for name in part.tables}
+    wanted = Wanted() if wanted is None else wanted
+    tables, origin = _merge(parts, ranks, wanted)
+    if not recorded & {"kernels", "copies"}:
+        warnings += _no_device(parts, tables)
+    meta = {
+        "format": fmt,
+        "start_epoch_ns": origin if origin > _EPOCH_NS else None,
+        "clock": "epoch" if origin > _EPOCH_NS else "since boot or unknown",
+        "device": ", ".join(sorted({name for part in parts for name in part.head.get("devices", [])})) or None,
+        "world_size": world,
+        "missing_ranks": missing,
+        "versions": {k: v for part in parts for k, v in part.head.get("versions", {}).items()},
+        "options": {k: v for part in parts for k, v in part.head.get("options", {}).items()},
+        "ranks": [
+            {
+                "rank": rank,
+                "file": part.path.name,
+                "backend": part.head.get("backend"),
+                "groups": part.head.get("groups", {}),
+                "devices": sorted(set(part.head.get("devices", []))),
+            }
+            for part, rank in zip(parts, ranks, strict=True)
+        ],
+    }
+    coverage: dict[str, Any] = {
+        "files": [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)],
+        "warnings": warnings,
+    }
+    for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
+        coverage[key] = sum(part.coverage.get(key, 0) for part in parts)
+    return Combined(tables, meta, coverage | wanted.covered(tables))
+
+
+def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple[dict[str, pl.DataFrame], int]:
+    """Tables over all ranks with times from the earliest event, and that event's absolute time (ns)."""
+    origin = min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
+    device = any(name in part.tables for part in parts for name in ("kernels", "copies"))
+    host = any(name in part.tables for part in parts for name in ("ops", "runtime"))
+    tables = {}
+    for name in schema.TABLES:
+        if name not in wanted:
+            for part in parts:
+                part.tables.pop(name, None)
+            continue
+        frames = [
+            wanted.narrowed(frame, name).with_columns(
+                pl.col("time_ns" if "time_ns" in frame.columns else "start_ns") - origin, rank=pl.lit(rank)
+            )
+            for part, rank in zip(parts, ranks, strict=True)
+            if (frame := part.tables.pop(name, None)) is not None
+        ]
+        if frames:
+            tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
+    # what the profiler was recording although there are no rows
+    for name in [*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())]:
+        if name in wanted:
+            tables.setdefault(name, schema.empty(name))
+    return tables, origin
+
+
+def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:
+    """A warning where a device was there and nothing of it was recorded."""
+    if "runtime" in tables and tables["runtime"]["name"].str.contains("(?i)launch").any():
+        return [
+            "there are kernel launches but no kernels: the device side was not recorded "
+            "(CUPTI was taken by another profiler, or the recording ended before the device had finished)"
+        ]
+    if any(part.head.get("device_count") or part.head.get("backend") == "nccl" for part in parts):
+        return [
+            "the run had a device but the recording holds no device events: "
+            "ProfilerActivity.CUDA was not among the profiler's activities"
+        ]
+    return []

@@ -1,0 +1,210 @@
+"""What the readers of monitor files share: text of a file, base units, clocks, and the trace that they become."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.common.blocks import Blocks
+from llmprof.trace import Trace
+
+EPOCH: Final = "epoch"
+LOCAL: Final = "local time of an unknown zone"
+TIME_OF_DAY: Final = "local time of an unknown date and zone"
+NUMBERED: Final = "order of the samples: the file holds no times"
+
+DAY_NS: Final = 86_400_000_000_000
+_MOST_NS: Final = 2**62
+_MOST_DEVICES: Final = 2**16
+_START: Final = datetime(1970, 1, 1)
+
+_FACTORS: Final[dict[str, tuple[str, float]]] = {
+    "%": ("%", 1),
+    "B": ("B", 1),
+    "KiB": ("B", 2**10),
+    "MiB": ("B", 2**20),
+    "GiB": ("B", 2**30),
+    "B/s": ("B/s", 1),
+    "KiB/s": ("B/s", 2**10),
+    "KB/s": ("B/s", 1e3),
+    "MB/s": ("B/s", 1e6),
+    "GB/s": ("B/s", 1e9),
+    "MHz": ("Hz", 1e6),
+    "W": ("W", 1),
+    "mW": ("W", 1e-3),
+    "C": ("°C", 1),
+    "ms": ("ns", 1e6),
+    "us": ("ns", 1e3),
+    "s": ("ns", 1e9),
+    "1/s": ("1/s", 1),
+    "1": ("1", 1),
+}
+
+
+def text_of(path: Path) -> str:
+    """Text of a file, plain or gzip: UTF-8, or UTF-16 where it begins with its mark (redirected in PowerShell).
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read.
+    """
+    return decode(b"".join(Blocks(path)))
+
+
+def decode(data: bytes) -> str:
+    """Bytes as text; what is no valid text is replaced."""
+    name = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    return data.decode(name, errors="replace").replace("\0", "")
+
+
+def number(text: str) -> float | None:
+    """A number as monitors write it, hexadecimal masks too; None for what is none (``-``, ``[N/A]``)."""
+    try:
+        value = float(int(text, 16)) if text.startswith("0x") else float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def base(unit: str) -> tuple[str, float]:
+    """Base unit of a unit and the factor to it; an unknown unit stays as it is."""
+    return _FACTORS.get(unit, (unit or "1", 1.0))
+
+
+def local_ns(when: datetime) -> int:
+    """Time without a zone in ns, as if it were UTC."""
+    return (when - _START) // timedelta(microseconds=1) * 1000
+
+
+class Days:
+    """Times of day of one file after another, counted on over midnight."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._days = 0
+
+    def ns(self, time_of_day_ns: int) -> int:
+        """Time in ns from the first midnight."""
+        if time_of_day_ns < self._last - DAY_NS // 2:
+            self._days += 1
+        self._last = time_of_day_ns
+        return self._days * DAY_NS + time_of_day_ns
+
+
+def csv_rows(lines: Iterable[str], found: Samples) -> Iterator[list[str]]:
+    """Rows of CSV; what follows a row that cannot be one (a quote that never ends) is lost."""
+    try:
+        yield from csv.reader(lines)
+    except csv.Error:
+        found.lost += 1
+
+
+class Samples:
+    """Samples in the order of a file."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int | None, str, float, str]] = []
+        self.lost = 0
+        """Lines or values that could not be read."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, time_ns: int, name: str, value: float | None, unit: str, device: int | None = None) -> None:
+        """Add a value in any unit; None is left out, because the monitor had none."""
+        if value is None:
+            return
+        to, factor = base(unit)
+        if (
+            abs(time_ns) < _MOST_NS
+            and math.isfinite(value * factor)
+            and (device is None or 0 <= device < _MOST_DEVICES)
+        ):
+            self._rows.append((time_ns, device, name, value * factor, to))
+        else:
+            self.lost += 1
+
+    def trace(
+        self,
+        path: Path,
+        kind: str,
+        *,
+        clock: str,
+        devices: Sequence[str] = (),
+        notes: Sequence[str] = (),
+        skipped: Mapping[str, int] | None = None,
+    ) -> Trace:
+        """The trace of one file: counters of rank -1, from the first of them.
+
+        Parameters
+        ----------
+        path : pathlib.Path
+            File that was read.
+        kind : str
+            Name of the format.
+        clock : str
+            What the times are: :data:`EPOCH`, :data:`LOCAL`, :data:`TIME_OF_DAY` or :data:`NUMBERED`.
+        devices : sequence of str
+            Names of the devices.
+        notes : sequence of str
+            What the reader should know; they become warnings.
+        skipped : mapping of str to int, optional
+            What was left out on purpose, and how often.
+
+        Returns
+        -------
+        Trace
+            Its only table is ``counters``. ``meta`` has ``start_epoch_ns`` (None unless the clock is the epoch),
+            ``clock``, and ``start_local``: the local date and time of the first sample, only the time where the file
+            has no date, None where it has neither.
+
+        Raises
+        ------
+        ReadError
+            There is no sample.
+        """
+        if not self._rows:
+            raise ReadError(
+                f"{path.name} has the heading of {kind} but no sample",
+                hint="let the monitor run longer than one interval",
+            )
+        columns = {"time_ns": pl.Int64, "device": pl.Int32, "name": pl.String, "value": pl.Float64, "unit": pl.String}
+        frame = pl.DataFrame(self._rows, schema=columns, orient="row")
+        first = min(row[0] for row in self._rows)
+        said = [*notes, *([f"{path.name}: {self.lost:,} line(s) or value(s) could not be read"] if self.lost else [])]
+        meta: dict[str, Any] = {
+            "format": kind,
+            "start_epoch_ns": first if clock == EPOCH else None,
+            "start_local": _local_text(first, clock),
+            "clock": clock,
+            "device": ", ".join(dict.fromkeys(devices)) or None,
+            "ranks": [],
+            "missing_ranks": [],
+        }
+        kept = len(self._rows)
+        file = {
+            "rank": -1,
+            "file": path.name,
+            "events": kept,
+            "kept": kept,
+            "bytes": path.stat().st_size,
+            "skipped": dict(skipped or {}),
+        }
+        coverage = {"files": [file], "events": kept, "kept": kept, "bytes": file["bytes"], "warnings": said}
+        counters = frame.with_columns(pl.col("time_ns") - first, rank=pl.lit(-1, pl.Int32))
+        return Trace({"counters": counters}, meta, coverage)
+
+
+def _local_text(first_ns: int, clock: str) -> str | None:
+    when = _START + timedelta(microseconds=first_ns // 1000)
+    if clock == LOCAL:
+        return when.isoformat(timespec="milliseconds")
+    return when.time().isoformat(timespec="milliseconds") if clock == TIME_OF_DAY else None

@@ -1,0 +1,247 @@
+"""Reader of dstat, dool and pcp-dstat: the CSV of ``--output`` and the text on the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from llmprof.readers.monitors.common import (
+    EPOCH,
+    LOCAL,
+    NUMBERED,
+    TIME_OF_DAY,
+    Days,
+    Samples,
+    csv_rows,
+    local_ns,
+    number,
+    text_of,
+)
+from llmprof.trace import Trace
+from llmprof.units import NS_PER_S
+
+
+class Column(NamedTuple):
+    """Counter of a column, its unit, and by how much a ``k`` multiplies in text."""
+
+    counter: str
+    unit: str
+    thousand: int = 1000
+
+
+_CPU: Final = {
+    "usr": "user", "sys": "system", "idl": "idle", "wai": "iowait", "hiq": "hard_interrupts", "siq": "soft_interrupts",
+    "stl": "steal",
+}  # fmt: skip
+_MEMORY: Final = {"used": "used", "free": "free", "buff": "buffers", "cach": "cached", "avai": "available"}
+_GROUPS: Final[tuple[tuple[re.Pattern[str], str, str, dict[str, str]], ...]] = (
+    (re.compile(r"(?:total cpu|total|cpu\w*) usage"), "cpu", "%", _CPU),
+    (re.compile(r"memory usage|mem\b.*"), "memory", "B", _MEMORY),
+    (re.compile(r"swap"), "swap", "B", {"used": "used", "free": "free"}),
+    (re.compile(r"dsk/.+"), "disk", "B/s", {"read": "read", "writ": "written"}),
+    (re.compile(r"net/.+"), "network", "B/s", {"recv": "received", "send": "sent"}),
+    (re.compile(r"paging"), "paging", "B/s", {"in": "in", "out": "out"}),
+    (re.compile(r"io/.+"), "disk_requests", "1/s", {"read": "read", "writ": "written"}),
+    (re.compile(r"system"), "system", "1/s", {"int": "interrupts", "csw": "context_switches"}),
+    (re.compile(r"load avg"), "load", "1", {"1m": "1min", "5m": "5min", "15m": "15min"}),
+    (re.compile(r"procs"), "processes", "1", {"run": "running", "blk": "blocked", "new": "new_per_s"}),
+)
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_BOXES: Final = str.maketrans({"─": "-", "┄": "-", "│": "|", "┬": " "})
+_WHOLE: Final = {"total cpu usage", "total usage", "dsk/total", "net/total", "io/total"}
+
+
+def plain(text: str) -> str:
+    """Text of a terminal without its colours, and with lines of ASCII for those of dool."""
+    return _ESCAPES.sub("", text).translate(_BOXES)
+
+
+def column(group: str, name: str) -> Column | None:
+    """What a column holds; None for the columns of time and for text.
+
+    Parameters
+    ----------
+    group : str
+        Title of the group (``total cpu usage``, ``dsk/sda``).
+    name : str
+        Title of the column (``usr``), with the group's before a colon where there are several of a kind.
+
+    Returns
+    -------
+    Column or None
+        The counter; a part of a whole (one disk, one processor) has its name at the end: ``disk.read.sda``.
+    """
+    group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
+    if name in {"time", "date/time", "epoch"}:
+        return None
+    for pattern, head, unit, names in _GROUPS:
+        if pattern.fullmatch(group) and name in names:
+            part = "" if group in _WHOLE or head in {"memory", "paging"} else _part(group)
+            counter = f"{head}.{names[name]}" + (f".{part}" if part else "")
+            return Column(counter, unit, 1024 if unit in {"B", "B/s"} else 1000)
+    plain = re.sub(r"\W+", "_", f"{group}.{name}".replace("/", "."), flags=re.ASCII)
+    return Column(f"dstat.{plain}", "1")
+
+
+def _part(group: str) -> str:
+    """Name of the disk, network or processor that a group is of; empty for a group of the whole machine."""
+    if "/" in group:
+        return group.partition("/")[2]
+    found = re.fullmatch(r"cpu(\w+) usage", group)
+    return found[1] if found else ""
+
+
+_TEXT_NUMBER: Final = re.compile(r"(-?\d+(?:\.\d*)?)([BkKMGTP]?)")
+_POWERS: Final = {"": 0, "B": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_TITLE_RULE: Final = re.compile(r"-{2,}|\s+-?|-\s+")
+_DIGIT: Final = re.compile(r"\b(?!\d+m\b)\d")
+"""A figure; the titles 1m, 5m and 15m are none."""
+_TIMES: Final = ("%d-%m %H:%M:%S", "%b-%d %H:%M:%S")
+_HEAD_DATE: Final = re.compile(r"(\d{2} \w{3} \d{4} \d{2}:\d{2}:\d{2})(?: (\w+))?")
+
+
+class _Row(NamedTuple):
+    groups: list[str]
+    names: list[str]
+    cells: list[str]
+
+
+def read_dstat(path: Path) -> Trace:
+    """Read what dstat, dool or pcp-dstat wrote.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file of ``--output``, or what was printed.
+
+    Returns
+    -------
+    Trace
+        Table ``counters`` only; ``cpu.utilization`` is what is neither idle nor waiting for a disk. The first row of
+        a recording counts from the start of the machine and is left out. Times are those since the epoch with the
+        column ``epoch`` (``-T``) or where the heading says UTC; else they are local. Without a year (text) the date
+        is unknown, and without a column of times samples are placed one second apart.
+
+    Raises
+    ------
+    ReadError
+        There is no sample.
+    """
+    text = plain(text_of(path))
+    in_csv = text.lstrip().startswith('"')
+    begin, zone = _begin(text) if in_csv else (None, None)
+    found, days, clock, notes = Samples(), Days(), NUMBERED, list[str]()
+    for turn, row in enumerate(_csv_rows(text, found) if in_csv else _text_rows(text, found)):
+        if turn == 0:  # the mean since the start of the machine
+            continue
+        clock, time_ns = _when(row, begin, zone, days, turn)
+        if time_ns is None:
+            found.lost += 1
+            continue
+        _put(found, row, time_ns)
+    if clock == NUMBERED:
+        notes.append(f"{path.name} holds no times: its samples were placed one second apart; record with dstat -T")
+    if clock == TIME_OF_DAY:
+        notes.append(f"{path.name} holds no year; record with dstat -T")
+    return found.trace(path, "dstat", clock=clock, notes=notes, skipped={"row since the start of the machine": 1})
+
+
+def _begin(text: str) -> tuple[datetime | None, str | None]:
+    """Local time at which the recording began, and its zone, by the heading of a CSV."""
+    found = _HEAD_DATE.search(text[:4096])
+    try:
+        return (datetime.strptime(found[1], "%d %b %Y %H:%M:%S"), found[2]) if found else (None, None)
+    except ValueError:
+        return None, None
+
+
+def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
+    groups: list[str] = []
+    names: list[str] = []
+    before: list[str] = []
+    for cells in csv_rows(text.splitlines(), found):
+        if not cells or cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
+            groups, names, before = [], [], []
+        elif not names and not before:
+            before = cells
+        elif not names:
+            names, last = cells, ""
+            for cell in [*before, *[""] * (len(cells) - len(before))]:
+                last = cell or last
+                groups.append(last)
+        elif len(cells) != len(names):
+            found.lost += 1
+        else:
+            yield _Row(groups[: len(names)], names, cells)
+
+
+def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
+    titles: list[str] = []
+    groups: list[str] = []
+    names: list[str] = []
+    for line in text.splitlines():
+        parts = [part.strip(" >") for part in re.split(r"[|]", line)]
+        if re.match(r"-+\w", line.strip()):
+            titles = [title.replace("-", " ") for title in _TITLE_RULE.split(line.strip(" ->")) if title]
+        elif titles and not _DIGIT.search(line):
+            parts = [piece for part in parts for piece in part.split(":")]
+            shape = [part.split() for part in parts]
+            names = [name for part in shape for name in part]
+            groups = [title for title, part in zip(titles, shape, strict=False) for _ in part]
+        elif names and line.strip():
+            cells = _cells(parts, names)
+            if not len(cells) == len(groups) == len(names):
+                found.lost += 1
+            else:
+                yield _Row(groups, names, cells)
+
+
+def _cells(parts: list[str], names: list[str]) -> list[str]:
+    out: list[str] = []
+    for part in parts:
+        if len(out) < len(names) and names[len(out)] in {"time", "date/time"}:
+            out.append(part)
+        else:
+            out += part.replace(":", " ").split()
+    return out
+
+
+def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn: int) -> tuple[str, int | None]:
+    """Clock and time of a row; no time where it cannot be read."""
+    said = {name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)}
+    if "epoch" in said:
+        since = number(said["epoch"])
+        return EPOCH, None if since is None else round(since * 1e6) * 1000
+    text = said.get("time") or said.get("date/time")
+    if text is None:
+        return NUMBERED, turn * NS_PER_S
+    for form in _TIMES:
+        try:
+            when = datetime.strptime(f"{begin.year if begin else 2000} {text}", f"%Y {form}")
+        except ValueError:
+            continue
+        if begin is None:
+            return TIME_OF_DAY, days.ns(local_ns(when) - local_ns(when.replace(hour=0, minute=0, second=0)))
+        if when < begin - timedelta(days=180):  # over New Year
+            when = when.replace(year=when.year + 1)
+        return (EPOCH if zone in {"UTC", "GMT"} else LOCAL), local_ns(when)
+    return (TIME_OF_DAY if begin is None else LOCAL), None
+
+
+def _put(found: Samples, row: _Row, time_ns: int) -> None:
+    not_busy: dict[str, float] = {}
+    for group, name, cell in zip(row.groups, row.names, row.cells, strict=True):
+        known = column(group, name)
+        written = _TEXT_NUMBER.fullmatch(cell)
+        if known is None or written is None:
+            continue
+        value = float(written[1]) * known.thousand ** _POWERS[written[2]]
+        found.add(time_ns, known.counter, value, known.unit)
+        head, _, part = known.counter.removeprefix("cpu.").partition(".")
+        if known.counter.startswith("cpu.") and head in {"idle", "iowait"}:
+            not_busy[part] = not_busy.get(part, 0) + value
+    for part, share in not_busy.items():
+        found.add(time_ns, "cpu.utilization" + (f".{part}" if part else ""), max(0.0, 100 - share), "%")

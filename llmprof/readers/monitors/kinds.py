@@ -1,0 +1,48 @@
+"""Which monitor wrote a text, by its first lines."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Final
+
+from llmprof.readers.monitors import dstat as layout
+from llmprof.readers.monitors.common import decode
+
+KINDS: Final = ("dmon", "query-gpu", "gpustat", "dstat", "sar", "sadf")
+"""Names of the formats of monitors."""
+
+_SIGNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
+    ("dmon", re.compile(r"\s*#\s*(?:Date[\s,]+)?(?:Time[\s,]+)?gpu\b[^\n]*\n\s*#[^\n]*\b[Ii]dx\b")),
+    ("gpustat", re.compile(r'\s*\[?\s*\{(?=[^\[]*"query_time"\s*:)(?=[^\[]*"gpus"\s*:)')),
+    ("dstat", re.compile(r'\s*(?:"(?:pcp-)?d(?:stat|ool) [\d.]+ CSV output"|"Host:",.*\n"Cmdline:")', re.IGNORECASE)),
+    ("sar", re.compile(r"\s*Linux \S+ \([^)\n]*\)\s+\S+\s+_\w+_\s+\(\d+ CPU\)")),
+    ("sadf", re.compile(r"\s*# hostname;interval;timestamp;")),
+)
+_FIELD: Final = re.compile(
+    r"(?:timestamp|name|index|uuid|count|pstate|(?:gpu_)?(?:uuid|bus_id|name)|driver_version|"
+    r"(?:utilization|memory|temperature|power|clocks|fan|pcie|ecc|encoder|enforced|pci|vbios|gpu|persistence|"
+    r"clocks_(?:throttle|event)_reasons|c2c|mig|compute|display|accounting)[\w.]*)(?: \[.+\])?"
+)
+_MEASURE: Final = re.compile(
+    r"(?:utilization|memory|temperature|power\.draw|clocks|fan\.speed|clocks_(?:throttle|event)_reasons)[\w.]*"
+)
+_TITLES: Final = re.compile(r"-+\w[^\n|]*-$")
+_DSTAT_NAMES: Final = re.compile(r"\b(?:usr sys idl|read +writ|recv +send|used +free|int +csw|1m +5m|time|epoch)\b")
+
+
+def kind(start: bytes) -> str | None:
+    """Name of the format of a text by its first bytes; None where no monitor writes such."""
+    text = decode(start)
+    for name, sign in _SIGNS:
+        if sign.match(text):
+            return name
+    lines = [line.strip() for line in text.splitlines()[:8] if line.strip()]
+    fields = [cell.strip() for cell in lines[0].split(",")] if lines else []
+    if fields and all(_FIELD.fullmatch(field) for field in fields) and any(_MEASURE.match(field) for field in fields):
+        return "query-gpu"
+    plain = [layout.plain(line).strip() for line in lines]
+    for titles, names in pairwise(plain):
+        if _TITLES.match(titles) and _DSTAT_NAMES.search(names.replace("|", " ")):
+            return "dstat"
+    return None

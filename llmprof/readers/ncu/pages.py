@@ -1,0 +1,399 @@
+"""Frames of one page of Nsight Compute: the raw page (a row a launch) or the details page (a row a metric)."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+_HEADER: Final = re.compile(r'"ID","Process ID","Process Name"')
+_HEADER_PLAIN: Final = re.compile(r"^ID,Process ID,")
+_ROW: Final = re.compile(r'"\d+","\d+","|"","","')
+_ROW_PLAIN: Final = re.compile(r"\d+,\d+,|,,")
+_TOOL: Final = re.compile(r"==(PROF|WARNING|ERROR|LOG)==")
+_LINE_BREAK: Final = "\x1e"
+"""Stands for a line break inside a record while records are parsed together."""
+
+_TOOLS_KEPT: Final = 20
+_LONGEST: Final = 60_000
+"""Characters after which a row whose quotes are open takes in no more lines; csv has a limit as well."""
+
+
+@dataclass
+class Segment:
+    """Rows that follow one heading: one page of one run."""
+
+    header: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+    open_rows: list[int] = field(default_factory=list)
+    """Numbers of the rows whose quotes do not close."""
+    quoted: bool = True
+    """Whether every cell is in quotes, as the profiler writes it; programs that rewrote the file may not."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is the details page, a row a metric; else the raw page, a row a launch."""
+        return "Metric Name" in self.header
+
+
+@dataclass
+class Found:
+    """What a text holds: pages, what ncu said, and how many lines were neither."""
+
+    segments: list[Segment] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    other_lines: int = 0
+
+
+def split(text: str) -> Found:
+    """Pages of a text.
+
+    A row begins with the numbers of launch and process. A line that does not, continues a row whose quotes are open
+    (the text of a rule), and otherwise was printed by the program or by ncu itself.
+    """
+    found = Found()
+    records: list[str] = []
+    segment: Segment | None = None
+    quoted, is_open = True, False
+    for line in _lines(text):
+        if _HEADER.match(line) or _HEADER_PLAIN.match(line):
+            _close(segment, records)
+            quoted = line.startswith('"')
+            segment = Segment(next(csv.reader([line])), quoted=quoted)
+            found.segments.append(segment)
+            records, is_open = [], False
+        elif _TOOL.match(line):
+            found.said = [*found.said, line][-_TOOLS_KEPT:]
+            found.other_lines += 1
+        elif segment is not None and (start := _row_start(line, quoted=quoted, is_open=is_open)) is not None:
+            if start and not is_open:
+                found.other_lines += 1
+            records.append(line[start:])
+            is_open = line.count('"', start) % 2 == 1
+        elif is_open and len(records[-1]) < _LONGEST:
+            records[-1] += _LINE_BREAK + line
+            is_open = line.count('"') % 2 == 0
+        elif line.strip():
+            found.other_lines += 1
+    _close(segment, records)
+    return found
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines; a heading that follows a row cut in its middle, as the output of a second run does, gets its own."""
+    for line in text.lstrip("\ufeff").replace("\r\n", "\n").split("\n"):
+        header = _HEADER.search(line)
+        if header and header.start():
+            yield line[: header.start()]
+            yield line[header.start() :]
+        else:
+            yield line
+
+
+def _row_start(line: str, *, quoted: bool, is_open: bool) -> int | None:
+    """Where in a line a row begins: behind a progress bar that did not end its line, for instance."""
+    if not quoted:
+        return 0 if _ROW_PLAIN.match(line) else None
+    if _ROW.match(line):
+        return 0
+    row = None if is_open else _ROW.search(line)
+    return row.start() if row else None
+
+
+def _close(segment: Segment | None, records: list[str]) -> None:
+    """Parse the records of a segment that ended."""
+    if segment is None:
+        return
+    segment.open_rows = [i for i, record in enumerate(records) if record.count('"') % 2]
+    closed = [record for record in records if record.count('"') % 2 == 0]
+    parsed = list(csv.reader(closed))
+    if len(parsed) != len(closed):  # a quote in the wrong place joined rows
+        parsed = [next(csv.reader([record]), []) for record in closed]
+    rows = iter(parsed)
+    is_open = set(segment.open_rows)
+    for i, record in enumerate(records):
+        row = next(csv.reader([record]), []) if i in is_open else next(rows)
+        segment.rows.append([cell.replace(_LINE_BREAK, "\n") for cell in row] if _LINE_BREAK in record else row)
+
+
+_PREFIX: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "m": 1e6, "G": 1e9, "g": 1e9, "T": 1e12, "t": 1e12, "P": 1e15}
+_TIME_NS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+_TIME_NAMES: Final = {"second": "s", "msecond": "ms", "usecond": "us", "nsecond": "ns", "sec": "s", "msec": "ms"}
+_TIME_NAMES_MORE: Final = {"usec": "us", "nsec": "ns"}
+_SCALED: Final = re.compile(r"([KkMmGgTtP]?)(bytes?|hz|Hz|HZ)")
+_NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+
+
+def base_unit(unit: str) -> tuple[str, float]:
+    """Base unit of a unit, and what to multiply a value by to get there.
+
+    Sizes become bytes (``B``), times nanoseconds (``ns``), frequencies ``Hz``, anything per time ``…/s``; prefixes are
+    decimal, as Nsight Compute's are. No unit is ``1``. What is not known stays as it is.
+
+    >>> base_unit("Kbyte/block"), base_unit("cycle/nsecond"), base_unit("usecond")
+    (('B/block', 1000.0), ('Hz', 1000000000.0), ('ns', 1000.0))
+    """
+    above, slash, below = unit.strip().partition("/")
+    if not slash:
+        return _one(above)
+    name, factor = _one(above)
+    time = _time(below)
+    if time is not None:
+        factor = factor * 1e9 / _TIME_NS[time]
+        return ("Hz", factor) if name == "cycle" else (f"{name}/s", factor)
+    below, divisor = _one(below)
+    return f"{name}/{below}", factor / divisor
+
+
+def _one(unit: str) -> tuple[str, float]:
+    if not unit:
+        return "1", 1.0
+    time = _time(unit)
+    if time is not None:
+        return "ns", _TIME_NS[time]
+    if scaled := _SCALED.fullmatch(unit):
+        return "B" if scaled[2].startswith("byte") else "Hz", _PREFIX[scaled[1]]
+    return unit, 1.0
+
+
+def _time(unit: str) -> str | None:
+    unit = (_TIME_NAMES | _TIME_NAMES_MORE).get(unit, unit)
+    return unit if unit in _TIME_NS else None
+
+
+def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
+    """Values as written become numbers in base units.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``raw, unit`` as text, and other columns.
+
+    Returns
+    -------
+    polars.DataFrame
+        The other columns, and ``unit, value`` (null for what is no number, NaN and infinity among them) and ``text``
+        (what is no number, or says more than a number).
+    """
+    raw = pl.col("raw").str.strip_chars()
+    number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")
+    units = frame["unit"].fill_null("").unique().to_list()
+    bases = [base_unit(unit) for unit in units]
+    table = pl.DataFrame(
+        {"unit": units, "_base": [name for name, _ in bases], "_factor": [factor for _, factor in bases]},
+        schema={"unit": pl.String, "_base": pl.String, "_factor": pl.Float64},
+    )
+    return (
+        frame.with_columns(pl.col("unit").fill_null(""), value=number.cast(pl.Float64, strict=False))
+        .join(table, on="unit", how="left", maintain_order="left")
+        .with_columns(
+            unit=pl.col("_base"),
+            value=pl.col("value") * pl.col("_factor"),
+            text=pl.when(pl.col("value").is_null() | raw.str.ends_with(")")).then(raw),
+        )
+        .drop("raw", "_base", "_factor")
+    )
+
+
+LAUNCH: Final = {
+    "ID": "id",
+    "Process ID": "process",
+    "Process Name": "process_name",
+    "Kernel Name": "kernel_name",
+    "Context": "context",
+    "Stream": "stream",
+    "Block Size": "block",
+    "Grid Size": "grid",
+    "Device": "device",
+    "CC": "compute_capability",
+}
+"""Columns that say which launch a row is about, and what they are called here."""
+
+_OTHER: Final = ("Host Name", "Kernel Time", "Device Name")
+_NUMBERS: Final = ("id", "process", "context", "stream", "device")
+_RULE: Final = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
+
+
+@dataclass
+class Part:
+    """Launches of one run from one page; ``launch`` numbers them from 0 in order."""
+
+    source: str
+    launches: pl.DataFrame
+    """``launch`` and the columns of :data:`LAUNCH`."""
+    metrics: pl.DataFrame
+    """``launch, section, metric, unit, value, text``."""
+    rules: pl.DataFrame
+    """``launch, section, rule, kind, text, estimated_speedup_pct, speedup_scope``."""
+    cut_rows: int = 0
+    broken_rows: int = 0
+    no_units: bool = False
+
+
+def part_of(segment: Segment, source: str) -> Iterator[Part]:
+    """Parts of a page: one a run, where the numbers of the launches begin again.
+
+    Parameters
+    ----------
+    segment : Segment
+        Heading and rows.
+    source : str
+        Where it comes from.
+    """
+    part = _long(segment, source) if segment.is_long else _wide(segment, source)
+    runs = part.launches.select(run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum())["run"]
+    for run in runs.unique(maintain_order=True) if len(runs) else [0]:
+        launches = part.launches.filter(runs == run)
+        within = pl.col("launch").is_in(launches["launch"].implode())
+        first = run == 0
+        yield Part(
+            source,
+            launches,
+            part.metrics.filter(within),
+            part.rules.filter(within),
+            part.cut_rows if first else 0,
+            part.broken_rows if first else 0,
+            part.no_units if first else False,
+        )
+
+
+def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
+    """Launches in the types that parts have them in."""
+    return _typed(pl.DataFrame(rows, schema=dict.fromkeys(("launch", *LAUNCH.values()), pl.String), strict=False))
+
+
+def _typed(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(
+        pl.col("launch").cast(pl.Int32), pl.col(*_NUMBERS).str.replace_all(",", "").cast(pl.Int64, strict=False)
+    )
+
+
+def _wide(segment: Segment, source: str) -> Part:
+    header, n = _distinct(segment.header), len(segment.header)
+    rows = list(enumerate(segment.rows))
+    units: list[str] | None = None
+    if rows and not rows[0][1][0].strip():
+        units = [*rows.pop(0)[1], *[""] * n][:n]
+    is_open = set(segment.open_rows)
+    kept, cut, broken = [], 0, 0
+    for i, row in rows:
+        if len(row) > n or not row[0].strip().isdigit():
+            broken += 1
+            continue
+        if len(row) < n or i in is_open:
+            cut += 1
+            # the last cell may be half a number, and is certain only where its quotes close
+            row = row[:-1] if i in is_open or not segment.quoted else row
+            if len(row) <= len([c for c in header if c in LAUNCH or c in _OTHER]):
+                continue
+        kept.append([*row, *[None] * (n - len(row))])
+    frame = pl.DataFrame(kept, schema=dict.fromkeys(header, pl.String), orient="row")
+    frame = frame.with_row_index("launch")
+    names = [c for c in header if c not in LAUNCH and c not in _OTHER and c]
+    long = frame.select("launch", *names).unpivot(names, index="launch", variable_name="metric", value_name="raw")
+    long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
+    unit_of = pl.DataFrame(
+        {"metric": header, "unit": units or [""] * n}, schema={"metric": pl.String, "unit": pl.String}
+    )
+    long = long.join(unit_of, on="metric", how="left", maintain_order="left")
+    metrics = in_base_units(long).select(
+        "launch", pl.lit(None, pl.String).alias("section"), "metric", "unit", "value", "text"
+    )
+    return Part(source, _launches(frame), _numbered(metrics), no_rules(), cut, broken, units is None and bool(kept))
+
+
+def _long(segment: Segment, source: str) -> Part:
+    header = _distinct(segment.header)
+    at = {name: header.index(name) for name in header}
+    value, rule = at.get("Metric Value", len(header)), at.get("Rule Name")
+    is_open = set(segment.open_rows)
+    kept, cut, broken = [], 0, 0
+    for i, row in enumerate(segment.rows):
+        is_rule = rule is not None and len(row) > rule and row[rule].strip() != ""
+        if is_rule:
+            row = _mend(row, header)
+        elif i in is_open or len(row) <= value:
+            cut += 1
+            continue
+        if len(row) > len(header) or not row[0].strip().isdigit():
+            broken += 1
+            continue
+        kept.append([*row, *[None] * (len(header) - len(row))])
+    frame = pl.DataFrame(kept, schema=dict.fromkeys(header, pl.String), orient="row")
+    keys = [c for c in LAUNCH if c in at]
+    frame = frame.with_columns(restart=_restarts(frame))
+    launches = frame.select("restart", *keys).unique(maintain_order=True).with_row_index("launch")
+    frame = frame.join(launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True)
+    for name in ("Metric Unit", *_RULE):
+        if name not in frame.columns:
+            frame = frame.with_columns(pl.lit(None, dtype=pl.String).alias(name))
+    section = pl.col("Section Name").replace("", None) if "Section Name" in at else pl.lit(None, pl.String)
+    if "Body Item Label" in at:
+        label = pl.col("Body Item Label").replace("", None)
+        section = pl.when(label.is_not_null()).then(pl.concat_str(section, label, separator=": ")).otherwise(section)
+    frame = frame.with_columns(section=section)
+    long = frame.filter(pl.col("Metric Name").fill_null("") != "").select(
+        "launch", "section", metric="Metric Name", unit="Metric Unit", raw="Metric Value"
+    )
+    metrics = in_base_units(long.filter(pl.col("raw").str.strip_chars() != ""))
+    rules = frame.filter(pl.col("Rule Name").fill_null("") != "").select(
+        "launch",
+        "section",
+        rule="Rule Name",
+        kind=pl.col("Rule Type").fill_null(""),
+        text=pl.col("Rule Description").fill_null(""),
+        estimated_speedup_pct=pl.col("Estimated Speedup").str.replace_all(",", "").cast(pl.Float64, strict=False),
+        speedup_scope=pl.col("Estimated Speedup Type").replace("", None),
+    )
+    launches = _launches(frame.unique("launch", keep="first", maintain_order=True))
+    metrics = metrics.select("launch", "section", "metric", "unit", "value", "text")
+    return Part(source, launches, _numbered(metrics), _numbered(rules), cut, broken)
+
+
+def _restarts(frame: pl.DataFrame) -> pl.Series:
+    """How often the numbers of the launches have begun again: another run in the same file."""
+    number = frame["ID"].cast(pl.Int64, strict=False)
+    return (number < number.shift(1)).fill_null(value=False).cum_sum()
+
+
+def _mend(row: list[str], header: list[str]) -> list[str]:
+    """A rule whose text was badly quoted fell apart at its commas: put it together again."""
+    text = header.index("Rule Description") if "Rule Description" in header else len(header) - 1
+    after = len(header) - text - 1
+    if len(row) <= len(header):
+        return row
+    return [*row[:text], ",".join(row[text : len(row) - after]), *row[len(row) - after :]]
+
+
+def _launches(frame: pl.DataFrame) -> pl.DataFrame:
+    columns = [
+        pl.col(name).alias(new) if name in frame.columns else pl.lit(None, dtype=pl.String).alias(new)
+        for name, new in LAUNCH.items()
+    ]
+    return _typed(frame.select("launch", *columns))
+
+
+def no_rules() -> pl.DataFrame:
+    """No results of rules."""
+    texts = dict.fromkeys(("section", "rule", "kind", "text"), pl.String())
+    return pl.DataFrame(
+        schema={"launch": pl.Int32(), **texts, "estimated_speedup_pct": pl.Float64(), "speedup_scope": pl.String()}
+    )
+
+
+def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col("launch").cast(pl.Int32))
+
+
+def _distinct(header: list[str]) -> list[str]:
+    """Names of columns, a repeated one with a number behind it."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in header:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out

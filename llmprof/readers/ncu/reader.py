@@ -1,0 +1,342 @@
+"""Reader of Nsight Compute: CSV of the raw page (wide) and the details page (long), and ``.ncu-rep`` reports."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.errors import ReadError, TraceWarning, UnknownFormatError
+from llmprof.metrics.data import Metrics
+from llmprof.names import functions
+from llmprof.readers.ncu import report
+from llmprof.readers.ncu.pages import LAUNCH, Found, Part, part_of, split
+
+HEAD: Final = 1 << 16
+UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+EXPECTED: Final = "CSV of ncu --csv --page raw or --page details, or an .ncu-rep report"
+_REPORT: Final = b"NVR\x00"
+_GZIP: Final = b"\x1f\x8b"
+_XZ: Final = b"\xfd7zXZ\x00"
+
+
+def kind(start: bytes) -> str | None:
+    """``report``, ``csv``, or None for anything else, by the first bytes (decompressed)."""
+    if start.startswith(_REPORT):
+        return "report"
+    text = start if not start.startswith(UTF16) else start.replace(b"\0", b"")
+    return "csv" if b'"ID","Process ID"' in text or b"ID,Process ID," in text else None
+
+
+def head(path: Path) -> bytes:
+    """First bytes of a file, decompressed; none where they cannot be had."""
+    try:
+        with path.open("rb") as file:
+            return _decompress(file.read(HEAD))[0][:HEAD]
+    except (OSError, ReadError):
+        return b""
+
+
+def content(path: Path) -> tuple[bytes, bool]:
+    """All of a file, decompressed, and whether the compressed data were whole.
+
+    Raises
+    ------
+    ReadError
+        It does not exist, cannot be read, or is no valid gzip or xz from its beginning.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ReadError(
+            f"{path} cannot be read: {error.strerror or error}", expected="a file of Nsight Compute", path=str(path)
+        ) from error
+    if not data.strip():
+        raise ReadError(f"{path} is empty", expected=EXPECTED, path=str(path))
+    out, whole = _decompress(data)
+    if not out:
+        raise ReadError(f"{path} is damaged: nothing of it can be decompressed", expected=EXPECTED, path=str(path))
+    return out, whole
+
+
+def _decompress(data: bytes) -> tuple[bytes, bool]:
+    """What can be had of gzip or xz, members one after another; other data as they are."""
+    out = bytearray()
+    while data.startswith((_GZIP, _XZ)):
+        stream = zlib.decompressobj(31) if data.startswith(_GZIP) else lzma.LZMADecompressor()
+        for at in range(0, len(data), HEAD):  # in pieces, so that what precedes the damage is kept
+            try:
+                out += stream.decompress(data[at : at + HEAD])
+            except (zlib.error, lzma.LZMAError):
+                return bytes(out), False
+            if stream.eof:
+                data = stream.unused_data + data[at + HEAD :]
+                break
+        else:
+            return bytes(out), False
+        if not data.startswith((_GZIP, _XZ)):
+            return bytes(out), True
+    return data, True
+
+
+def is_text_page(said: str) -> bool:
+    """Whether it is what ncu prints for people, without ``--csv``."""
+    return "Section: " in said and "Metric Name" in said
+
+
+def text(data: bytes) -> str:
+    """Text of a file: UTF-8, or UTF-16 where it begins with its mark (redirected in PowerShell)."""
+    return data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
+
+
+_TOLERANCE: Final = 1e-3
+"""Pages round: details.csv has two digits after the point."""
+
+_DIFFERENT: Final = 0.05
+"""Share of common metrics that may differ between two pages of the same launches (rounding of very small values)."""
+
+_SAME: Final = ("id", "grid", "block", "_base")
+
+
+def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
+    """Metrics of all parts, the launches numbered over all of them.
+
+    Two parts are of the same launches where process, number, name, grid and block agree and no more than a few of
+    their common metrics differ; otherwise they are of different runs.
+    """
+    runs: list[Part] = []
+    for part in parts:
+        for i, run in enumerate(runs):
+            matched = _match(run, part)
+            if matched is not None:
+                runs[i] = _joined(run, part, matched)
+                break
+        else:
+            runs.append(part)
+    launches, metrics, rules = [], [], []
+    offset = 0
+    for number, run in enumerate(runs):
+        ids = run.launches.select("launch").with_columns(
+            kernel_id=pl.int_range(offset, offset + run.launches.height, dtype=pl.Int32)
+        )
+        offset += run.launches.height
+        launches.append(
+            run.launches.join(ids, on="launch", maintain_order="left").with_columns(run=pl.lit(number, pl.Int32))
+        )
+        about = launches[-1].select("launch", "kernel_id", "kernel_name", "grid", "block", "stream", "device")
+        metrics.append(run.metrics.join(about, on="launch", maintain_order="left"))
+        rules.append(run.rules.join(ids, on="launch", maintain_order="left"))
+    if not runs:
+        return Metrics(schema.METRICS.empty(), coverage=coverage)
+    return Metrics(
+        pl.concat(metrics).sort("kernel_id", maintain_order=True),
+        pl.concat(rules).sort("kernel_id", maintain_order=True),
+        pl.concat(launches).drop("launch"),
+        coverage,
+    )
+
+
+def _named(part: Part) -> pl.DataFrame:
+    return part.launches.with_columns(functions.function(part.launches["kernel_name"]).alias("_base"))
+
+
+def _match(run: Part, part: Part) -> pl.DataFrame | None:
+    """Which launch of a part is which of a run: ``launch, launch_run``; None where they are of different runs."""
+    if not run.launches.height or not part.launches.height:
+        return None
+    processes = [set(p.launches["process"].drop_nulls().to_list()) for p in (run, part)]
+    if all(processes) and not processes[0] & processes[1]:
+        return None
+    ours, theirs = _named(run).select("launch", *_SAME), _named(part).select("launch", *_SAME)
+    matched = theirs.join(ours, on=_SAME, how="inner", suffix="_run", nulls_equal=True, maintain_order="left")
+    if matched.height != min(ours.height, theirs.height):
+        return None
+    both = (
+        part.metrics.join(matched.select("launch", "launch_run"), on="launch")
+        .join(
+            run.metrics,
+            left_on=["launch_run", "section", "metric"],
+            right_on=["launch", "section", "metric"],
+            nulls_equal=True,
+        )
+        .filter(pl.col("value").is_not_null() & pl.col("value_right").is_not_null())
+    )
+    scale = pl.max_horizontal(pl.col("value").abs(), pl.col("value_right").abs())
+    differs = (pl.col("value") - pl.col("value_right")).abs() > _TOLERANCE * scale
+    share = both.select(differs.mean()).item() if both.height else 0.0
+    return matched.select("launch", "launch_run") if share <= _DIFFERENT else None
+
+
+def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
+    """A run with what a further page of its launches adds."""
+    more = part.launches.join(matched, on="launch", how="left", maintain_order="left")
+    first_free = (run.launches["launch"].max() or 0) + 1  # type: ignore[operator]
+    fresh = pl.col("launch_run").is_null()
+    more = more.with_columns(launch_run=pl.coalesce("launch_run", fresh.cum_sum() - 1 + first_free).cast(pl.Int32))
+    number = more.select("launch", "launch_run")
+    new = more.filter(~pl.col("launch_run").is_in(run.launches["launch"].implode())).drop("launch")
+
+    def renumbered(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.join(number, on="launch", maintain_order="left").drop("launch").rename({"launch_run": "launch"})
+
+    launches = pl.concat([run.launches, new.rename({"launch_run": "launch"}).select(run.launches.columns)])
+    metrics, rules = renumbered(part.metrics), renumbered(part.rules)
+    fresh_metrics = metrics.join(
+        run.metrics, on=["launch", "section", "metric"], how="anti", nulls_equal=True, maintain_order="left"
+    )
+    fresh_rules = rules.join(run.rules, on=["launch", "rule", "text"], how="anti", maintain_order="left")
+    filled = _filled(launches, part.launches, matched)
+    return Part(
+        run.source,
+        filled,
+        pl.concat([run.metrics, fresh_metrics.select(run.metrics.columns)]),
+        pl.concat([run.rules, fresh_rules.select(run.rules.columns)]),
+    )
+
+
+def _filled(launches: pl.DataFrame, other: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
+    """Launches with what only the other page knows of them (a report knows no process)."""
+    known = other.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
+    out = launches.join(known, on="launch", how="left", suffix="_other", maintain_order="left")
+    return out.select("launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values()))
+
+
+_NO_KERNELS: Final = "No kernels were profiled"
+_NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
+
+
+def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Metrics:
+    """Hardware metrics of kernel launches from files of Nsight Compute.
+
+    The content decides, not the name: CSV of the raw page (``ncu --csv --page raw``, a row a launch), CSV of the
+    details page (``--page details``, a row a metric, with rules), both with whatever else was printed in between, as
+    they are or compressed with gzip or xz; and ``.ncu-rep`` reports, through the package ``ncu-report`` or else the
+    ``ncu`` on the path. Files of the same launches, such as two pages of one report, are put together; another run
+    in the same file or in a further one gets launches of its own (``Metrics.kernels`` says the ``run``).
+
+    Every number is in base units: bytes (``B``), nanoseconds (``ns``), ``Hz``, ``%``, ``1``, their quotients
+    (``B/cycle``), and rates per second (``B/s``).
+
+    Parameters
+    ----------
+    path : path or iterable of paths
+        Files; or a folder, of which all CSV files of Nsight Compute are read, or its reports if there are none.
+
+    Returns
+    -------
+    Metrics
+        Frames ``metrics`` and ``rules`` (:data:`llmprof.schema.PROFILES`).
+
+    Raises
+    ------
+    ReadError
+        A file is missing or unreadable, is a report that nothing here can open, or holds no results.
+    UnknownFormatError
+        A file is not from Nsight Compute.
+
+    Warns
+    -----
+    TraceWarning
+        Rows were cut or broken, units are missing, or the profiler reported an error.
+    """
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not paths:
+        raise ReadError("no file was given", expected="at least one file of Nsight Compute")
+    parts: list[Part] = []
+    coverage: dict[str, Any] = {"files": 0, "rows": 0, "cut_rows": 0, "broken_rows": 0, "other_lines": 0, "said": []}
+    for file in _files([Path(p) for p in paths]):
+        coverage["files"] += 1
+        parts += _read(file, coverage)
+    return combine(parts, coverage)
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(p for p in path.iterdir() if p.is_file())
+        kinds = {p: kind(head(p)) for p in inside}
+        found = [p for p in inside if kinds[p] == "csv"] or [p for p in inside if kinds[p] == "report"]
+        if not found:
+            raise UnknownFormatError(
+                f"{path} holds no file of Nsight Compute", expected="CSV of ncu --csv, or .ncu-rep", path=str(path)
+            )
+        yield from found
+
+
+def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
+    data, whole = content(path)
+    if not whole:
+        _warn(f"{path.name}: the compressed file ends early; what can be had of it was read")
+    if kind(data[:HEAD]) == "report":
+        yield from report.read(path, data, lambda text, name: _pages(split(text), name, coverage))
+        return
+    if b"\0" in data[:HEAD] and not data.startswith(UTF16):
+        raise UnknownFormatError(f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path))
+    page = text(data)
+    found = split(page)
+    if not found.segments and is_text_page(page):
+        raise UnknownFormatError(
+            f"{path} is what ncu prints for people",
+            expected=EXPECTED,
+            hint="export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base",
+            path=str(path),
+        )
+    yield from _pages(found, path.name, coverage, path=path)
+
+
+def _pages(found: Found, name: str, coverage: dict[str, Any], path: Path | None = None) -> list[Part]:
+    """Parts of the pages of one text, with what was lost counted and said."""
+    where = str(path or name)
+    errors = [line for line in found.said if line.startswith("==ERROR==")]
+    coverage["other_lines"] += found.other_lines
+    coverage["said"] = [*coverage["said"], *found.said]
+    if not found.segments:
+        _refuse(found, errors, where)
+    parts = [part for number, segment in enumerate(found.segments) for part in part_of(segment, f"{where}:{number}")]
+    cut, broken = sum(p.cut_rows for p in parts), sum(p.broken_rows for p in parts)
+    coverage["rows"] += sum(len(s.rows) for s in found.segments)
+    coverage["cut_rows"] += cut
+    coverage["broken_rows"] += broken
+    if cut:
+        _warn(f"{name}: {cut} row(s) are cut; their values up to the cut were kept where they are whole")
+    if broken:
+        _warn(f"{name}: {broken} row(s) could not be read and were left out")
+    if any(p.no_units for p in parts):
+        _warn(f"{name}: the row with units is missing, so the numbers are as written; record with --print-units base")
+    if errors:
+        _warn(f"{name}: the profiler reported {errors[-1]!r}")
+    if not any(p.launches.height for p in parts):
+        _warn(f"{name}: there is a heading but no result")
+    return parts
+
+
+def _refuse(found: Found, errors: list[str], where: str) -> None:
+    said = "\n".join(found.said)
+    if _NO_PERMISSION in said:
+        raise ReadError(
+            f"{where} holds no results: the profiler may not read the hardware counters ({_NO_PERMISSION})",
+            hint="have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
+            path=where,
+        )
+    if _NO_KERNELS in said:
+        raise ReadError(
+            f"{where} holds no results: no kernels were profiled",
+            hint="check --kernel-name, --launch-skip and --target-processes all",
+            path=where,
+        )
+    if errors:
+        raise ReadError(f"{where} holds no results: {errors[-1]}", hint="run the profiler again", path=where)
+    raise UnknownFormatError(f"{where} is not a file of Nsight Compute", expected=EXPECTED, path=where)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, TraceWarning, stacklevel=3)

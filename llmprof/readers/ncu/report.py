@@ -1,0 +1,160 @@
+"""``.ncu-rep`` reports, through NVIDIA's ``ncu-report`` package or the ``ncu`` on the path."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.ncu.pages import LAUNCH, Part, in_base_units, launch_frame, no_rules
+
+_TIMEOUT_S: Final = 600
+_KINDS: Final = {0: "INF", 1: "INF", 2: "OPT", 3: "WRN", 4: "ERR"}
+_SCOPES: Final = {1: "local", 2: "global"}
+_SECTION_LINK: Final = re.compile(r"@section:[^:@]*:([^@]*)@")
+_URL_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
+
+
+def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> Iterator[Part]:
+    """Parts of a report.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where the report is.
+    data : bytes
+        Its content, decompressed.
+    pages : callable
+        Makes parts of the text of a page.
+
+    Raises
+    ------
+    ReadError
+        Neither the package nor ncu is here, or the report is damaged.
+    """
+    ncu = shutil.which("ncu")
+    try:
+        library = importlib.import_module("ncu_report")
+    except ImportError as error:
+        if ncu is None:
+            raise ReadError(
+                f"{path} is an Nsight Compute report, and neither the package ncu-report nor ncu is here to open it",
+                hint="pip install 'llmprof[ncu]', or export it where it was recorded: "
+                "ncu --import FILE --csv --page raw --print-units base > raw.csv",
+                path=str(path),
+            ) from error
+        library = None
+    with tempfile.TemporaryDirectory(prefix="llmprof-") as folder:
+        report = Path(folder) / "report.ncu-rep"
+        report.write_bytes(data)
+        if library is None:
+            assert ncu is not None  # noqa: S101 - refused above
+            for page in ("raw", "details"):
+                yield from pages(_exported(ncu, report, page, path), f"{path.name} ({page} page)")
+        else:
+            yield from _ranges(library, report, path)
+
+
+def _exported(ncu: str, report: Path, page: str, path: Path) -> str:
+    command = [ncu, "--import", str(report), "--csv", "--page", page, "--print-units", "base"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReadError(f"{path}: ncu could not be run: {error}", path=str(path)) from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
+        raise ReadError(
+            f"{path}: ncu could not open the report: {said[-1] if said else f'exit status {done.returncode}'}",
+            hint="use an ncu that is at least as new as the one that recorded it",
+            path=str(path),
+        )
+    return done.stdout.decode("utf-8", errors="replace")
+
+
+def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
+    try:
+        context = library.load_report(str(report))
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ReadError(
+            f"{path}: the package ncu-report could not open it: {error}",
+            hint="use a version that is at least as new as the ncu that recorded it",
+            path=str(path),
+        ) from error
+    launches: list[dict[str, object]] = []
+    metrics: list[tuple[int, str, str, str]] = []
+    rules: list[dict[str, object]] = []
+    for number in range(context.num_ranges()):
+        of_range = context.range_by_idx(number)
+        for index in range(of_range.num_actions()):
+            action, launch = of_range.action_by_idx(index), len(launches)
+            values = {name: action.metric_by_name(name) for name in action.metric_names() if ":" not in name}
+            launches.append(_launch(library, action, values, launch))
+            metrics += [(launch, name, m.unit(), _written(m.value())) for name, m in values.items() if m is not None]
+            rules += [rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))]
+    if not launches:
+        raise ReadError(f"{path} holds no results, or is damaged", hint="record it again", path=str(path))
+    raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
+    found = in_base_units(raw.filter(pl.col("raw") != "")).with_columns(
+        pl.col("launch").cast(pl.Int32), section=pl.lit(None, pl.String)
+    )
+    of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
+    yield Part(
+        str(path),
+        launch_frame(launches),
+        found.select("launch", "section", "metric", "unit", "value", "text"),
+        of_rules,
+    )
+
+
+def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> dict[str, object]:
+    def written(name: str) -> str | None:
+        metric = values.get(name)
+        return None if metric is None or metric.value() is None else _written(metric.value())
+
+    def size(side: str) -> str | None:
+        sides = [written(f"launch__{side}_dim_{axis}") for axis in "xyz"]
+        return f"({', '.join(str(int(float(s))) for s in sides if s)})" if all(sides) else None
+
+    major, minor = (written(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
+    known: dict[str, object] = {
+        "id": str(launch),
+        "kernel_name": action.name(library.IAction.NameBase_DEMANGLED),
+        "context": written("launch__context_id"),
+        "stream": written("launch__stream_id"),
+        "device": written("launch__device_id"),
+        "grid": size("grid"),
+        "block": size("block"),
+        "compute_capability": f"{major}.{minor}" if major and minor else None,
+    }
+    return {"launch": str(launch), **dict.fromkeys(LAUNCH.values()), **known}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return str(int(value))
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _rule(result: dict[str, Any], launch: int) -> dict[str, object] | None:
+    message = result.get("rule_message")
+    if not message:
+        return None
+    text = _SECTION_LINK.sub(r"\1", message.get("message", ""))
+    estimate = result.get("speedup_estimation") or {}
+    return {
+        "launch": launch,
+        "section": result.get("section_identifier"),
+        "rule": result.get("rule_identifier", ""),
+        "kind": _KINDS.get(message.get("type", 0), "INF"),
+        "text": _URL_LINK.sub(r"\1 (\2)", text),
+        "estimated_speedup_pct": estimate.get("speedup"),
+        "speedup_scope": _SCOPES.get(estimate.get("type", 0)),
+    }

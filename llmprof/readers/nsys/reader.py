@@ -1,0 +1,232 @@
+"""Reader for Nsight Systems exports, SQLite or Parquet of any schema since 2.9: a part for each process that worked.
+
+Any table may be missing and columns come and go with versions, so every table is probed and what exists is read.
+Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` gives the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.common import communication
+from llmprof.readers.common.part import Part, Wanted
+from llmprof.readers.nsys.export import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    RANGES,
+    RUNTIME,
+    TIMES,
+    rename,
+    threads,
+    with_columns_of,
+)
+from llmprof.readers.nsys.tables import DeviceTables, HostTables
+
+VERSION = 2
+"""Raised whenever the same file would give other frames: part of the cache key."""
+
+_RANK_NAMES = (
+    re.compile(r"Worker_(?:DP\d+_)?(?:PP(\d+))?_?(?:TP(\d+))?", re.IGNORECASE),
+    re.compile(r"MPI Rank (\d+)"),
+)
+
+_SOURCES = {
+    "kernels": (KERNEL, GRAPH),
+    "copies": (MEMCPY, MEMSET),
+    "runtime": (RUNTIME, "OSRT_API"),
+    "markers": ("NVTX_EVENTS", "PROFILER_OVERHEAD"),
+    "memory": ("CUDA_GPU_MEMORY_USAGE_EVENTS",),
+}
+"""Tables of an export that a table of a trace is made of, whose processes and times count for the whole."""
+
+
+def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
+    """Read one export.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        What ``nsys export --type sqlite`` (a file) or ``--type parquetdir`` (a folder) wrote.
+    wanted : Wanted, optional
+        The tables and columns to read. Of other tables that exist, only the times and processes are read: ranks and
+        the start of the trace are the same whatever is wanted.
+
+    Returns
+    -------
+    list of Part
+        One a process with device work, in the order of their devices, then one (rank -1) for all others that called
+        CUDA or set NVTX ranges; with absolute times.
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read or is no export of nsys.
+    """
+    wanted = Wanted() if wanted is None else wanted
+    export = _Export(path, wanted)
+    frames = {name: export.frame(name) for name in _SOURCES}
+    counters = export.counters() if "counters" in wanted else None
+    found = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
+    processes = pl.concat(found).unique().drop_nulls().sort() if found else pl.Series([], dtype=pl.Int64)
+    ranks = export.ranks(processes, frames)
+    parts = []
+    for rank, tables in _by_rank(frames, ranks).items():
+        kernels = tables.get("kernels")
+        if kernels is not None and "collectives" in wanted:
+            no_op = pl.lit(None, dtype=pl.Int64).alias("op_id")
+            collectives = communication.find(kernels.with_columns(no_op), None)
+            if collectives is not None:
+                tables["collectives"] = collectives
+        if counters is not None and rank >= 0:
+            devices = kernels["device"].unique().to_list() if kernels is not None else []
+            tables["counters"] = counters.filter(pl.col("device").is_in(devices))
+        head, coverage = export.head(rank, ranks, tables), export.coverage(tables)
+        parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
+    if not parts:
+        raise ReadError(
+            f"{path.name} holds no kernel, copy, CUDA call or NVTX range",
+            expected="an export with CUDA or NVTX activity",
+            hint="record with nsys profile -t cuda,nvtx and check that the capture range was reached",
+        )
+    return parts
+
+
+def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -> dict[int, dict[str, pl.DataFrame]]:
+    """Tables of each rank; the frames are taken out, so that no more than one is there twice."""
+    order = sorted(set(ranks.values()), key=lambda r: (r < 0, r))
+    processes = {rank: [pid for pid, r in ranks.items() if r == rank] for rank in order}
+    tables: dict[int, dict[str, pl.DataFrame]] = {rank: {} for rank in order}
+    for name in list(frames):
+        frame = frames.pop(name)
+        if frame is not None:
+            for rank, pids in processes.items():
+                tables[rank][name] = frame.filter(pl.col("pid").is_in(pids)).drop("pid")
+    return tables
+
+
+class _Export(DeviceTables, HostTables):
+    """One file: its frames with a column ``pid`` (nsys's global process id), and what they say of the run."""
+
+    def frame(self, table: str) -> pl.DataFrame | None:
+        """Frame of a table, or of its times, devices and processes if it is not wanted."""
+        if table not in self.wanted and not (table == "kernels" and "collectives" in self.wanted):
+            return self._skeleton(*_SOURCES[table])
+        read: dict[str, Callable[[], pl.DataFrame | None]] = {
+            "kernels": self.kernels,
+            "copies": self.copies,
+            "runtime": self.runtime,
+            "markers": self.markers,
+            "memory": self.memory,
+        }
+        return read[table]()
+
+    def _skeleton(self, *tables: str) -> pl.DataFrame | None:
+        found = [self._read(t, "start", "end", "globalPid", "globalTid", "deviceId", "eventType") for t in tables]
+        frames = []
+        for frame in (f for f in found if f is not None):
+            if "eventType" in frame.columns:
+                frame = frame.filter(pl.col("eventType").is_in(RANGES)).with_columns(
+                    end=pl.coalesce("end", "start") if "end" in frame.columns else "start"
+                )
+            if "globalPid" not in frame.columns:
+                frame = threads(frame).rename({"pid": "globalPid"})
+            if "end" not in frame.columns:
+                frame = frame.rename({"start": "time_ns"})  # what has no duration does not count for the start
+            else:
+                frame = self._times(frame)
+            frames.append(rename(frame, {"globalPid": "pid", "deviceId": "device", **TIMES}))
+        return pl.concat(frames, how="diagonal_relaxed") if frames else None
+
+    def ranks(self, processes: pl.Series, frames: dict[str, pl.DataFrame | None]) -> dict[int, int]:
+        """Rank of each process: by the name of the worker, by an MPI mark, else by the order of its devices."""
+        work = [f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None]
+        if not work:
+            return {pid: i for i, pid in enumerate(processes.to_list())}
+        on_device = (
+            pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
+        )
+        order = on_device["pid"].to_list()
+        said = self._said_ranks(frames["markers"])
+        known = [said.get(pid) for pid in order]
+        if None in known or len(set(known)) < len(known):
+            known = list(range(len(order)))
+        ranks = {pid: rank for pid, rank in zip(order, known, strict=True) if rank is not None}
+        return ranks | {pid: -1 for pid in processes.to_list() if pid not in ranks}
+
+    def _said_ranks(self, markers: pl.DataFrame | None) -> dict[int, int]:
+        said: dict[int, int] = {}
+        names = self._read("PROCESSES", "globalPid", text=("name",))
+        rows = list(names.iter_rows()) if names is not None else []
+        threads = self._read("NVTX_EVENTS", "globalTid", "eventType", "textId", text=("text",))
+        if threads is not None:
+            named = self._named(with_columns_of(threads, ("textId",)), "textId", default="").filter(
+                ~pl.col("eventType").is_in(RANGES)
+            )
+            rows += named.select((pl.col("globalTid") // (1 << 24)) * (1 << 24), pl.coalesce("text", "name")).rows()
+        stages: dict[int, tuple[int, int]] = {}
+        for pid, name in rows:
+            worker, mpi = _RANK_NAMES[0].search(name or ""), _RANK_NAMES[1].search(name or "")
+            if worker and (worker[1] or worker[2]):
+                stages[pid] = (int(worker[1] or 0), int(worker[2] or 0))
+            elif mpi:
+                said[pid] = int(mpi[1])
+        width = 1 + max((tp for _, tp in stages.values()), default=0)
+        return said | {pid: pp * width + tp for pid, (pp, tp) in stages.items()}
+
+    def head(self, rank: int, ranks: dict[int, int], tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
+        """What the file says of the run, in the form that all readers use."""
+        gpus = self._read(
+            "TARGET_INFO_GPU",
+            *(["id"] if "id" in self.columns.get("TARGET_INFO_GPU", []) else ["deviceId"]),
+            text=("name",),
+        )
+        used = tables["kernels"]["device"].unique().to_list() if "kernels" in tables else []
+        names: list[str] = []
+        if gpus is not None:
+            key = gpus.columns[0]
+            names = gpus.filter(pl.col(key).is_in(used))["name"].to_list() or gpus["name"].unique().to_list()
+        return {
+            "rank": rank if rank >= 0 else None,
+            "front_end": rank < 0,
+            "world_size": max(ranks.values()) + 1 if max(ranks.values()) >= 0 else 1,
+            "devices": sorted(set(names)),
+            "versions": {
+                k: v
+                for k, v in {
+                    "nsys": self.meta.get("EXPORT_PRODUCT_VERSION"),
+                    "nsys_schema": self.meta.get("EXPORT_SCHEMA_VERSION"),
+                }.items()
+                if v
+            },
+            "options": {},
+            "absolute": self.start_ns != 0,
+        }
+
+    def coverage(self, tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
+        """Counts, in the form that all readers use."""
+        rows = sum(frame.height for name, frame in tables.items() if name != "collectives")
+        return {
+            "file": self.path.name,
+            "events": rows,
+            "kept": rows,
+            "skipped": {},
+            "bytes": _size(self.path),
+            "lost_bytes": 0,
+            "lost_pieces": 0,
+            "truncated": "",
+            "repaired": False,
+            "wrong_types": 0,
+            "notes": self.notes,
+        }
+
+
+def _size(path: Path) -> int:
+    return sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size

@@ -1,0 +1,245 @@
+"""Tables of the device in an export of Nsight Systems: kernels, copies, memory, counters."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.readers.nsys.export import (
+    DOMAIN,
+    GRAPH,
+    KERNEL,
+    KERNEL_COLUMNS,
+    MARK,
+    MEMCPY,
+    MEMSET,
+    RANGES,
+    RUNTIME,
+    STYLES,
+    TIMES,
+    Export,
+    rename,
+    threads,
+    with_columns_of,
+)
+
+_SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
+# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, as nsys numbers them in ENUM_CUDA_MEMCPY_OPER and
+# ENUM_CUDA_MEM_KIND; the tables themselves are absent in old exports
+_COPY_KINDS = {
+    1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD", 8: "DtoD", 9: "HtoH", 10: "PtoP",
+    11: "HtoD", 12: "DtoH", 13: "DtoD",
+}  # fmt: skip
+_MEMORY_KINDS = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
+_COPY_NAMES = {
+    1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
+    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
+    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
+
+
+class DeviceTables(Export):
+    """Frames of device work."""
+
+    def _kernel_rows(self) -> pl.DataFrame | None:
+        wanted = ["start", "end", "deviceId", "globalPid"]
+        for old, new in KERNEL_COLUMNS.items():
+            collective = new in ("stream", "correlation") and "collectives" in self.wanted
+            if collective or self.wanted.has("kernels", new):
+                wanted.append(old)
+        if self.wanted.has("kernels", "shared_bytes"):
+            wanted += _SHARED_MEMORY
+        # every kernel has a full name in what nsys writes today: the short one is read where one has none
+        names = [c for c in ("demangledName", "shortName") if c in self.columns.get(KERNEL, [])]
+        frame = self._read(KERNEL, *wanted, *names[:1])
+        if frame is None:
+            return None
+        frame = self._texts(frame, *names[:1])
+        if names[1:] and frame["name"].null_count():
+            del frame
+            frame = self._texts(self._tables.read(KERNEL, dict.fromkeys([*wanted, *names], pl.Int64())), *names)
+        return frame.with_columns(pl.col("name").fill_null("unnamed kernel")) if frame["name"].null_count() else frame
+
+    def kernels(self) -> pl.DataFrame | None:
+        """Kernels; where CUDA graphs were traced as wholes, one row a graph launch."""
+        frame = self._kernel_rows()
+        graphs = self._read(GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
+        if frame is None and graphs is None:
+            return None
+        parts = []
+        if frame is not None:
+            shared = [c for c in _SHARED_MEMORY if c in frame.columns]
+            if shared:
+                frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0))).drop(shared)
+            parts.append(frame)
+        if graphs is not None and graphs.height:
+            graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
+            parts.append(graphs)
+        if not parts:
+            return None
+        whole = self._times(parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed"))
+        return rename(
+            whole,
+            {"deviceId": "device", "globalPid": "pid", **KERNEL_COLUMNS, "shared_bytes": "shared_bytes", **TIMES}
+            | {"name": "name"},
+        )
+
+    def copies(self) -> pl.DataFrame | None:
+        """Memory copies and memory sets."""
+        copies = self._read(
+            MEMCPY, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind",
+            "srcKind", "dstKind", "graphNodeId",
+        )  # fmt: skip
+        sets = self._read(
+            MEMSET,
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "bytes",
+            "memKind",
+            "graphNodeId",
+        )
+        if copies is None and sets is None:
+            return None
+        parts = []
+        if copies is not None:
+            kind = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
+            copies = with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
+                kind=kind, src_kind=_memory_kind("srcKind"), dst_kind=_memory_kind("dstKind")
+            )
+            words = pl.col("copyKind").replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
+            parts.append(copies.with_columns(name=pl.format("[CUDA memcpy {}]", words)))
+        if sets is not None:
+            sets = with_columns_of(sets, ("memKind",)).with_columns(
+                kind=pl.lit("memset"), dst_kind=_memory_kind("memKind"), name=pl.lit("[CUDA memset]")
+            )
+            parts.append(sets)
+        whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
+        return rename(
+            whole,
+            {
+                "deviceId": "device", "streamId": "stream", "correlationId": "correlation", "globalPid": "pid",
+                "graphNodeId": "graph_node", "bytes": "bytes", "kind": "kind", "src_kind": "src_kind",
+                "dst_kind": "dst_kind", "name": "name", "start_ns": "start_ns", "dur_ns": "dur_ns",
+            },
+        )  # fmt: skip
+
+    def memory(self) -> pl.DataFrame | None:
+        """Allocations and releases of device memory."""
+        frame = self._read(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS", "start", "globalPid", "deviceId", "address", "bytes", "memoryOperationType"
+        )
+        if frame is None:
+            return None
+        # CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION is 0, RELEASE is 1
+        sign = pl.when(pl.col("memoryOperationType") == 1).then(-1).otherwise(1)
+        return frame.select(
+            pid="globalPid",
+            device="deviceId",
+            time_ns=pl.col("start") + self.start_ns,
+            bytes=pl.col("bytes") * sign,
+            address="address",
+            on_device=pl.lit(value=True),
+        )
+
+    def counters(self) -> pl.DataFrame | None:
+        """Samples of GPU metrics by device; the low byte of the type names it."""
+        frame = self._read("GPU_METRICS", "timestamp", "typeId", "metricId", "value")
+        names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
+        if frame is None or names is None:
+            return None
+        frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
+        return frame.select(
+            device=(pl.col("typeId") & 0xFF).cast(pl.Int32),
+            time_ns=pl.col("timestamp") + self.start_ns,
+            name=pl.coalesce("metricName", pl.lit("unnamed metric")),
+            value=pl.col("value").cast(pl.Float64),
+        )
+
+
+def _memory_kind(column: str) -> pl.Expr:
+    return pl.col(column).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
+
+
+_API_VERSION = r"_v\d{4}$"
+"""What nsys takes off the names of API calls; ``_v11060`` and ``_v2`` stay in its summaries, and here."""
+
+
+class HostTables(Export):
+    """Frames of host work."""
+
+    def runtime(self) -> pl.DataFrame | None:
+        """CUDA runtime and driver calls, and calls of the operating system where they were traced."""
+        calls = self._read(RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
+        system = self._read("OSRT_API", "start", "end", "globalTid", "correlationId", "nameId")
+        parts = []
+        if calls is not None:
+            calls = self._named(calls, "nameId", default="unnamed call", cut=_API_VERSION)
+            driver = pl.col("name").str.contains(r"^cu[A-Z]")
+            calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
+            parts.append(calls)
+        if system is not None:
+            parts.append(
+                self._named(system.drop("correlationId", strict=False), "nameId", default="unnamed call").with_columns(
+                    api=pl.lit("os")
+                )
+            )
+        if not parts:
+            return None
+        whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
+        # an event class of its own marks calls that a wrapper library reported beside CUPTI: the same call twice
+        columns = {"correlationId": "correlation", "eventClass": "nsys_event_class"}
+        columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api")}
+        return rename(whole, columns)
+
+    def markers(self) -> pl.DataFrame | None:
+        """NVTX ranges and marks, and the profiler's own overhead."""
+        events = self._read(
+            "NVTX_EVENTS",
+            "start",
+            "end",
+            "eventType",
+            "globalTid",
+            "endGlobalTid",
+            "textId",
+            "domainId",
+            text=("text",),
+        )
+        if events is None:
+            return None
+        events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
+        events = threads(events.with_columns(name=pl.coalesce("text", "name")))
+        domains = (
+            events.filter(pl.col("eventType") == DOMAIN)
+            .select("pid", "domainId", domain="name")
+            .unique(["pid", "domainId"], keep="first", maintain_order=True)
+        )
+        ranges = events.filter(pl.col("eventType").is_in(RANGES)).join(
+            domains, on=["pid", "domainId"], how="left", maintain_order="left"
+        )
+        # a range that was open when the capture stopped has no end: it reaches to the last one known
+        last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
+        is_mark = pl.col("eventType") == MARK
+        ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))
+        ranges = self._times(ranges).with_columns(
+            domain=pl.coalesce(
+                "domain", pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")), pl.lit("unnamed domain")
+            )
+        )
+        ranges = ranges.with_columns(
+            nsys_style=pl.col("eventType").replace_strict(STYLES, return_dtype=pl.String),
+            nsys_end_thread=pl.col("endGlobalTid") % (1 << 24),
+        )
+        columns = ("pid", "process", "thread", "start_ns", "dur_ns", "name", "domain", "nsys_style", "nsys_end_thread")
+        found = [ranges.select(columns)]
+        overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")
+        if overhead is not None:
+            overhead = threads(self._times(self._named(overhead, "nameId", default="profiler overhead")))
+            found.append(
+                overhead.with_columns(domain=pl.lit("overhead")).select(
+                    "pid", "process", "thread", "start_ns", "dur_ns", "name", "domain"
+                )
+            )
+        return pl.concat(found, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False))

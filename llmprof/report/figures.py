@@ -1,0 +1,245 @@
+"""The figures of a report: each picks its rows, keeps them few enough for a page, and draws them or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from llmprof import analyze, charts
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.report import vega
+from llmprof.report.parts import Absent, Figure
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+if TYPE_CHECKING:
+    import altair as alt
+
+MAX_CELLS = 12_000
+"""Cells of the heat map; the page draws each as a shape of its own."""
+
+MAX_POINTS = 4_000
+"""Steps times ranks of the chart of launch delays."""
+
+MAX_BARS = 3_000
+"""Events of a timeline that are drawn one by one."""
+
+
+def extent(events: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end of events (ns); there must be one."""
+    low, high = events.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    return int(low), int(high)
+
+
+def representative_step(trace: Trace) -> tuple[int, str] | None:
+    """Step whose device span is the median of the steady decode steps, else of all that ran something.
+
+    Returns
+    -------
+    (int, str) or None
+        Number of the step and the words for what it represents; None where no step ran on the device.
+    """
+    steady = analyze.steady_state(trace)
+    ran = analyze.steps(trace).filter(pl.col("device_dur_ns").is_not_null() & (pl.col("phase") != "empty"))
+    rows, words = (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
+    if not rows.height:
+        return None
+    spans = rows.group_by("step").agg(pl.col("device_dur_ns").max()).sort("device_dur_ns", "step")
+    return int(spans["step"][(spans.height - 1) // 2]), words
+
+
+def step_window(trace: Trace, step: int) -> pl.DataFrame:
+    """Events of the representative step on the ranks whose clocks agree on when it was."""
+    events = analyze.attribute(trace).filter(pl.col("step") == step)
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    spans = events.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()).sort("rank")
+    longest = int(spans.select((pl.col("last") - pl.col("first")).max()).item() or 0)
+    near = (pl.col("first") - pl.col("first").first()).abs() <= max(1, longest)
+    return events.filter(pl.col("rank").is_in(spans.filter(near)["rank"].implode()))
+
+
+def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
+    """The layer in the middle of a step, and when it ran.
+
+    The window holds the layer on the first rank that has one, and on the ranks that run it at the same time: of a
+    pipeline each stage counts its layers from 0, at its own time.
+
+    Returns
+    -------
+    (int, int, int) or None
+        Number of the layer, first start and last end (ns); None where no event has a layer.
+    """
+    inside = events.drop_nulls("layer")
+    if not inside.height:
+        return None
+    first = inside.filter(pl.col("rank") == inside["rank"].min())
+    layers = first["layer"].unique().sort()
+    layer = int(layers[layers.len() // 2])
+    low, high = extent(first.filter(pl.col("layer") == layer))
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    spans = inside.filter(pl.col("layer") == layer).group_by("rank").agg(low=pl.col("start_ns").min(), high=end.max())
+    beside = spans.filter((pl.col("low") < high) & (pl.col("high") > low))
+    return layer, *beside.select(pl.col("low").min(), pl.col("high").max()).row(0)
+
+
+def fewer_ranks(frame: pl.DataFrame, cells: int, limit: int, file: str) -> tuple[pl.DataFrame, str]:
+    """Rows of as many ranks as fit, evenly spread, and the words for what was left out.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows with a ``rank``.
+    cells : int
+        Shapes that one rank takes.
+    limit : int
+        Shapes that may be drawn.
+    file : str
+        File that has all ranks.
+    """
+    ranks = frame["rank"].unique().sort()
+    most = max(1, limit // max(1, cells))
+    if ranks.len() <= most:
+        return frame, ""
+    spread = sorted({i * ranks.len() // most for i in range(most)})
+    kept = ranks.gather(spread)
+    shown = ", ".join(map(str, kept.to_list()))
+    note = f"Drawn: {kept.len()} of {ranks.len()} ranks ({shown}); {file} has all."
+    return frame.filter(pl.col("rank").is_in(kept.implode())), note
+
+
+def fewer_steps(frame: pl.DataFrame, limit: int, file: str) -> tuple[pl.DataFrame, str]:
+    """Rows of every n-th step so that at most ``limit`` rows are left, and the words for it."""
+    if frame.height <= limit:
+        return frame, ""
+    every = -(-frame.height // limit)
+    kept = frame.filter(pl.col("step") % every == 0)
+    return kept, f"Drawn: one step in {every}, {kept.height:,} of {frame.height:,} rows; {file} has all."
+
+
+Drawn = tuple["alt.TopLevelMixin", str]
+
+
+def breakdown(trace: Trace) -> Drawn:
+    """Device time of each phase by stage."""
+    return charts.breakdown(_without_empty_steps(analyze.attribute(trace))), ""
+
+
+def breakdown_by_category(trace: Trace) -> Drawn:
+    """Device time of each rank by category of kernel."""
+    frame = analyze.kernel_summary(trace, by=("rank",))
+    frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
+    return charts.breakdown(frame, rows="rank", by="category"), note
+
+
+def layer_heatmap(trace: Trace) -> Drawn:
+    """Time of every layer in every step."""
+    frame = analyze.layers(trace, by="layer").drop_nulls(["step", "layer"])
+    cells = min(frame["step"].n_unique(), 120) * max(1, frame["layer"].n_unique())
+    frame, note = fewer_ranks(frame, cells, MAX_CELLS, "layers.csv")
+    return charts.layer_heatmap(frame), note
+
+
+def overlap(trace: Trace) -> Drawn:
+    """Compute, communication, copies and idle time by rank and phase."""
+    frame = analyze.overlap(trace, by=("rank", "step", "phase")).drop_nulls("step")
+    frame = _without_empty_steps(frame)
+    if not frame.height:
+        frame = analyze.overlap(trace, by=("rank",))
+    frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
+    return charts.overlap(frame), note
+
+
+def all_reduce(trace: Trace) -> Drawn:
+    """The kind of collective that takes most time: waiting and transfer."""
+    frame = analyze.collectives(trace)
+    if not frame.height:
+        raise AnalysisError(
+            "the capture holds no collective",
+            hint="a run on one device has none; otherwise pass the files of all ranks",
+        )
+    kinds = frame.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind", descending=[True, False])
+    kind = "all_reduce" if "all_reduce" in kinds["kind"] else kinds["kind"][0]
+    return charts.all_reduce(frame, kind=kind), ""
+
+
+def idle(trace: Trace) -> Drawn:
+    """Idle time of the device by cause, and the gaps by length."""
+    frame, note = fewer_ranks(analyze.idle(trace), 1, _MOST_RANKS, "idle.csv")
+    return charts.idle(frame), note
+
+
+def launch_delay(trace: Trace) -> Drawn:
+    """How far the host is ahead of the device in each step."""
+    frame, note = fewer_steps(analyze.launch_delay(trace), MAX_POINTS, "launch_delay.csv")
+    return charts.launch_delay(frame), note
+
+
+def step_timeline(trace: Trace) -> Drawn:
+    """Timeline of the step that represents the run."""
+    events, words = _step(trace)
+    ranks = events["rank"].unique().sort()
+    events, note = fewer_ranks(events, 1, 16, "the trace")
+    low, high = extent(events)
+    title = f"Step {events['step'][0]}, {words}, takes {format_ns(high - low)} on {_ranks(ranks.len())}"
+    return charts.timeline(events, max_bars=MAX_BARS, title=title), note
+
+
+def layer_timeline(trace: Trace) -> Drawn:
+    """Timeline of one layer of that step, close enough to read its kernels."""
+    events, _ = _step(trace)
+    found = middle_layer(events)
+    if found is None:
+        raise AnalysisError("no layer was found in this step", hint="layers are found by their attention kernels")
+    layer, low, high = found
+    seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
+    seen, note = fewer_ranks(seen, 1, 8, "the trace")
+    title = f"Layer {layer} of that step: {format_ns(high - low)} from its first kernel to its last"
+    return charts.timeline(seen, window_ns=(low, high), max_bars=MAX_BARS, title=title), note
+
+
+FIGURES: dict[str, tuple[str, Callable[[Trace], Drawn]]] = {
+    "breakdown": ("device time by phase and stage", breakdown),
+    "categories": ("device time by rank and category of kernel", breakdown_by_category),
+    "layers": ("time of every layer in every step", layer_heatmap),
+    "overlap": ("overlap of compute, communication and copies", overlap),
+    "all_reduce": ("waiting and transfer of collectives", all_reduce),
+    "idle": ("idle time of the device and its causes", idle),
+    "launch_delay": ("delay from launch call to kernel start", launch_delay),
+    "step_timeline": ("timeline of one step", step_timeline),
+    "layer_timeline": ("timeline of one layer", layer_timeline),
+}
+"""Figures by the name of their file: what each shows, and how it is drawn."""
+
+_MOST_RANKS = 64
+
+
+def figure(trace: Trace, name: str) -> Figure:
+    """A figure of :data:`FIGURES`, or the reason why the capture does not allow it."""
+    shows, draw = FIGURES[name]
+    try:
+        chart, note = draw(trace)
+    except NotCapturedError as error:
+        return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
+    except AnalysisError as error:
+        return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
+    return Figure(name, shows, spec=vega.specification(chart), note=note)
+
+
+def _step(trace: Trace) -> tuple[pl.DataFrame, str]:
+    chosen = representative_step(trace)
+    if chosen is None:
+        raise AnalysisError("no step with work on the device was found", hint="see the coverage of steps above")
+    step, words = chosen
+    return step_window(trace, step), words
+
+
+def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of steps that computed something, where there are any: an empty step is a few us of bookkeeping."""
+    full = frame.filter(pl.col("phase").ne_missing("empty"))
+    return full if full.height else frame
+
+
+def _ranks(count: int) -> str:
+    return f"{count} ranks" if count > 1 else "one rank"

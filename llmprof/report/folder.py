@@ -1,0 +1,287 @@
+"""Writing a report: page, charts as PNG, frames as CSV, and a summary for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof import __version__
+from llmprof.errors import OutputError
+from llmprof.report import vega
+from llmprof.report.contents import Progress, contents
+from llmprof.report.page import page
+from llmprof.report.parts import Contents, Figure, Section
+from llmprof.trace import Trace
+
+SUMMARY = "summary.json"
+PAGE = "index.html"
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A working folder whose files replace those of the same name in ``folder`` when all of them are written.
+
+    Files that an earlier report listed in its summary and that are not written again are removed; nothing else in
+    the folder is touched. If writing fails, the folder stays as it was.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where the files go; made if missing.
+
+    Yields
+    ------
+    pathlib.Path
+        The working folder, on the same file system.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written.
+    """
+    work: Path | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".llmprof-", dir=folder))
+        yield work
+        written = sorted(path.name for path in work.iterdir())
+        for stale in _listed(folder) - set(written):
+            (folder / stale).unlink(missing_ok=True)
+        for name in sorted(written, key=lambda name: name in (PAGE, SUMMARY)):
+            (work / name).replace(folder / name)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the report to {folder}: {error.strerror or error}",
+            hint="choose a folder that can be written",
+            path=folder,
+        ) from error
+    finally:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _listed(folder: Path) -> set[str]:
+    """Names of files that the summary of an earlier report lists; plain names of its own kinds only."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
+    except (OSError, ValueError):
+        return set()
+    names = summary.get("files") if isinstance(summary, Mapping) and "llmprof" in summary else None
+    if not isinstance(names, list):
+        return set()
+    plain = {name for name in names if isinstance(name, str) and Path(name).name == name}
+    return {name for name in plain if name.endswith((".png", ".csv"))}
+
+
+MOST_ROWS = 500_000
+"""Rows of a frame that a CSV gets; the summary says where there were more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Files of a report.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Where they are.
+    index : pathlib.Path
+        The page; it needs none of the others.
+    summary : pathlib.Path
+        Findings, coverage and metadata as JSON.
+    pngs, csvs : tuple of pathlib.Path
+        One a chart, one a frame.
+    findings : polars.DataFrame
+        What the report found, most important first.
+    """
+
+    folder: Path
+    index: Path
+    summary: Path
+    pngs: tuple[Path, ...]
+    csvs: tuple[Path, ...]
+    findings: pl.DataFrame
+
+
+def html(trace: Trace, *, title: str | None = None, progress: Progress | None = None) -> str:
+    """The report of a trace as one HTML document.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    title : str, optional
+        Heading instead of the one that names ranks and device.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Returns
+    -------
+    str
+        A document that loads nothing from anywhere, Vega included (1 to 4 MB). What the capture does not hold is
+        said in its place.
+    """
+    return page(contents(trace, title=title, progress=progress))
+
+
+def write(
+    trace: Trace,
+    folder: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    progress: Progress | None = None,
+    first: Sequence[Section] = (),
+    facts: Sequence[tuple[str, str]] = (),
+) -> Report:
+    """Write the report of a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    folder : path
+        Where to; made if missing. Files of an earlier report are replaced, others stay.
+    title : str, optional
+        Heading instead of the one that names ranks and device.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+    first : sequence of Section
+        Sections before those of the trace.
+    facts : sequence of (str, str)
+        Names and values before what the trace says of the run.
+
+    Returns
+    -------
+    Report
+        ``index.html``, a PNG for each chart, a CSV for each frame (at most 500,000 rows) and ``summary.json``.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written; what was in it stays.
+    """
+    target = Path(folder)
+    with replacing(target) as work:
+        with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws while Polars and Altair work
+            jobs: list[tuple[str, Future[bytes]]] = []
+
+            def paint(figure: Figure) -> None:
+                if figure.spec:
+                    jobs.append((f"{figure.name}.png", painter.submit(vega.png, figure.spec)))
+
+            said = contents(trace, title=title, progress=progress, drawn=paint, first=first, more=facts)
+            csvs = _write_frames(said, work)
+            pngs = _write_charts(jobs, work, progress)
+        (work / PAGE).write_text(page(said), encoding="utf-8")
+        head = summary(trace, said) | {"files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    return _report(target, said, pngs, csvs)
+
+
+def write_contents(said: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+    """Write a report that is not of one trace.
+
+    Parameters
+    ----------
+    said : Contents
+        All that it says.
+    folder : path
+        Where to; made if missing. Files of an earlier report are replaced, others stay.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Returns
+    -------
+    Report
+        Files as :func:`write` makes them.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written; what was in it stays.
+    """
+    target = Path(folder)
+    with replacing(target) as work:
+        pngs = []
+        for done, figure in enumerate(said.figures):
+            if progress:
+                progress(f"painting: {figure.name}", done, len(said.figures))
+            if figure.spec:
+                pngs.append(f"{figure.name}.png")
+                (work / pngs[-1]).write_bytes(vega.png(figure.spec))
+        csvs = _write_frames(said, work)
+        (work / PAGE).write_text(page(said), encoding="utf-8")
+        head = {"llmprof": __version__, "title": said.title, "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    return _report(target, said, pngs, csvs)
+
+
+def _report(target: Path, said: Contents, pngs: Sequence[str], csvs: Sequence[str]) -> Report:
+    return Report(
+        folder=target,
+        index=target / PAGE,
+        summary=target / SUMMARY,
+        pngs=tuple(target / name for name in pngs),
+        csvs=tuple(target / name for name in csvs),
+        findings=said.findings,
+    )
+
+
+def summary(trace: Trace, said: Contents) -> dict[str, Any]:
+    """What a program wants of a report: findings, coverage, metadata, and what is absent.
+
+    Returns
+    -------
+    dict
+        Times in ns, shares of one; what JSON cannot hold is null.
+    """
+    kept = {
+        name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in said.frames.items()
+    }
+    return {
+        "llmprof": __version__,
+        "title": said.title,
+        "meta": trace.meta,
+        "ranks": trace.ranks,
+        "span_ns": trace.span_ns[1] - trace.span_ns[0],
+        "tables": {name: frame.height for name, frame in trace.tables.items()},
+        "reading": trace.coverage,
+        "coverage": rows_of(said.frames.get("coverage", pl.DataFrame())),
+        "findings": rows_of(said.findings),
+        "absent": [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in said.absent],
+        "notes": {figure.name: figure.note for figure in said.figures if figure.note},
+        "frames": kept,
+    }
+
+
+def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON can hold them: what is not finite is null."""
+    return [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in frame.iter_rows(named=True)
+    ]
+
+
+def _write_charts(jobs: list[tuple[str, Future[bytes]]], work: Path, progress: Progress | None) -> list[str]:
+    for done, (name, job) in enumerate(jobs):
+        if progress:
+            progress(f"painting: {name}", done, len(jobs))
+        (work / name).write_bytes(job.result())
+    return [name for name, _ in jobs]
+
+
+def _write_frames(said: Contents, work: Path) -> list[str]:
+    for name, frame in said.frames.items():
+        frame.head(MOST_ROWS).write_csv(work / f"{name}.csv")
+    return [f"{name}.csv" for name in said.frames]

@@ -1,0 +1,340 @@
+"""What a report says of a run beside its trace: requests, the profiler's cost, and the monitors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from llmprof import analyze, charts
+from llmprof.charts.base.save import to_png_bytes
+from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError, OutputError
+from llmprof.launch import Run, monitors, open_run
+from llmprof.launch.run.requests import overhead, summarize
+from llmprof.report import vega
+from llmprof.report.folder import write, write_contents
+from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table
+from llmprof.trace import Trace
+from llmprof.units import format_bytes, format_ns, format_share
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_NAMES = {
+    "wall_ns": "whole batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time per output token",
+    "itl_ns": "inter-token latency",
+    "queue_ns": "queue",
+    "prefill_ns": "prefill",
+    "decode_ns": "decode",
+    "e2e_ns": "end to end",
+    "output_tokens_per_s": "output tokens per s",
+    "tokens_per_s": "all tokens per s",
+    "requests_per_s": "requests per s",
+}
+
+
+def drawn(name: str, shows: str, draw: Callable[[], alt.TopLevelMixin]) -> Figure:
+    """A figure, or the reason why there is none."""
+    try:
+        return Figure(name, shows, spec=vega.specification(draw()))
+    except LlmprofError as error:
+        captured = isinstance(error, AnalysisError)
+        return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """What was run, as names and values."""
+    config, worker = run.config, run.worker
+    tokens = run.metrics.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
+    prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
+    out = [
+        ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}"),
+        ("Mode", f"{config.profile_mode}{', served' if config.served else ''}"),
+        ("Engine", " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))),
+        ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
+        ("Requests", f"{config.batch_size} at once, {prompt}"),
+    ]
+    if peaks := worker.get("peak_memory_bytes"):
+        out.append(("Peak memory", f"{format_bytes(max(peaks.values()))} on the fullest device"))
+    if (cache := worker.get("kv_cache") or {}).get("tokens"):
+        used = f", {format_share(cache['peak_usage'])} used at most" if cache.get("peak_usage") is not None else ""
+        out.append(("KV cache", f"{cache['tokens']:,} tokens{used}"))
+    return [(name, value) for name, value in out if value]
+
+
+def sections(run: Run) -> list[Section]:
+    """Sections on the requests and on the machine."""
+    summary = summarize(run.metrics)
+    blocks: list[Figure | Table | Absent] = [
+        drawn("requests", "latencies of the requests", lambda: charts.requests(summary)),
+        drawn("request_latency", "latencies of single requests", lambda: charts.request_latency(run.metrics)),
+    ]
+    if summary.height:
+        blocks.append(summary_table(summary))
+    try:
+        blocks.append(overhead_table(overhead(run.metrics)))
+    except NotCapturedError as error:
+        blocks.append(Absent("cost of the profiler", captured=False, found=error.found, hint=error.hint))
+    words = (
+        "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests. What is measured "
+        "under the profiler is slower than the run itself."
+    )
+    found = [Section("requests", "How fast were the requests?", words, blocks)]
+    if run.config.profile_mode in {"ncu", "nsys_ncu"}:
+        words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
+        roofline = drawn("roofline", "kernels against the roofs", lambda: charts.roofline(_speed(run)))
+        stalls = drawn("stalls", "what the warps wait for", lambda: charts.stalls(_stalls(run)))
+        found.append(Section("hardware", "How well do the kernels use the hardware?", words, [roofline, stalls]))
+    sampled = drawn("counters", "monitors of the machine", lambda: charts.counters(counters(run)))
+    if sampled.spec:
+        words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
+        found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
+    return found
+
+
+def _speed(run: Run) -> pl.DataFrame:
+    return analyze.speed_of_light(run.kernels)
+
+
+def _stalls(run: Run) -> pl.DataFrame:
+    names = analyze.speed_of_light(run.kernels).select("kernel_id", "kernel_name", "duration_ns")
+    return analyze.stalls(run.kernels).join(names, on="kernel_id", how="left")
+
+
+def counters(run: Run) -> pl.DataFrame:
+    """Samples of the monitors: on the clock of the trace, or from the first measured batch where there is none.
+
+    Raises
+    ------
+    NotCapturedError
+        The run had no monitors.
+    """
+    try:
+        return run.trace.counters
+    except NotCapturedError:
+        starts = [stage["start_ns"] for stage in run.worker.get("stages") or () if stage.get("name") == "plain"]
+        if not run.folder.monitors.is_file() or not starts:
+            raise
+    clock = Trace({}, {"start_epoch_ns": min(starts), "clock": "epoch"})
+    return monitors.counters(pl.read_parquet(run.folder.monitors), clock).counters
+
+
+def summary_table(summary: pl.DataFrame) -> Table:
+    """Every metric of the requests."""
+    shown = summary.filter(pl.col("metric").is_in(list(_NAMES)))
+    names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
+    shown = shown.with_columns(pl.max_horizontal("ci95_low", pl.when(pl.col("ci95_low").is_not_null()).then(0.0)))
+    figures = ("mean", "std", "ci95_low", "ci95_high", "p50", "p90", "p99")
+    rows = shown.select("phase", names, "repeats", "n", *(_written(shown, name) for name in figures))
+    heads = {"std": "deviation", "ci95_low": "95 % from", "ci95_high": "to", "p50": "median"}
+    columns = (
+        Column("phase", "phase"),
+        Column("metric", "metric"),
+        *(Column(name, heads.get(name, name)) for name in figures),
+        Column("repeats", "repeats", "number"),
+        Column("n", "values", "number"),
+    )
+    apart = shown.filter(~pl.col("agree"))
+    note = f"The repeats disagree by up to {format_share(_most(apart['spread']))} of the mean." if apart.height else ""
+    return Table("metrics", "Metrics of the requests, without and under the profiler", columns, rows, note=note)
+
+
+def overhead_table(costs: pl.DataFrame) -> Table:
+    """What the profiler costs."""
+    shown = costs.filter(pl.col("metric").is_in(list(_NAMES)))
+    names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
+    told = {True: "yes", False: "no", None: "one repeat only"}
+    clear = pl.Series("clear", [told[verdict] for verdict in shown["clear"]], dtype=pl.String)
+    more = [f"{100 * share:+.1f} %" if share is not None else None for share in shown["overhead"]]
+    rows = shown.select(
+        names,
+        _written(shown, "plain"),
+        _written(shown, "profiled"),
+        pl.Series("overhead", more, dtype=pl.String),
+        clear,
+    )
+    columns = (
+        Column("metric", "metric"),
+        Column("plain", "without profiler"),
+        Column("profiled", "under the profiler"),
+        Column("overhead", "change"),
+        Column("clear", "beyond the noise of the repeats"),
+    )
+    return Table("overhead", "What the profiler costs", columns, rows)
+
+
+def _written(rows: pl.DataFrame, name: str) -> pl.Series:
+    """Figures with their units, as text."""
+    texts = [
+        None if value is None else format_ns(value) if unit == "ns" else f"{value:,.4g}"
+        for value, unit in rows.select(name, "unit").iter_rows()
+    ]
+    return pl.Series(name, texts, dtype=pl.String)
+
+
+def _most(values: pl.Series) -> float:
+    most = values.max()
+    return float(most) if isinstance(most, int | float) else 0.0
+
+
+def tiles(run: Run) -> list[tuple[str, str]]:
+    """The figures that stand on top of a dashboard."""
+    summary = summarize(run.metrics)
+    phase = "plain" if "plain" in summary["phase"].to_list() else "profiled"
+    means = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
+    out = []
+    if "output_tokens_per_s" in means:
+        out.append(("Output tokens/s", f"{means['output_tokens_per_s']['p50']:,.4g}"))
+    for metric, name in (("ttft_ns", "First token (median)"), ("tpot_ns", "Each further token"), ("wall_ns", "Batch")):
+        if metric in means:
+            out.append((name, format_ns(means[metric]["p50"])))
+    try:
+        costs = overhead(run.metrics).filter(metric="wall_ns")
+    except LlmprofError:
+        costs = pl.DataFrame()
+    if costs.height and costs["overhead"][0] is not None:
+        out.append(("Profiler overhead", f"{100 * costs['overhead'][0]:+.1f} %"))
+    if peaks := run.worker.get("peak_memory_bytes"):
+        out.append(("Peak memory", format_bytes(max(peaks.values()))))
+    return out
+
+
+Progress = Callable[[str, int, int], None]
+REPORT = "report"
+
+
+class Visualizer:
+    """Draws what a run left in its folder.
+
+    Parameters
+    ----------
+    folder : path
+        Folder of a run.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Attributes
+    ----------
+    missing : dict of str to str
+        Why a picture was not drawn, by its name (``kernel_time`` …), after they were asked for.
+
+    Raises
+    ------
+    ReadError
+        The folder is no run folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
+        self._run = open_run(folder)
+        self._progress = progress
+        self.missing: dict[str, str] = {}
+
+    def create_all_visualizations(self) -> list[Path]:
+        """Draw the pictures of the run.
+
+        Returns
+        -------
+        list of pathlib.Path
+            ``{experiment}_kernel_time.png, _cuda_api.png, _requests.png, _counters.png, _dashboard.png`` in the run's
+            folder. What the run did not record has no picture; :attr:`missing` says why.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be written.
+        """
+        run = self._run
+        makers: dict[str, Callable[[], alt.TopLevelMixin]] = {
+            "kernel_time": lambda: charts.kernel_time(analyze.kernel_summary(run.trace)),
+            "cuda_api": lambda: charts.cuda_api(analyze.cuda_api_sum(run.trace)),
+            "requests": lambda: charts.requests(summarize(run.metrics)),
+            "counters": lambda: charts.counters(counters(run)),
+            "dashboard": self._dashboard,
+        }
+        written, self.missing = [], {}
+        for done, (name, make) in enumerate(makers.items()):
+            if self._progress:
+                self._progress(f"drawing: {name}", done, len(makers))
+            try:
+                picture = to_png_bytes(make())
+            except LlmprofError as error:
+                self.missing[name] = str(error)
+                continue
+            written.append(_store(run.folder.path / f"{run.config.name}_{name}.png", picture))
+        return written
+
+    def generate_report_html(self) -> Path:
+        """Write the report of the run.
+
+        Returns
+        -------
+        pathlib.Path
+            ``report/index.html`` in the run's folder; the charts and frames of the report are beside it. A run without
+            a timeline has a report of its requests.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be written.
+        """
+        run, target = self._run, self._run.folder.path / REPORT
+        first, about, title = sections(run), facts(run), self._title()
+        try:
+            trace = run.trace
+        except (CaptureError, NotCapturedError) as error:
+            absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
+            empty = pl.DataFrame()
+            frames = {"requests": run.metrics.drop("itl_ns"), "metrics": summarize(run.metrics)}
+            said = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
+            return write_contents(said, target, progress=self._progress).index
+        return write(trace, target, title=title, progress=self._progress, first=first, facts=about).index
+
+    def _dashboard(self) -> alt.TopLevelMixin:
+        run = self._run
+        frames: dict[str, pl.DataFrame | None] = {
+            "where": self._frame(lambda: analyze.step_time(run.trace)),
+            "kernels": self._frame(lambda: analyze.kernel_summary(run.trace)),
+            "counters": self._frame(lambda: counters(run)),
+        }
+        says = [f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"}]
+        return charts.dashboard(
+            figures=tiles(run),
+            requests=summarize(run.metrics),
+            title=self._title(),
+            subtitle="; ".join(says),
+            **frames,
+        )
+
+    def _frame(self, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
+        """A frame for the dashboard; None where the run does not have it."""
+        try:
+            return make()
+        except LlmprofError:
+            return None
+
+    def _title(self) -> str:
+        config = self._run.config
+        ranks = f", {config.world_size} ranks" if config.world_size > 1 else ""
+        return f"{config.name}: {config.model}, {config.profile_mode}{ranks}"
+
+    def _warnings(self) -> list[str]:
+        return [str(words) for words in self._run.summary.get("warnings") or ()]
+
+
+def _store(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all."""
+    work = path.with_name(f".{path.name}")
+    try:
+        work.write_bytes(content)
+        work.replace(path)
+    except OSError as error:
+        work.unlink(missing_ok=True)
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}", hint="choose a folder with room that can be written"
+        ) from error
+    return path

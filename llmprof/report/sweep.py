@@ -1,0 +1,128 @@
+"""Report of a sweep: latency, throughput, scaling, and where the time went at each point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from llmprof import charts
+from llmprof.report.folder import Report, write_contents
+from llmprof.report.parts import Column, Contents, Section, Table
+from llmprof.report.run import drawn
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Progress = Callable[[str, int, int], None]
+
+_COLUMNS = (
+    Column("state", "state"),
+    Column("output_tokens_per_s", "output tokens per s", "number"),
+    Column("ttft_ns", "first token", "time"),
+    Column("tpot_ns", "each further token", "time"),
+    Column("e2e_ns", "end to end", "time"),
+    Column("overhead", "profiler's overhead", "share"),
+    Column("share_compute", "compute", "share"),
+    Column("share_exposed_communication", "exposed communication", "share"),
+    Column("share_idle", "idle", "share"),
+    Column("run", "run", "name"),
+)
+
+
+def write_sweep(
+    comparison: pl.DataFrame,
+    where: pl.DataFrame,
+    folder: str | os.PathLike[str],
+    *,
+    parameters: Sequence[str],
+    title: str,
+    facts: Sequence[tuple[str, str]] = (),
+    failed: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Write the report of a sweep.
+
+    Parameters
+    ----------
+    comparison, where : polars.DataFrame
+        ``sweep.comparison`` and ``sweep.where``.
+    folder : path
+        Where to; made if missing. Files of an earlier report are replaced, others stay.
+    parameters : sequence of str
+        Parameters of the sweep; the first one is the horizontal axis.
+    title : str
+        Heading.
+    facts : sequence of (str, str)
+        What all points share.
+    failed : mapping of str to str, optional
+        What went wrong, by point.
+    progress : callable, optional
+        Called with what is being done, how many parts are done, and how many there are.
+
+    Returns
+    -------
+    Report
+        ``index.html``, ``comparison.csv``, ``where.csv`` and the charts ``throughput.png, latency.png, scaling.png,
+        where_time.png`` as far as the points allow them.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written.
+    """
+    names = list(parameters)
+    makers: tuple[tuple[str, str, Callable[[], alt.TopLevelMixin]], ...] = (
+        ("throughput", "throughput", lambda: charts.sweep_throughput(comparison, parameters=names)),
+        ("latency", "latency", lambda: charts.sweep_latency(comparison, parameters=names)),
+        ("scaling", "scaling", lambda: charts.sweep_scaling(comparison, parameters=names)),
+        ("where_time", "where the time went", lambda: charts.sweep_time(where)),
+    )
+    figures = {name: drawn(name, shows, make) for name, shows, make in makers}
+    sections = [
+        Section(
+            "points",
+            "What did each point come to?",
+            "Latencies and rates are means over the repeats without profiler; shares are of the time of the steps in "
+            "the trace.",
+            [_table(comparison, names)],
+            ("comparison",),
+        ),
+        Section("speed", "How fast, and how many at once?", "", [figures["throughput"], figures["latency"]]),
+        Section("scaling", "What does more of it buy?", "", [figures["scaling"]]),
+        Section(
+            "time",
+            "Where did the time go?",
+            "Bars of one step, mean over ranks and steps, from the traces of the runs.",
+            [figures["where_time"]],
+            ("where",),
+        ),
+    ]
+    warnings = [f"{label} failed: {error}" for label, error in (failed or {}).items()]
+    said = Contents(
+        title=title,
+        facts=list(facts),
+        files=[],
+        warnings=warnings,
+        shares=pl.DataFrame(),
+        reading=[("Points", f"{comparison.filter(state='finished').height} of {comparison.height} finished")],
+        findings=pl.DataFrame(),
+        sections=sections,
+        frames={"comparison": comparison, "where": where},
+        absent=[figure.absent for figure in figures.values() if figure.absent],
+        of_trace=False,
+    )
+    return write_contents(said, folder, progress=progress)
+
+
+def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
+    shown = [column for column in _COLUMNS if comparison[column.key].null_count() < comparison.height]
+    chosen: list[Column] = [
+        Column(name, name.replace("_", " "), "number" if comparison.schema[name].is_numeric() else "text")
+        for name in parameters
+    ]
+    columns = (*chosen, *shown)
+    rows = comparison.select(column.key for column in columns)
+    return Table("points", f"{comparison.height} points; comparison.csv has all columns", columns, rows, sortable=True)

@@ -1,0 +1,1 @@
+"""Files behind a trace: Parquet folders, SQLite databases, Arrow streams, and redacted copies."""

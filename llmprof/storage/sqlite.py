@@ -1,0 +1,262 @@
+"""SQLite files of profilers, read-only: look what is in them, read columns as frames, ask one's own questions.
+
+Used by the readers, and by users who write their own SQL. Nothing here ever writes to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote
+
+import polars as pl
+from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
+from adbc_driver_sqlite import connect as adbc_connect
+
+from llmprof.errors import ReadError, TraceWarning
+from llmprof.storage import arrow_stream
+
+MAGIC = b"SQLite format 3\x00"
+BATCH_ROWS = 1 << 16
+RANGE_ROWS = 1 << 18
+"""A larger table is read in ranges of at least so many rows, by several threads."""
+MOST_RANGES = 32
+MOST_THREADS = 8
+
+PathLike = str | os.PathLike[str]
+
+
+def uri(path: PathLike) -> str:
+    """URI that opens a file read-only; one in the middle of being written is opened as it is on disk.
+
+    A database in WAL mode whose ``-wal`` file has content is still being written or was not closed. It can be read
+    with that file; where its folder cannot be written, SQLite cannot, and what is in the main file is read.
+    """
+    target = Path(path).resolve()
+    wal = target.with_name(target.name + "-wal")
+    mode = "mode=ro"
+    if wal.exists() and wal.stat().st_size and not os.access(target.parent, os.W_OK):
+        warnings.warn(
+            f"{target.name} was not closed by its profiler, and its folder cannot be written: what is still in "
+            f"{wal.name} is not seen",
+            TraceWarning,
+            stacklevel=3,
+        )
+        mode = "immutable=1"
+    return f"file:{quote(str(target))}?{mode}"
+
+
+@contextmanager
+def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
+    """Connection to a file, read-only, closed at the end of the block.
+
+    Parameters
+    ----------
+    path : path
+        An SQLite file.
+
+    Yields
+    ------
+    sqlite3.Connection
+        The connection.
+
+    Raises
+    ------
+    ReadError
+        The file is missing, locked, damaged or no database.
+    """
+    source = Path(path)
+    if not source.exists():
+        raise ReadError(f"{source} does not exist", hint="check the path")
+    try:
+        connection = sqlite3.connect(uri(source), uri=True)
+        try:
+            connection.execute("PRAGMA query_only = 1")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            yield connection
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise _explain(source, str(error)) from error
+
+
+def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """Tables and views of a database with their columns.
+
+    Parameters
+    ----------
+    connection : sqlite3.Connection
+        From :func:`connect`.
+
+    Returns
+    -------
+    dict of str to list of str
+        Columns by table name.
+    """
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    return {name: columns(connection, name) for name in names}
+
+
+def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Columns of a table, in order; none where there is no such table."""
+    return [row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequence[str]) -> pl.DataFrame:
+    """Columns of a table as a frame.
+
+    Parameters
+    ----------
+    path : path
+        An SQLite file.
+    table : str
+        Name of a table.
+    wanted : mapping of str to polars.DataType, or sequence of str
+        Columns and their types (Int64 without a mapping); a value that does not fit the type becomes what SQLite
+        casts it to, or null. Columns that the table lacks are left out.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns that exist, in the order wanted; rows in the order of the file.
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read, or has no such table.
+    """
+    types = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, pl.Int64())
+    with connect(path) as connection:
+        present = columns(connection, table)
+    if not present:
+        raise ReadError(f"{Path(path).name} has no table {table}", expected="a table of the profiler's export")
+    types = {name: dtype for name, dtype in types.items() if name in present}
+    if not types:
+        return pl.DataFrame()
+    try:  # whole numbers as they are: faster, and all that a profiler writes
+        return _select(path, table, types, cast=False)
+    except ReadError:
+        return _select(path, table, types, cast=True)
+
+
+def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool) -> pl.DataFrame:
+    """Columns of a table; of a large one in ranges of rows, several at once."""
+    picked = ", ".join(
+        f"{quoted(name) if dtype.is_integer() and not cast else _cast(name, dtype)} AS {quoted(name)}"
+        for name, dtype in types.items()
+    )
+    sql = f"SELECT {picked} FROM {quoted(table)}"  # noqa: S608 (names are quoted)
+    whole = [] if cast else [name for name, dtype in types.items() if dtype.is_integer()]
+
+    def typed(batch: pl.DataFrame) -> pl.DataFrame:
+        if batch.height and any(batch.schema[name] != pl.Int64 for name in whole):
+            raise ReadError(f"table {table} has values that are no whole numbers", expected=f"whole numbers in {whole}")
+        return batch.select(
+            pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
+            if dtype == pl.String()
+            else pl.col(name).cast(dtype, strict=False)
+            for name, dtype in types.items()
+        )
+
+    ranges = _row_ranges(path, table)
+    if not ranges:
+        return _answer(path, sql, typed)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as threads:
+        return pl.concat(threads.map(lambda rows: _answer(path, f"{sql} WHERE {rows}", typed), ranges))
+
+
+def _row_ranges(path: PathLike, table: str) -> list[str]:
+    """Conditions that cut a large table into ranges of rows; none for a small one or a view."""
+    with connect(path) as connection:
+        names = {name.lower() for name in columns(connection, table)}
+        row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
+        if row_id is None:
+            return []
+        ends = "(SELECT {0}({1}) FROM {2})"
+        try:
+            first, last = connection.execute(
+                f"SELECT {ends.format('min', row_id, quoted(table))}, {ends.format('max', row_id, quoted(table))}"
+            ).fetchone()
+        except sqlite3.OperationalError:  # a view, or a table without row ids
+            return []
+    count = 1 if first is None else min(MOST_RANGES, (last - first) // RANGE_ROWS + 1)
+    if count < 2:
+        return []
+    cuts = [first + (last + 1 - first) * i // count for i in range(count + 1)]
+    return [f"{row_id} >= {low} AND {row_id} < {high}" for low, high in pairwise(cuts)]
+
+
+def _cast(name: str, dtype: pl.DataType) -> str:
+    # the driver takes a column's type from its first rows: without a null in front, text stays text
+    if dtype == pl.String():
+        return f"coalesce(CAST({quoted(name)} AS TEXT), '')"
+    return f"CAST({quoted(name)} AS {'REAL' if dtype.is_float() else 'INTEGER'})"
+
+
+def query(path: PathLike, sql: str) -> pl.DataFrame:
+    """Answer of an SQL query as a frame.
+
+    Parameters
+    ----------
+    path : path
+        An SQLite file.
+    sql : str
+        One ``SELECT``; the file is opened read-only.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns as the query names them.
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read, or the query is not valid for it.
+    """
+    return _answer(path, sql)
+
+
+def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:
+    """Answer of a query, each batch of it as a function returns it."""
+    source = Path(path)
+    if not source.exists():
+        raise ReadError(f"{source} does not exist", hint="check the path")
+    try:
+        with (
+            adbc_connect(uri(source)) as database,
+            AdbcConnection(database) as connection,
+            AdbcStatement(connection) as statement,
+        ):
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            batches = arrow_stream.frames(stream)
+            return pl.concat(batches if each is None else map(each, batches))
+    except Error as error:
+        raise _explain(source, str(error)) from error
+    except OSError as error:
+        raise _explain(source, error.strerror or str(error)) from error
+
+
+def _explain(path: Path, message: str) -> ReadError:
+    lower = message.lower()
+    if "locked" in lower or "busy" in lower:
+        hint = "the profiler or another program is writing to it: wait until it has finished, or read a copy"
+    elif "not a database" in lower or "malformed" in lower:
+        hint = "it is damaged or no database: export it again"
+    elif "no such" in lower or "syntax" in lower:
+        hint = "llmprof.storage.sqlite.tables lists the tables and columns of a file"
+    else:
+        hint = "check the file and its permissions"
+    return ReadError(f"cannot read {path.name}: {message.splitlines()[0]}", expected="an SQLite database", hint=hint)

@@ -418,7 +418,7 @@ class TestProgress:
 
     def test_a_line_each_without_a_terminal(self):
         stream = io.StringIO()
-        progress = main.Progress(stream, live=False)
+        progress = main.ProgressLine(stream, live=False)
         for what, done in (("reading a", 0), ("reading a", 50), ("reading b", 0)):
             progress(what, done, 100)
         progress.clear()
@@ -428,7 +428,7 @@ class TestProgress:
         clock = iter([100.0, 105.0, 111.0, 112.0])
         monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
         stream = io.StringIO()
-        progress = main.Progress(stream, live=False)
+        progress = main.ProgressLine(stream, live=False)
         for done in (0, 1, 2, 3):
             progress("running x", done, 48)
         assert stream.getvalue() == "llmprof: running x\nllmprof: running x, 2 of 48\n"
@@ -436,7 +436,7 @@ class TestProgress:
     def test_one_line_on_a_terminal_that_goes_away(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "20")
         stream = io.StringIO()
-        progress = main.Progress(stream, live=True)
+        progress = main.ProgressLine(stream, live=True)
         progress("reading a file", 0, 0)
         progress("drawing", 1, 2)
         progress.clear()

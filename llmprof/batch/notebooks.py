@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 from llmprof.errors import LlmprofError, OutputError
 from llmprof.launch.run.folder import capture, is_run
 from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
-
-Progress = Callable[[str, int, int], None]
+from llmprof.progress import Progress
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">

@@ -17,8 +17,7 @@ from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run
 from llmprof.launch.run.manifest import machine
 from llmprof.notebook.progress import told
-
-Progress = Callable[[str, int, int], None]
+from llmprof.progress import Progress
 
 
 class _Runs(Protocol):

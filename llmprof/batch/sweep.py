@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from llmprof.analyze.steps.summary import PARTS as TIMES
 from llmprof.analyze.steps.summary import SCHEMA as TIME_SCHEMA
 from llmprof.batch import state as batch_state
 from llmprof.batch.parameters import label
+from llmprof.progress import Progress
 
 PARTS = {f"share_{name.replace(' ', '_')}": name for name in TIMES}
 
@@ -130,7 +131,6 @@ def _dtype(values: list[Any]) -> type[pl.DataType]:
     return pl.Float64 if numbers else pl.String
 
 
-Progress = Callable[[str, int, int], None]
 _SHARED = ("model", "engine", "profile_mode", "batch_size", "max_tokens", "input_tokens", "tensor_parallel_size")
 
 

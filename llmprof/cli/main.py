@@ -21,7 +21,7 @@ _TELLING = ("demo", "run", "sweep")
 """Commands that take minutes and say how far they are, whoever reads it."""
 
 
-class Progress:
+class ProgressLine:
     """One line on stderr that changes; a line each where stderr is no terminal.
 
     Parameters
@@ -109,15 +109,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace, progress: Progress | _Silent) -> str:
+def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
     from llmprof.cli import commands
 
     command: Callable[[argparse.Namespace, commands.Terminal], str] = getattr(commands, args.command)
-    told = progress if isinstance(progress, Progress) else None
+    told = progress if isinstance(progress, ProgressLine) else None
     return command(args, commands.Terminal(_width(), told, lambda words: _say(words, progress)))
 
 
-def _say(words: str, progress: Progress | _Silent) -> None:
+def _say(words: str, progress: ProgressLine | _Silent) -> None:
     """Print at once, for a command that goes on."""
     progress.clear()
     print(words, flush=True)
@@ -130,10 +130,10 @@ class _Silent:
         """Do nothing."""
 
 
-def _progress(args: argparse.Namespace) -> Progress | _Silent:
+def _progress(args: argparse.Namespace) -> ProgressLine | _Silent:
     live = sys.stderr.isatty()
     wanted = args.progress if args.progress is not None else live or args.command in _TELLING
-    return Progress(sys.stderr, live=live) if wanted else _Silent()
+    return ProgressLine(sys.stderr, live=live) if wanted else _Silent()
 
 
 def _width() -> int | None:
@@ -143,7 +143,7 @@ def _width() -> int | None:
     return None
 
 
-def _show_warnings(progress: Progress | _Silent) -> None:
+def _show_warnings(progress: ProgressLine | _Silent) -> None:
     """Inside ``catch_warnings``: warnings of traces as one line each, others as ever."""
     usual = warnings.showwarning
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from llmprof import bundled, text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import SAMPLE, Progress, Terminal, open_trace, rows_of, to_json, wrapped
+from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_json, wrapped
 from llmprof.errors import LlmprofError
+from llmprof.progress import Progress
 from llmprof.storage import redaction
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ import polars as pl
 from llmprof import bundled, text
 from llmprof.errors import OutputError
 from llmprof.launch.run.folder import capture
+from llmprof.progress import Progress
 from llmprof.readers import read
 from llmprof.trace import Trace
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

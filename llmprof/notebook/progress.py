@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-Progress = Callable[[str, int, int], None]
+from llmprof.progress import Progress
 
 EVERY_S = 0.2
 """Least time between two showings of the same words."""

@@ -8,19 +8,18 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError, ReadError
+from llmprof.progress import Progress
 
 ENVIRONMENT_VARIABLE = "LLMPROF_NOTEBOOKS"
 KERNEL = "python3"
 _ENGINE = "llmprof"
 _LONGEST_SOCKET_FOLDER = 50
 """A socket's path has at most 103 characters on macOS; the name of a kernel takes some 50 of them."""
-
-Progress = Callable[[str, int, int], None]
 
 
 def notebooks_folder() -> Path:

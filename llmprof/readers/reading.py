@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmprof.errors import MixedRunsError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers.chrome import reader as chrome
-from llmprof.readers.chrome.reader import Progress
 from llmprof.readers.common.combine import combine
 from llmprof.readers.common.part import Tables, Wanted
 from llmprof.readers.detect import detect, is_saved, refuse_empty, say_what_it_is

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from llmprof.progress import Progress
 from llmprof.report import about
 from llmprof.report.figures import FIGURES, figure
 from llmprof.report.parts import ANALYSES, Absent, Column, Contents, Figure, Section, Table, run
@@ -160,10 +161,6 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
     caption = f"{top.height} of {kernels.height} {what}, {covered} of {whole} in all"
     note = f"{rest:,} more are in kernel_summary.csv." if rest else ""
     return Table("kernels", caption, columns, top, sortable=True, note=note)
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many parts are done, and how many there are."""
 
 
 def contents(

@@ -18,8 +18,9 @@ import polars as pl
 
 from llmprof import __version__
 from llmprof.errors import OutputError
+from llmprof.progress import Progress
 from llmprof.report import vega
-from llmprof.report.contents import Progress, contents
+from llmprof.report.contents import contents
 from llmprof.report.page import page
 from llmprof.report.parts import Contents, Figure, Section
 from llmprof.trace import Trace

@@ -14,6 +14,7 @@ from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError, OutputError
 from llmprof.launch import Run, monitors, open_run
 from llmprof.launch.run.requests import overhead, summarize
+from llmprof.progress import Progress
 from llmprof.report import vega
 from llmprof.report.folder import write, write_contents
 from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table
@@ -204,7 +205,6 @@ def tiles(run: Run) -> list[tuple[str, str]]:
     return out
 
 
-Progress = Callable[[str, int, int], None]
 REPORT = "report"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from llmprof import charts
+from llmprof.progress import Progress
 from llmprof.report.folder import Report, write_contents
 from llmprof.report.parts import Column, Contents, Section, Table
 from llmprof.report.run import drawn
@@ -16,7 +17,6 @@ from llmprof.report.run import drawn
 if TYPE_CHECKING:
     import altair as alt
 
-Progress = Callable[[str, int, int], None]
 
 _COLUMNS = (
     Column("state", "state"),

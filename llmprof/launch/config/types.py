@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from llmprof.errors import ConfigError
 
@@ -26,15 +29,15 @@ _WORDS = {
 def checked(value: Any, hint: Any, name: str) -> Any:
     """Value in the type that was declared.
 
-    Whole numbers pass as numbers, lists as tuples, paths as text; nothing else is converted, so that ``"4"`` or
-    ``yes`` in the wrong place is an error and not a guess.
+    Whole numbers pass as numbers and lists as tuples; nothing else is converted, so that ``"4"`` or ``yes`` in the
+    wrong place is an error and not a guess.
 
     Parameters
     ----------
     value : object
         What was given.
     hint : type
-        ``str, int, float, bool, None``, ``Literal``, unions, ``list[X]``, ``tuple[X, Y]``, ``dict[str, X]``, ``Any``.
+        Any type that msgspec knows.
     name : str
         Key, for the error.
 
@@ -46,48 +49,59 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     Raises
     ------
     ConfigError
-        It is of another type.
+        It is of another type, or a number is not finite.
     """
-    if hint is Any:
-        return value
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        if value in args and isinstance(value, str):
-            return value
-        raise ConfigError(
-            f"{name} is {value!r}", expected=f"one of {', '.join(map(str, args))}", hint=nearest(value, args)
+    plain = str(value) if isinstance(value, Path) else value
+    try:
+        converted = msgspec.convert(plain, hint, strict=True)
+    except msgspec.ValidationError as error:
+        raise _refusal(plain, hint, name, str(error)) from error
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise _wrong(value, hint, name)
+    return converted
+
+
+def _refusal(value: Any, hint: Any, name: str, problem: str) -> ConfigError:
+    """The error of msgspec in the words of a configuration, with the place inside the value that it names."""
+    for step in re.findall(r"\[(\d+|\.\.\.)\]|`(key)` in", problem):
+        if step[0] == "...":
+            declared = typing.get_args(hint)[1]
+            key = next(key for key, one in value.items() if not _converts(one, declared))
+            value, hint, name = value[key], declared, f"{name}.{key}"
+        elif step[1]:
+            declared = typing.get_args(hint)[0]
+            key = next(key for key in value if not _converts(key, declared))
+            value, hint, name = key, declared, f"a key of {name}"
+        else:
+            value, hint, name = value[int(step[0])], _items(hint, int(step[0])), f"{name}[{step[0]}]"
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return ConfigError(
+            f"{name} is {value!r}",
+            expected=f"one of {', '.join(map(str, choices))}",
+            hint=nearest(value, choices),
+            key=name,
         )
-    if origin in {typing.Union, types.UnionType}:
-        for one in args:
-            if fits(value, one):
-                return checked(value, one, name)
-        raise _wrong(value, hint, name)
-    if not fits(value, hint):
-        raise _wrong(value, hint, name)
-    if origin is list:
-        return [checked(item, args[0], f"{name}[{i}]") for i, item in enumerate(value)]
-    if origin is tuple:
-        return tuple(checked(item, one, f"{name}[{i}]") for i, (item, one) in enumerate(zip(value, args, strict=True)))
-    if origin is dict:
-        return {checked(key, str, f"a key of {name}"): checked(v, args[1], f"{name}.{key}") for key, v in value.items()}
-    return float(value) if hint is float else str(value) if hint is str else value
+    return _wrong(value, hint, name)
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the outer form of a type; what is inside a container is not looked at."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in {typing.Union, types.UnionType}:
-        return any(fits(value, one) for one in args)
-    if hint is Any or origin is Literal:
-        return hint is Any or value in args
-    if origin is tuple:
-        return isinstance(value, list | tuple) and len(value) == len(args)
-    if hint is float:
-        return fits(value, int) or (isinstance(value, float) and math.isfinite(value))
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    outer: dict[Any, Any] = {list: list | tuple, dict: Mapping, str: str | Path}
-    return isinstance(value, outer.get(origin or hint, hint))
+def _converts(value: Any, hint: Any) -> bool:
+    try:
+        msgspec.convert(value, hint, strict=True)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _items(hint: Any, index: int) -> Any:
+    """Type of an item of a list or tuple, which may be one of several types that were declared."""
+    for one in (hint, *typing.get_args(hint)):
+        origin, args = typing.get_origin(one), typing.get_args(one)
+        if origin is list:
+            return args[0]
+        if origin is tuple:
+            return args[index]
+    return hint
 
 
 def nearest(key: object, known: Iterable[object]) -> str:
@@ -122,7 +136,7 @@ def _wrong(value: Any, hint: Any, name: str) -> ConfigError:
     if len(text) > 60:
         text = f"{text[:60]}…"
     advice = ""
-    if isinstance(value, str) and any(fits(0, one) for one in (hint, *typing.get_args(hint))):
+    if isinstance(value, str) and any(_converts(0, one) for one in (hint, *typing.get_args(hint))):
         advice = "write it without quotes; a number such as 1e-3 needs a dot in YAML: 1.0e-3"
     return ConfigError(f"{name} is {kind}: {text}", expected=_words(hint), hint=advice, key=name)
 

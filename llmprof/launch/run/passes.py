@@ -19,7 +19,8 @@ from llmprof.launch.config.rules import setting
 from llmprof.launch.run import command, failures, files, manifest, ncu, process
 from llmprof.launch.run.folder import RunFolder
 from llmprof.launch.run.job import job
-from llmprof.launch.run.process import Lines, Progress
+from llmprof.launch.run.process import Lines
+from llmprof.progress import Progress
 from llmprof.trace import Trace
 
 Wrap = Callable[[list[str]], list[str]]

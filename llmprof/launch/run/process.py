@@ -19,9 +19,8 @@ from typing import IO, Any, Final
 
 from llmprof.errors import LaunchError
 from llmprof.launch.run.files import refused
+from llmprof.progress import Progress
 from llmprof.text import plain
-
-Progress = Callable[[str, int, int], None]
 
 
 class Events:

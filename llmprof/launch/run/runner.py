@@ -21,9 +21,9 @@ from llmprof.launch.run import passes as run_passes
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.run.job import job
 from llmprof.launch.run.passes import Passes, ran, tool
-from llmprof.launch.run.process import Progress
 from llmprof.launch.run.requests import request_metrics
 from llmprof.launch.run.results import Results
+from llmprof.progress import Progress
 
 if TYPE_CHECKING:
     from llmprof.metrics.data import Metrics

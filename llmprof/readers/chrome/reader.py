@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from llmprof.errors import ReadError
+from llmprof.progress import Progress
 from llmprof.readers.chrome.batches import Batches
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.chrome.stream import EventStream
@@ -88,9 +89,6 @@ def _parts(label: str) -> tuple[int, ...]:
 
 VERSION = 3
 """Raised whenever the same file would give other frames: part of the cache key."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of a file, the bytes of it that were read, and its size."""
 
 
 def read(

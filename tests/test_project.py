@@ -80,7 +80,7 @@ def test_an_extra_repeats_the_bounds_of_another(project):
 
 def test_core_dependencies_stay_few(project):
     names = {Requirement(text).name for text in project["project"]["dependencies"]}
-    light = {"adbc-driver-sqlite", "isal", "msgspec", "platformdirs", "vl-convert-python"}
+    light = {"adbc-driver-sqlite", "isal", "jinja2", "msgspec", "platformdirs", "vl-convert-python"}
     assert names <= {"altair", "polars", "numpy", *light}
 
 

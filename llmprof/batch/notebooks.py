@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,38 +12,7 @@ from llmprof.errors import LlmprofError, OutputError
 from llmprof.launch.run.folder import capture, is_run
 from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
 from llmprof.progress import Progress
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 "Liberation Sans", Arial, Helvetica, sans-serif; max-width: 60rem; margin: 2rem auto; \
-padding: 0 1rem; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; padding: .5rem .75rem; border-bottom: 1px solid #8886; vertical-align: top; }}
-th {{ font-weight: 600; }}
-.failed {{ color: light-dark(#b2182b, #ff9a8f); }}
-</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p>{summary}</p>
-<table>
-<thead><tr><th scope="col">Run</th><th scope="col">Notebook</th><th scope="col">Result</th></tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</main>
-</body>
-</html>
-"""
+from llmprof.report.page import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +122,9 @@ def _names(paths: list[Path]) -> dict[str, Path]:
 
 
 def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: dict[str, str]) -> str:
-    rows = []
-    for run in runs:
-        if run in notebooks:
-            place = html.escape(f"{run}/{notebooks[run].name}", quote=True)
-            cells = f'<td><a href="{place}">{html.escape(notebooks[run].name)}</a></td><td>executed</td>'
-        else:
-            cells = f'<td>–</td><td class="failed">{html.escape(errors[run])}</td>'
-        rows.append(f'<tr><th scope="row">{html.escape(run)}</th>{cells}</tr>')
+    rows = [(run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run)) for run in runs]
     done = f"{len(notebooks)} of {len(runs)} runs executed" + (f", {len(errors)} failed" if errors else "")
-    return _PAGE.format(
-        title=html.escape(f"{name}: {len(runs)} runs"), summary=html.escape(done + "."), rows="\n".join(rows)
-    )
+    return render("walkthroughs.html", title=f"{name}: {len(runs)} runs", summary=f"{done}.", rows=rows)
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from llmprof.report import about, figures
 from llmprof.report.contents import kernels_table, steps_table
-from llmprof.report.page import figure_of, meter, sentence, shorten, table, text
+from llmprof.report.page import figure_of, sentence, shorten, table, words
 from llmprof.report.parts import Column, Table
 from llmprof.trace import Trace
 
@@ -182,9 +182,10 @@ def test_shares_name_the_worst_rank():
 
 
 def test_small_parts():
-    assert text("<a href='x'>\x00") == "&lt;a href=&#x27;x&#x27;&gt;\N{REPLACEMENT CHARACTER}"
-    assert text("lone \ud800 surrogate") == "lone ? surrogate"
-    assert 'style="width:100.0%"' in meter(7.0)
-    assert 'style="width:0.0%"' in meter(None)
+    assert words("<a href='x'>\x00") == "&lt;a href=&#39;x&#39;&gt;\N{REPLACEMENT CHARACTER}"
+    assert words("lone \ud800 surrogate of 3.5 ms") == "lone ? surrogate of 3.5&nbsp;ms"
+    shares = table(Table("x", "", (Column("s", "share", "share"),), pl.DataFrame({"s": [7.0, -1.0]})))
+    assert 'style="width:100.0%"' in shares
+    assert 'style="width:0.0%"' in shares
     assert sentence("this is so") == "This is so."
     assert shorten("a" * 200, 10) == "a" * 6 + "…" + "a" * 3

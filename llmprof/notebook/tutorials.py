@@ -31,7 +31,7 @@ def notebooks_folder() -> Path:
         There is none: llmprof runs from an installed package, or the variable names no folder.
     """
     named = os.environ.get(ENVIRONMENT_VARIABLE)
-    folder = Path(named) if named else Path(__file__).resolve().parents[1] / "notebooks"
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "notebooks"
     if not folder.is_dir():
         raise LlmprofError(
             f"there are no notebooks at {folder}",

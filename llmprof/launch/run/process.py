@@ -320,7 +320,7 @@ def _note(out: IO[bytes], log: Path, words: str) -> None:
 @contextlib.contextmanager
 def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
     """A process that ends the run's processes if this one is killed."""
-    program = Path(__file__).with_name("_family.py")
+    program = Path(__file__).with_name("family.py")
     guard = subprocess.Popen(  # noqa: S603
         [sys.executable, "-P", str(program), str(root), mark, str(log)],
         stdin=subprocess.PIPE,

@@ -39,6 +39,7 @@ __all__ = [
     "sample_metrics",
     "samples",
     "schema",
+    "theory",
     "units",
 ]
 
@@ -79,6 +80,7 @@ else:
             "names": None,
             "report": None,
             "schema": None,
+            "theory": None,
             "units": None,
         },
     )

@@ -41,6 +41,10 @@ class Device:
         NVLink (or Infinity Fabric) bandwidth, both directions together; 0 where there is none.
     multiprocessors : int or None
         SMs, compute units or AI cores.
+    cache_bytes : float or None
+        Size of the last cache before the device memory, which all multiprocessors share.
+    host_link_bytes_per_s : float or None
+        PCIe bandwidth, both directions together.
     sources : mapping of str to str
         Document for each number that is known, by ``flop_per_s`` type or field.
     """
@@ -53,6 +57,8 @@ class Device:
     link_bytes_per_s: float | None
     multiprocessors: int | None
     sources: Mapping[str, str] = field(default_factory=dict)
+    cache_bytes: float | None = None
+    host_link_bytes_per_s: float | None = None
 
     def peak(self, dtype: str) -> float:
         """Dense operations per second of a type of number.
@@ -82,19 +88,24 @@ def _device(
     multiprocessors: int | None,
     source: str,
     sources: Mapping[str, str] | None = None,
+    cache_mib: float | None = None,
+    pcie_gb_per_s: float | None = None,
 ) -> Device:
     """A device in the units of data sheets, with one source for all that ``sources`` does not name."""
-    rate, size, link = (None if n is None else n * 1e9 for n in (gb_per_s, gb, link_gb_per_s))
+    rate, size, link, pcie = (None if n is None else n * 1e9 for n in (gb_per_s, gb, link_gb_per_s, pcie_gb_per_s))
+    cache = None if cache_mib is None else cache_mib * 2**20
     rest = {
         "memory_bytes_per_s": rate,
         "memory_bytes": size,
         "link_bytes_per_s": link,
         "multiprocessors": multiprocessors,
+        "cache_bytes": cache,
+        "host_link_bytes_per_s": pcie,
     }
     known = [*tflops, *(quantity for quantity, number in rest.items() if number is not None)]
     peaks = {dtype: tflops[dtype] * 1e12 if dtype in tflops else None for dtype in TYPES}
     named = {quantity: (sources or {}).get(quantity, source) for quantity in known}
-    return Device(name, pattern, peaks, rate, size, link, multiprocessors, named)
+    return Device(name, pattern, peaks, rate, size, link, multiprocessors, named, cache, pcie)
 
 
 _HALF = "; tensor rates are half of those with sparsity"
@@ -116,55 +127,74 @@ _CDNA3 = {"bf16": 1307.4, "fp16": 1307.4, "fp8": 2614.9, "int8": 2614.9, "tf32":
 
 # fmt: off
 DEVICES: Final[tuple[Device, ...]] = (
-    _device("H200", r"h200(?: sxm5?)?", tflops=_SXM_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900,
-            multiprocessors=132, source=_H200, sources={"multiprocessors": f"{_HOPPER} (H100 SXM5, the same chip)"}),
-    _device("H200 NVL", r"h200 nvl", tflops=_NVL_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900,
-            multiprocessors=None, source=_H200),
-    _device("H100 SXM", r"h100(?: sxm5?| 80gb hbm3)", tflops=_SXM_HOPPER, gb_per_s=3350, gb=80, link_gb_per_s=900,
-            multiprocessors=132, source=_H100, sources={"multiprocessors": _HOPPER}),
-    _device("H100 PCIe", r"h100 pcie",
+    _device("H200", r"h200(?: sxm5?)?(?: 141gb)?", tflops=_SXM_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900,
+            multiprocessors=132, source=_H200,
+            sources={"cache_bytes": f"{_HOPPER} (H100, the same chip)",
+                     "multiprocessors": f"{_HOPPER} (H100 SXM5, the same chip)"},
+            cache_mib=50, pcie_gb_per_s=128),
+    _device("H200 NVL", r"h200 nvl", tflops=_NVL_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900, multiprocessors=None,
+            source=_H200, sources={"cache_bytes": f"{_HOPPER} (H100, the same chip)"}, cache_mib=50, pcie_gb_per_s=128),
+    _device("H100 SXM", r"h100 sxm5?(?: 80gb)?|h100 80gb hbm3", tflops=_SXM_HOPPER, gb_per_s=3350, gb=80,
+            link_gb_per_s=900, multiprocessors=132, source=_H100,
+            sources={"cache_bytes": _HOPPER, "multiprocessors": _HOPPER}, cache_mib=50, pcie_gb_per_s=128),
+    _device("H100 PCIe", r"h100 pcie(?: 80gb)?",
             tflops={"bf16": 756.5, "fp16": 756.5, "fp8": 1513, "int8": 1513, "tf32": 378, "fp32": 51},
             gb_per_s=2000, gb=80, link_gb_per_s=600, multiprocessors=114, source=_H100,
-            sources={"multiprocessors": _HOPPER}),
+            sources={"cache_bytes": _HOPPER, "multiprocessors": _HOPPER}, cache_mib=50, pcie_gb_per_s=128),
     _device("H100 NVL", r"h100 nvl", tflops=_NVL_HOPPER, gb_per_s=3900, gb=94, link_gb_per_s=600,
-            multiprocessors=None, source=_H100),
-    _device("A100 SXM 40GB", r"a100 sxm4? 40gb", tflops=_AMPERE, gb_per_s=1555, gb=40, link_gb_per_s=600,
-            multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
-    _device("A100 SXM 80GB", r"a100 sxm4? 80gb", tflops=_AMPERE, gb_per_s=2039, gb=80, link_gb_per_s=600,
-            multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
+            multiprocessors=None, source=_H100, sources={"cache_bytes": _HOPPER}, cache_mib=50, pcie_gb_per_s=128),
+    _device("A100 SXM 40GB", r"a100 sxm4? 40gb|a100 40gb", tflops=_AMPERE, gb_per_s=1555, gb=40, link_gb_per_s=600,
+            multiprocessors=108, source=_A100, sources={"cache_bytes": _GA100, "multiprocessors": _GA100}, cache_mib=40,
+            pcie_gb_per_s=64),
+    _device("A100 SXM 80GB", r"a100 sxm4? 80gb|a100 80gb", tflops=_AMPERE, gb_per_s=2039, gb=80, link_gb_per_s=600,
+            multiprocessors=108, source=_A100, sources={"cache_bytes": _GA100, "multiprocessors": _GA100}, cache_mib=40,
+            pcie_gb_per_s=64),
     _device("A100 PCIe 40GB", r"a100 pcie 40gb", tflops=_AMPERE, gb_per_s=1555, gb=40, link_gb_per_s=600,
-            multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
-    _device("A100 PCIe 80GB", r"a100 (?:pcie 80gb|80gb pcie)", tflops=_AMPERE, gb_per_s=1935, gb=80,
-            link_gb_per_s=600, multiprocessors=108, source=_A100, sources={"multiprocessors": _GA100}),
-    _device("L40S", r"l40s",
-            tflops={"bf16": 362.05, "fp16": 362.05, "fp8": 733, "int8": 733, "tf32": 183, "fp32": 91.6},
-            gb_per_s=864, gb=48, link_gb_per_s=0, multiprocessors=142, source="NVIDIA L40S GPU datasheet",
-            sources={"multiprocessors": "NVIDIA L40S GPU datasheet: 18,176 CUDA cores, 128 to an SM"}),
-    _device("L4", r"l4", tflops={"bf16": 121, "fp16": 121, "fp8": 242.5, "int8": 242.5, "tf32": 60, "fp32": 30.3},
-            gb_per_s=300, gb=24, link_gb_per_s=0, multiprocessors=None,
-            source="NVIDIA L4 Tensor Core GPU datasheet" + _HALF),
+            multiprocessors=108, source=_A100, sources={"cache_bytes": _GA100, "multiprocessors": _GA100}, cache_mib=40,
+            pcie_gb_per_s=64),
+    _device("A100 PCIe 80GB", r"a100 (?:pcie 80gb|80gb pcie)", tflops=_AMPERE, gb_per_s=1935, gb=80, link_gb_per_s=600,
+            multiprocessors=108, source=_A100, sources={"cache_bytes": _GA100, "multiprocessors": _GA100}, cache_mib=40,
+            pcie_gb_per_s=64),
+    _device("A10", r"a10(?: pcie)?(?: 24gb)?",
+            tflops={"bf16": 125, "fp16": 125, "int8": 250, "tf32": 62.5, "fp32": 31.2}, gb_per_s=600, gb=24,
+            link_gb_per_s=0, multiprocessors=72, source="NVIDIA A10 Tensor Core GPU datasheet", pcie_gb_per_s=64,
+            sources={"multiprocessors": "NVIDIA A10 datasheet: 9,216 CUDA cores, 128 to an SM"}),
+    _device("L40S", r"l40s(?: 48gb)?",
+            tflops={"bf16": 362.05, "fp16": 362.05, "fp8": 733, "int8": 733, "tf32": 183, "fp32": 91.6}, gb_per_s=864,
+            gb=48, link_gb_per_s=0, multiprocessors=142, source="NVIDIA L40S GPU datasheet",
+            sources={"multiprocessors": "NVIDIA L40S GPU datasheet: 18,176 CUDA cores, 128 to an SM"},
+            pcie_gb_per_s=64),
+    _device("L4", r"l4(?: 24gb)?",
+            tflops={"bf16": 121, "fp16": 121, "fp8": 242.5, "int8": 242.5, "tf32": 60, "fp32": 30.3}, gb_per_s=300,
+            gb=24, link_gb_per_s=0, multiprocessors=None, source="NVIDIA L4 Tensor Core GPU datasheet" + _HALF,
+            pcie_gb_per_s=64),
     _device("RTX 4090", r"rtx 4090",
             tflops={"bf16": 165.2, "fp16": 165.2, "fp8": 330.3, "int8": 660.6, "tf32": 82.6, "fp32": 82.6},
             gb_per_s=1008, gb=24, link_gb_per_s=0, multiprocessors=128,
-            source=f"{_ADA}, GeForce RTX 4090 (FP16 and FP8 with FP32 accumulation)"),
-    _device("V100 SXM2 16GB", r"v100 sxm2 16gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=16,
-            link_gb_per_s=300, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
-    _device("V100 SXM2 32GB", r"v100 sxm2 32gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=32,
-            link_gb_per_s=300, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
-    _device("V100 PCIe 16GB", r"v100 pcie 16gb", tflops={"fp16": 112, "fp32": 14}, gb_per_s=900, gb=16,
-            link_gb_per_s=0, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
-    _device("V100 PCIe 32GB", r"v100 pcie 32gb", tflops={"fp16": 112, "fp32": 14}, gb_per_s=900, gb=32,
-            link_gb_per_s=0, multiprocessors=80, source=_V100, sources={"multiprocessors": _VOLTA}),
-    _device("T4", r"t4", tflops={"fp16": 65, "int8": 130, "fp32": 8.1}, gb_per_s=320, gb=16, link_gb_per_s=0,
-            multiprocessors=40, source="NVIDIA T4 Tensor Core GPU datasheet",
-            sources={"multiprocessors": "NVIDIA Turing GPU Architecture whitepaper"}),
-    _device("B200", r"b200", tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "int8": 4500, "tf32": 1125},
+            source=f"{_ADA}, GeForce RTX 4090 (FP16 and FP8 with FP32 accumulation)", cache_mib=72, pcie_gb_per_s=64),
+    _device("V100 SXM2 16GB", r"v100 sxm2? 16gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=16,
+            link_gb_per_s=300, multiprocessors=80, source=_V100,
+            sources={"cache_bytes": _VOLTA, "multiprocessors": _VOLTA}, cache_mib=6, pcie_gb_per_s=32),
+    _device("V100 SXM2 32GB", r"v100 sxm2? 32gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=32,
+            link_gb_per_s=300, multiprocessors=80, source=_V100,
+            sources={"cache_bytes": _VOLTA, "multiprocessors": _VOLTA}, cache_mib=6, pcie_gb_per_s=32),
+    _device("V100 PCIe 16GB", r"v100 pcie 16gb", tflops={"fp16": 112, "fp32": 14}, gb_per_s=900, gb=16, link_gb_per_s=0,
+            multiprocessors=80, source=_V100, sources={"cache_bytes": _VOLTA, "multiprocessors": _VOLTA}, cache_mib=6,
+            pcie_gb_per_s=32),
+    _device("V100 PCIe 32GB", r"v100 pcie 32gb", tflops={"fp16": 112, "fp32": 14}, gb_per_s=900, gb=32, link_gb_per_s=0,
+            multiprocessors=80, source=_V100, sources={"cache_bytes": _VOLTA, "multiprocessors": _VOLTA}, cache_mib=6,
+            pcie_gb_per_s=32),
+    _device("T4", r"t4(?: pcie)?(?: 16gb)?", tflops={"fp16": 65, "int8": 130, "fp32": 8.1}, gb_per_s=320, gb=16,
+            link_gb_per_s=0, multiprocessors=40, source="NVIDIA T4 Tensor Core GPU datasheet",
+            sources=dict.fromkeys(("cache_bytes", "multiprocessors"), "NVIDIA Turing GPU Architecture whitepaper"),
+            cache_mib=4, pcie_gb_per_s=32),
+    _device("B200", r"b200(?: sxm6?)?", tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "int8": 4500, "tf32": 1125},
             gb_per_s=8000, gb=180, link_gb_per_s=1800, multiprocessors=None, source=_HGX,
             sources=dict.fromkeys(("memory_bytes_per_s", "memory_bytes", "link_bytes_per_s"), _DGX)),
     _device("MI300X", r"mi300x(?: oam)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,
-            multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet"),
+            multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
-            multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet"),
+            multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     # Huawei publishes no data sheet of the chip, and what others write differs: 256 to 400 TFLOP/s of FP16
     _device("Ascend 910B", r"ascend ?910b\d?", tflops={}, gb_per_s=None, gb=None, link_gb_per_s=None,
             multiprocessors=None, source=""),
@@ -234,6 +264,8 @@ def table() -> pl.DataFrame:
             ("memory_bytes", known.memory_bytes, "B"),
             ("link_bytes_per_s", known.link_bytes_per_s, "B/s"),
             ("multiprocessors", known.multiprocessors, "1"),
+            ("cache_bytes", known.cache_bytes, "B"),
+            ("host_link_bytes_per_s", known.host_link_bytes_per_s, "B/s"),
         ]
         rows += [(known.name, what, value, unit, known.sources.get(what)) for what, value, unit in numbers]
     schema = {"device": pl.String, "quantity": pl.String, "value": pl.Float64, "unit": pl.String, "source": pl.String}

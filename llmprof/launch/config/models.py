@@ -9,108 +9,16 @@ from typing import Any, Final
 
 from llmprof.errors import ConfigError
 from llmprof.launch.run.files import refused
+from llmprof.theory import catalog
 
 __all__ = ["NAMES", "SOURCES", "config_of", "resolve"]
 
 PREFIX: Final = "random:"
 
-_COMMON: Final[dict[str, Any]] = {
-    "hidden_act": "silu",
-    "initializer_range": 0.02,
-    "use_cache": True,
-    "attention_dropout": 0.0,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}
-_QWEN: Final[dict[str, Any]] = _COMMON | {
-    "vocab_size": 151936,
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-}
-_QWEN2: Final = _QWEN | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-_QWEN3: Final = _QWEN | {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "head_dim": 128,
-    "attention_bias": False,
-    "max_position_embeddings": 40960,
-}
-_QWEN3_MOE: Final = _QWEN3 | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "norm_topk_prob": True,
-    "router_aux_loss_coef": 0.001,
-    "output_router_logits": False,
-}
-_LLAMA: Final = _COMMON | {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "bos_token_id": 128000,
-    "eos_token_id": 128001,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 5e5,
-    "max_position_embeddings": 131072,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-}
+NAMES: Final = catalog.names()
+"""Models of the catalogue (:mod:`llmprof.theory.catalog`); ``random:`` in front of one asks for random weights."""
 
-
-def _shape(layers: int, hidden: int, inner: int, heads: int, kv_heads: int, **more: Any) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        **more,
-    }
-
-
-_TINY: Final = {"vocab_size": 10240, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 2048}
-_MODELS: Final[dict[str, dict[str, Any]]] = {
-    "tiny": _QWEN3 | _TINY | _shape(4, 256, 512, 4, 2, head_dim=64),
-    "tiny-moe": _QWEN3_MOE
-    | _TINY
-    | _shape(4, 256, 512, 4, 2, head_dim=64, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=128),
-    "Qwen2.5-0.5B": _QWEN2 | _shape(24, 896, 4864, 14, 2, tie_word_embeddings=True),
-    "Qwen2.5-1.5B": _QWEN2 | _shape(28, 1536, 8960, 12, 2, tie_word_embeddings=True),
-    "Qwen2.5-7B": _QWEN2 | _shape(28, 3584, 18944, 28, 4, vocab_size=152064),
-    "Qwen2.5-14B": _QWEN2 | _shape(48, 5120, 13824, 40, 8, vocab_size=152064),
-    "Qwen2.5-32B": _QWEN2 | _shape(64, 5120, 27648, 40, 8, vocab_size=152064),
-    "Qwen2.5-72B": _QWEN2 | _shape(80, 8192, 29568, 64, 8, vocab_size=152064),
-    "Qwen3-0.6B": _QWEN3 | _shape(28, 1024, 3072, 16, 8, tie_word_embeddings=True),
-    "Qwen3-8B": _QWEN3 | _shape(36, 4096, 12288, 32, 8),
-    "Qwen3-14B": _QWEN3 | _shape(40, 5120, 17408, 40, 8),
-    "Qwen3-32B": _QWEN3 | _shape(64, 5120, 25600, 64, 8),
-    "Qwen3-30B-A3B": _QWEN3_MOE
-    | _shape(48, 2048, 6144, 32, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768),
-    "Llama-3.1-8B": _LLAMA | _shape(32, 4096, 14336, 32, 8),
-    "Llama-3.1-70B": _LLAMA | _shape(80, 8192, 28672, 64, 8),
-}
-
-NAMES: Final = tuple(_MODELS)
-"""Models of the catalogue; ``random:`` in front of one asks for random weights."""
-
-SOURCES: Final[dict[str, str]] = {
-    name: "llmprof: small shapes in the form of Qwen3"
-    if name.startswith("tiny")
-    else f"config.json of {'meta-llama' if name.startswith('Llama') else 'Qwen'}/{name} on the Hugging Face hub"
-    for name in NAMES
-}
+SOURCES: Final[dict[str, str]] = {name: catalog.source(name) for name in NAMES}
 """Where the shapes of each model come from."""
 
 
@@ -138,8 +46,7 @@ def config_of(name: str) -> dict[str, Any]:
             hint=f"did you mean {PREFIX}{known[near[0]]}?" if near else "or give a folder with a config.json",
             known=NAMES,
         )
-    copied: dict[str, Any] = json.loads(json.dumps(_MODELS[found]))
-    return copied
+    return catalog.config_of(found)
 
 
 def resolve(name: str, folder: str | Path) -> Path:

@@ -1,0 +1,31 @@
+"""Theory: parameters, FLOPs, bytes, memory and least times of a model on a machine, from its config alone.
+
+>>> from llmprof import theory
+>>> theory.profile("Qwen3-8B", "H200", batch_size=8).decode_latency_s < 0.005
+True
+"""
+
+from __future__ import annotations
+
+from llmprof.theory.catalog import config_of, names
+from llmprof.theory.devices import device_of, find_device, read_device
+from llmprof.theory.familiar import llm_profile
+from llmprof.theory.plan import Efficiency, Plan, Requests
+from llmprof.theory.profiler import Profile, profile
+from llmprof.theory.shapes import Shape, shape
+
+__all__ = [
+    "Efficiency",
+    "Plan",
+    "Profile",
+    "Requests",
+    "Shape",
+    "config_of",
+    "device_of",
+    "find_device",
+    "llm_profile",
+    "names",
+    "profile",
+    "read_device",
+    "shape",
+]

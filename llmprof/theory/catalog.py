@@ -1,0 +1,147 @@
+"""Published models as data: the ``config.json`` of each, with the place where it comes from."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from llmprof.errors import LlmprofError
+
+_OTHER_NAMES: Final = {
+    "llama7b": "Llama-2-7b-hf",
+    "llama13b": "Llama-2-13b-hf",
+    "llama38b": "Meta-Llama-3-8B",
+    "llama370b": "Meta-Llama-3-70B",
+    "mistral7b": "Mistral-7B-v0.1",
+    "mixtral8x7b": "Mixtral-8x7B-v0.1",
+    "mixtral8x22b": "Mixtral-8x22B-v0.1",
+    "deepseekr1": "DeepSeek-V3",
+    "tinyllama": "TinyLlama_v1.1",
+    "olmoe": "OLMoE-1B-7B-0924",
+    "olmoe1b7b": "OLMoE-1B-7B-0924",
+    "olmo27b": "OLMo-2-1124-7B",
+    "phi3mini": "Phi-3-mini-4k-instruct",
+    "phi3medium": "Phi-3-medium-4k-instruct",
+}
+"""Names in use for models that the catalogue has under another one (the first Llamas have the shapes of the second)."""
+
+
+@functools.cache
+def _entries() -> dict[str, dict[str, Any]]:
+    text = resources.files("llmprof.theory").joinpath("models.json").read_text(encoding="utf-8")
+    entries: dict[str, dict[str, Any]] = json.loads(text)
+    return entries
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Models of the catalogue, under the names of their hub pages without the owner.
+
+    Examples
+    --------
+    >>> "Qwen3-30B-A3B" in names()
+    True
+    """
+    return tuple(_entries())
+
+
+def source(name: str) -> str:
+    """Where the shape of a model of the catalogue comes from.
+
+    Examples
+    --------
+    >>> source("Qwen3-8B")
+    'config.json of Qwen/Qwen3-8B on the Hugging Face hub'
+    """
+    return str(_entries()[known(name)]["source"])
+
+
+def known(name: str) -> str:
+    """Name in the catalogue of a model, however it is written: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``.
+
+    Raises
+    ------
+    LlmprofError
+        The catalogue has no such model; ``facts["near"]`` holds the nearest names.
+
+    Examples
+    --------
+    >>> known("llama2-70b")
+    'Llama-2-70b-hf'
+    """
+    plain = {_plain(one): one for one in names()} | _OTHER_NAMES
+    found = plain.get(_plain(name))
+    if found is None:
+        near = difflib.get_close_matches(_plain(name), plain, n=4, cutoff=0.6)
+        nearest = list(dict.fromkeys(plain[one] for one in near))
+        raise LlmprofError(
+            f"the model {name!r} is not in the catalogue",
+            expected=f"one of {', '.join(nearest or names())}",
+            hint="or the path of a config.json, or its content as a dict",
+            near=nearest,
+        )
+    return found
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The ``config.json`` of a model of the catalogue, a copy.
+
+    Parameters
+    ----------
+    name : str
+        A name of :func:`names`, in any case, with or without an owner.
+
+    Raises
+    ------
+    LlmprofError
+        The catalogue has no such model.
+
+    Examples
+    --------
+    >>> config_of("Qwen/Qwen3-8B")["num_hidden_layers"]
+    36
+    """
+    config: dict[str, Any] = copy.deepcopy(_entries()[known(name)]["config"])
+    return config
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """A ``config.json`` from the disk.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file, or the folder with it.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such file, or it is not a JSON object.
+    """
+    path = Path(path).expanduser()
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LlmprofError(
+            f"{path} has no config.json that can be read", expected="the config.json of a model, or its folder"
+        ) from error
+    except ValueError as error:
+        raise LlmprofError(f"{file} is not valid JSON: {error}", expected="the config.json of a model") from error
+    if not isinstance(config, dict):
+        raise LlmprofError(f"{file} holds a {type(config).__name__}", expected="a JSON object")
+    return config
+
+
+def _plain(name: str) -> str:
+    """A name without owner, case, punctuation, and the words that say how the weights were trained or stored."""
+    name = name.removeprefix("random:").rsplit("/", 1)[-1].lower()
+    name = re.sub(r"^meta[-_]", "", name)
+    name = re.sub(r"[-_](?:hf|instruct|chat|base|it|pt)(?=$|[-_])", "", name)
+    return re.sub(r"[^a-z0-9.]", "", name)

@@ -1,0 +1,251 @@
+"""The call and the printed sections that people know from ``llm_profile``, on the formulas of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.theory.plan import BYTES
+from llmprof.theory.profiler import Profile, profile
+
+_FORMATS: Final = {4.0: "fp32", 2.0: None, 1.0: "int8", 0.5: "int4"}
+_GROUPS: Final = {
+    "qkvo_proj": ("qkv_proj", "o_proj"),
+    "attn_kernel": ("attention", "rope"),
+    "mlp": ("gate_up_proj", "activation", "down_proj", "router", "experts"),
+    "rmsnorm": ("norm", "final_norm"),
+    "tp_comm": ("all_reduce", "all_gather"),
+    "kv_cache_rw": ("kv_cache_write",),
+    "input_embedding": ("embedding",),
+    "output_embedding": ("lm_head", "sampling"),
+}
+
+
+def llm_profile(
+    model_name: str = "llama-13b",
+    gpu_name: str = "v100-sxm-32gb",
+    *,
+    bytes_per_param: float = 2,
+    bs: int | None = None,
+    batch_size: int | None = None,
+    seq_len: int = 522,
+    generate_len: int = 1526,
+    ds_zero: int = 0,
+    dp_size: int = 1,
+    tp_size: int = 1,
+    pp_size: int = 1,
+    sp_size: int = 1,
+    use_kv_cache: bool = True,
+    layernorm_dtype_bytes: float = 2,
+    kv_cache_bytes: float = 2,
+    flops_efficiency: float = 1.0,
+    hbm_memory_efficiency: float = 1.0,
+    intra_node_memory_efficiency: float = 1.0,
+    inter_node_memory_efficiency: float = 1.0,
+    mode: str = "inference",
+    print_sections: bool = True,
+) -> dict[str, Any]:
+    """Parameters, FLOPs, memory and latency of a model under the argument names in common use.
+
+    Parameters
+    ----------
+    model_name, gpu_name : str
+        As for :func:`llmprof.theory.profile`; a catalogue name in any form (``llama2-70b``), a ``config.json``.
+    bytes_per_param, layernorm_dtype_bytes, kv_cache_bytes : float
+        Bytes of a weight, of an activation (2 or 4) and of a cached number.
+    bs, batch_size : int, optional
+        Requests, under either name; 1 if neither is given.
+    seq_len, generate_len : int
+        Prompt and output tokens of each.
+    ds_zero, dp_size, tp_size, pp_size, sp_size : int
+        Stage of ZeRO (training) and parallel sizes.
+    use_kv_cache : bool
+        Whether decode reads a cache.
+    flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency, inter_node_memory_efficiency : float
+        Shares of the peaks that are taken to be reached.
+    mode : {"inference", "training"}
+        Training adds its memory and step time.
+    print_sections : bool
+        Print the sections of :func:`sections`.
+
+    Returns
+    -------
+    dict
+        ``inference_config, gpu_config``; ``model_params``; per layer and in all: ``params_per_layer,
+        prefill_flops_per_layer, prefill_flops, decode_flops_per_step`` (of the model); ``weight_memory_per_gpu,
+        kv_cache_memory_per_gpu, prefill_act_per_gpu, decode_act_per_gpu, prefill_max_bs, decode_max_bs,
+        max_batch_total_tokens``; ``prefill_latency_parts, decode_latency_parts`` and ``TTFT, TTOT,
+        kv_cache_latency, total_infer_latency`` in seconds; memory in bytes. With ``mode="training"`` also
+        ``training``.
+
+    Raises
+    ------
+    LlmprofError
+        As :func:`llmprof.theory.profile`.
+
+    Examples
+    --------
+    >>> found = llm_profile("llama2-70b", "a100-sxm-40gb", tp_size=8, bs=20, seq_len=1024, print_sections=False)
+    >>> found["model_params"]
+    68976648192
+    """
+    read = profile(
+        model_name,
+        gpu_name,
+        batch_size=bs if bs is not None else batch_size if batch_size is not None else 1,
+        seq_len=seq_len,
+        generate_len=generate_len,
+        tp_size=tp_size,
+        pp_size=pp_size,
+        dp_size=dp_size,
+        sp_size=sp_size,
+        dtype=_FORMATS.get(float(bytes_per_param)),
+        bytes_per_param=bytes_per_param,
+        kv_cache_dtype={1.0: "int8", 4.0: "fp32"}.get(float(kv_cache_bytes)),
+        activation_dtype="fp32" if layernorm_dtype_bytes == BYTES["fp32"] else None,
+        use_kv_cache=use_kv_cache,
+        ds_zero=ds_zero,
+        flops_efficiency=flops_efficiency,
+        hbm_efficiency=hbm_memory_efficiency,
+        intra_node_efficiency=intra_node_memory_efficiency,
+        inter_node_efficiency=inter_node_memory_efficiency,
+        mode="training" if mode == "training" else "inference",
+    )
+    found = as_dict(read)
+    if print_sections:
+        print(sections(found))  # noqa: T201  the function is known for printing
+    return found
+
+
+def as_dict(found: Profile) -> dict[str, Any]:
+    """The familiar dict of a profile, as :func:`llm_profile` returns it."""
+    plan, device, memory = found.plan, found.device, found.memory
+    table = found.parameter_table.with_columns(group=_group())
+    layers = len(found.shape.layers)
+    per_layer = {
+        str(name): value
+        for name, value in table.group_by("group", maintain_order=True)
+        .agg(pl.when(pl.col("layers") > 1).then(pl.col("parameters") / layers).otherwise("parameters").sum())
+        .iter_rows()
+    }
+    flops = _sums(found, "prefill", "flops_per_layer")
+    first = {name: _sums(found, phase, "latency_s") for name, phase in (("prefill", "prefill"), ("decode", "decode"))}
+    made: dict[str, Any] = {
+        "inference_config": {
+            "model_name": found.shape.name,
+            "hidden_size": found.shape.hidden,
+            "num_layers": layers,
+            "vocab_size": found.shape.vocab,
+            "bs": found.batch_size,
+            "seq_len": found.seq_len,
+            "generate_len": found.generate_len,
+            "tp_size": plan.tp,
+            "pp_size": plan.pp,
+            "dp_size": plan.dp,
+            "use_kv_cache": found.use_kv_cache,
+        },
+        "gpu_config": {
+            "name": device.name,
+            "memory_in_GB": (device.memory_bytes or 0) / 1e9 or None,
+            "gpu_hbm_bw_GB_per_s": (device.memory_bytes_per_s or 0) / 1e9,
+            "gpu_intra_node_bw_GB_per_s": (device.link_bytes_per_s or 0) / 1e9,
+            "gpu_fp16_TFLOPS": (device.flop_per_s.get("fp16") or 0) / 1e12 or None,
+        },
+        "model_params": found.parameters,
+        "active_params": found.active_parameters,
+        "params_per_layer": per_layer,
+        "prefill_flops_per_layer": flops,
+        "prefill_flops": float(found.totals()["flops"][0]) * plan.tp,
+        "decode_flops_per_step": float(found.totals()["flops"][1]) * plan.tp,
+        "weight_memory_per_gpu": memory.weights,
+        "kv_cache_memory_per_gpu": memory.kv_cache,
+        "prefill_act_per_gpu": memory.prefill_activations,
+        "decode_act_per_gpu": memory.decode_activations,
+        "consume_memory_per_gpu": memory.total,
+        "prefill_max_bs": memory.largest_prefill_batch,
+        "decode_max_bs": memory.largest_decode_batch,
+        "max_batch_total_tokens": memory.max_batch_total_tokens,
+        "prefill_latency_parts": first["prefill"],
+        "decode_latency_parts": first["decode"],
+        "TTFT": found.prefill_latency_s,
+        "TTOT": found.decode_latency_s,
+        "kv_cache_latency": found.kv_cache_latency_s,
+        "total_infer_latency": found.total_latency_s,
+    }
+    if found.training is not None:
+        made["training"] = {row["quantity"]: row["value"] for row in found.training.frame().iter_rows(named=True)}
+    return made
+
+
+def sections(found: dict[str, Any]) -> str:
+    """The familiar printed sections of a dict of :func:`as_dict`, with units."""
+    parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
+        ("LLM main infer config", [*found["inference_config"].items(), *found["gpu_config"].items()], str),
+        ("LLM Params per_layer analysis", [*found["params_per_layer"].items(), ("params_model", found["model_params"])],
+         lambda n: quantity(n, "")),
+        ("LLM Prefill Flops per_layer analysis",
+         [*found["prefill_flops_per_layer"].items(), ("prefill flops_model", found["prefill_flops"]),
+          ("decode flops_per_step", found["decode_flops_per_step"])], lambda n: quantity(n, "")),
+        ("LLM Memory analysis",
+         [(k, found[k]) for k in ("weight_memory_per_gpu", "kv_cache_memory_per_gpu", "prefill_act_per_gpu",
+                                  "decode_act_per_gpu", "consume_memory_per_gpu")], lambda n: quantity(n, "B")),
+        ("LLM largest batches", [(k, found[k]) for k in ("prefill_max_bs", "decode_max_bs", "max_batch_total_tokens")],
+         str),
+        ("LLM Latency analysis (Prefill)", [*found["prefill_latency_parts"].items(), ("TTFT", found["TTFT"])], seconds),
+        ("LLM Latency analysis (Decode)",
+         [*found["decode_latency_parts"].items(), ("kv_cache_latency", found["kv_cache_latency"]),
+          ("TTOT", found["TTOT"]), ("total_infer_latency", found["total_infer_latency"])], seconds),
+    ]  # fmt: skip
+    if "training" in found:
+        parts.append(("LLM Training analysis", list(found["training"].items()), lambda n: f"{n:.4g}"))
+    lines: list[str] = []
+    for title, rows, write in parts:
+        lines += [f"{'-' * 26} {title} {'-' * 26}", *(f"    {name:<28}{write(value)}" for name, value in rows), ""]
+    return "\n".join(lines).rstrip()
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A number with a decimal prefix: ``68.98 G``; ``unknown`` for None.
+
+    Examples
+    --------
+    >>> quantity(68976648192, "")
+    '68.98 G'
+    """
+    if value is None:
+        return "unknown"
+    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.2f} {prefix}{unit}"
+    return f"{value:.4g} {unit}".rstrip()
+
+
+def seconds(value: float | None) -> str:
+    """A time with the unit that fits it: ``14.58 ms``; ``unknown`` for None.
+
+    Examples
+    --------
+    >>> seconds(0.01458)
+    '14.58 ms'
+    """
+    if value is None:
+        return "unknown"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value) >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value / 1e-9:.2f} ns"
+
+
+def _group() -> pl.Expr:
+    named = {stage: group for group, stages in _GROUPS.items() for stage in stages}
+    return pl.col("stage").replace_strict(named, default="other")
+
+
+def _sums(found: Profile, phase: str, column: str) -> dict[str, float]:
+    """Sums of a phase by the familiar groups; FLOPs of the model, not of a rank."""
+    frame = found.components.filter(pl.col("phase") == phase).with_columns(group=_group())
+    scale = found.plan.tp if column == "flops_per_layer" else 1
+    rows = frame.group_by("group", maintain_order=True).agg(pl.col(column).sum() * scale).iter_rows()
+    return {str(name): float(value) for name, value in rows if value}

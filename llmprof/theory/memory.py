@@ -1,0 +1,232 @@
+"""Memory of a model on a device: weights, KV cache, activations, and how many requests fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from llmprof.errors import LlmprofError
+from llmprof.hardware import Device
+from llmprof.theory import parameters as counted
+from llmprof.theory.plan import BYTES, Plan
+from llmprof.theory.shapes import Layer, Shape
+
+
+def weight_bytes(shape: Shape, plan: Plan) -> float:
+    """Bytes of a rank's weights: those of the largest pipeline stage, an even share of each split matrix.
+
+    Norms, routers and the down projections of latent attention are on every rank, and heads of keys and values that
+    are fewer than the ranks are repeated; the rest is split. The first stage has the embedding, the last one the
+    output projection; the larger counts.
+
+    Examples
+    --------
+    >>> from llmprof.theory import shape
+    >>> weight_bytes(shape("Llama-2-70b-hf"), Plan()) == 2 * 68976648192
+    True
+    """
+    layers = sum(_layer_bytes(layer, shape, plan) * count for layer, count in shape.kinds)
+    layers *= math.ceil(len(shape.layers) / plan.pp) / len(shape.layers)
+    frame = counted.parameters(shape)
+    ends = {
+        name: sum(int(n) for n in frame.filter(frame["component"] == name)["parameters"]) * plan.high_bytes
+        for name in ("embedding", "positions", "embedding_projections", "final_norm", "lm_head")
+    }
+    first = ends["embedding"] / plan.tp + ends["positions"] + ends["embedding_projections"]
+    head = ends["lm_head"] or (ends["embedding"] if plan.pp > 1 else 0.0)
+    last = head / plan.tp + ends["final_norm"]
+    return layers + (first + last if plan.pp == 1 else max(first, last))
+
+
+def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
+    a, f, tp = layer.attention, layer.feed_forward, plan.tp
+    low, high = plan.low_bytes, plan.high_bytes
+    total = layer.norms * shape.hidden * (2 if shape.norm_bias else 1) * high
+    for name, _, size in counted.attention_weights(a, shape.hidden):
+        if name in ("qk_norm", "kv_a_proj"):
+            total += size * (high if name == "qk_norm" else low)
+        elif name in ("k_proj", "v_proj"):
+            total += size / min(tp, a.kv_heads) * low
+        elif name == "q_proj" and a.q_rank:
+            down = shape.hidden * a.q_rank
+            total += (down + (size - down) / tp) * low
+        else:
+            total += size / tp * (high if name == "biases" else low)
+    columns = 2 if f.gated else 1
+    matrices = shape.hidden * f.inner * (columns + 1)
+    if not f.experts:
+        bias = f.inner * columns + shape.hidden if f.bias else 0
+        return total + matrices / tp * low + bias / tp * high
+    total += shape.hidden * (f.experts + (1 if f.shared_gate else 0)) * high
+    return total + (f.experts * matrices + shape.hidden * f.shared_inner * (columns + 1)) / tp * low
+
+
+def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None) -> float:
+    """Bytes that a token leaves in a rank's KV cache, over the layers of its pipeline stage.
+
+    Parameters
+    ----------
+    shape : Shape
+        A model.
+    plan : Plan
+        Layout; heads of keys and values fewer than ``tp`` are repeated, latent vectors are on every rank.
+    context : float, optional
+        Length of the sequence: layers with a window keep no more than that many tokens. Without it all are kept.
+
+    Examples
+    --------
+    >>> from llmprof.theory import shape
+    >>> kv_bytes_per_token(shape("Qwen2.5-7B"), Plan())
+    57344.0
+    """
+    total = 0.0
+    for layer, count in shape.kinds:
+        a = layer.attention
+        held = a.cached_per_token if a.latent else max(a.kv_heads / plan.tp, 1) * (a.head_dim + a.value_dim)
+        share = 1.0 if context is None or a.window is None else min(1.0, a.window / context)
+        total += held * count * share
+    return total * BYTES[plan.kv_cache] / plan.pp
+
+
+def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> float:
+    """Bytes of the activations that live at once in a step on a rank.
+
+    The residual stream and the layer's input (two hidden states), the widest intermediate result of any layer with
+    what it is made from, and the logits in the format of the activations and once more in fp32 for sampling, whichever
+    is more: layers' buffers are used again.
+
+    Parameters
+    ----------
+    shape : Shape
+        A model.
+    plan : Plan
+        Layout.
+    tokens, logits : float
+        New tokens of the step, and rows of logits.
+    """
+    act, hidden = BYTES[plan.activations], shape.hidden
+    widest = 0.0
+    for layer, _ in shape.kinds:
+        a, f = layer.attention, layer.feed_forward
+        attended = a.heads / plan.tp * (2 * a.head_dim + a.value_dim) + max(a.kv_heads / plan.tp, 1) * a.value_dim
+        columns = 3 if f.gated else 2
+        fed = columns * f.inner * (f.active if f.experts else 1) / plan.tp + columns * f.shared_inner / plan.tp
+        widest = max(widest, attended, fed)
+    inside = tokens * (2 * hidden / plan.sp + widest) * act
+    head = tokens * hidden * act + logits * shape.vocab / plan.tp * (act + 4)
+    return max(inside, head)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a rank, in bytes, and what fits.
+
+    Parameters
+    ----------
+    weights, kv_cache, prefill_activations, decode_activations : float
+        Of the batch that was asked for, at its longest.
+    kv_per_token : float
+        Of one token.
+    device : float or None
+        Memory that may be used; None where the device's is not stated.
+    largest_prefill_batch, largest_decode_batch : int or None
+        Requests whose prompts can be read in one step, and that can generate together until their ends.
+    max_batch_total_tokens : int or None
+        Tokens that the KV cache holds beside the weights and the activations of a decode step.
+    """
+
+    weights: float
+    kv_cache: float
+    prefill_activations: float
+    decode_activations: float
+    kv_per_token: float
+    device: float | None
+    largest_prefill_batch: int | None
+    largest_decode_batch: int | None
+    max_batch_total_tokens: int | None
+
+    @property
+    def total(self) -> float:
+        """Weights, cache and the larger of the activations."""
+        return self.weights + self.kv_cache + max(self.prefill_activations, self.decode_activations)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the batch fits; None where the device's memory is not stated."""
+        return None if self.device is None else self.total <= self.device
+
+
+def memory(
+    shape: Shape,
+    plan: Plan,
+    device: Device,
+    *,
+    batch_size: int,
+    seq_len: int,
+    generate_len: int,
+    utilization: float = 1.0,
+) -> Memory:
+    """Memory of a rank for a batch, and the largest batches that fit.
+
+    Parameters
+    ----------
+    shape : Shape
+        A model.
+    plan : Plan
+        Layout.
+    device : Device
+        Whose memory it is.
+    batch_size, seq_len, generate_len : int
+        Requests, prompt and output tokens of each.
+    utilization : float
+        Share of the device's memory that may be used (vLLM's ``gpu_memory_utilization``).
+
+    Raises
+    ------
+    LlmprofError
+        The weights alone do not fit: by how much, and the smallest ``tp`` with which they would; or the utilization
+        is no share.
+    """
+    if not 0 < utilization <= 1:
+        raise LlmprofError(f"a memory utilization of {utilization!r}", expected="a share above 0 and at most 1")
+    length = seq_len + generate_len
+    weights = weight_bytes(shape, plan)
+    kv = kv_bytes_per_token(shape, plan, context=length)
+    limit = None if device.memory_bytes is None else device.memory_bytes * utilization
+    read = activation_bytes(shape, plan, seq_len, 1)
+    made = activation_bytes(shape, plan, 1, 1)
+    prefill_batch = decode_batch = tokens = None
+    if limit is not None:
+        left = limit - weights
+        if left <= 0:
+            raise LlmprofError(
+                f"the weights of {shape.name} take {weights / 1e9:.1f} GB on each device of tp={plan.tp} pp={plan.pp}, "
+                f"{(weights - limit) / 1e9:.1f} GB more than the {limit / 1e9:.1f} GB of {device.name}",
+                hint=_advice(shape, plan, limit),
+            )
+        prefill_batch = int(left // (read + kv * seq_len))
+        decode_batch = int(left // (made + kv * length))
+        tokens = int((left - decode_batch * made) // kv)
+    return Memory(
+        weights,
+        batch_size * kv * length,
+        batch_size * read,
+        batch_size * made,
+        kv,
+        limit,
+        prefill_batch,
+        decode_batch,
+        tokens,
+    )
+
+
+def _advice(shape: Shape, plan: Plan, limit: float) -> str:
+    for tp in range(plan.tp + 1, 65):
+        larger = replace(plan, tp=tp, sp=1)
+        try:
+            larger.check(shape)
+        except LlmprofError:
+            continue
+        if weight_bytes(shape, larger) < limit:
+            return f"the smallest tp that fits is {tp}"
+    return "no tp up to 64 fits: use pp too, or weights of fewer bits"

@@ -1,0 +1,408 @@
+"""Parameters, FLOPs, bytes, memory and least times of a model on a machine, before there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from llmprof.errors import LlmprofError
+from llmprof.hardware import Device
+from llmprof.theory import parameters as counted
+from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine
+from llmprof.theory.devices import find_device
+from llmprof.theory.memory import Memory, memory, weight_bytes
+from llmprof.theory.plan import BYTES, Batch, Efficiency, Plan, Requests, decode, number_format, positive, prefill
+from llmprof.theory.shapes import Shape, shape
+from llmprof.theory.training import Recompute, Training, training
+from llmprof.theory.work import operators
+
+COLUMNS: Final = {
+    "phase": pl.String, "component": pl.String, "stage": pl.String, "layers": pl.Int64,
+    "flops_per_layer": pl.Float64, "flops": pl.Float64, "weight_bytes": pl.Float64, "kv_read_bytes": pl.Float64,
+    "kv_write_bytes": pl.Float64, "activation_bytes": pl.Float64, "bytes_read": pl.Float64,
+    "bytes_written": pl.Float64, "message_bytes": pl.Float64, "memory_bytes": pl.Float64, "compute_s": pl.Float64,
+    "memory_s": pl.Float64, "communication_s": pl.Float64, "latency_per_layer_s": pl.Float64,
+    "latency_s": pl.Float64, "arithmetic_intensity": pl.Float64, "bound": pl.String,
+}  # fmt: skip
+"""Columns of :func:`components`, all numbers of one rank."""
+
+
+def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
+    """Work and least time of each component of a step on one rank.
+
+    Parameters
+    ----------
+    shape : Shape
+        A model.
+    batch : tuple of Requests
+        What the step computes.
+    machine : Machine
+        Device, layout and efficiencies.
+    phase : str
+        Written into the column ``phase``.
+
+    Returns
+    -------
+    polars.DataFrame
+        :data:`COLUMNS`. Sums over the ``layers`` of the component, but for the columns that say ``per_layer``;
+        ``memory_bytes`` is what has to cross the device memory (:mod:`llmprof.theory.bound`), the arithmetic intensity
+        FLOPs over all bytes read and written, null without FLOPs.
+    """
+    rows = []
+    for one in operators(shape, batch, machine.plan):
+        t, n = machine.time(one), one.layers
+        moved = one.bytes_read + one.bytes_written
+        rows.append(
+            (
+                phase,
+                one.component,
+                one.stage,
+                n,
+                one.flops,
+                one.flops * n,
+                one.weight_bytes * n,
+                one.kv_read_bytes * n,
+                one.kv_write_bytes * n,
+                (one.input_bytes + one.output_bytes) * n,
+                one.bytes_read * n,
+                one.bytes_written * n,
+                one.message_bytes * n,
+                t.memory_bytes * n,
+                t.compute_s * n,
+                t.memory_s * n,
+                t.communication_s * n,
+                t.latency_s,
+                t.latency_s * n,
+                one.flops / moved if one.flops and moved else None,
+                t.bound,
+            )
+        )
+    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What theory says of a model on a machine.
+
+    All latencies are at the efficiencies that were given; with 1.0 they are lower bounds.
+
+    Parameters
+    ----------
+    shape, device, plan, efficiency
+        What was asked for.
+    batch_size, seq_len, generate_len : int
+        Requests of a replica, prompt and output tokens of each.
+    components : polars.DataFrame
+        :func:`components` of the prefill of the whole batch and of a decode step at its middle context.
+    parameter_table : polars.DataFrame
+        :func:`llmprof.theory.parameters.parameters`.
+    memory : Memory
+        Bytes on a rank, and the largest batches.
+    training : Training or None
+        With ``mode="training"``.
+    notes : tuple of str
+        What was assumed.
+    """
+
+    shape: Shape
+    device: Device
+    plan: Plan
+    efficiency: Efficiency
+    batch_size: int
+    seq_len: int
+    generate_len: int
+    use_kv_cache: bool
+    components: pl.DataFrame
+    parameter_table: pl.DataFrame
+    memory: Memory
+    hop_s: tuple[float, float]
+    training: Training | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return counted.total(self.shape)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token goes through."""
+        return counted.active(self.shape)
+
+    @property
+    def prefill_latency_s(self) -> float:
+        """Seconds until the first token of the batch (TTFT), its prompts read in one step."""
+        return self._sum("prefill", "latency_s") + self.hop_s[0]
+
+    @property
+    def decode_latency_s(self) -> float:
+        """Seconds of a decode step at the middle of the output (TPOT)."""
+        return self._sum("decode", "latency_s") + self.hop_s[1]
+
+    @property
+    def total_latency_s(self) -> float:
+        """Seconds from the start to the last token: the prefill makes the first one, decode steps the others."""
+        return self.prefill_latency_s + max(self.generate_len - 1, 0) * self.decode_latency_s
+
+    @property
+    def kv_cache_latency_s(self) -> float:
+        """Seconds of a decode step that reading the cached keys and values takes, at the memory's full speed."""
+        bandwidth = (self.device.memory_bytes_per_s or 0) * self.efficiency.memory
+        return self._sum("decode", "kv_read_bytes") / bandwidth
+
+    @property
+    def weights_per_gpu_bytes(self) -> float:
+        """Bytes of weights on a rank."""
+        return self.memory.weights
+
+    @property
+    def max_batch_total_tokens(self) -> int | None:
+        """Tokens that the KV cache holds."""
+        return self.memory.max_batch_total_tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens per second of all replicas, from the start to the last token."""
+        return self.batch_size * self.generate_len * self.plan.dp / self.total_latency_s
+
+    def _sum(self, phase: str, column: str) -> float:
+        return float(self.components.filter(pl.col("phase") == phase)[column].sum())
+
+    def totals(self) -> pl.DataFrame:
+        """Sums of each phase on one rank.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``phase, flops, bytes_read, bytes_written, memory_bytes, message_bytes, compute_s, memory_s,
+            communication_s, latency_s, arithmetic_intensity, bound`` (the resource that bounds most of the time).
+        """
+        names = [
+            "flops", "bytes_read", "bytes_written", "memory_bytes", "message_bytes", "compute_s", "memory_s",
+            "communication_s", "latency_s",
+        ]  # fmt: skip
+        sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
+        most = (
+            self.components.group_by("phase", "bound")
+            .agg(pl.col("latency_s").sum())
+            .sort("latency_s", descending=True)
+            .unique("phase", keep="first", maintain_order=True)
+            .select("phase", "bound")
+        )
+        return sums.with_columns(
+            arithmetic_intensity=pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
+        ).join(most, on="phase", how="left", maintain_order="left")
+
+    def summary(self) -> dict[str, Any]:
+        """The main numbers as a flat dict, SI units in the names."""
+        m = self.memory
+        found: dict[str, Any] = {
+            "model": self.shape.name,
+            "device": self.device.name,
+            "tp": self.plan.tp,
+            "pp": self.plan.pp,
+            "dp": self.plan.dp,
+            "weights": self.plan.weights,
+            "kv_cache": self.plan.kv_cache,
+            "batch_size": self.batch_size,
+            "seq_len": self.seq_len,
+            "generate_len": self.generate_len,
+            "parameters": self.parameters,
+            "active_parameters": self.active_parameters,
+            "prefill_flops_per_gpu": self._sum("prefill", "flops"),
+            "decode_flops_per_gpu": self._sum("decode", "flops"),
+            "prefill_latency_s": self.prefill_latency_s,
+            "decode_latency_s": self.decode_latency_s,
+            "kv_cache_latency_s": self.kv_cache_latency_s,
+            "total_latency_s": self.total_latency_s,
+            "tokens_per_s": self.tokens_per_s,
+            "weights_per_gpu_bytes": m.weights,
+            "kv_cache_per_gpu_bytes": m.kv_cache,
+            "kv_cache_bytes_per_token": m.kv_per_token,
+            "prefill_activations_bytes": m.prefill_activations,
+            "decode_activations_bytes": m.decode_activations,
+            "largest_prefill_batch": m.largest_prefill_batch,
+            "largest_decode_batch": m.largest_decode_batch,
+            "max_batch_total_tokens": m.max_batch_total_tokens,
+            "fits": m.fits,
+            "notes": list(self.notes),
+        }
+        if self.training is not None:
+            found["training"] = {row["quantity"]: row["value"] for row in self.training.frame().iter_rows(named=True)}
+        return found
+
+
+def machine_for(
+    shape: Shape,
+    device: Device,
+    plan: Plan,
+    efficiency: Efficiency | None = None,
+    *,
+    inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S,
+) -> Machine:
+    """A machine that knows whether the model's weights stay in the device's last cache."""
+    small = device.cache_bytes is not None and weight_bytes(shape, plan) <= device.cache_bytes
+    return Machine(device, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s, resident=small)
+
+
+def profile(
+    model: str | Path | Mapping[str, Any] | Shape,
+    device: str | Path | Device,
+    *,
+    batch_size: int = 1,
+    seq_len: int = 1024,
+    generate_len: int = 128,
+    tp_size: int = 1,
+    pp_size: int = 1,
+    dp_size: int = 1,
+    sp_size: int = 1,
+    expert_parallel: bool = False,
+    dtype: str | None = None,
+    bytes_per_param: float | None = None,
+    kv_cache_dtype: str | None = None,
+    activation_dtype: str | None = None,
+    use_kv_cache: bool = True,
+    ds_zero: int = 0,
+    recompute: Recompute = "none",
+    micro_batches: int = 1,
+    mode: Literal["inference", "training"] = "inference",
+    flops_efficiency: float = 1.0,
+    hbm_efficiency: float = 1.0,
+    intra_node_efficiency: float = 1.0,
+    inter_node_efficiency: float = 1.0,
+    inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S,
+    memory_utilization: float = 1.0,
+) -> Profile:
+    """What a model costs on a machine by its shape alone.
+
+    Parameters
+    ----------
+    model : str, path, mapping or Shape
+        Name of the catalogue, a ``config.json``, its folder or its content.
+    device : str, path or Device
+        Name (``H200``, ``a100-sxm-40gb``), YAML file or device.
+    batch_size, seq_len, generate_len : int
+        Requests of a replica, prompt tokens and output tokens of each.
+    tp_size, pp_size, dp_size, sp_size : int
+        Tensor, pipeline and data parallel sizes; sequence parallelism shares the tensor-parallel ranks.
+    expert_parallel : bool
+        Spread whole experts over the tensor-parallel ranks.
+    dtype : str, optional
+        Number format of the weights (bf16, fp16, fp8, int8, int4, fp32); the config's, as far as the device has it,
+        if not given.
+    bytes_per_param : float, optional
+        Bytes of a weight in place of the format's.
+    kv_cache_dtype, activation_dtype : str, optional
+        Formats of the cache and of the activations; 16 bits if not given.
+    use_kv_cache : bool
+        Without a cache every step computes the whole sequence again.
+    ds_zero, recompute, micro_batches
+        Of training: stage of ZeRO, recomputation of layers, micro batches of a step.
+    mode : {"inference", "training"}
+        Training adds memory and step time of training.
+    flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency : float
+        Shares of the peaks that are taken to be reached, in (0, 1].
+    inter_node_bytes_per_s : float
+        Network of a device, both directions together.
+    memory_utilization : float
+        Share of the device memory that may be used.
+
+    Returns
+    -------
+    Profile
+        Numbers and frames.
+
+    Raises
+    ------
+    LlmprofError
+        The model or device is unknown (with the nearest names); a field of the config is missing; ``tp_size`` does not
+        divide the heads; the weights do not fit (by how much, and the smallest tp that fits); a size is not positive;
+        an efficiency is outside (0, 1].
+
+    Examples
+    --------
+    >>> found = profile("Llama-2-70b-hf", "a100-sxm-40gb", tp_size=8, batch_size=20, generate_len=1024)
+    >>> found.parameters
+    68976648192
+    >>> found.components.filter(found.components["stage"] == "qkv_proj").height
+    2
+    """
+    for name, value in {"batch_size": batch_size, "seq_len": seq_len, "generate_len": generate_len}.items():
+        positive(name, value)
+    positive("micro_batches", micro_batches)
+    if mode not in ("inference", "training"):
+        raise LlmprofError(f"mode={mode!r}", expected="'inference' or 'training'")
+    if inter_node_bytes_per_s <= 0:
+        raise LlmprofError(f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0")
+    read, found = shape(model), find_device(device)
+    half = "bf16" if found.flop_per_s.get("bf16") or not found.flop_per_s.get("fp16") else "fp16"
+    weights = number_format(dtype) if dtype else read.weight_format
+    if dtype is None and BYTES[weights] == BYTES["bf16"]:
+        weights = half
+    plan = Plan(
+        tp=tp_size,
+        pp=pp_size,
+        dp=dp_size,
+        sp=sp_size,
+        expert_parallel=expert_parallel,
+        weights=weights,
+        kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else half,
+        activations=number_format(activation_dtype) if activation_dtype else ("fp32" if weights == "fp32" else half),
+        weight_bytes=bytes_per_param,
+    )
+    efficiency = Efficiency(flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency)
+    machine = machine_for(read, found, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s)
+    middle = seq_len + max(generate_len, 1) / 2
+    first = prefill(batch_size, seq_len)
+    then: Batch = decode(batch_size, middle) if use_kv_cache else (Requests(batch_size, middle, middle, "prefill"),)
+    frames = [components(read, first, machine, phase="prefill"), components(read, then, machine, phase="decode")]
+    kept = memory(
+        read,
+        plan,
+        found,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        generate_len=generate_len,
+        utilization=memory_utilization,
+    )
+    trained = None
+    if mode == "training":
+        trained = training(
+            read,
+            machine,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            ds_zero=ds_zero,
+            recompute=recompute,
+            micro_batches=micro_batches,
+        )
+    hop = tuple(_hop(read, batch, machine) for batch in (first, then))
+    return Profile(
+        read,
+        found,
+        plan,
+        efficiency,
+        batch_size,
+        seq_len,
+        generate_len,
+        use_kv_cache,
+        pl.concat(frames),
+        counted.parameters(read),
+        kept,
+        (hop[0], hop[1]),
+        trained,
+        (*read.notes, *machine.notes),
+    )
+
+
+def _hop(shape: Shape, batch: Batch, machine: Machine) -> float:
+    """Seconds in which a step's hidden states go from pipeline stage to stage."""
+    plan = machine.plan
+    if plan.pp == 1:
+        return 0.0
+    size = sum(part.tokens for part in batch) * shape.hidden * BYTES[plan.activations]
+    return (plan.pp - 1) * size / machine.link(plan.tp * plan.pp)

@@ -1,0 +1,398 @@
+"""What every operator of a step has to do: multiply-adds, bytes, messages, kernels. On one rank of a layout.
+
+Formulas, for T new tokens, R requests, hidden size h, n heads of size d, g heads of keys and values, inner size i:
+
+================ ============================================== ================================================
+stage            FLOPs (a multiply-add is two)                  bytes beside its input and result
+================ ============================================== ================================================
+qkv_proj         2 T h (n + 2 g) d                              its weights
+attention        4 n d x pairs of a query and a key it sees     keys and values of the context, once a request
+o_proj           2 T n d h                                      its weights
+gate_up, down    2 T h i each matrix                            its weights
+experts          2 T k h i each matrix, k experts a token       the weights of the experts that the batch touches
+lm_head          2 R h V (the last token of each request)       its weights
+================ ============================================== ================================================
+
+Only matrix products are counted as FLOPs, as ``torch.utils.flop_counter`` does. Experts: T tokens that choose k of E
+at random touch E (1 - (1 - k/E)^T) different ones on average.
+
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) is computed in two ways: prefill expands the
+latent vectors to heads (and the products of kv_b_proj are in qkv_proj); decode multiplies them into query and result
+instead, and attends over the latent vectors themselves ("absorbed"), as vLLM does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from llmprof.theory.plan import BYTES, Batch, Plan, Requests
+from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
+
+VOCAB_MULTIPLE: Final = 64
+"""vLLM pads the vocabulary to a multiple of this before it is split over ranks."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Work of one operator on one rank in one layer.
+
+    Parameters
+    ----------
+    component, stage : str
+        What it is, and its stage in :func:`llmprof.analyze.attribute`.
+    layers : int
+        Layers that do the same; the numbers are of one.
+    flops : float
+        Operations of matrix products.
+    math : str
+        Number format in which they are done.
+    weight_bytes, kv_read_bytes, kv_write_bytes : float
+        Weights read; cached keys and values read and written.
+    input_bytes, output_bytes : float
+        Activations read and written.
+    message_bytes : float
+        Size of the message of a collective on a rank.
+    kernels : int
+        Kernels that vLLM launches for it where nothing unusual is fused, for the fixed costs of a calibration.
+    """
+
+    component: str
+    stage: str
+    layers: int = 1
+    flops: float = 0.0
+    math: str = "bf16"
+    weight_bytes: float = 0.0
+    kv_read_bytes: float = 0.0
+    kv_write_bytes: float = 0.0
+    input_bytes: float = 0.0
+    output_bytes: float = 0.0
+    message_bytes: float = 0.0
+    kernels: int = 1
+
+    @property
+    def bytes_read(self) -> float:
+        """Bytes that the operator takes in: weights, cached keys and values, activations."""
+        return self.weight_bytes + self.kv_read_bytes + self.input_bytes
+
+    @property
+    def bytes_written(self) -> float:
+        """Bytes that it gives out."""
+        return self.kv_write_bytes + self.output_bytes
+
+
+def operators(
+    shape: Shape, batch: Batch, plan: Plan, *, causal: bool = True, all_logits: bool = False, absorb: bool = True
+) -> list[Operator]:
+    """Operators of one step, in order.
+
+    Parameters
+    ----------
+    shape : Shape
+        A model.
+    batch : tuple of Requests
+        What the step computes.
+    plan : Plan
+        Layout; the numbers are those of one of its ranks, with the layers of all pipeline stages.
+    causal : bool
+        Count the pairs that a causal mask leaves; False counts every query with every key.
+    all_logits : bool
+        Whether the output projection is computed for every token, not only for the last of each request.
+    absorb : bool
+        Whether decode with latent attention works on the latent vectors.
+
+    Returns
+    -------
+    list of Operator
+        One an operator and kind of layer.
+
+    Examples
+    --------
+    >>> from llmprof.theory import shape
+    >>> from llmprof.theory.plan import decode
+    >>> found = operators(shape("Qwen3-8B"), decode(1, 100), Plan())
+    >>> next(o.flops for o in found if o.stage == "lm_head") == 2 * 4096 * 151936
+    True
+    """
+    plan.check(shape)
+    step = _Step(shape, batch, plan, causal, absorb)
+    found = list(step.before())
+    for layer, count in shape.kinds:
+        found += [replace(one, layers=count) for one in step.layer(layer)]
+    found += step.after(all_logits)
+    return found
+
+
+def distinct_experts(experts: int, active: int, tokens: float) -> float:
+    """Expected number of different experts that ``tokens`` tokens go to, each to ``active`` of ``experts`` at random.
+
+    Examples
+    --------
+    >>> distinct_experts(128, 8, 1)
+    8.0
+    >>> round(distinct_experts(128, 8, 32), 1)
+    111.8
+    """
+    missed: float = (1 - active / experts) ** tokens
+    return experts * (1 - missed)
+
+
+class _Step:
+    """Operators of a batch on one rank."""
+
+    def __init__(self, shape: Shape, batch: Batch, plan: Plan, causal: bool, absorb: bool) -> None:
+        self.shape, self.batch, self.plan, self.causal, self.absorb = shape, batch, plan, causal, absorb
+        self.tokens = sum(part.tokens for part in batch)
+        self.requests = sum(part.count for part in batch)
+        self.act = BYTES[plan.activations]
+        self.hidden_bytes = self.tokens * shape.hidden * self.act
+
+    def before(self) -> Iterator[Operator]:
+        """The embedding."""
+        width = self.tokens * self.shape.embedding_width * self.plan.high_bytes
+        yield Operator(
+            "embedding",
+            "embedding",
+            input_bytes=width + 8 * self.tokens,
+            output_bytes=self.hidden_bytes,
+            math=self._math,
+        )
+        if self.shape.embedding_width != self.shape.hidden:
+            yield self._projection(
+                "project_in", "embedding", self.shape.embedding_width, self.shape.hidden, split=False
+            )
+        yield from self._all_reduce()
+
+    def layer(self, layer: Layer) -> Iterator[Operator]:
+        """One layer."""
+        attended = list(self._attention(layer.attention))
+        fed = list(self._feed_forward(layer.feed_forward))
+        before, after = (1, 1) if layer.norms == 2 else (layer.norms // 2, layer.norms // 2)
+        if layer.norms == 1:
+            before, after = 1, 0
+        if before:
+            yield self._norm("input_norm", before)
+        yield from attended
+        yield from self._all_reduce()
+        if after:
+            yield self._norm("post_norm", after)
+        yield from fed
+        yield from self._all_reduce()
+
+    def after(self, all_logits: bool) -> Iterator[Operator]:
+        """Final norm, output projection, sampling."""
+        shape, plan, act = self.shape, self.plan, self.act
+        if shape.final_norm:
+            yield replace(self._norm("final_norm", 1), stage="final_norm")
+        if shape.embedding_width != shape.hidden:
+            yield self._projection("project_out", "lm_head", shape.hidden, shape.embedding_width, split=False)
+        rows = self.tokens if all_logits else self.requests
+        vocab = shape.vocab / plan.tp
+        yield Operator(
+            "lm_head",
+            "lm_head",
+            flops=2 * rows * shape.embedding_width * vocab,
+            math=self._math,
+            weight_bytes=shape.embedding_width * vocab * plan.high_bytes,
+            input_bytes=rows * shape.embedding_width * act,
+            output_bytes=rows * vocab * act,
+        )
+        if plan.tp > 1:
+            yield Operator("gather_logits", "all_gather", message_bytes=rows * shape.vocab * act, math=self._math)
+        logits = rows * shape.vocab
+        yield Operator("sampling", "sampling", math="fp32", input_bytes=logits * act, output_bytes=8 * rows, kernels=4)
+
+    @property
+    def _math(self) -> str:
+        return self.plan.activations
+
+    def _attention(self, a: Attention) -> Iterator[Operator]:
+        plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
+        heads, kv_heads = a.heads / plan.tp, max(a.kv_heads / plan.tp, 1)
+        if a.latent:
+            yield from self._latent(a)
+            return
+        query, key, value = heads * a.head_dim, kv_heads * a.head_dim, kv_heads * a.value_dim
+        yield self._linear("qkv_proj", "qkv_proj", hidden, query + key + value)
+        if a.norm_parameters:
+            moved = t * (query + key) * act
+            yield Operator("qk_norm", "norm", input_bytes=moved, output_bytes=moved, math=self._math)
+        if self.shape.family not in ("gpt2", "opt"):
+            moved = t * (query + key) * act
+            yield Operator("rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math)
+        cache = BYTES[plan.kv_cache] * (key + value)
+        yield Operator(
+            "kv_cache_write",
+            "kv_cache_write",
+            input_bytes=t * (key + value) * act,
+            kv_write_bytes=t * cache,
+            math=self._math,
+        )
+        pairs = sum(self._pairs(part, a.window) for part in self.batch)
+        old = sum(part.keys(a.window) - part.tokens for part in self.batch)
+        yield Operator(
+            "attention",
+            "attention",
+            flops=2 * heads * (a.head_dim + a.value_dim) * pairs,
+            math=self._math,
+            kv_read_bytes=max(old, 0) * cache,
+            input_bytes=t * query * act + t * cache,
+            output_bytes=t * heads * a.value_dim * act,
+        )
+        yield self._linear("o_proj", "o_proj", heads * a.value_dim, hidden)
+
+    def _pairs(self, part: Requests, window: int | None) -> float:
+        return part.pairs(window) if self.causal else part.tokens * part.context
+
+    def _latent(self, a: Attention) -> Iterator[Operator]:
+        """Multi-head latent attention; the down projections are on every rank, the rest is split by heads."""
+        plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
+        heads, nope = a.heads / plan.tp, a.head_dim - a.rope_dim
+        query, latent = heads * a.head_dim, a.kv_rank + a.rope_dim
+        if a.q_rank:
+            yield self._linear("qkv_a_proj", "qkv_proj", hidden, a.q_rank + latent, split=False)
+            yield self._norm_of("qk_norm", a.q_rank + a.kv_rank)
+            yield self._linear("q_b_proj", "qkv_proj", a.q_rank, query)
+        else:
+            yield self._linear("q_proj", "qkv_proj", hidden, query)
+            yield self._linear("kv_a_proj", "qkv_proj", hidden, latent, split=False)
+            yield self._norm_of("qk_norm", a.kv_rank)
+        expanded = [part for part in self.batch if part.phase == "prefill" or not self.absorb]
+        absorbed = [part for part in self.batch if part not in expanded]
+        up = a.kv_rank * heads * (nope + a.value_dim)
+        moved = t * (query + a.rope_dim) * act
+        yield Operator("rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math)
+        cache = latent * BYTES[plan.kv_cache]
+        yield Operator(
+            "kv_cache_write", "kv_cache_write", input_bytes=t * latent * act, kv_write_bytes=t * cache, math=self._math
+        )
+        if expanded:
+            tokens = sum(part.tokens for part in expanded)
+            # the cache holds latent vectors, so those of the whole context are expanded
+            reach = sum(part.keys() for part in expanded)
+            yield Operator(
+                "kv_b_proj",
+                "qkv_proj",
+                flops=2 * reach * up,
+                math=plan.math,
+                weight_bytes=up * plan.low_bytes,
+                input_bytes=reach * a.kv_rank * act,
+                output_bytes=reach * heads * (nope + a.value_dim) * act,
+            )
+            yield Operator(
+                "attention",
+                "attention",
+                flops=2 * heads * (a.head_dim + a.value_dim) * sum(self._pairs(part, None) for part in expanded),
+                math=self._math,
+                kv_read_bytes=sum(part.keys() - part.tokens for part in expanded) * cache,
+                input_bytes=(tokens * query + reach * heads * (a.head_dim + a.value_dim)) * act,
+                output_bytes=tokens * heads * a.value_dim * act,
+            )
+        if absorbed:
+            tokens = sum(part.tokens for part in absorbed)
+            pairs = sum(self._pairs(part, None) for part in absorbed)
+            yield Operator(
+                "absorbed_kv_b",
+                "attention",
+                flops=2 * tokens * up,
+                math=self._math,
+                weight_bytes=up * plan.high_bytes,
+                input_bytes=tokens * (query + heads * a.kv_rank) * act,
+                output_bytes=tokens * heads * (latent + a.value_dim) * act,
+                kernels=2,
+            )
+            yield Operator(
+                "attention",
+                "attention",
+                flops=2 * heads * (latent + a.kv_rank) * pairs,
+                math=self._math,
+                kv_read_bytes=sum(part.keys() - part.tokens for part in absorbed) * cache,
+                input_bytes=tokens * heads * latent * act + tokens * cache,
+                output_bytes=tokens * heads * a.kv_rank * act,
+            )
+        yield self._linear("o_proj", "o_proj", heads * a.value_dim, hidden)
+
+    def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
+        plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
+        columns = 2 if f.gated else 1
+        if not f.experts:
+            inner = f.inner / plan.tp
+            yield self._linear("gate_up_proj", "gate_up_proj", hidden, columns * inner)
+            moved = t * inner * act
+            yield Operator("activation", "activation", input_bytes=columns * moved, output_bytes=moved, math=self._math)
+            yield self._linear("down_proj", "down_proj", inner, hidden)
+            return
+        yield replace(self._projection("router", "router", hidden, f.experts, split=False), kernels=2)
+        # split experts are all on every rank, a part of each; spread ones are whole, some on every rank
+        inner = f.inner if plan.expert_parallel else f.inner / plan.tp
+        share = 1 / plan.tp if plan.expert_parallel else 1.0
+        routed = t * f.active * share
+        touched = distinct_experts(f.experts, f.active, t) * share
+        size = hidden * inner * (columns + 1)
+        yield Operator(
+            "experts",
+            "experts",
+            flops=2 * routed * size,
+            math=plan.math,
+            weight_bytes=touched * size * plan.low_bytes,
+            input_bytes=(t * hidden + routed * (columns + 1) * inner) * act,
+            output_bytes=(routed * (columns + 1) * inner + t * hidden) * act,
+            kernels=6,
+        )
+        if f.shared_inner:
+            shared = hidden * f.shared_inner / plan.tp * (columns + 1)
+            moved = t * f.shared_inner / plan.tp * (columns + 1) * act
+            yield Operator(
+                "shared_experts",
+                "experts",
+                flops=2 * t * shared + (2 * t * hidden if f.shared_gate else 0),
+                math=plan.math,
+                weight_bytes=shared * plan.low_bytes,
+                input_bytes=self.hidden_bytes + moved,
+                output_bytes=self.hidden_bytes + moved,
+                kernels=3,
+            )
+
+    def _linear(self, component: str, stage: str, inputs: float, outputs: float, *, split: bool = True) -> Operator:
+        """A projection of the layers: in the low precision of a quantized model."""
+        return replace(
+            self._projection(component, stage, inputs, outputs, split=split),
+            math=self.plan.math,
+            weight_bytes=inputs * outputs * self.plan.low_bytes,
+        )
+
+    def _projection(self, component: str, stage: str, inputs: float, outputs: float, *, split: bool) -> Operator:
+        del split  # sizes are those of the rank already; the word says at the call whether they were divided
+        return Operator(
+            component,
+            stage,
+            flops=2 * self.tokens * inputs * outputs,
+            math=self._math,
+            weight_bytes=inputs * outputs * self.plan.high_bytes,
+            input_bytes=self.tokens * inputs * self.act,
+            output_bytes=self.tokens * outputs * self.act,
+        )
+
+    def _norm(self, component: str, count: int) -> Operator:
+        """Norms over the hidden size, each fused with the addition of the residual."""
+        moved = 2 * self.hidden_bytes / self.plan.sp
+        weights = self.shape.hidden * self.plan.high_bytes * (2 if self.shape.norm_bias else 1)
+        return Operator(
+            component,
+            "norm",
+            weight_bytes=count * weights,
+            input_bytes=count * moved,
+            output_bytes=count * moved,
+            math=self._math,
+            kernels=count,
+        )
+
+    def _norm_of(self, component: str, width: int) -> Operator:
+        moved = self.tokens * width * self.act
+        return Operator(component, "norm", input_bytes=moved, output_bytes=moved, math=self._math)
+
+    def _all_reduce(self) -> Iterator[Operator]:
+        """The sum over the tensor-parallel ranks of a result of the hidden size."""
+        if self.plan.tp > 1:
+            yield Operator("all_reduce", "all_reduce", message_bytes=self.hidden_bytes, math=self._math)

@@ -1,0 +1,65 @@
+"""Parameters and FLOPs of models as transformers builds them, without weights (meta device): the checks' other source.
+
+Run in an environment with torch and transformers; writes ``reference.json`` beside this file (or to the path given):
+
+    python tests/theory/reference.py [OUT] [MODEL ...]
+
+FLOPs are those of ``torch.utils.flop_counter`` with attention written out (``eager``: every query times every key) and
+mixtures of experts as batched products of the chosen experts.
+"""
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CATALOG = HERE.parent.parent / "llmprof" / "theory" / "models.json"
+BATCH, PROMPT = 2, 96
+
+
+def build(config):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind = config["model_type"]
+    rest = {name: value for name, value in config.items() if name not in ("model_type", "torch_dtype", "architectures")}
+    made = AutoConfig.for_model(kind, **rest)
+    made._attn_implementation = "eager"
+    made._experts_implementation = "batched_mm"
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16, attn_implementation="eager").eval()
+
+
+def measure(config):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = build(config)
+    parameters = sum(p.numel() for p in model.parameters())
+    parts = {"embedding": model.get_input_embeddings().weight.numel()}
+    parts["lm_head"] = model.get_output_embeddings().weight.numel()
+    ids = torch.zeros((BATCH, PROMPT), dtype=torch.long, device="meta")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        first = model(ids, use_cache=True)
+    prefill = counter.get_total_flops()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(ids[:, :1], past_key_values=first.past_key_values, use_cache=True)
+    return {"parameters": parameters, **parts, "prefill_flops": prefill, "decode_flops": counter.get_total_flops()}
+
+
+def main():
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "reference.json"
+    catalog = json.loads(CATALOG.read_text(encoding="utf-8"))
+    names = sys.argv[2:] or list(catalog)
+    models = {}
+    for name in names:
+        models[name] = measure(catalog[name]["config"])
+        sys.stderr.write(f"{name} {models[name]}\n")
+    made = {"torch": version("torch"), "transformers": version("transformers"), "batch": BATCH, "prompt": PROMPT}
+    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in models.items())
+    out.write_text(f'{{"made_with": {json.dumps(made)},\n "models": {{\n{rows}\n}}}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

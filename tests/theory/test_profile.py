@@ -1,0 +1,176 @@
+"""Profiles: the numbers of a model on a machine, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmprof import hardware
+from llmprof.errors import LlmprofError
+from llmprof.theory import device_of, find_device, profile, read_device, shape
+from llmprof.theory.familiar import llm_profile, quantity, seconds
+from llmprof.theory.plan import Plan
+from llmprof.theory.training import activations
+
+
+@pytest.fixture(scope="module")
+def llama():
+    """The case of the table that circulates: Llama-2 70B, eight A100 40 GB, 20 requests of 1024 + 1024 tokens."""
+    return profile("llama2-70b", "a100-sxm-40gb", tp_size=8, batch_size=20, seq_len=1024, generate_len=1024)
+
+
+def test_a_decode_step_reads_weights_and_cache(llama):
+    decode = llama.components.filter(llama.components["phase"] == "decode")
+    weights = decode["weight_bytes"].sum()
+    # all weights of the rank but the embedding, of which rows are looked up
+    assert weights == pytest.approx(llama.memory.weights - 32000 * 8192 * 2 / 8, rel=1e-9)
+    # 80 layers, one head of keys and values of 128 a rank, 20 requests with 1,535 cached tokens each
+    assert decode["kv_read_bytes"].sum() == 80 * 2 * 128 * 2 * 20 * 1535
+    assert llama.kv_cache_latency_s == pytest.approx(80 * 512 * 20 * 1535 / 1555e9)
+    assert llama.decode_latency_s == pytest.approx(0.01217, rel=1e-3)
+
+
+def test_totals_are_the_sums_of_the_components(llama):
+    totals = llama.totals()
+    assert totals["phase"].to_list() == ["prefill", "decode"]
+    assert totals["bound"].to_list() == ["compute", "memory"]
+    assert totals["latency_s"][0] == pytest.approx(llama.prefill_latency_s)
+    assert llama.total_latency_s == pytest.approx(llama.prefill_latency_s + 1023 * llama.decode_latency_s)
+
+
+def test_largest_batches_are_what_is_left_beside_the_weights(llama):
+    m = llama.memory
+    assert m.weights == pytest.approx(17.2465e9, rel=1e-4)
+    assert m.kv_per_token == 80 * 2 * 128 * 2
+    left = 40e9 - m.weights
+    assert m.largest_decode_batch == int(left // (m.kv_per_token * 2048 + m.decode_activations / 20))
+    assert m.fits
+    assert m.max_batch_total_tokens * m.kv_per_token < left
+
+
+def test_efficiencies_stretch_the_parts_that_they_name():
+    ideal = profile("Qwen3-8B", "H200", batch_size=4, seq_len=2048)
+    slow = profile("Qwen3-8B", "H200", batch_size=4, seq_len=2048, hbm_efficiency=0.5)
+    # the small projections of few requests are bound by memory in decode
+    assert slow.decode_latency_s == pytest.approx(2 * ideal.decode_latency_s, rel=1e-6)
+    assert slow.prefill_latency_s < 1.1 * ideal.prefill_latency_s
+
+
+def test_without_a_cache_every_step_computes_the_whole_sequence():
+    whole = profile("Qwen3-8B", "H200", seq_len=1000, generate_len=48, use_kv_cache=False)
+    kept = profile("Qwen3-8B", "H200", seq_len=1024, generate_len=2)
+    assert whole.decode_latency_s == pytest.approx(kept.prefill_latency_s, rel=1e-2)
+
+
+def test_quantized_weights_and_cache_take_less_time_and_memory():
+    full = profile("Qwen3-8B", "H200")
+    low = profile("Qwen3-8B", "H200", dtype="fp8", kv_cache_dtype="fp8")
+    assert 0.5 < low.decode_latency_s / full.decode_latency_s < 0.7
+    assert low.memory.kv_per_token == full.memory.kv_per_token / 2
+    assert profile("Qwen3-8B", "H200", bytes_per_param=1).weights_per_gpu_bytes == low.weights_per_gpu_bytes
+
+
+def test_a_volta_card_computes_in_fp16():
+    assert profile("gpt2", "v100-sxm-32gb").plan.activations == "fp16"
+
+
+def test_pipeline_stages_share_the_weights_and_pass_the_hidden_states_on():
+    one, two = (profile("Qwen2.5-7B", "H200", pp_size=n) for n in (1, 2))
+    assert two.weights_per_gpu_bytes < 0.6 * one.weights_per_gpu_bytes
+    assert two.memory.kv_per_token == one.memory.kv_per_token / 2
+    assert two.hop_s[0] == pytest.approx(1024 * 3584 * 2 / 450e9)
+
+
+def test_a_model_that_is_too_large_says_by_how_much_and_what_fits():
+    with pytest.raises(LlmprofError, match=r"141\.1 GB .* 61\.1 GB more .* smallest tp that fits is 2"):
+        profile("Llama-3.1-70B", "H100 SXM")
+    with pytest.raises(LlmprofError, match="smallest tp that fits is 64"):
+        profile("Llama-3.1-405B", "T4", dtype="fp16")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"seq_len": -1}, "seq_len=-1"),
+        ({"generate_len": 1.5}, "generate_len=1.5"),
+        ({"tp_size": 3}, "attention heads"),
+        ({"hbm_efficiency": 0}, "efficiency is 0"),
+        ({"flops_efficiency": 2}, "efficiency is 2"),
+        ({"dtype": "int3"}, "int3"),
+        ({"mode": "both"}, "mode='both'"),
+        ({"ds_zero": 4, "mode": "training"}, "ds_zero=4"),
+        ({"memory_utilization": 0}, "utilization"),
+        ({"inter_node_bytes_per_s": 0}, "inter_node"),
+    ],
+)
+def test_bad_options_are_refused(options, said):
+    with pytest.raises(LlmprofError, match=said):
+        profile("Qwen3-8B", "H200", **options)
+
+
+def test_devices_are_found_read_and_refused(tmp_path):
+    assert find_device("a100-sxm-40gb").name == "A100 SXM 40GB"
+    with pytest.raises(LlmprofError, match="not stated by its vendor"):
+        find_device("Ascend 910B")
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\ntflops: {bf16: 100}\nmemory_gb_per_s: 1000\nmemory_gb: 32\nlink_gb_per_s: 100\n")
+    mine = read_device(file)
+    assert (mine.peak("bf16"), mine.memory_bytes) == (100e12, 32e9)
+    assert profile("Qwen3-8B", file).decode_latency_s > profile("Qwen3-8B", "H200").decode_latency_s
+    for bad in ({"name": "x"}, {"name": "x", "tflops": {"bf16": "a"}, "memory_gb_per_s": 1}, {"speed": 1}):
+        with pytest.raises(LlmprofError):
+            device_of(bad)
+    file.write_text("- a list")
+    with pytest.raises(LlmprofError, match="mapping"):
+        read_device(file)
+    with pytest.raises(LlmprofError, match="cannot be read"):
+        read_device(tmp_path / "none.yaml")
+
+
+def test_training_counts_sixteen_bytes_a_parameter_and_shares_them_by_stage():
+    def memory(stage, dp=4):
+        return profile("Qwen2.5-1.5B", "H200", mode="training", dp_size=dp, ds_zero=stage).training
+
+    parameters = 1543714304
+    assert memory(0, 1).weights + memory(0, 1).gradients + memory(0, 1).optimizer == 16 * parameters
+    assert memory(1).optimizer == 12 * parameters / 4
+    assert memory(2).gradients == 2 * parameters / 4
+    assert memory(3).weights == 2 * parameters / 4
+    assert memory(3).communication_s == pytest.approx(1.5 * memory(2).communication_s)
+
+
+def test_training_step_is_three_passes_and_four_with_recomputation():
+    plain = profile("Qwen2.5-1.5B", "H200", mode="training", batch_size=8).training
+    again = profile("Qwen2.5-1.5B", "H200", mode="training", batch_size=8, recompute="full").training
+    assert plain.backward_s == 2 * plain.forward_s
+    assert again.recompute_s < plain.forward_s < 1.5 * again.recompute_s
+    assert again.activations < plain.activations / 3
+    assert plain.frame()["quantity"].to_list()[-1] == "flops_per_step"
+
+
+def test_activations_of_gpt2_are_28_bytes_a_token_and_hidden_unit():
+    # without the attention's own: inputs of norms and projections 4, q k v and result 4, inner size twice 4; 2 bytes
+    per_token = activations(shape("gpt2"), Plan(), 1) - 50257 * 4
+    assert per_token == 12 * 768 * 2 * (4 + 4 + 8)
+
+
+def test_familiar_names_and_sections(capsys):
+    found = llm_profile("llama2-70b", "a100-sxm-40gb", bs=20, seq_len=1024, generate_len=1024, tp_size=8)
+    out = capsys.readouterr().out
+    assert "LLM Latency analysis (Decode)" in out
+    assert "68.98 G" in out
+    assert found["params_per_layer"]["mlp"] == 3 * 8192 * 28672
+    assert found["params_per_layer"]["qkvo_proj"] == 2 * 8192 * 8192 + 2 * 8192 * 1024
+    assert found["prefill_flops_per_layer"]["qkvo_proj"] == 2 * 20 * 1024 * 150994944
+    assert found["max_batch_total_tokens"] == 555147
+    trained = llm_profile("gpt2", "H200", mode="training", print_sections=False)
+    assert trained["training"]["weights"] > 0
+
+
+def test_quantities_for_people():
+    assert [quantity(n, "B") for n in (None, 12, 1.5e9)] == ["unknown", "12 B", "1.50 GB"]
+    assert [seconds(n) for n in (None, 2, 0.5e-6)] == ["unknown", "2.00 s", "500.00 ns"]
+
+
+def test_a_device_is_taken_as_it_is():
+    assert find_device(hardware.device("H200")) is hardware.device("H200")

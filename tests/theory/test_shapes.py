@@ -1,0 +1,115 @@
+"""Models from configs, good and bad."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmprof.errors import LlmprofError
+from llmprof.theory import catalog, shape
+from llmprof.theory.parameters import active, total
+
+
+def config(**changes):
+    read = catalog.config_of("Qwen3-8B") | changes
+    return {name: value for name, value in read.items() if value != "absent"}
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("random:qwen3-8b", "Qwen3-8B"),
+        ("llama2-70b", "Llama-2-70b-hf"),
+        ("meta-llama/Llama-2-70b-chat-hf", "Llama-2-70b-hf"),
+        ("Qwen2.5-7B-Instruct", "Qwen2.5-7B"),
+        ("llama3-8b", "Meta-Llama-3-8B"),
+        ("mixtral-8x7b", "Mixtral-8x7B-v0.1"),
+        ("gemma-3-27b-it", "gemma-3-27b-pt"),
+    ],
+)
+def test_models_are_found_however_they_are_written(written, name):
+    assert shape(written).name == name
+
+
+def test_an_unknown_model_names_the_nearest():
+    with pytest.raises(LlmprofError, match=r"Qwen3-8B") as caught:
+        shape("Qwen3-9B")
+    assert "Qwen3-8B" in caught.value.facts["near"]
+
+
+def test_files_folders_and_mappings_are_read(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config()))
+    assert shape(folder).name == shape(folder / "config.json").name == "mine"
+    assert total(shape(folder)) == total(shape(config())) == total(shape("Qwen3-8B"))
+
+
+def test_a_nested_text_config_is_the_model():
+    outer = {"model_type": "gemma3", "text_config": catalog.config_of("gemma-3-4b-pt"), "vision_config": {}}
+    assert total(shape(outer)) == total(shape("gemma-3-4b-pt"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": "absent"}, "no hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ({"vocab_size": "many"}, "vocab_size='many'"),
+        ({"num_key_value_heads": 5}, "32 heads and 5"),
+        ({"num_attention_heads": 33, "num_key_value_heads": 33, "head_dim": "absent"}, "33 heads do not divide"),
+        ({"is_encoder_decoder": True}, "no decoder"),
+        ({"state_size": 16}, "no decoder"),
+        ({"intermediate_size": "absent"}, "no intermediate_size"),
+    ],
+)
+def test_a_bad_config_says_what_is_wrong(changes, said):
+    with pytest.raises(LlmprofError, match=said):
+        shape(config(**changes))
+
+
+def test_bad_files_are_refused(tmp_path):
+    with pytest.raises(LlmprofError, match=r"no config\.json"):
+        shape(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(LlmprofError, match="not valid JSON"):
+        shape(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(LlmprofError, match="list"):
+        shape(tmp_path)
+
+
+def test_an_unknown_family_is_taken_for_a_llama_and_says_so():
+    read = shape(catalog.config_of("Meta-Llama-3-8B") | {"model_type": "newllama"})
+    assert total(read) == total(shape("Meta-Llama-3-8B"))
+    assert "newllama" in read.notes[0]
+    assert shape("Meta-Llama-3-8B").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("quantization", "said"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        (None, "bf16"),
+    ],
+)
+def test_quantization_of_the_config(quantization, said):
+    assert shape(config(quantization_config=quantization)).weight_format == said
+
+
+def test_windows_follow_the_config():
+    assert [layer.attention.window for layer in shape("gemma-2-2b").layers[:4]] == [4096, None, 4096, None]
+    assert [layer.attention.window for layer in shape("gemma-3-1b-pt").layers[:6]] == [512] * 5 + [None]
+    assert {layer.attention.window for layer in shape("Mistral-7B-v0.1").layers} == {4096}
+    assert {layer.attention.window for layer in shape("Qwen2.5-7B").layers} == {None}
+
+
+def test_active_parameters_leave_out_the_other_experts():
+    read = shape("Mixtral-8x7B-v0.1")
+    # six of eight experts of three matrices in 32 layers
+    assert total(read) - active(read) == 32 * 6 * 3 * 4096 * 14336
+    assert active(shape("Qwen3-8B")) == total(shape("Qwen3-8B"))

@@ -1,0 +1,158 @@
+"""Work of operators and their least times, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmprof import hardware
+from llmprof.errors import LlmprofError
+from llmprof.theory import Plan, Requests, shape
+from llmprof.theory.bound import Machine
+from llmprof.theory.plan import Efficiency, decode, number_format, prefill
+from llmprof.theory.work import Operator, distinct_experts, operators
+
+H200 = hardware.device("H200")
+
+
+def one(name, batch, component, plan=None, **options):
+    found = operators(shape(name), batch, plan or Plan(), **options)
+    return next(o for o in found if o.component == component)
+
+
+def test_pairs_of_a_causal_mask_and_of_a_window():
+    # 4 queries after 6 cached tokens see 7, 8, 9 and 10 keys
+    assert Requests(1, 4, 10).pairs() == 34
+    assert Requests(2, 4, 10).pairs(window=8) == 2 * (7 + 8 + 8 + 8)
+    # the first of them reaches back to key 0, the last to 2: 10 keys; with a window of 3, keys 4 to 9
+    assert Requests(1, 4, 10).keys() == 10
+    assert Requests(1, 4, 10).keys(window=3) == 6
+
+
+def test_a_decode_step_of_a_dense_model():
+    # Qwen3-8B: hidden 4096, 32 heads, 8 of keys and values, head size 128; 3 requests at 100 tokens
+    batch = decode(3, 100)
+    qkv = one("Qwen3-8B", batch, "qkv_proj")
+    assert qkv.flops == 2 * 3 * 4096 * (32 + 16) * 128
+    assert qkv.weight_bytes == 4096 * (32 + 16) * 128 * 2
+    assert (qkv.input_bytes, qkv.output_bytes) == (3 * 4096 * 2, 3 * (32 + 16) * 128 * 2)
+    attention = one("Qwen3-8B", batch, "attention")
+    assert attention.flops == 4 * 32 * 128 * 300
+    assert attention.kv_read_bytes == 3 * 99 * 2 * 8 * 128 * 2
+    head = one("Qwen3-8B", batch, "lm_head")
+    assert (head.flops, head.weight_bytes) == (2 * 3 * 4096 * 151936, 4096 * 151936 * 2)
+
+
+def test_a_prefill_counts_logits_of_the_last_tokens_only():
+    batch = prefill(2, 50)
+    assert one("Qwen3-8B", batch, "lm_head").flops == 2 * 2 * 4096 * 151936
+    assert one("Qwen3-8B", batch, "lm_head", all_logits=True).flops == 2 * 100 * 4096 * 151936
+    assert one("Qwen3-8B", batch, "attention").kv_read_bytes == 0
+
+
+def test_layers_with_and_without_window_are_counted_apart():
+    found = [o for o in operators(shape("gemma-3-1b-pt"), decode(1, 2000), Plan()) if o.component == "attention"]
+    assert [(o.layers, o.kv_read_bytes) for o in found] == [(22, 511 * 2 * 256 * 2), (4, 1999 * 2 * 256 * 2)]
+
+
+def test_tensor_parallel_ranks_share_the_work_and_exchange_hidden_states():
+    batch, two = decode(4, 100), Plan(tp=2)
+    assert one("Qwen3-8B", batch, "gate_up_proj", two).flops * 2 == one("Qwen3-8B", batch, "gate_up_proj").flops
+    assert one("Qwen3-8B", batch, "all_reduce", two).message_bytes == 4 * 4096 * 2
+    reduced = sum(o.layers for o in operators(shape("Qwen3-8B"), batch, two) if o.stage == "all_reduce")
+    assert reduced == 2 * 36 + 1
+    assert not [o for o in operators(shape("Qwen3-8B"), batch, Plan()) if o.message_bytes]
+
+
+def test_experts_that_a_batch_touches():
+    assert distinct_experts(128, 8, 1) == pytest.approx(8)
+    # two tokens: 128 (1 - (1 - 1/16)^2)
+    assert distinct_experts(128, 8, 2) == pytest.approx(15.5)
+    assert distinct_experts(8, 2, 1000) == pytest.approx(8)
+    found = one("Qwen3-30B-A3B", decode(2, 10), "experts")
+    size = 3 * 2048 * 768
+    assert found.flops == 2 * 2 * 8 * size
+    assert found.weight_bytes == pytest.approx(15.5 * size * 2)
+    spread = one("Qwen3-30B-A3B", decode(2, 10), "experts", Plan(tp=4, expert_parallel=True))
+    assert spread.weight_bytes == pytest.approx(found.weight_bytes / 4)
+
+
+def test_latent_attention_reads_the_compressed_cache_in_decode():
+    read = operators(shape("DeepSeek-V3"), decode(1, 1000), Plan())
+    attention = next(o for o in read if o.component == "attention")
+    assert attention.kv_read_bytes == 999 * 576 * 2
+    assert attention.flops == 2 * 128 * (576 + 512) * 1000
+    absorbed = next(o for o in read if o.component == "absorbed_kv_b")
+    assert absorbed.flops == 2 * 512 * 128 * (128 + 128)
+
+
+def test_quantized_weights_leave_embeddings_and_head_alone():
+    plan = Plan(weights="int4")
+    assert one("Qwen3-8B", decode(1, 10), "o_proj", plan).weight_bytes == 4096 * 4096 * (0.5 + 2 / 128)
+    assert one("Qwen3-8B", decode(1, 10), "o_proj", plan).math == "bf16"
+    assert one("Qwen3-8B", decode(1, 10), "lm_head", plan).weight_bytes == 4096 * 151936 * 2
+    assert one("Qwen3-8B", decode(1, 10), "o_proj", Plan(weights="fp8")).math == "fp8"
+
+
+def test_the_longest_resource_is_the_bound():
+    machine = Machine(H200, Plan())
+    time = machine.time(Operator("x", "o_proj", flops=989.5e12, weight_bytes=2.4e12))
+    assert (time.compute_s, time.memory_s, time.latency_s, time.bound) == (1.0, 0.5, 1.0, "compute")
+    assert machine.time(Operator("x", "norm", input_bytes=1e6, output_bytes=1e6)).bound == "none"
+
+
+def test_only_activations_beyond_the_cache_cross_the_memory():
+    machine = Machine(H200, Plan())
+    spilled = Operator("x", "norm", input_bytes=60 * 2**20, output_bytes=10 * 2**20)
+    assert machine.crossing(spilled) == 20 * 2**20
+    assert Machine(hardware.device("L4"), Plan()).crossing(spilled) == 0
+    kept = Machine(H200, Plan(), resident=True)
+    assert kept.crossing(Operator("x", "o_proj", weight_bytes=1e6)) == 0
+
+
+def test_an_all_reduce_sends_twice_its_share_over_one_direction_of_the_links():
+    machine = Machine(H200, Plan(tp=4))
+    # 2 x 3/4 of 300 MB at 450 GB/s
+    assert machine.time(Operator("r", "all_reduce", message_bytes=3e8)).communication_s == pytest.approx(1e-3)
+    # 16 ranks go over the network: 2 x 15/16 of 400 MB at 50 GB/s
+    far = Machine(H200, Plan(tp=16))
+    assert far.time(Operator("r", "all_reduce", message_bytes=4e8)).communication_s == pytest.approx(0.015)
+    pcie = Machine(hardware.device("L4"), Plan(tp=2))
+    assert pcie.time(Operator("r", "all_reduce", message_bytes=32e9)).communication_s == pytest.approx(1)
+    assert "PCIe" in pcie.notes[0]
+
+
+def test_a_device_without_a_format_computes_in_the_nearest():
+    machine = Machine(hardware.device("A100 SXM 80GB"), Plan(weights="fp8"))
+    assert machine.rate("fp8") == 312e12
+    assert "fp8" in machine.notes[0]
+
+
+def test_efficiencies_scale_the_peaks():
+    machine = Machine(H200, Plan(tp=2), Efficiency(flops=0.5, memory=0.8, intra_node=0.25))
+    assert machine.rate("bf16") == 0.5 * 989.5e12
+    assert machine.bandwidth == pytest.approx(0.8 * 4.8e12)
+    assert machine.link(2) == pytest.approx(0.25 * 450e9)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Efficiency(flops=0), "flops efficiency is 0"),
+        (lambda: Efficiency(memory=1.01), "memory efficiency is 1.01"),
+        (lambda: Plan(tp=0), "tp=0"),
+        (lambda: Plan(tp=4, sp=2), "sp=2"),
+        (lambda: Plan(weights="bf17"), "bf17"),
+        (lambda: Plan(activations="fp8"), "fp8"),
+        (lambda: Plan(weight_bytes=0), "0 bytes"),
+        (lambda: Requests(0, 1, 1), "count=0"),
+        (lambda: Requests(1, 5, 4), "context of 4"),
+        (lambda: number_format("int3"), "int3"),
+        (lambda: Plan(tp=3).check(shape("Qwen3-8B")), r"does not divide the 32 attention heads.*\[1, 2, 4"),
+        (lambda: Plan(tp=14).check(shape("Qwen2.5-0.5B")), "inner size"),
+        (lambda: Plan(pp=99).check(shape("Qwen3-8B")), "36 layers"),
+        (lambda: Plan(tp=7).check(shape("Qwen2.5-7B")), "4 heads of keys and values"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(make, said):
+    with pytest.raises(LlmprofError, match=said):
+        make()

@@ -73,3 +73,7 @@ class CaptureError(LaunchError):
 
 class TraceWarning(UserWarning):
     """Something in a trace was lost, repaired or looks wrong; the reading went on."""
+
+
+class PluginWarning(UserWarning):
+    """A plug-in of another package cannot be used, or is in the way of another reader; the rest works."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import platformdirs
 
+import llmprof
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace
 
 LIMIT_BYTES = 8 << 30
 """The oldest entries are removed when the cache grows beyond this."""
+
+_EXPORT: Final = ".export"
 
 
 def folder() -> Path:
@@ -26,13 +31,51 @@ def folder() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "traces"
 
 
-def entry(paths: Sequence[Path], options: str) -> Path:
-    """Folder of one entry: it depends on the files' place, size and time, the options and the reader's version."""
-    digest = hashlib.sha256(f"schema {schema.VERSION} {options}".encode())
+def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
+    """Folder of one entry.
+
+    Parameters
+    ----------
+    paths : sequence of pathlib.Path
+        Files that the trace is read from; of a folder, all files in it count.
+    options : mapping
+        Everything else that the content depends on: the reader, its version and package, what was asked for.
+
+    Returns
+    -------
+    pathlib.Path
+        Its name depends on place, size and time of the files, on the options, and on the versions of llmprof and of
+        its schema.
+    """
+    versions = {"llmprof": llmprof.__version__, "schema": schema.VERSION}
+    return folder() / _digest(paths, {**options, **versions})
+
+
+def export_folder(report: Path) -> Path:
+    """Folder for the export of a profiler's report: it lies in the cache and counts as a trace does."""
+    where = folder() / f"{_digest([report], {})}{_EXPORT}"
+    _used(where)
+    return where
+
+
+def _digest(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for path in paths:
-        stat = path.stat()
-        digest.update(f"\n{path.resolve()}\t{stat.st_size}\t{stat.st_mtime_ns}".encode())
-    return folder() / digest.hexdigest()[:32]
+        for file in _files(path):
+            stat = file.stat()
+            digest.update(f"\n{file}\t{stat.st_size}\t{stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _used(where: Path) -> None:
+    """Note that an entry is in use: the oldest go first."""
+    with contextlib.suppress(OSError):  # none there, or a cache that may be read but not written
+        os.utime(where)
+
+
+def _files(path: Path) -> list[Path]:
+    place = path.resolve()
+    return [place, *sorted(p for p in place.rglob("*") if p.is_file())] if place.is_dir() else [place]
 
 
 def load(where: Path) -> Trace | None:
@@ -43,20 +86,29 @@ def load(where: Path) -> Trace | None:
         trace = Trace.open(where)
     except ReadError:
         return None
-    with contextlib.suppress(OSError):  # a cache that may be read but not written
-        os.utime(where)
+    _used(where)
     return trace
 
 
-def store(trace: Trace, where: Path) -> None:
-    """Keep a trace; a cache that cannot be written is a warning, not an error."""
+def store(trace: Trace, where: Path, database: Path | None = None) -> None:
+    """Keep a trace; a cache that cannot be written is a warning, not an error.
+
+    Parameters
+    ----------
+    trace : Trace
+        What to keep.
+    where : pathlib.Path
+        Its entry.
+    database : pathlib.Path, optional
+        A file that is in use: an export in the cache that holds it stays, too.
+    """
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if where.exists():  # damaged, or it would have been taken
             shutil.rmtree(where)
         trace.save(where)
         where.chmod(0o700)
-        _prune(where)
+        _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
         warnings.warn(
             f"the parsed trace could not be cached in {where.parent} ({error}); "
@@ -66,13 +118,14 @@ def store(trace: Trace, where: Path) -> None:
         )
 
 
-def _prune(keep: Path) -> None:
-    entries = sorted((p for p in keep.parent.iterdir() if (p / META_FILE).exists()), key=lambda p: p.stat().st_mtime)
+def _prune(keep: set[Path]) -> None:
+    ours = (p for p in folder().iterdir() if (p / META_FILE).exists() or p.suffix == _EXPORT)
+    entries = sorted(ours, key=lambda p: p.stat().st_mtime)
     sizes = {p: sum(f.stat().st_size for f in p.iterdir()) for p in entries}
     total = sum(sizes.values())
     for path in entries:
         if total <= LIMIT_BYTES:
             return
-        if path != keep:
+        if path not in keep:
             shutil.rmtree(path, ignore_errors=True)
             total -= sizes[path]

@@ -1,25 +1,20 @@
-"""Which format a file has, by its content and never by its name."""
+"""Which reader knows a file or folder, by its content and never by its name."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Final
 
-from llmprof.errors import ReadError
+from llmprof.errors import PluginWarning, ReadError
+from llmprof.readers import registry
 from llmprof.readers.common.blocks import GZIP_MAGIC, Blocks
-from llmprof.readers.monitors import kinds
-from llmprof.readers.nsys.export import REPORT_SUFFIX, is_nsys_sqlite, is_parquetdir
-from llmprof.trace import META_FILE
-
-_SNIFF_BYTES: Final = 64 << 10
-_MOST_SNIFF_BYTES: Final = 16 << 20
-"""How far to look for the list of events behind the other keys of a document."""
+from llmprof.readers.common.reader import START_BYTES, Probe, Reader
 
 _KNOWN_ELSEWHERE: Final = {
     b"SQLite format 3\x00": "an SQLite database, but no export of Nsight Systems",
     b"PAR1": "a Parquet file",
-    b"NVR\x00": "an Nsight Compute report",
     b"PK\x03\x04": "a zip archive",
     b"\xfd7zXZ": "an xz archive",
     b"BZh": "a bzip2 archive",
@@ -32,9 +27,6 @@ _KNOWN_ELSEWHERE: Final = {
 }
 
 _BEFORE: Final = b"\xef\xbb\xbf \t\r\n"
-_FIRST_EVENT: Final = re.compile(rb'\[\s*(?:\{\s*\}\s*,\s*)*\{.*?"ph"\s*:\s*"', re.DOTALL)
-_MAY_GO_ON: Final = re.compile(rb"$|\{|\[\s*\{")
-_EMPTY_LIST: Final = re.compile(rb"\[\s*(?:\]|$)")
 _KEY: Final = re.compile(rb'[{,]\s*"([^"\\]{1,40})"\s*:')
 
 
@@ -49,45 +41,80 @@ def detect(path: Path) -> str | None:
     Returns
     -------
     str or None
-        ``llmprof`` (a saved trace), ``chrome``, ``nsys`` (an SQLite or Parquet export of Nsight Systems, or its
-        report), one of :data:`llmprof.readers.monitors.kinds.KINDS` (what a monitor printed), or None where no reader
-        knows the content.
+        Name of one of :func:`llmprof.readers.registry.readers`, or None where none of them knows the content.
 
     Raises
     ------
     ReadError
         The path does not exist or cannot be read.
     """
-    if path.is_dir():
-        return "llmprof" if is_saved(path) else "nsys" if is_parquetdir(path) else None
-    if path.suffix == REPORT_SUFFIX or is_nsys_sqlite(path):
-        return "nsys"
-    start = b""
-    for block in Blocks(path, _SNIFF_BYTES):
-        start += block
-        text = start.lstrip(_BEFORE)
-        if text[:1] == b"{" and b'"traceEvents"' in text:
-            return "chrome"
-        if text[:1] == b"[" and (_FIRST_EVENT.match(text) or _EMPTY_LIST.match(text)):
-            return "chrome"
-        if not _MAY_GO_ON.match(text) or len(start) > _MOST_SNIFF_BYTES:
-            break
-    return kinds.kind(start[:_SNIFF_BYTES])
+    found = knows(path)
+    return None if found is None else found.name
 
 
-def is_saved(path: Path) -> bool:
-    """Whether it is a folder that ``Trace.save`` wrote."""
-    return (path / META_FILE).exists()
+def knows(path: Path) -> Reader | None:
+    """The first reader that knows a file or folder; None where there is none.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File or folder.
+
+    Returns
+    -------
+    Reader or None
+        A reader of llmprof before one of a plug-in.
+
+    Raises
+    ------
+    ReadError
+        The path does not exist or cannot be read.
+
+    Warns
+    -----
+    PluginWarning
+        A plug-in claims a file that another reader knows, or fails when it is asked.
+    """
+    probe = Probe(path)
+    first: Reader | None = None
+    for reader in registry.readers():
+        if first is not None and not reader.package:
+            continue
+        if not claims(reader, probe):
+            continue
+        if first is None:
+            first = reader
+        else:
+            warnings.warn(
+                f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims it, too; "
+                f"format={reader.name!r} reads it with the plug-in",
+                PluginWarning,
+                stacklevel=2,
+            )
+    return first
 
 
-def head(path: Path, size: int = _SNIFF_BYTES) -> bytes:
-    """First bytes of a file, decompressed if it is gzip; what can be had of a damaged one."""
-    return next(iter(Blocks(path, size)), b"")
+def claims(reader: Reader, probe: Probe) -> bool:
+    """Whether a reader knows a file or folder; a plug-in that fails does not, and is named in a warning."""
+    if not reader.package:
+        return reader.sniff(probe)
+    try:
+        return bool(reader.sniff(probe))
+    except ReadError:  # of the file, not of the plug-in
+        raise
+    except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
+        warnings.warn(
+            f"the reader {reader.name!r} of {reader.package} failed when it was asked about {probe.path.name}: "
+            f"{type(error).__name__}: {error}",
+            PluginWarning,
+            stacklevel=3,
+        )
+        return False
 
 
 def say_what_it_is(path: Path) -> str:
     """What a file of no known format seems to be, in words."""
-    start = head(path)
+    start = Probe(path).start
     for magic, name in _KNOWN_ELSEWHERE.items():
         if start.startswith(magic):
             return name
@@ -112,7 +139,7 @@ def refuse_empty(path: Path) -> None:
     """
     if not path.stat().st_size:
         raise ReadError(f"{path.name} is empty", expected="a trace", hint="was the profiler killed before it wrote?")
-    blocks = Blocks(path, _SNIFF_BYTES)
+    blocks = Blocks(path, START_BYTES)
     if not any(block.strip() for block in blocks):
         why = f" ({blocks.damage})" if blocks.damage else ""
         raise ReadError(f"{path.name} has no content{why}", expected="a trace", hint="record it or copy it again")

@@ -5,39 +5,21 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from llmprof.errors import MixedRunsError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
-from llmprof.readers.chrome import reader as chrome
+from llmprof.readers import registry
 from llmprof.readers.common.combine import combine
-from llmprof.readers.common.part import Tables, Wanted
-from llmprof.readers.detect import detect, is_saved, refuse_empty, say_what_it_is
-from llmprof.readers.monitors import dstat, gpu, sysstat
-from llmprof.readers.nsys import reader as nsys
-from llmprof.readers.nsys.export import REPORT_SUFFIX, export
+from llmprof.readers.common.part import Part, Tables, Wanted
+from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.detect import claims, knows, refuse_empty, say_what_it_is
 from llmprof.trace import Trace
 
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""
-
-MONITORS = {
-    "dmon": gpu.read_dmon,
-    "query-gpu": gpu.read_query_gpu,
-    "gpustat": gpu.read_gpustat,
-    "dstat": dstat.read_dstat,
-    "sar": sysstat.read_sar,
-    "sadf": sysstat.read_sadf,
-}
-"""Readers of what monitors printed: one file, counters only."""
-
-FORMATS = ("chrome", "nsys", "llmprof", *MONITORS)
-"""Names of formats that :func:`read` takes."""
-
-_SUFFIXES = (".json", ".gz", ".trace", ".txt", "", ".sqlite", REPORT_SUFFIX)
-_VERSIONS = {"chrome": chrome.VERSION, "nsys": nsys.VERSION}
 
 PathLike = str | os.PathLike[str]
 
@@ -62,7 +44,7 @@ def read(
         dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, named as llmprof's own monitors
         name them, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
     format : str, optional
-        One of :data:`FORMATS`; found from the content if not given.
+        Name of the format (:func:`llmprof.readers.registry.formats` lists them); found from the content if not given.
     tables : iterable of str, or mapping of str to iterable of str, optional
         Names of the tables to keep, by default all; as a mapping with the columns to keep of each (None for all),
         beside those that are never null: ``{"kernels": ("stream",), "copies": None}``. Ranks and times are those of
@@ -85,7 +67,7 @@ def read(
     ReadError
         A file is missing, empty or unreadable.
     UnknownFormatError
-        No reader knows the content.
+        No reader knows the content, or it is no trace: what Nsight Compute wrote is for :func:`llmprof.read_metrics`.
     MixedRunsError
         One rank came twice, or the files belong to different runs.
     LlmprofError
@@ -96,47 +78,82 @@ def read(
     paths = [Path(p) for p in given]
     if not paths:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
-    if format is not None and format not in FORMATS:
-        raise UnknownFormatError(f"there is no format {format!r}", expected=f"one of {list(FORMATS)}")
-    if len(paths) == 1 and (format == "llmprof" or (format is None and is_saved(paths[0]))):
-        return wanted.part_of(Trace.open(paths[0]))
-    files = [found for path in paths for found in _files(path, format)]
-    kinds = sorted({kind for kind, _ in files})
-    if kinds[0] in MONITORS and len(files) == 1:
-        return _warned(wanted.part_of(MONITORS[kinds[0]](files[0][1])))
-    if len(kinds) > 1 or kinds[0] in MONITORS:
-        raise MixedRunsError(
-            f"the files are of different formats: {kinds}"
-            if len(kinds) > 1
-            else f"there are {len(files)} files of {kinds[0]}",
-            expected="what one profiler wrote of one run",
-            hint="read each by itself",
-            formats=kinds,
-        )
-    options = f"{kinds[0]} {_VERSIONS[kinds[0]]} python={python_functions}"
-    whole = trace_cache.entry([file for _, file in files], options)
-    entry = (
-        trace_cache.entry([file for _, file in files], f"{options} {wanted.listed()}")
-        if wanted.asked is not None
-        else whole
-    )
+    chosen = None if format is None else registry.reader(format)
+    files = [(reader, file) for path in paths for reader, file in _files(path, chosen)]
+    reader = _only_reader(files)
+    request = Request(wanted, python_functions, progress)
+    if reader.alone:
+        return _warned(wanted.part_of(_whole(reader, files[0][1], request)))
+    options = reader.options(request)
+    sources = [file for _, file in files]
+    whole = trace_cache.entry(sources, options)
+    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": wanted.listed()})
     trace = None if cache is False else trace_cache.load(entry) or trace_cache.load(whole)
-    one_file = kinds == ["nsys"] and len(files) == 1 and not files[0][1].is_dir()
-    database = _exported(files[0][1], progress) if one_file else None
+    database = reader.database(sources[0], request) if reader.database is not None and len(sources) == 1 else None
     if trace is not None:
         trace = wanted.part_of(trace, database=database)
     else:
         begin = time.perf_counter()
-        parts = []
-        for kind, file in files:
-            if kind == "chrome":
-                parts += chrome.read(file, python_functions=python_functions, progress=progress)
-            else:
-                parts += nsys.read(_exported(file, progress), wanted)
-        trace = Trace(*combine(parts, kinds[0], wanted), database=database)
+        parts = [part for file in sources for part in _parts(reader, file, request)]
+        trace = Trace(*combine(parts, reader.name, wanted), database=database)
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
-            trace_cache.store(trace, entry)
+            trace_cache.store(trace, entry, database)
     return _warned(trace)
+
+
+def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:
+    """The reader of all the files."""
+    readers = {reader.name: reader for reader, _ in files}
+    reader = next(iter(readers.values()))
+    if len(readers) > 1 or (reader.alone and len(files) > 1):
+        raise MixedRunsError(
+            f"the files are of different formats: {sorted(readers)}"
+            if len(readers) > 1
+            else f"there are {len(files)} files of {reader.name}",
+            expected="what one profiler wrote of one run",
+            hint="read each by itself",
+            formats=sorted(readers),
+        )
+    return reader
+
+
+def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
+    """What a reader makes of a file; whatever a plug-in raises becomes an error that names it."""
+    if reader.read is None:
+        raise UnknownFormatError(
+            f"{file.name} is {reader.what}, which is no trace",
+            expected="what a profiler of timelines wrote",
+            hint=f"read it with {reader.instead}",
+        )
+    if not reader.package:
+        return reader.read(file, request)
+    try:
+        return reader.read(file, request)
+    except LlmprofError:
+        raise
+    except Exception as error:
+        raise ReadError(
+            f"the reader {reader.name!r} of {reader.package} failed on {file.name}: {type(error).__name__}: {error}",
+            hint="tell its authors",
+        ) from error
+
+
+def _whole(reader: Reader, file: Path, request: Request) -> Trace:
+    trace = _call(reader, file, request)
+    if isinstance(trace, Trace):
+        return trace
+    raise _wrong(reader, "parts, where its files stand alone", "a Trace")
+
+
+def _parts(reader: Reader, file: Path, request: Request) -> list[Part]:
+    parts = _call(reader, file, request)
+    if isinstance(parts, list) and all(isinstance(part, Part) for part in parts):
+        return parts
+    raise _wrong(reader, f"a {type(parts).__name__}", "a list of Part")
+
+
+def _wrong(reader: Reader, found: str, expected: str) -> ReadError:
+    return ReadError(f"the reader {reader.name!r} of {reader.package or 'llmprof'} gave {found}", expected=expected)
 
 
 def _warned(trace: Trace) -> Trace:
@@ -146,49 +163,47 @@ def _warned(trace: Trace) -> Trace:
     return trace
 
 
-def _files(path: Path, format: str | None) -> list[tuple[str, Path]]:  # noqa: A002
-    """Traces at a path with their formats, in the order of their names."""
+def _files(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
+    """Traces at a path with their readers, in the order of their names."""
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
     if not path.is_dir():
         refuse_empty(path)
-        kind = format or detect(path)
-        if kind is None:
+        reader = chosen or knows(path)
+        if reader is None:
             raise UnknownFormatError(
                 f"{path.name} is {say_what_it_is(path)}",
-                expected="Chrome trace JSON (PyTorch profiler, Ascend trace_view.json), plain or gzip, "
-                "an export of Nsight Systems, or what a monitor printed",
+                expected=_expected(),
                 hint="pass the file that the profiler wrote, or name its format with format=",
             )
-        return [(kind, path)]
-    if detect(path) == "nsys":
-        return [("nsys", path)]
-    candidates = sorted(p for p in path.iterdir() if p.is_file() and p.suffix in _SUFFIXES)
-    found = [(kind, p) for p in candidates if (kind := detect(p)) is not None and format in (None, kind)]
-    found = [(kind, p) for kind, p in found if kind not in MONITORS]  # they lie beside the traces of a run
-    exported = {p.stem for kind, p in found if p.suffix == ".sqlite"}
-    found = [(kind, p) for kind, p in found if not (p.suffix == REPORT_SUFFIX and p.stem in exported)]
-    if not found:
+        return [(reader, path)]
+    reader = chosen if chosen is not None and claims(chosen, Probe(path)) else knows(path) if chosen is None else None
+    return [(reader, path)] if reader is not None else _inside(path, chosen)
+
+
+def _inside(folder: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
+    """Traces in a folder; what stands alone lies beside the traces of a run and is not one of them."""
+    suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
+    candidates = sorted(p for p in folder.iterdir() if p.is_dir() or p.suffix in suffixes)
+    known = [(reader, path) for path in candidates if (reader := knows(path)) is not None]
+    files: dict[Reader, list[Path]] = {}
+    for reader, path in known:
+        if not reader.alone and chosen in (None, reader):
+            files.setdefault(reader, []).append(path)
+    if not files:
+        others = {f"{path.name} is {reader.what}{_elsewhere(reader)}": None for reader, path in known}
         raise ReadError(
-            f"{path} holds no trace among its {len(candidates)} candidate file(s)",
-            expected="one Chrome trace JSON a rank, exports of Nsight Systems, or a folder that Trace.save wrote",
-            hint="pass the folder that holds the profiler's files",
+            f"{folder} holds no trace among its {sum(p.is_file() for p in candidates)} candidate file(s)",
+            expected=_expected(),
+            hint=next(iter(others), "pass the folder that holds the profiler's files"),
         )
-    return found
+    return [(reader, path) for reader, paths in files.items() for path in (reader.choose or list)(paths)]
 
 
-def _exported(file: Path, progress: Progress | None) -> Path:
-    """The SQLite export of a report, made once and kept in the cache; other files as they are."""
-    if file.suffix != REPORT_SUFFIX:
-        return file
-    where = trace_cache.entry([file], "nsys export")
-    target = where.with_name(f"{where.name}.export")
-    made = target / f"{file.stem}.sqlite"
-    if not made.exists():
-        size = file.stat().st_size
-        if progress is not None:
-            progress(f"{file.name} (nsys export)", 0, size)
-        export(file, target)
-        if progress is not None:
-            progress(f"{file.name} (nsys export)", size, size)
-    return made
+def _elsewhere(reader: Reader) -> str:
+    return f": read it with {reader.instead}" if reader.instead else ": read it by itself"
+
+
+def _expected() -> str:
+    """The formats that can be read, in words."""
+    return "; or ".join(reader.what for reader in registry.readers() if reader.read is not None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 import llmprof
 from llmprof.errors import TraceWarning
-from llmprof.readers import cache, reading
+from llmprof.readers import cache, reading, registry
 from llmprof.readers.chrome import reader
 from tests.readers.traces import event, kernel, op, same, text_of, write
 
@@ -97,7 +98,8 @@ def test_a_copy_is_read_again(path, parsed, tmp_path):
 
 def test_another_version_of_the_reader_reads_again(path, parsed, monkeypatch):
     llmprof.read(path, cache=True)
-    monkeypatch.setitem(reading._VERSIONS, "chrome", 10**6)
+    other = tuple(replace(one, version=10**6) for one in registry.readers())
+    monkeypatch.setattr(registry, "readers", lambda: other)
     llmprof.read(path, cache=True)
     assert len(parsed) == 2
 

@@ -23,6 +23,7 @@ from llmprof.readers.chrome.stream import EventStream
 from llmprof.readers.chrome.tables import base_ns, describe, tables
 from llmprof.readers.common.blocks import BLOCK_BYTES
 from llmprof.readers.common.part import Part
+from llmprof.readers.common.reader import Probe, Reader, Request
 
 _LABEL: Final = re.compile(r"\[((?:[A-Z]{2}\d+-?)+)\] (.*)", re.DOTALL)
 _DIMENSION: Final = re.compile(r"([A-Z]{2})(\d+)")
@@ -85,10 +86,6 @@ def ranks(labels: Iterable[str]) -> dict[str, int]:
 def _parts(label: str) -> tuple[int, ...]:
     parts = {name: int(number) for name, number in _DIMENSION.findall(label)}
     return (*(parts.get(name, 0) for name in _ORDER[:-1]), int(label) if label.isdecimal() else parts.get("TP", 0))
-
-
-VERSION = 3
-"""Raised whenever the same file would give other frames: part of the cache key."""
 
 
 def read(
@@ -187,3 +184,36 @@ def _tell_of_file(coverage: dict[str, Any], stream: EventStream, decoder: EventD
         "truncated": stream.truncated,
         "repaired": stream.repaired,
     }
+
+
+_BEFORE: Final = b"\xef\xbb\xbf \t\r\n"
+_FIRST_EVENT: Final = re.compile(rb'\[\s*(?:\{\s*\}\s*,\s*)*\{.*?"ph"\s*:\s*"', re.DOTALL)
+_MAY_GO_ON: Final = re.compile(rb"$|\{|\[\s*\{")
+_EMPTY_LIST: Final = re.compile(rb"\[\s*(?:\]|$)")
+
+
+def _sniff(probe: Probe) -> bool:
+    """Whether it is a document with a list of events, which may stand behind its other keys."""
+    for start in probe.growing():
+        text = start.lstrip(_BEFORE)
+        if text[:1] == b"{" and b'"traceEvents"' in text:
+            return True
+        if text[:1] == b"[" and (_FIRST_EVENT.match(text) or _EMPTY_LIST.match(text)):
+            return True
+        if not _MAY_GO_ON.match(text):
+            return False
+    return False
+
+
+def _read(path: Path, request: Request) -> list[Part]:
+    return read(path, python_functions=request.python_functions, progress=request.progress)
+
+
+READER = Reader(
+    name="chrome",
+    version=3,
+    what="Chrome trace JSON (PyTorch profiler, Ascend trace_view.json), plain or gzip",
+    sniff=_sniff,
+    read=_read,
+    suffixes=(".json", ".gz", ".trace", ".txt", ""),
+)

@@ -16,6 +16,7 @@ from llmprof import schema
 from llmprof.errors import ReadError, TraceWarning, UnknownFormatError
 from llmprof.metrics.data import Metrics
 from llmprof.names import functions
+from llmprof.readers.common.reader import Probe, Reader
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Found, Part, part_of, split
 
@@ -340,3 +341,20 @@ def _refuse(found: Found, errors: list[str], where: str) -> None:
 
 def _warn(message: str) -> None:
     warnings.warn(message, TraceWarning, stacklevel=3)
+
+
+def _sniff(probe: Probe) -> bool:
+    if probe.is_folder:
+        return False
+    return kind(head(probe.path) if probe.start.startswith(_XZ) else probe.start) is not None
+
+
+READER = Reader(
+    name="ncu",
+    version=1,
+    what="CSV or a report of Nsight Compute",
+    sniff=_sniff,
+    instead="llmprof.read_metrics",
+    suffixes=(".csv", ".ncu-rep"),
+    alone=True,
+)

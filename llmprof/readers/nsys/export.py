@@ -95,10 +95,7 @@ def is_parquetdir(path: Path) -> bool:
 
 
 def is_nsys_sqlite(path: Path) -> bool:
-    """Whether a file is an SQLite database with tables of nsys."""
-    with path.open("rb") as file:
-        if file.read(len(sqlite.MAGIC)) != sqlite.MAGIC:
-            return False
+    """Whether an SQLite database has tables of nsys."""
     with sqlite.connect(path) as connection:
         names = sqlite.tables(connection)
     return "StringIds" in names or "NVTX_EVENTS" in names or any(name.startswith("CUPTI_ACTIVITY") for name in names)

@@ -14,24 +14,28 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.readers import cache
 from llmprof.readers.common import communication
 from llmprof.readers.common.part import Part, Wanted
+from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.nsys.export import (
     GRAPH,
     KERNEL,
     MEMCPY,
     MEMSET,
     RANGES,
+    REPORT_SUFFIX,
     RUNTIME,
     TIMES,
+    export,
+    is_nsys_sqlite,
+    is_parquetdir,
     rename,
     threads,
     with_columns_of,
 )
 from llmprof.readers.nsys.tables import DeviceTables, HostTables
-
-VERSION = 2
-"""Raised whenever the same file would give other frames: part of the cache key."""
+from llmprof.storage import sqlite
 
 _RANK_NAMES = (
     re.compile(r"Worker_(?:DP\d+_)?(?:PP(\d+))?_?(?:TP(\d+))?", re.IGNORECASE),
@@ -71,12 +75,12 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
         The file cannot be read or is no export of nsys.
     """
     wanted = Wanted() if wanted is None else wanted
-    export = _Export(path, wanted)
-    frames = {name: export.frame(name) for name in _SOURCES}
-    counters = export.counters() if "counters" in wanted else None
+    source = _Export(path, wanted)
+    frames = {name: source.frame(name) for name in _SOURCES}
+    counters = source.counters() if "counters" in wanted else None
     found = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
     processes = pl.concat(found).unique().drop_nulls().sort() if found else pl.Series([], dtype=pl.Int64)
-    ranks = export.ranks(processes, frames)
+    ranks = source.ranks(processes, frames)
     parts = []
     for rank, tables in _by_rank(frames, ranks).items():
         kernels = tables.get("kernels")
@@ -88,7 +92,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
         if counters is not None and rank >= 0:
             devices = kernels["device"].unique().to_list() if kernels is not None else []
             tables["counters"] = counters.filter(pl.col("device").is_in(devices))
-        head, coverage = export.head(rank, ranks, tables), export.coverage(tables)
+        head, coverage = source.head(rank, ranks, tables), source.coverage(tables)
         parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
     if not parts:
         raise ReadError(
@@ -230,3 +234,60 @@ class _Export(DeviceTables, HostTables):
 
 def _size(path: Path) -> int:
     return sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size
+
+
+def _sniff(probe: Probe) -> bool:
+    if probe.is_folder:
+        return is_parquetdir(probe.path)
+    if probe.path.suffix == REPORT_SUFFIX:
+        return True
+    return probe.start.startswith(sqlite.MAGIC) and is_nsys_sqlite(probe.path)
+
+
+def _read(path: Path, request: Request) -> list[Part]:
+    return read(_exported(path, request), request.wanted)
+
+
+def _database(path: Path, request: Request) -> Path | None:
+    return None if path.is_dir() else _exported(path, request)
+
+
+def _exported(file: Path, request: Request) -> Path:
+    """The SQLite export of a report, made once and kept in the cache; other files as they are."""
+    if file.suffix != REPORT_SUFFIX:
+        return file
+    folder = cache.export_folder(file)
+    made = folder / f"{file.stem}.sqlite"
+    if not made.exists():
+        size = file.stat().st_size
+        if request.progress is not None:
+            request.progress(f"{file.name} (nsys export)", 0, size)
+        export(file, folder)
+        if request.progress is not None:
+            request.progress(f"{file.name} (nsys export)", size, size)
+    return made
+
+
+def _choose(files: list[Path]) -> list[Path]:
+    """Of a report and its exports the SQLite file, else the Parquet folder."""
+    databases = {p.stem for p in files if p.suffix not in ("", REPORT_SUFFIX) and not p.is_dir()}
+    chosen = [p for p in files if not (p.is_dir() and _recording(p) in databases)]
+    exported = databases | {_recording(p) for p in chosen if p.is_dir()}
+    return [p for p in chosen if not (p.suffix == REPORT_SUFFIX and p.stem in exported)]
+
+
+def _recording(folder: Path) -> str:
+    """Name of the report that a Parquet folder was made of, which nsys calls ``NAME_pqtdir``."""
+    return folder.name.removesuffix("_pqtdir")
+
+
+READER = Reader(
+    name="nsys",
+    version=2,
+    what="an export of Nsight Systems (SQLite or Parquet) or its report",
+    sniff=_sniff,
+    read=_read,
+    suffixes=(".sqlite", REPORT_SUFFIX),
+    choose=_choose,
+    database=_database,
+)

@@ -1,16 +1,17 @@
-"""Which monitor wrote a text, by its first lines."""
+"""Readers of what monitors print: which monitor wrote a text, by its first lines, and what reads it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
-from llmprof.readers.monitors import dstat as layout
+from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.monitors import dstat, gpu, sysstat
 from llmprof.readers.monitors.common import decode
-
-KINDS: Final = ("dmon", "query-gpu", "gpustat", "dstat", "sar", "sadf")
-"""Names of the formats of monitors."""
+from llmprof.trace import Trace
 
 _SIGNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("dmon", re.compile(r"\s*#\s*(?:Date[\s,]+)?(?:Time[\s,]+)?gpu\b[^\n]*\n\s*#[^\n]*\b[Ii]dx\b")),
@@ -41,8 +42,28 @@ def kind(start: bytes) -> str | None:
     fields = [cell.strip() for cell in lines[0].split(",")] if lines else []
     if fields and all(_FIELD.fullmatch(field) for field in fields) and any(_MEASURE.match(field) for field in fields):
         return "query-gpu"
-    plain = [layout.plain(line).strip() for line in lines]
+    plain = [dstat.plain(line).strip() for line in lines]
     for titles, names in pairwise(plain):
         if _TITLES.match(titles) and _DSTAT_NAMES.search(names.replace("|", " ")):
             return "dstat"
     return None
+
+
+def _reader(name: str, what: str, read: Callable[[Path], Trace]) -> Reader:
+    def sniff(probe: Probe) -> bool:
+        return not probe.is_folder and kind(probe.start) == name
+
+    def read_file(path: Path, request: Request) -> Trace:
+        return read(path)
+
+    return Reader(name=name, version=1, what=what, sniff=sniff, read=read_file, alone=True)
+
+
+READERS: Final = (
+    _reader("dmon", "what nvidia-smi dmon printed", gpu.read_dmon),
+    _reader("query-gpu", "what nvidia-smi --query-gpu --format=csv printed", gpu.read_query_gpu),
+    _reader("gpustat", "what gpustat --json printed", gpu.read_gpustat),
+    _reader("dstat", "what dstat or dool printed or wrote", dstat.read_dstat),
+    _reader("sar", "what sar printed", sysstat.read_sar),
+    _reader("sadf", "what sadf -d printed", sysstat.read_sadf),
+)

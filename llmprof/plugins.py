@@ -1,0 +1,169 @@
+"""Lists of records: what llmprof itself has, and what other installed packages add through entry points.
+
+A package names what it adds in its ``pyproject.toml``::
+
+    [project.entry-points."llmprof.readers"]
+    acme = "acme_llmprof:READER"
+
+One that cannot be loaded is named in a warning, and everything else works.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from llmprof.errors import PluginWarning
+
+READERS: Final = "llmprof.readers"
+ANALYSES: Final = "llmprof.analyses"
+KERNEL_NAMES: Final = "llmprof.kernel_names"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One thing that another package adds."""
+
+    name: str
+    """Name of the entry point."""
+    package: str
+    """Name and version of the package, such as ``acme-llmprof 1.2``."""
+    value: Any
+    """What the entry point refers to."""
+
+
+@cache
+def load(group: str) -> tuple[Plugin, ...]:
+    """What the installed packages add under one group of entry points; loaded once a process.
+
+    Parameters
+    ----------
+    group : str
+        :data:`READERS`, :data:`ANALYSES` or :data:`KERNEL_NAMES`.
+
+    Returns
+    -------
+    tuple of Plugin
+        In the order of their names.
+
+    Warns
+    -----
+    PluginWarning
+        One of them cannot be loaded; it is left out.
+    """
+    plugins = []
+    points = importlib.metadata.entry_points(group=group)
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+        try:
+            value = point.load()
+        except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
+            left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {type(error).__name__}: {error}")
+            continue
+        plugins.append(Plugin(point.name, package, value))
+    return tuple(plugins)
+
+
+def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
+    """The records of one type that plug-ins add; what is none is named in a warning.
+
+    Parameters
+    ----------
+    group : str
+        Group of entry points.
+    kind : type
+        What an entry point must refer to: one of it, or a list or tuple of it.
+
+    Returns
+    -------
+    list of (Plugin, record)
+        In the order of :func:`load`.
+    """
+    found: list[tuple[Plugin, T]] = []
+    for plugin in load(group):
+        values = plugin.value if isinstance(plugin.value, list | tuple) else (plugin.value,)
+        for value in values:
+            if isinstance(value, kind):
+                found.append((plugin, value))
+            else:
+                left_out(f"{plugin.name!r} of {plugin.package}", group, f"it is {value!r}, no {kind.__name__}")
+    return found
+
+
+def listed(places: Iterable[str], kind: type[T]) -> tuple[T, ...]:
+    """The records of llmprof itself, from a list of places written as an entry point is: ``module:attribute``.
+
+    Parameters
+    ----------
+    places : iterable of str
+        Where the records are; an attribute is one record, or a list or tuple of them.
+    kind : type
+        Type of the records.
+
+    Returns
+    -------
+    tuple
+        The records in the order of the places.
+
+    Raises
+    ------
+    TypeError
+        A place holds something else.
+    """
+    found: list[T] = []
+    for place in places:
+        module, _, attribute = place.partition(":")
+        value = getattr(importlib.import_module(module), attribute)
+        for record in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(record, kind):
+                raise TypeError(f"{place} is {record!r}, no {kind.__name__}")
+            found.append(record)
+    return tuple(found)
+
+
+def added(group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str) -> list[tuple[Plugin, T]]:
+    """The records that plug-ins add, without those whose name is taken.
+
+    Parameters
+    ----------
+    group : str
+        Group of entry points.
+    kind : type
+        Type of the records.
+    known : iterable
+        Records of llmprof itself.
+    name : callable
+        Name of a record.
+    what : str
+        What such a name names, for the warning: ``format``.
+
+    Returns
+    -------
+    list of (Plugin, record)
+        Those with a name of their own.
+    """
+    owners = {name(record): "llmprof" for record in known}
+    out: list[tuple[Plugin, T]] = []
+    for plugin, record in records(group, kind):
+        owner = owners.setdefault(name(record), plugin.package)
+        if any(name(record) == name(other) for _, other in out) or owner == "llmprof":
+            left_out(f"{plugin.name!r} of {plugin.package}", group, f"{owner} has the {what} {name(record)!r} already")
+            continue
+        out.append((plugin, record))
+    return out
+
+
+def left_out(which: str, group: str, why: str) -> None:
+    """Warn that a plug-in is not used."""
+    warnings.warn(
+        f"the plug-in {which} ({group}) is left out: {why}; update the package or uninstall it",
+        PluginWarning,
+        stacklevel=4,
+    )

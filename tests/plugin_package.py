@@ -1,0 +1,49 @@
+"""A package with plug-ins, installed as pip leaves it: its module and a ``.dist-info`` with entry points."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from llmprof import plugins
+from llmprof.readers import registry
+
+
+def write(
+    folder: Path, module: str, code: str, points: Mapping[str, Mapping[str, str]], *, version: str = "1.2"
+) -> None:
+    """Put a package named as its module into a folder, with entry points by group and name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{module}.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    info = folder / f"{module}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n", encoding="utf-8")
+    lines = [
+        line for group, names in points.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def forget() -> None:
+    """Look for plug-ins again."""
+    plugins.load.cache_clear()
+    registry.readers.cache_clear()
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[None]:
+    """The packages of a folder can be imported and are found, until the end of the block."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        forget()
+        yield
+    for name in set(sys.modules) - before:
+        if (folder / f"{name}.py").exists():
+            del sys.modules[name]
+    forget()

@@ -1,0 +1,236 @@
+"""The list of readers: who knows a file or a folder, and readers of other packages."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+
+import pytest
+
+import llmprof
+import llmprof.readers
+from llmprof.errors import MixedRunsError, PluginWarning, ReadError, TraceWarning, UnknownFormatError
+from llmprof.readers import registry
+from llmprof.readers.common.reader import Probe, Reader
+from llmprof.readers.detect import detect
+from tests import plugin_package
+from tests.readers.traces import kernel, text_of, write
+
+NCU = b'"ID","Process ID","Process Name"\n'
+
+LINES = """
+from llmprof.readers.common.part import Part
+from llmprof.readers.common.reader import Reader
+import polars as pl
+
+def sniff(probe):
+    if probe.is_folder:
+        return probe.path.name.endswith("_acme")
+    return probe.start.startswith(b"ACME")
+
+def read(path, request):
+    file = path / "trace.acme" if path.is_dir() else path
+    rows = [line.split() for line in file.read_text().splitlines()[1:]]
+    frame = pl.DataFrame(
+        [(0, 7, int(begin), int(ns), name) for begin, ns, name in rows],
+        schema=["device", "stream", "start_ns", "dur_ns", "name"],
+        orient="row",
+    )
+    rank = int(file.read_text().split()[1])
+    return [Part(path, {"kernels": frame}, {"rank": rank}, {"events": len(rows), "kept": len(rows)})]
+
+READER = Reader(name="acme", version=1, what="a file of Acme's profiler", sniff=sniff, read=read, suffixes=(".acme",))
+"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Install a plug-in with readers; the code and its entry points."""
+    with plugin_package.installed(tmp_path / "packages"):
+
+        def add(module="acme_llmprof", code=LINES, value="acme_llmprof:READER", group="llmprof.readers"):
+            plugin_package.write(tmp_path / "packages", module, code, {group: {module: value}})
+            importlib.invalidate_caches()
+            plugin_package.forget()
+
+        yield add
+
+
+def test_every_room_is_in_the_list():
+    rooms = {m.name for m in pkgutil.iter_modules(llmprof.readers.__path__) if m.ispkg} - {"common"}
+    listed = {place.split(".")[2].partition(":")[0] for place in registry.BUILT_IN}
+    assert rooms | {"saved"} == listed
+
+
+def test_readers_are_described():
+    names = [reader.name for reader in registry.readers()]
+    assert len(set(names)) == len(names)
+    for reader in registry.readers():
+        assert reader.what
+        assert (reader.read is None) == bool(reader.instead)
+        assert reader.package == ""
+    assert "ncu" not in registry.formats()
+
+
+def test_the_list_follows_what_reads(root):
+    """Names of formats stand in the rooms of their readers only."""
+    for path in (root / "llmprof").rglob("*.py"):
+        if path.parent.name in ("monitors", "nsys") or path.name in ("registry.py", "saved.py"):
+            continue
+        assert not re.search(r"\b(?:gpustat|sadf)[\"']", path.read_text()), path
+
+
+def test_files_of_nsight_compute_are_pointed_to_their_function(tmp_path):
+    path = write(tmp_path / "raw.csv", NCU)
+    assert detect(path) == "ncu"
+    with pytest.raises(UnknownFormatError, match=r"raw\.csv is CSV or a report .*read it with llmprof\.read_metrics"):
+        llmprof.read(path)
+    with pytest.raises(ReadError, match=r"holds no trace .*read it with llmprof\.read_metrics"):
+        llmprof.read(tmp_path)
+    report = write(tmp_path / "x.ncu-rep", b"NVR\0rest")
+    with pytest.raises(UnknownFormatError, match=r"llmprof\.read_metrics"):
+        llmprof.read(report)
+
+
+def test_a_folder_with_the_files_of_a_monitor_only(tmp_path):
+    write(tmp_path / "gpu.txt", b"# gpu   pwr\n# Idx   W\n    0   50\n")
+    with pytest.raises(ReadError, match=r"gpu\.txt is what nvidia-smi dmon printed: read it by itself"):
+        llmprof.read(tmp_path)
+
+
+def test_a_saved_trace_in_a_folder_is_none_of_its_files(tmp_path):
+    path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    llmprof.read(path, cache=False).save(tmp_path / "saved")
+    assert llmprof.read(tmp_path, cache=False).kernels.height == 1
+    assert llmprof.read(tmp_path / "saved").kernels.height == 1
+
+
+def test_of_a_report_and_its_exports_one_is_read(tmp_path):
+    (reader,) = (one for one in registry.readers() if one.name == "nsys")
+    folder = tmp_path / "a_pqtdir"
+    folder.mkdir()
+    report, database, other = tmp_path / "a.nsys-rep", tmp_path / "a.sqlite", tmp_path / "b.nsys-rep"
+    assert reader.choose([report, database, folder, other]) == [database, other]
+    assert reader.choose([report, folder, other]) == [folder, other]
+    assert reader.choose([report, other]) == [report, other]
+
+
+def test_a_probe_reads_as_much_as_is_asked_for(tmp_path):
+    path = write(tmp_path / "x", bytes(range(256)) * 1000)
+    probe = Probe(path)
+    assert probe.start == path.read_bytes()[: 64 << 10]
+    assert [len(start) for start in probe.growing()] == [65536, 131072, 196608, 256000]
+    assert Probe(tmp_path).start == b""
+    assert list(Probe(tmp_path).growing()) == []
+
+
+# --- readers of other packages
+
+
+def test_a_reader_of_another_package(install, tmp_path):
+    install()
+    path = write(tmp_path / "one.acme", b"ACME 0\n100 50 gemm\n200 10 norm\n")
+    trace = llmprof.read(path, cache=False)
+    assert trace.kernels.select("start_ns", "dur_ns", "name").rows() == [(0, 50, "gemm"), (100, 10, "norm")]
+    assert trace.meta["format"] == "acme"
+    assert registry.reader("acme").package == "acme_llmprof 1.2"
+
+
+def test_a_reader_claims_folders(install, tmp_path):
+    install()
+    for rank in (0, 1):
+        folder = tmp_path / "run" / f"host{rank}_acme"
+        folder.mkdir(parents=True)
+        write(folder / "trace.acme", f"ACME {rank}\n100 50 gemm{rank}\n".encode())
+    with pytest.warns(TraceWarning, match="1 of 2 ranks are missing"):
+        one = llmprof.read(tmp_path / "run" / "host1_acme", cache=False)
+    assert one.kernels["name"].to_list() == ["gemm1"]
+    both = llmprof.read(tmp_path / "run", cache=True)
+    assert both.kernels["name"].to_list() == ["gemm0", "gemm1"]
+    assert both.ranks == [0, 1]
+    # a file in one of the folders is written anew: the trace in the cache is not taken
+    write(tmp_path / "run" / "host1_acme" / "trace.acme", b"ACME 1\n100 50 other\n")
+    assert llmprof.read(tmp_path / "run", cache=True).kernels["name"].to_list() == ["gemm0", "other"]
+    write(tmp_path / "run" / "trace.json", text_of([kernel()]))
+    with pytest.raises(MixedRunsError, match=r"different formats: \['acme', 'chrome'\]"):
+        llmprof.read(tmp_path / "run")
+    assert llmprof.read(tmp_path / "run", format="acme", cache=False).ranks == [0, 1]
+
+
+def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypatch):
+    install()
+    path = write(tmp_path / "one.acme", b"ACME 0\n100 50 gemm\n")
+    llmprof.read(path, cache=True)
+    calls = []
+    (reader,) = (one for one in registry.readers() if one.name == "acme")
+    original = reader.read
+
+    def read(path, request):
+        calls.append(path)
+        return original(path, request)
+
+    for package, expected in (("acme_llmprof 1.2", 0), ("acme_llmprof 1.3", 1), ("acme_llmprof 1.3", 1)):
+        changed = Reader(name="acme", version=1, what=reader.what, sniff=reader.sniff, read=read, package=package)
+        monkeypatch.setattr(registry, "readers", lambda changed=changed: (changed,))
+        llmprof.read(path, cache=True)
+        assert len(calls) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "why"),
+    [
+        ("import nothing_of_this_name\n", "acme_llmprof:READER", "raised ModuleNotFoundError"),
+        ("raise RuntimeError('broken')\n", "acme_llmprof:READER", "raised RuntimeError: broken"),
+        ("x = 1\n", "acme_llmprof:READER", "raised AttributeError"),
+        ("READER = 5\n", "acme_llmprof:READER", "it is 5, no Reader"),
+        (
+            LINES.replace('name="acme"', 'name="chrome"'),
+            "acme_llmprof:READER",
+            "llmprof has the format 'chrome' already",
+        ),
+        (LINES + "BOTH = [READER, READER]\n", "acme_llmprof:BOTH", "has the format 'acme' already"),
+    ],
+    ids=["import", "error", "attribute", "type", "name", "twice"],
+)
+def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(install, tmp_path, code, value, why):
+    install(code=code, value=value)
+    path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    with pytest.warns(
+        PluginWarning, match=r"'acme_llmprof' of acme_llmprof 1\.2 \(llmprof\.readers\) is left out"
+    ) as said:
+        trace = llmprof.read(path, cache=False)
+    assert why in str(said[0].message)
+    assert trace.kernels.height == 1
+    assert llmprof.read(path, cache=False).kernels.height == 1  # said once
+
+
+def test_a_plugin_that_claims_a_format_of_another_reader(install, tmp_path):
+    install(code=LINES.replace('startswith(b"ACME")', 'startswith(b"{")').replace("[1:]", "[1:1]"))
+    path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    with pytest.warns(PluginWarning, match=r"read as 'chrome', and the plug-in acme_llmprof 1\.2 claims it.*'acme'"):
+        trace = llmprof.read(path, cache=False)
+    assert trace.kernels.height == 1
+
+
+def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
+    install(code=LINES.replace("def sniff(probe):", "def sniff(probe):\n    probe.nothing"))
+    path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it was asked about trace\.json"):
+        trace = llmprof.read(path, cache=False)
+    assert trace.kernels.height == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
+        ("    return [Part", "    return 5\n    return [Part", "gave a int; expected a list of Part"),
+        ('suffixes=(".acme",)', "alone=True", "gave parts.*; expected a Trace"),
+    ],
+)
+def test_a_plugin_that_fails_while_reading_is_named(install, tmp_path, old, new, why):
+    install(code=LINES.replace(old, new))
+    path = write(tmp_path / "one.acme", b"ACME 0\n100 50 gemm\n")
+    with pytest.raises(ReadError, match=rf"the reader 'acme' of acme_llmprof 1\.2 {why}"):
+        llmprof.read(path, cache=False)

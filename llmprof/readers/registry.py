@@ -11,9 +11,9 @@ from llmprof.errors import UnknownFormatError
 from llmprof.readers.common.reader import Reader
 
 BUILT_IN: Final = (
-    "llmprof.readers.saved:READER",
-    "llmprof.readers.nsys.reader:READER",
     "llmprof.readers.chrome.reader:READER",
+    "llmprof.readers.nsys.reader:READER",
+    "llmprof.readers.saved:READER",
     "llmprof.readers.monitors.reader:READERS",
     "llmprof.readers.ncu.reader:READER",
 )
@@ -45,7 +45,7 @@ def formats() -> list[str]:
     """Names of the formats that :func:`llmprof.read` takes.
 
     >>> formats()[:3]
-    ['llmprof', 'nsys', 'chrome']
+    ['chrome', 'nsys', 'llmprof']
     """
     return [reader.name for reader in readers() if reader.read is not None]
 

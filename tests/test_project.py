@@ -173,16 +173,6 @@ def test_setup_asks_for_a_python_that_is_new_enough(root, tmp_path, python):
     assert not (tmp_path / ".venv").exists()
 
 
-# --- layers
-
-
-def test_every_reader_is_in_the_contract_that_keeps_readers_apart(project, root):
-    contracts = {contract["id"]: contract for contract in project["tool"]["importlinter"]["contracts"]}
-    rooms = {path.parent.name for path in (root / "llmprof" / "readers").glob("*/__init__.py")}
-    readers = rooms - {"common"}
-    assert {f"llmprof.readers.{name}" for name in readers} == set(contracts["readers-independent"]["modules"])
-
-
 # --- importing
 
 

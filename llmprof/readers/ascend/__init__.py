@@ -1,0 +1,8 @@
+"""The room of Huawei's Ascend: what torch_npu, msprof and MindSpore write, in whatever form they exported it."""
+
+from __future__ import annotations
+
+from llmprof.readers.ascend.reader import VERSION, files, read, sniff
+from llmprof.readers.ascend.summaries import summaries
+
+__all__ = ["VERSION", "files", "read", "sniff", "summaries"]

@@ -1,0 +1,246 @@
+"""What lies in a folder of torch_npu, msprof or MindSpore: one entry a rank, its files by what they hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from llmprof.errors import ReadError
+from llmprof.readers.ascend import csvfile
+from llmprof.readers.ascend.database import is_database
+
+OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
+_RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
+_RAW: Final = re.compile(r"^(?:PROF_\w+|FRAMEWORK)$")
+_LAYERS: Final = re.compile(
+    rb'"(?:Ascend Hardware|CANN|HCCL|Communication|Overlap Analysis|Step Trace|Task Scheduler)"'
+)
+_SNIFF_BYTES: Final = 4 << 20
+_MOST_DEPTH: Final = 4
+
+TIMELINE, KERNELS, COMMUNICATION, MATRIX = "timeline", "kernels", "communication", "communication_matrix"
+DATABASE, ANALYSIS = "database", "analysis"
+
+_HEADINGS: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
+    (
+        KERNELS,
+        (
+            ("start_time_us", "task_start_time_us", "start_time_ns", "task_start_time_ns"),
+            ("name", "op_name", "kernel_name"),
+            ("accelerator_core", "task_type"),
+        ),
+    ),
+    ("memory_record", (("component",), ("timestamp_us", "timestamp_ns"), ("total_allocated_MB", "total_allocated_KB"))),
+    ("module_memory", (("component",), ("timestamp_us", "timestamp_ns"), ("total_reserved_MB", "total_reserved_KB"))),
+    ("operator_memory", (("allocation_time_us", "allocation_time_ns"), ("name",))),
+    ("l2_cache", (("hit_rate",), ("victim_rate",), ("task_id",))),
+    ("op_statistic", (("op_type",), ("core_type",), ("count",))),
+    ("api_statistic", (("api_name",), ("count",))),
+    ("step_trace_time", (("computing",), ("free",), ("overlapped",))),
+    ("operator_details", (("host_self_duration_us",), ("name",))),
+    ("data_preprocess", (("compute_time_us", "compute_time_ms"), ("memcpy_time_us", "memcpy_time_ms"))),
+)
+"""What a CSV file is, by headings of which it has one of each group; the first match wins."""
+
+EXPORT_HINT: Final = (
+    "export it first: `from torch_npu.profiler.profiler import analyse; analyse({folder!r})` for a folder of "
+    "torch_npu, `msprof --export=on --output={folder}` for one of msprof"
+)
+
+
+@dataclass(slots=True)
+class RankFolder:
+    """Files of one rank by what they hold, and what lies beside them."""
+
+    path: Path
+    files: dict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    rank: int | None = None
+    head: dict[str, Any] = field(default_factory=dict)
+
+
+def kind_of(path: Path) -> str | None:
+    """What a file holds, by its content: ``timeline``, ``kernels``, ``database`` … or None for something else."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_SNIFF_BYTES)
+            size = path.stat().st_size
+            if size > 2 * _SNIFF_BYTES:
+                file.seek(size - _SNIFF_BYTES)
+            end = file.read() if size > _SNIFF_BYTES else b""
+    except OSError:
+        return None
+    if start.startswith(b"SQLite format 3\x00"):
+        if not is_database(path):
+            return None
+        return ANALYSIS if path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer")) else DATABASE
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] in (b"[", b"{") and b'"ph"' in text and (_LAYERS.search(text) or _LAYERS.search(end)):
+        return TIMELINE if text[:1] == b"[" or b'"traceEvents"' in text else None
+    if text[:1] == b"{":
+        if b'"Communication Time Info"' in text:
+            return COMMUNICATION
+        return MATRIX if b'"Transport Type"' in text else None
+    first = text.partition(b"\n")[0]
+    if b"," not in first or b"\x00" in first:
+        return None
+    names = {csvfile.heading(cell.strip('"')) for cell in first.decode("utf-8", "replace").strip().split(",")}
+    return next(
+        (kind for kind, groups in _HEADINGS if all(any(name in names for name in group) for group in groups)), None
+    )
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is one of these tools, or holds such folders, exported or not."""
+    if _RANK_FOLDER.search(path.name) or path.name in OUTPUT:
+        return True
+    return any(
+        entry.name in (*OUTPUT, "trace_view.json", "kernel_details.csv")
+        or (entry.is_dir() and _RANK_FOLDER.search(entry.name) is not None)
+        or entry.name.startswith(("ascend_pytorch_profiler", "ascend_mindspore_profiler"))
+        for entry in path.iterdir()
+    )
+
+
+def find(path: Path) -> tuple[list[RankFolder], list[str]]:
+    """Ranks below a path, and notes of folders that were never exported.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A file, an output folder, the folder of a rank, or a folder of several ranks.
+
+    Returns
+    -------
+    tuple of (list of RankFolder, list of str)
+        One a rank, in the order of their names.
+
+    Raises
+    ------
+    ReadError
+        There is nothing to read; where raw data lie there, the message says how to export them.
+    """
+    if not path.is_dir():
+        kind = kind_of(path)
+        if kind is None:
+            raise ReadError(f"{path.name} is no file of torch_npu, msprof or MindSpore that is known")
+        folder = RankFolder(path)
+        folder.files[kind].append(path)
+        _read_head(folder, path.parent)
+        return [folder], []
+    found: list[RankFolder] = []
+    raw: list[Path] = []
+    _search(path, found, raw, 0)
+    notes = [f"{folder.name} was never exported and is left out" for folder in raw]
+    if not found:
+        if raw or any(_RAW.match(entry.name) for entry in path.iterdir()):
+            raise ReadError(
+                f"{path.name} holds only raw data of the profiler, which no reader but its own knows",
+                expected=f"the folder {OUTPUT[0]} or {OUTPUT[1]}, or a database",
+                hint=EXPORT_HINT.format(folder=path.name),
+            )
+        raise ReadError(
+            f"{path.name} holds no files of torch_npu, msprof or MindSpore",
+            expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
+            hint="pass the folder *_ascend_pt, or the one that holds those of all ranks",
+        )
+    return found, notes
+
+
+def _search(path: Path, found: list[RankFolder], raw: list[Path], depth: int) -> None:
+    own = RankFolder(path)
+    _take(own, path)
+    for name in OUTPUT:
+        if (path / name).is_dir():
+            _take(own, path / name)
+    devices = sorted(entry for entry in path.iterdir() if entry.is_dir() and re.match(r"device_\d+$", entry.name))
+    for device in devices:
+        for part in ("timeline", "summary"):
+            if (device / part).is_dir():
+                _take(own, device / part)
+    if own.files:
+        _read_head(own, path)
+        if path.name in OUTPUT:
+            _read_head(own, path.parent)
+        for device in devices:
+            _read_head(own, device)
+        found.append(own)
+        return
+    inner = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink())
+    before = len(found)
+    if depth < _MOST_DEPTH:
+        for entry in inner:
+            if entry.name not in ("FRAMEWORK", "host", "data", "log", "logs", *(d.name for d in devices)):
+                _search(entry, found, raw, depth + 1)
+    if len(found) == before and (_RANK_FOLDER.search(path.name) or devices):
+        if _RAW.match(path.name) and path.parent.name.endswith(("_ascend_pt", "_ascend_ms")):
+            return  # its parent says so
+        raw.append(path)
+
+
+def _take(folder: RankFolder, path: Path) -> None:
+    """Take up the files of one directory."""
+    for entry in sorted(path.iterdir()):
+        if entry.is_file() and entry.suffix in (".json", ".csv", ".db") and (kind := kind_of(entry)) is not None:
+            folder.files[kind].append(entry)
+    whole = [p for p in folder.files.get(TIMELINE, ()) if p.name.startswith(("trace_view", "msprof"))]
+    if whole:  # the others hold parts of the same
+        folder.files[TIMELINE] = whole
+
+
+def _read_head(folder: RankFolder, path: Path) -> None:
+    """What profiler_info, profiler_metadata and info.json say of the rank."""
+    for entry in sorted(path.glob("profiler_info*.json")):
+        if folder.rank is None and (match := re.search(r"profiler_info_(\d+)", entry.name)):
+            folder.rank = int(match[1])
+        content = _object(entry)
+        rank = content.get("rank_id")
+        if isinstance(rank, int) and rank >= 0:
+            folder.rank = rank
+        folder.head["options"] = dict(_options(content))
+        for key in ("torch_npu_version", "cann_version"):
+            if isinstance(content.get(key), str):
+                folder.head.setdefault("versions", {})[key.removesuffix("_version")] = content[key]
+    for entry in sorted(path.glob("profiler_metadata.json")):
+        content = _object(entry)
+        about = content.get("distributed_info") or content.get("distributedInfo") or {}
+        if isinstance(about, dict) and isinstance(about.get("world_size"), int) and about["world_size"] > 0:
+            folder.head["world_size"] = about["world_size"]
+        groups = content.get("parallel_group_info")
+        if isinstance(groups, dict):
+            folder.head["groups"] = {
+                str(name): info["global_ranks"]
+                for name, info in groups.items()
+                if isinstance(info, dict) and isinstance(info.get("global_ranks"), list)
+            }
+            ranks = [rank for members in folder.head["groups"].values() for rank in members if isinstance(rank, int)]
+            if ranks:
+                folder.head.setdefault("world_size", max(ranks) + 1)
+    for entry in sorted(path.glob("info.json*")):
+        content = _object(entry)
+        rank = content.get("rank_id")
+        if isinstance(rank, int) and 0 <= rank < 1 << 20 and folder.rank is None:
+            folder.rank = rank
+
+
+def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Options of the profiler that say what it recorded."""
+    config = content.get("config")
+    for part in ("common_config", "experimental_config"):
+        options = config.get(part) if isinstance(config, dict) else None
+        for key, value in options.items() if isinstance(options, dict) else ():
+            if isinstance(value, bool | str | int) and value not in ("", False):
+                yield key.removeprefix("_"), value
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Content of a JSON file, empty where it is none: what it says is not needed to read the rest."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

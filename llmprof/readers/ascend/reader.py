@@ -1,0 +1,185 @@
+"""Reader for what profilers of Huawei's Ascend NPUs write: torch_npu, msprof and MindSpore, as text or databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers._part import Part
+from llmprof.readers.ascend import database, folder, text
+from llmprof.readers.ascend.tables import Frames
+from llmprof.readers.ascend.timeline import Progress
+
+VERSION = 1
+"""Raised whenever the same files would give other frames: part of the cache key."""
+
+_WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
+"""Tables for which the text output is read where the database lacks them."""
+
+_SUMMARIES = ("op_statistic", "api_statistic", "step_trace_time", "operator_details", "data_preprocess")
+_NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file or folder is one that this reader knows, exported or not.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File or folder.
+
+    Returns
+    -------
+    bool
+        By the content of a file; of a folder by what lies in it.
+    """
+    return folder.is_folder(path) if path.is_dir() else folder.kind_of(path) is not None
+
+
+def files(path: Path) -> list[Path]:
+    """Files below a path that the reader takes up: what a cache has to look at."""
+    if not path.is_dir():
+        return [path]
+    return [file for rank in folder.find(path)[0] for of_kind in rank.files.values() for file in of_kind]
+
+
+def read(path: Path, *, python_functions: bool = False, progress: Progress | None = None) -> list[Part]:
+    """Read the output of one rank or of several.
+
+    Where a database and text files lie side by side the database is read, and of the text what it lacks.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A folder ``*_ascend_pt`` or ``*_ascend_ms``, one of several ranks, an exported ``PROF_*``, or a single file:
+        timeline JSON, a CSV of kernels or of memory, ``communication.json`` or a database.
+    python_functions : bool
+        Keep Python functions (``with_stack=True``) as operators of kind ``python``.
+    progress : callable, optional
+        Called with a file's name, the bytes read so far and its size.
+
+    Returns
+    -------
+    list of Part
+        One a rank, absolute times (ns).
+
+    Raises
+    ------
+    ReadError
+        Nothing can be read: the message says what was found, and for raw data how to export them.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> read(Path("no such folder"))
+    Traceback (most recent call last):
+    llmprof.errors.ReadError: no such folder does not exist; check the path.
+    """
+    if not path.exists():
+        raise ReadError(f"{path} does not exist", hint="check the path")
+    ranks, notes = folder.find(path)
+    parts, failed = [], []
+    for rank in ranks:
+        try:
+            parts.append(_part(rank, python_functions=python_functions, progress=progress))
+        except ReadError as error:
+            if len(ranks) == 1:
+                raise
+            failed.append(f"{rank.path.name} could not be read and is left out: {error.found}")
+    if not parts:
+        raise ReadError(f"none of {len(ranks)} ranks could be read: {failed[0]}", hint="export them again")
+    parts[0].coverage.setdefault("notes", []).extend([*notes, *failed])
+    if len(parts) > 1 or notes or failed:
+        said = [part.head.get("world_size") for part in parts]
+        world = max([size for size in said if isinstance(size, int)], default=None)
+        for part in parts if world else ():  # a ring names neighbours only: one rank may know of fewer
+            part.head["world_size"] = world
+    return parts
+
+
+def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress | None) -> Part:
+    found: Frames = {}
+    head: dict[str, Any] = {"absolute": True, "backend": None, **rank.head}
+    coverage: dict[str, Any] = {"file": rank.path.name, "events": 0, "kept": 0, "notes": []}
+    if databases := rank.files.get(folder.DATABASE):
+        analyses = rank.files.get(folder.ANALYSIS, [])
+        try:
+            found, said, read_of = database.read(
+                databases[0], analyses[0] if analyses else None, python_functions=python_functions
+            )
+        except ReadError as error:
+            coverage["notes"].append(f"{databases[0].name} is left out: {error.found}")
+        else:
+            head |= {key: value for key, value in said.items() if key != "rank" or rank.rank is None}
+            coverage = _added(coverage, read_of)
+            if len(databases) > 1:
+                coverage["notes"].append(f"of {len(databases)} databases only {databases[0].name} is read")
+    lacking = [name for name in _WANTED if name not in found]
+    readable = {kind: paths for kind, paths in rank.files.items() if kind not in (folder.DATABASE, folder.ANALYSIS)}
+    if lacking and any(kind not in _NO_TRACE for kind in readable):
+        try:
+            more, read_of = text.read(readable, python_functions=python_functions, progress=progress)
+        except ReadError as error:
+            if not found:
+                raise
+            coverage["notes"].append(error.found)
+        else:
+            taken = {name: frame for name, frame in more.items() if name not in found}
+            if taken or not found:
+                coverage = _added(coverage, read_of)
+            found |= taken
+    if not found:
+        only = sorted(readable)
+        raise ReadError(
+            f"{rank.path.name} holds {', '.join(only) or 'no file that can be read'}"
+            + (": sums without times, which make no trace" if only else ""),
+            expected="a timeline, a table of kernels or a database",
+            hint="llmprof.readers.ascend.summaries(path) reads sums as frames" if only else "export it again",
+        )
+    if rank.rank is not None:
+        head["rank"] = rank.rank
+    if "collectives" in found and found["collectives"].height:
+        head["backend"] = "hccl"
+        head.setdefault("world_size", _world(found))
+    return Part(rank.path, _with_device(found), {k: v for k, v in head.items() if v is not None}, coverage)
+
+
+def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Two coverages as one."""
+    out = {**more, **coverage}
+    for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
+        out[key] = coverage.get(key, 0) + more.get(key, 0)
+    out["notes"] = [*coverage["notes"], *more.get("notes", ())]
+    return out
+
+
+def _world(found: Frames) -> int | None:
+    """Ranks of the run as far as the pieces of collective calls name them."""
+    if "tasks" not in found or "src_rank" not in found["tasks"].columns:
+        return None
+    most = found["tasks"].select(pl.max_horizontal("src_rank", "dst_rank").max()).item()
+    return None if most is None or most >= 1 << 20 else int(most) + 1
+
+
+def _with_device(found: Frames) -> Frames:
+    """Tables that do not say their device with the only one that the others name."""
+    named = {
+        device
+        for frame in found.values()
+        if "device" in frame.columns
+        for device in frame["device"].unique().to_list()
+        if device is not None
+    }
+    if len(named) != 1:
+        return found
+    device = pl.lit(named.pop(), dtype=pl.Int32)
+    tables = ("kernels", "copies", "collectives", "tasks", "memory", "counters")
+    return {
+        name: frame.with_columns(device=device if "device" not in frame.columns else pl.col("device").fill_null(device))
+        if name in tables
+        else frame
+        for name, frame in found.items()
+    }

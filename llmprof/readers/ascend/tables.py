@@ -1,0 +1,250 @@
+"""Tables of the schema out of the layers of an Ascend recording, whatever form they were read from.
+
+A device stream holds more than kernels: copies, waits for events and notifies, and the pieces of collective calls.
+Kernels are what computes, and each collective call as one row; all the rest goes into the table ``tasks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from llmprof.readers.ascend import kinds
+
+Frames = dict[str, pl.DataFrame]
+
+TASKS: Final = {
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "name": pl.String,
+    "task_type": pl.String,
+    "task_id": pl.Int64,
+    "context": pl.Int64,
+    "correlation": pl.Int64,
+    "op_id": pl.Int64,
+}
+"""Columns of device tasks that the forms give; further ones begin with ``ascend_``."""
+
+CALLS: Final = {
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "name": pl.String,
+    "group": pl.String,
+    "algorithm": pl.String,
+    "dtype": pl.String,
+    "count": pl.Int64,
+    "world": pl.Int32,
+    "correlation": pl.Int64,
+    "op_id": pl.Int64,
+}
+"""Columns of collective calls."""
+
+PIECES: Final = {
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "name": pl.String,
+    "collective": pl.String,
+    "group": pl.String,
+    "plane": pl.Int32,
+    "src_rank": pl.Int32,
+    "dst_rank": pl.Int32,
+    "bytes": pl.Int64,
+    "link": pl.String,
+    "transport": pl.String,
+    "notify": pl.String,
+}
+"""Columns of the pieces of collective calls: transfers, reductions, notifies."""
+
+DETAILS: Final = {
+    "ascend_op_type": pl.String,
+    "ascend_core": pl.String,
+    "ascend_input_shapes": pl.String,
+    "ascend_input_dtypes": pl.String,
+    "ascend_input_formats": pl.String,
+    "ascend_output_shapes": pl.String,
+    "ascend_output_dtypes": pl.String,
+    "ascend_output_formats": pl.String,
+    "ascend_block_dim": pl.Int64,
+    "ascend_wait_ns": pl.Int64,
+}
+"""What is known of a kernel beside its time, in the order in which it is shown."""
+
+
+
+def typed(frame: pl.DataFrame | None, columns: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """The frame with all of some columns and of their types; columns of the vendor stay."""
+    if frame is None:
+        return pl.DataFrame(schema=dict(columns))
+    kept = [c for c in frame.columns if c not in columns and c.startswith("ascend_")]
+    return frame.select(
+        *(
+            pl.col(c).cast(dtype, strict=False) if c in frame.columns else pl.lit(None, dtype=dtype).alias(c)
+            for c, dtype in columns.items()
+        ),
+        *kept,
+    )
+
+
+def device_tables(
+    tasks: pl.DataFrame | None,
+    calls: pl.DataFrame | None,
+    pieces: pl.DataFrame | None,
+    launches: pl.DataFrame | None = None,
+) -> Frames:
+    """Kernels, copies, collectives and other tasks of the device.
+
+    Parameters
+    ----------
+    tasks : polars.DataFrame or None
+        Columns of :data:`TASKS`; None where tasks of the device were not recorded.
+    calls : polars.DataFrame or None
+        Columns of :data:`CALLS`.
+    pieces : polars.DataFrame or None
+        Columns of :data:`PIECES`; matched to tasks by stream and start.
+    launches : polars.DataFrame, optional
+        ``correlation, launched_by``: what the host called the launching call, for the direction of copies.
+
+    Returns
+    -------
+    dict of str to polars.DataFrame
+        ``kernels, copies, tasks, collectives`` without ``rank``, as far as recorded.
+    """
+    if tasks is None and calls is None and pieces is None:
+        return {}
+    calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)
+    calls = _with_streams(calls, pieces)
+    known = typed(tasks, TASKS).with_columns(kind=kinds.kind(pl.col("name"), pl.col("task_type")))
+    known = _with_pieces(known, pieces)
+    wraps = _wraps(known, calls)
+    known = known.with_columns(kind=pl.when(wraps).then(pl.lit(kinds.CONTROL)).otherwise("kind"))
+    details = [c for c in known.columns if c.startswith("ascend_")]
+    core = pl.col("ascend_core") if "ascend_core" in details else pl.col("task_type")
+    kernels = known.filter(pl.col("kind") == kinds.KERNEL).select(
+        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
+        core.fill_null(pl.col("task_type")).alias("ascend_core"), pl.col("task_id").alias("ascend_task_id"),
+        *(c for c in details if c != "ascend_core"),
+    )  # fmt: skip
+    whole = calls.select(
+        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
+        ascend_core=pl.lit("HCCL"),
+    )  # fmt: skip
+    kernels = pl.concat([kernels, whole], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+    order = [c for c in DETAILS if c in kernels.columns]
+    kernels = kernels.select(pl.exclude(order), *order).filter(pl.col("start_ns").is_not_null())
+    rest = known.filter(~pl.col("kind").is_in([kinds.KERNEL, kinds.COPY]))
+    out = {
+        "kernels": kernels,
+        "copies": _copies(known.filter(pl.col("kind") == kinds.COPY), launches),
+        "collectives": _collectives(calls),
+        "tasks": rest.select(
+            "device", "stream", "start_ns", "dur_ns", "name", "kind", "correlation", "op_id", "collective", "group",
+            "plane", "src_rank", "dst_rank", "bytes", "link", "notify", ascend_task_type="task_type",
+            ascend_task_id="task_id", ascend_transport="transport",
+        ),
+    }  # fmt: skip
+    if tasks is None:  # only what the communication says
+        del out["copies"]
+    return out
+
+
+def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Calls with the stream of their first piece and the number of ranks that their pieces name."""
+    named = pieces.drop_nulls("collective").sort("start_ns")
+    if not (named.height and calls.height):
+        return calls
+    ranks = pl.max_horizontal("src_rank", "dst_rank").max() + 1
+    found = named.group_by("collective").agg(
+        _stream=pl.col("stream").drop_nulls().first(), _world=pl.when(pl.len() > 0).then(ranks)
+    )
+    worlds = named.group_by("group").agg(_group_world=ranks)  # a ring names neighbours only: the most in the group
+    calls = calls.join(found, left_on="name", right_on="collective", how="left", maintain_order="left")
+    calls = calls.join(worlds, on="group", how="left", maintain_order="left", nulls_equal=True)
+    return calls.with_columns(
+        stream=pl.coalesce("stream", "_stream"),
+        world=pl.coalesce("world", pl.max_horizontal("_world", "_group_world").cast(pl.Int32)),
+    ).drop("_stream", "_world", "_group_world")
+
+
+def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Tasks with what is known of them as pieces of calls; pieces without a task are added."""
+    columns = [c for c in PIECES if c not in ("device", "stream", "start_ns", "dur_ns", "name")]
+    keys = ["stream", "start_ns"]
+    facts = pieces.filter(pl.col("stream").is_not_null()).unique(keys, keep="first", maintain_order=True)
+    facts = facts.select(*keys, pl.col("name").alias("_piece"), *columns)
+    # a task that only launches the others starts before them, so no two share a start on a stream
+    found = tasks.join(facts, on=keys, how="left", maintain_order="left")
+    is_piece = pl.col("_piece").is_not_null()
+    of_piece = kinds.kind(pl.col("_piece"), pl.lit(None, dtype=pl.String))
+    of_piece = pl.when(of_piece.is_in([kinds.KERNEL, kinds.COPY])).then(pl.lit(kinds.TRANSFER)).otherwise(of_piece)
+    found = found.with_columns(
+        kind=pl.when(is_piece).then(of_piece).otherwise("kind"), name=pl.coalesce("_piece", "name")
+    ).drop("_piece")
+    lone = pieces.join(tasks.select(keys).unique(), on=keys, how="anti", nulls_equal=True)
+    if not lone.height:
+        return found
+    lone = lone.with_columns(kind=kinds.kind(pl.col("name"), pl.lit(None, dtype=pl.String)))
+    lone = lone.with_columns(
+        kind=pl.when(pl.col("kind").is_in([kinds.KERNEL, kinds.COPY]))
+        .then(pl.lit(kinds.TRANSFER))
+        .otherwise("kind")
+    )
+    return pl.concat([found, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+
+
+def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
+    """Tasks that only launch others: the whole of an FFTS+ context or of a collective call, which are there already."""
+    has_context = pl.col("context").is_not_null() & (pl.col("context") != kinds.NO_ID)
+    inner = tasks.filter(has_context & (pl.col("kind") == kinds.KERNEL)).select("stream", "task_id").unique()
+    numbers = inner.with_columns(_wrapped=pl.lit(value=True))
+    wrapped = tasks.join(numbers, on=["stream", "task_id"], how="left", maintain_order="left")["_wrapped"]
+    unnamed = pl.col("ascend_op_type").is_null() if "ascend_op_type" in tasks.columns else pl.lit(value=True)
+    of_calls = calls["correlation"].drop_nulls().unique()
+    launches = pl.col("correlation").is_in(of_calls.implode()).fill_null(value=False)
+    return (
+        (pl.col("kind") == kinds.KERNEL)
+        & unnamed
+        & ~has_context
+        & (wrapped.fill_null(value=False) | launches)
+    )
+
+
+def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
+    size = [pl.col("ascend_bytes").alias("bytes")] if "ascend_bytes" in tasks.columns else []
+    if launches is None or not launches.height:
+        tasks = tasks.with_columns(launched_by=pl.lit(None, dtype=pl.String))
+    else:
+        launches = launches.drop_nulls("correlation").unique("correlation", keep="first", maintain_order=True)
+        tasks = tasks.join(launches, on="correlation", how="left", maintain_order="left")
+    told = [pl.col("ascend_direction")] if "ascend_direction" in tasks.columns else []
+    by = pl.coalesce(*told, "launched_by") if told else pl.col("launched_by")
+    is_fill = pl.col("name").str.contains("(?i)^memset")
+    found = kinds.copy_kind(pl.col("task_type"), by)
+    return tasks.select(
+        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
+        pl.when(is_fill).then(pl.lit("memset")).otherwise(found).alias("kind"), *size,
+    )  # fmt: skip
+
+
+def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
+    """Collective calls with their sizes: HCCL's count is what a rank sends in, of a reduce_scatter what it gets."""
+    name = pl.col("name")
+    gets = name.str.contains(r"(?i)reduce_?scatter|receive")
+    is_known = name.str.contains(r"(?i)all_?reduce|all_?gather|broadcast|reduce|send|receive")
+    extra = [c for c in calls.columns if c.startswith("ascend_")]
+    return calls.select(
+        "device", "stream", "start_ns", "dur_ns", "name", "group", "algorithm", "dtype", "world", "correlation",
+        "op_id",
+        *extra,
+        in_elements=pl.when(is_known & ~gets).then("count"),
+        out_elements=pl.when(gets).then("count"),
+        on_device=pl.lit(value=True),
+        ascend_count=pl.col("count"),
+    )  # fmt: skip

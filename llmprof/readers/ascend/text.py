@@ -1,0 +1,360 @@
+"""Text output of one rank (timeline JSON and CSV files) as tables of the schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.ascend import counters, details, kinds, timeline
+from llmprof.readers.ascend.tables import Frames, device_tables
+
+_NEAR_NS: Final = 2
+"""A CSV rounds its starts to a thousandth of a us; the timeline keeps another digit or so."""
+
+
+def read(
+    files: Mapping[str, Sequence[Path]],
+    *,
+    python_functions: bool = False,
+    progress: timeline.Progress | None = None,
+) -> tuple[Frames, dict[str, Any]]:
+    """Tables of the text files of one rank.
+
+    Parameters
+    ----------
+    files : mapping of str to sequence of pathlib.Path
+        Files by what they are (see :mod:`~llmprof.readers.ascend.folder`).
+    python_functions : bool
+        Keep Python functions as operators of kind ``python``.
+    progress : callable, optional
+        Called with a file's name, the bytes read so far and its size.
+
+    Returns
+    -------
+    tuple of (dict, dict)
+        Frames by table without ``rank``, absolute times; and the coverage.
+
+    Raises
+    ------
+    ReadError
+        None of the files can be read.
+    """
+    notes: list[str] = []
+    found: timeline.Timeline | None = None
+    if files.get("timeline"):
+        found = _tried(
+            lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
+        )
+    kernels = _all(details.kernels, files.get("kernels", ()), notes)
+    calls_said = _all(details.communication, files.get("communication", ()), notes)
+    memory = [_all(details.operator_memory, files.get("operator_memory", ()), notes)]
+    memory += [_all(details.memory_record, files.get("memory_record", ()), notes)]
+    modules = _all(details.module_memory, files.get("module_memory", ()), notes)
+    caches = _all(details.l2_cache, files.get("l2_cache", ()), notes)
+    if found is None and all(frame is None for frame in (kernels, calls_said, modules, *memory)):
+        raise ReadError(
+            f"nothing could be read: {'; '.join(notes) or 'there is no file of the profiler'}",
+            expected="trace_view.json, kernel_details.csv or others that torch_npu or msprof exports",
+            hint="export again: torch_npu.profiler.profiler.analyse(folder), or msprof --export=on --output=folder",
+        )
+    out = _tables(found, kernels, calls_said, caches)
+    there = [frame for frame in memory if frame is not None]
+    if there:
+        out["memory"] = pl.concat(there, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
+    samples = [frame for frame in (None if found is None else counters.of_timeline(found), modules) if frame is not None]
+    if samples and sum(frame.height for frame in samples):
+        out["counters"] = pl.concat(samples, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
+    coverage: dict[str, Any] = {"events": 0, "kept": 0, "notes": notes} | ({} if found is None else found.coverage)
+    if found is None:
+        coverage["events"] = sum(frame.height for frame in out.values())
+    coverage["kept"] = sum(frame.height for name, frame in out.items() if name != "collectives")
+    return out, coverage
+
+
+def _tried(read_one: Any, notes: list[str]) -> Any:
+    """What a function reads, or None and a note of why it cannot."""
+    try:
+        return read_one()
+    except ReadError as error:
+        notes.append(error.found)
+        return None
+
+
+def _all(read_one: Any, paths: Sequence[Path], notes: list[str]) -> pl.DataFrame | None:
+    frames = [frame for path in paths if (frame := _tried(lambda path=path: read_one(path), notes)) is not None]
+    return pl.concat(frames, how="diagonal_relaxed") if frames else None
+
+
+def _tables(
+    found: timeline.Timeline | None,
+    kernels: pl.DataFrame | None,
+    calls_said: pl.DataFrame | None,
+    caches: pl.DataFrame | None,
+) -> Frames:
+    if kernels is not None and caches is not None:
+        kernels = kernels.join(caches, on=["stream", "task_id"], how="left", maintain_order="left")
+    listed_calls = None
+    if kernels is not None:
+        of_calls = details.is_call(kernels)
+        kernels, listed_calls = kernels.filter(~of_calls), kernels.filter(of_calls)
+    if found is None:
+        calls = _with_said(_of_details(listed_calls), calls_said)
+        return device_tables(kernels, calls, None)
+    host = _host(found)
+    tasks = _tasks(found)
+    calls, pieces = _communication(found)
+    links = _links(found, host.get("ops"))
+    tasks, calls = _linked(tasks, links), _linked(calls, links)
+    tasks = _detailed(tasks, kernels)
+    calls = _with_said(_with_listed(calls, listed_calls), calls_said)
+    group_of = dict(calls.drop_nulls("group").select("name", "group").iter_rows()) if calls.height else {}
+    named = pl.col("collective").replace_strict(group_of, default=None, return_dtype=pl.String)
+    pieces = pieces.with_columns(group=pl.coalesce(named, "group"))
+    recorded = tasks.height or found.layer("device").height or kernels is not None
+    out = device_tables(tasks if recorded else None, calls, pieces, _launches(host.get("runtime")))
+    if not recorded and not calls.height and not pieces.height:
+        out = {}
+    markers = [frame for frame in (host.pop("markers", None), _iterations(found)) if frame is not None]
+    if markers:
+        out["markers"] = pl.concat(markers, how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+    return host | out
+
+
+def _host(found: timeline.Timeline) -> Frames:
+    """Operators, ranges and calls of the host."""
+    out: Frames = {}
+    events = found.layer("host").sort("start_ns", maintain_order=True)
+    ops = events.filter(~pl.col("cat").is_in(["enqueue", "dequeue"]) | pl.col("cat").is_null())
+    if ops.height:
+        ops = ops.with_columns(
+            kind=pl.when(pl.col("cat") == "python_function").then(pl.lit("python")).otherwise(pl.lit("op"))
+        ).with_row_index("op_id")
+        ranges = kinds.is_range(pl.col("name")) & (pl.col("kind") == "op")
+        shapes = pl.coalesce("shapes", "shapes_new")
+        out["ops"] = ops.filter(~ranges).select(
+            "process", "thread", "start_ns", "dur_ns", "name", "kind", pl.col("op_id").cast(pl.Int64),
+            as_lists(shapes, numbers=True).alias("shapes"), as_lists(pl.col("dtypes")).alias("dtypes"),
+            ascend_stack=stack(pl.col("stack")),
+        )  # fmt: skip
+        if not out["ops"]["ascend_stack"].count():
+            out["ops"] = out["ops"].drop("ascend_stack")
+        out["markers"] = ops.filter(ranges).select(
+            "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("user_annotation"),
+            on_device=pl.lit(value=False),
+        )  # fmt: skip
+    tx = found.layer("msproftx")
+    if tx.height:
+        tx = tx.select(
+            "process", "thread", "start_ns", "dur_ns", "name", domain=pl.coalesce("domain", pl.lit("mstx")),
+            on_device=pl.lit(value=False),
+        )  # fmt: skip
+        out["markers"] = pl.concat([out["markers"], tx]) if "markers" in out else tx
+    queue = events.filter(pl.col("cat").is_in(["enqueue", "dequeue"])).with_columns(level=pl.lit("queue"))
+    calls = pl.concat([found.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+    if calls.height:
+        out["runtime"] = calls.select(
+            "process", "thread", "start_ns", "dur_ns", "name", api=pl.lit("runtime"), correlation="connection",
+            ascend_level=pl.coalesce("level", pl.col("name").str.extract(r"^(\w+)@").str.to_lowercase()),
+            ascend_queue_id="queue",
+        )  # fmt: skip
+    return out
+
+
+def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
+    """``"2,3;\\r\\n4"`` as the JSON list ``[[2, 3], [4]]`` (of texts where they are no numbers), null stays null."""
+
+    def one(text: str) -> str:
+        parts = [part.strip() for part in text.split(";")]
+        if not numbers:
+            return json.dumps(parts)
+        return json.dumps([[int(n) for n in re.findall(r"\d+", part)] for part in parts])
+
+    return value.cast(pl.Categorical).cast(pl.String).map_batches(lambda s: _each(s, one), return_dtype=pl.String)
+
+
+def _each(values: pl.Series, one: Any) -> pl.Series:
+    """A function of each distinct text."""
+    distinct = values.drop_nulls().unique()
+    table = dict(zip(distinct.to_list(), map(one, distinct.to_list()), strict=True))
+    return values.replace_strict(table, default=None, return_dtype=pl.String)
+
+
+def stack(value: pl.Expr) -> pl.Expr:
+    """A call stack with one frame a line, innermost first."""
+    return value.str.replace_all(r"\s*;\s*", "\n").str.strip_chars()
+
+
+def _tasks(found: timeline.Timeline) -> pl.DataFrame:
+    events = found.layer("device").filter(pl.col("cat").is_null())
+    return events.select(
+        stream=pl.coalesce("stream_physical", "stream", "thread"),
+        start_ns="start_ns",
+        dur_ns="dur_ns",
+        name="name",
+        task_type="task_type",
+        task_id="task",
+        context=pl.coalesce("context", "context_new"),
+        correlation="connection",
+    ).sort("start_ns", maintain_order=True)
+
+
+def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Collective calls and their pieces; a piece belongs to the call of its group that began last before it."""
+    events = found.layer("communication").sort("start_ns", maintain_order=True)
+    whole = kinds.is_call(pl.col("name")) | pl.col("thread_name").str.contains(r"(?i)communication(?: kernel)?$")
+    whole = whole.fill_null(value=False)
+    calls = events.filter(whole).select(
+        "start_ns", "dur_ns", "name", "count", pl.col("thread").alias("_lane"),
+        group=pl.lit(None, dtype=pl.String), algorithm=pl.col("algorithm").str.to_lowercase(), dtype="data_type",
+        correlation="connection",
+    )  # fmt: skip
+    pieces = events.filter(~whole)
+    lanes = calls.select("_lane").unique().sort("_lane")
+    pieces = pieces.with_columns(pl.col("thread").alias("_lane"))
+    if lanes.height > 1:
+        pieces = (
+            pieces.drop("_lane")
+            .sort("thread")
+            .join_asof(lanes.with_columns(thread=pl.col("_lane")), on="thread", strategy="backward")
+        )
+    elif lanes.height:
+        pieces = pieces.with_columns(_lane=pl.lit(lanes["_lane"][0], dtype=pl.Int64))
+    within = calls.select("_lane", "start_ns", pl.col("name").alias("collective")).sort("start_ns")
+    pieces = pieces.sort("start_ns", maintain_order=True).join_asof(
+        within, on="start_ns", by="_lane", strategy="backward", check_sortedness=False
+    )
+    none = pl.col("dst_rank") == kinds.NO_ID
+    return calls.drop("_lane"), pieces.select(
+        "start_ns", "dur_ns", "name", "collective",
+        stream="hccl_stream",
+        plane=pl.col("thread_name").str.extract(r"(?i)plane\s*(\d+)").cast(pl.Int32),
+        src_rank=pl.when(pl.col("src_rank") != kinds.NO_ID).then("src_rank").cast(pl.Int32, strict=False),
+        dst_rank=pl.when(~none).then("dst_rank").cast(pl.Int32, strict=False),
+        bytes="size",
+        link=_said(pl.col("link")),
+        transport=_said(pl.col("transport")),
+        group=pl.lit(None, dtype=pl.String),
+        notify=pl.col("notify").cast(pl.String),
+    )  # fmt: skip
+
+
+def _said(value: pl.Expr) -> pl.Expr:
+    return pl.when(~value.is_in(["INVALID_TYPE", "N/A", ""])).then(value)
+
+
+def _links(found: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
+    """Start of device work and the operator it came from, by the flows of the profiler."""
+    schema = {"start_ns": pl.Int64, "op_id": pl.Int64}
+    if ops is None or not found.flows.height:
+        return pl.DataFrame(schema=schema)
+    sources = found.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="first")
+    targets = found.flows.filter(~pl.col("is_source")).select("id", _at="start_ns")
+    # where two operators begin at once the inner one is shorter
+    begin = ops.filter(pl.col("kind") == "op").sort("dur_ns").unique(["thread", "start_ns"], keep="first")
+    sources = sources.join(begin.select("thread", "start_ns", "op_id"), on=["thread", "start_ns"])
+    return targets.join(sources.select("id", "op_id"), on="id").select(start_ns="_at", op_id="op_id").unique("start_ns")
+
+
+def _linked(frame: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    return frame.join(links, on="start_ns", how="left", maintain_order="left")
+
+
+def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+    """Tasks with what the CSV says of them; its kernels that the timeline lacks are added."""
+    if kernels is None:
+        return tasks
+    facts = [c for c in kernels.columns if c.startswith("ascend_")]
+    listed = kernels.with_row_index("_row").sort("start_ns")
+    joined = tasks.sort("start_ns").join_asof(
+        listed.select("stream", "start_ns", "_row", *facts),
+        on="start_ns",
+        by="stream",
+        strategy="nearest",
+        tolerance=_NEAR_NS,
+        check_sortedness=False,
+    )
+    rest = listed.filter(~pl.col("_row").is_in(joined["_row"].drop_nulls().implode())).drop("_row")
+    return pl.concat([joined.drop("_row"), rest], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+
+
+def _of_details(listed: pl.DataFrame | None) -> pl.DataFrame:
+    if listed is None:
+        return details.NOTHING_OF_CALLS
+    return listed.select("start_ns", "dur_ns", "name")
+
+
+def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
+    """Calls of the timeline, and those that only the CSV lists."""
+    if listed is None:
+        return calls
+    known = calls.select("name", "start_ns").sort("start_ns")
+    near = listed.sort("start_ns").join_asof(
+        known.with_columns(_known=pl.lit(value=True)),
+        on="start_ns",
+        by="name",
+        strategy="nearest",
+        tolerance=1000,
+        check_sortedness=False,
+    )
+    rest = near.filter(pl.col("_known").is_null())
+    return pl.concat([calls, _of_details(rest)], how="diagonal_relaxed").sort("start_ns") if rest.height else calls
+
+
+def _with_said(calls: pl.DataFrame, said: pl.DataFrame | None) -> pl.DataFrame:
+    """Calls with their group and times of communication.json; without others, the calls that it lists."""
+    if said is None or not said.height:
+        return calls
+    if not calls.height:
+        return said
+    facts = [c for c in said.columns if c.startswith("ascend_")]
+    return calls.drop("group", strict=False).sort("start_ns").join_asof(
+        said.select("name", "start_ns", "group", *facts).sort("start_ns"),
+        on="start_ns",
+        by="name",
+        strategy="nearest",
+        tolerance=1_000_000,
+        check_sortedness=False,
+    )
+
+
+def _launches(calls: pl.DataFrame | None) -> pl.DataFrame | None:
+    return None if calls is None else launched_by(calls)
+
+
+def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
+    """What the host called each launch: the item of the queue that held the call (``Dequeue@…``), else the call.
+
+    Parameters
+    ----------
+    calls : polars.DataFrame
+        Rows of the table of runtime calls, with ``ascend_level``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``correlation, launched_by``.
+    """
+    items = calls.filter((pl.col("ascend_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
+    launches = calls.filter(pl.col("correlation").is_not_null() & (pl.col("ascend_level") != "queue"))
+    items = items.select("thread", "start_ns", _item="name", _end=pl.col("start_ns") + pl.col("dur_ns"))
+    found = launches.sort("start_ns").join_asof(
+        items.sort("start_ns"), on="start_ns", by="thread", strategy="backward", check_sortedness=False
+    )
+    within = pl.when(pl.col("_end") >= pl.col("start_ns")).then("_item")
+    return found.select("correlation", launched_by=pl.coalesce(within, "name"))
+
+
+def _iterations(found: timeline.Timeline) -> pl.DataFrame | None:
+    """Iterations that the device marked, as MindSpore and msprof's step trace write them."""
+    events = found.layer("device", "steps").filter(pl.col("cat").is_not_null())
+    if not events.height:
+        return None
+    return events.select(
+        "start_ns", "dur_ns", "name", domain=pl.lit("step_trace"), on_device=pl.lit(value=True)
+    ).unique(["start_ns", "name"], keep="first", maintain_order=True)

@@ -1,0 +1,320 @@
+"""Timeline JSON of torch_npu, msprof and MindSpore as columns: one frame a layer, exact times.
+
+The layers are processes of a Chrome trace, told apart by the names of the processes: Python, CANN, Ascend Hardware,
+HCCL or Communication, Overlap Analysis, and counters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers._blocks import BLOCK_BYTES
+from llmprof.readers._fitting import fit
+from llmprof.readers._repair import BAD_JSON
+from llmprof.readers._stream import EventStream
+from llmprof.readers.ascend.csvfile import ns_of_text
+
+LAYERS: Final[tuple[tuple[str, str], ...]] = (
+    ("device", r"^ascend hardware|^task scheduler|^npu$"),
+    ("communication", r"^(?:hccl|communication)"),
+    ("overlap", r"^overlap analysis"),
+    ("cann", r"^cann"),
+    ("steps", r"^step trace"),
+    ("msproftx", r"mstx|msproftx|^pytorch profiler tx"),
+    ("host", r"^python|^pytorch|^torch|^mindspore|^host"),
+)
+"""Layers by the name of their process, without regard to case."""
+
+Progress = Callable[[str, int, int], None]
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    id: Any = None
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def _arg(*names: str) -> Any:
+    return msgspec.field(default=None, name=names[0])
+
+
+class _Args(msgspec.Struct, gc=False):
+    """Arguments of every layer; each is of whatever type the version writes."""
+
+    connection: Any = _arg("connection_id")
+    queue: Any = _arg("correlation_id")
+    level: Any = _arg("level")
+    task_type: Any = _arg("Task Type")
+    stream: Any = _arg("Stream Id")
+    stream_physical: Any = _arg("Physic Stream Id")
+    task: Any = _arg("Task Id")
+    context: Any = _arg("Subtask Id")
+    context_new: Any = _arg("Context Id")
+    shapes: Any = _arg("Input Dims")
+    shapes_new: Any = _arg("Input Shapes")
+    dtypes: Any = _arg("Input type")
+    stack: Any = _arg("Call stack")
+    hccl_stream: Any = _arg("stream id")
+    hccl_task: Any = _arg("task id")
+    hccl_context: Any = _arg("context id")
+    src_rank: Any = _arg("src rank")
+    dst_rank: Any = _arg("dst rank")
+    link: Any = _arg("link type")
+    transport: Any = _arg("transport type")
+    size: Any = _arg("size(Byte)")
+    notify: Any = _arg("notify_id")
+    count: Any = _arg("count")
+    data_type: Any = _arg("data_type")
+    algorithm: Any = _arg("alg_type")
+    name: Any = _arg("name")
+    domain: Any = _arg("domain")
+
+
+_EVENTS: Final = msgspec.json.Decoder(list[_Event])
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ARGS: Final = msgspec.json.Decoder(list[_Args])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+
+_INTEGERS: Final = (
+    "connection", "queue", "stream", "stream_physical", "task", "context", "context_new", "hccl_stream", "hccl_task",
+    "hccl_context", "src_rank", "dst_rank", "size", "notify", "count",
+)  # fmt: skip
+_TEXTS: Final = (
+    "level", "task_type", "shapes", "shapes_new", "dtypes", "stack", "link", "transport", "data_type", "algorithm",
+    "domain",
+)  # fmt: skip
+_MOST: Final = 2**62
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What one or more timeline files hold.
+
+    ``events``: ``layer, cat, name, process, thread, thread_name, start_ns, dur_ns`` and the arguments; ``counters``:
+    ``layer, name, time_ns, series, value``; ``flows``: ``cat, id, is_source, process, thread, start_ns``.
+    """
+
+    events: pl.DataFrame
+    counters: pl.DataFrame
+    flows: pl.DataFrame
+    coverage: dict[str, Any] = field(default_factory=dict)
+
+    def layer(self, *names: str) -> pl.DataFrame:
+        """Events of some layers."""
+        return self.events.filter(pl.col("layer").is_in(names))
+
+
+def read(paths: Sequence[Path], *, python_functions: bool = False, progress: Progress | None = None) -> Timeline:
+    """Read timeline files of one rank.
+
+    Parameters
+    ----------
+    paths : sequence of pathlib.Path
+        ``trace_view.json``, ``msprof*.json``, ``task_time*.json``, ``hccl*.json`` or ``step_trace*.json``.
+    python_functions : bool
+        Keep the events of Python functions, most of a trace with stacks.
+    progress : callable, optional
+        Called with a file's name, the bytes read so far and its size.
+
+    Returns
+    -------
+    Timeline
+        Columns with absolute times (ns).
+
+    Raises
+    ------
+    ReadError
+        A file cannot be read, is empty, or holds no whole event.
+    UnknownFormatError
+        A file is no Chrome trace.
+    """
+    found = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
+    coverage = {
+        key: sum(part.coverage[key] for part in found) for key in ("events", "bytes", "lost_bytes", "lost_pieces")
+    }
+    coverage["truncated"] = next((part.coverage["truncated"] for part in found if part.coverage["truncated"]), "")
+    coverage["repaired"] = any(part.coverage["repaired"] for part in found)
+    tables = [
+        pl.concat([getattr(part, table) for part in found], how="diagonal_relaxed").unique(maintain_order=True)
+        if len(found) > 1
+        else getattr(found[0], table)
+        for table in ("events", "counters", "flows")
+    ]
+    return Timeline(tables[0], tables[1], tables[2], coverage)
+
+
+def _decode(text: bytes) -> list[Any]:
+    try:
+        return _EVENTS.decode(text)
+    except msgspec.ValidationError:
+        return [fit(_Event, element)[0] for element in _ELEMENTS.decode(text)]
+
+
+def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> Timeline:
+    stream = EventStream(path, BLOCK_BYTES)
+    parts: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    processes: dict[int, str] = {}
+    threads: dict[tuple[int, int], str] = {}
+    total = 0
+    for batch in stream.batches(_decode):
+        total += len(batch)
+        by_phase: dict[Any, list[_Event]] = defaultdict(list)
+        for event in batch:
+            by_phase[event.ph if isinstance(event.ph, str) else None].append(event)
+        for event in by_phase.get("M", ()):
+            _describe(event, processes, threads)
+        spans = by_phase.get("X", [])
+        if not python_functions:
+            spans = [event for event in spans if event.cat != "python_function"]
+        if spans:
+            parts["events"].append(_spans(spans))
+        if "C" in by_phase:
+            parts["counters"].append(_samples(by_phase["C"]))
+        arrows = [e for ph in "sf" for e in by_phase.get(ph, ()) if e.cat == "async_npu"]
+        if arrows:
+            parts["flows"].append(_arrows(arrows))
+        if progress is not None:
+            progress(path.name, stream.blocks.read_bytes, path.stat().st_size)
+    if not total and (stream.lost_pieces or stream.truncated):
+        raise ReadError(
+            f"{path.name} holds no whole event: {stream.truncated or 'it is no valid JSON'}",
+            hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on",
+        )
+    coverage = {
+        "events": total,
+        "bytes": stream.total_bytes,
+        "lost_bytes": stream.lost_bytes,
+        "lost_pieces": stream.lost_pieces,
+        "truncated": stream.truncated,
+        "repaired": stream.repaired,
+    }
+    layer = _layers(processes)
+    frames = {name: pl.concat(frames, how="vertical_relaxed") for name, frames in parts.items()}
+    events = frames.get("events", _spans([])).join(layer, on="process", how="left", maintain_order="left")
+    named = pl.DataFrame(
+        [(*key, name) for key, name in threads.items()],
+        schema={"process": pl.Int64, "thread": pl.Int64, "thread_name": pl.String},
+        orient="row",
+    )
+    events = events.join(named, on=["process", "thread"], how="left", maintain_order="left")
+    events = events.filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
+    counters = frames.get("counters", _samples([])).join(layer, on="process", how="left", maintain_order="left")
+    return Timeline(events, counters, frames.get("flows", _arrows([])), coverage)
+
+
+def _describe(event: _Event, processes: dict[int, str], threads: dict[tuple[int, int], str]) -> None:
+    """Take up a name of a process or thread."""
+    try:
+        name = _OBJECT.decode(event.args).get("name")
+    except BAD_JSON:
+        return
+    process, thread = _integer(event.pid), _integer(event.tid)
+    if not isinstance(name, str) or process is None:
+        return
+    if event.name == "process_name":
+        processes[process] = name
+    elif event.name == "thread_name" and thread is not None:
+        threads[process, thread] = name
+
+
+def _layers(processes: dict[int, str]) -> pl.DataFrame:
+    rows = []
+    for process, name in processes.items():
+        layer = next((layer for layer, pattern in LAYERS if re.search(pattern, name, re.IGNORECASE)), None)
+        rows.append((process, layer, name))
+    return pl.DataFrame(
+        rows, schema={"process": pl.Int64, "layer": pl.String, "process_name": pl.String}, orient="row"
+    )
+
+
+def _spans(events: list[_Event]) -> pl.DataFrame:
+    """Complete events with their arguments as columns."""
+    try:
+        args = _ARGS.decode(b"[" + b",".join(event.args for event in events) + b"]")
+    except BAD_JSON:
+        args = [fit(_Args, event.args)[0] for event in events]
+    columns = {
+        "cat": _texts([e.cat for e in events]),
+        "name": _texts([e.name for e in events]),
+        "process": _integers([e.pid for e in events]),
+        "thread": _integers([e.tid for e in events]),
+        "start": _texts([_decimal(e.ts) for e in events]),
+        "dur": _texts([_decimal(e.dur) for e in events]),
+        **{name: _integers([getattr(a, name) for a in args]) for name in _INTEGERS},
+        **{name: _texts([getattr(a, name) for a in args]) for name in _TEXTS},
+    }
+    frame = pl.DataFrame(columns)
+    return frame.with_columns(
+        start_ns=ns_of_text(pl.col("start")), dur_ns=ns_of_text(pl.col("dur")).fill_null(0).clip(0)
+    ).drop("start", "dur")
+
+
+def _samples(events: list[_Event]) -> pl.DataFrame:
+    """Counters, a row for each number of each event."""
+    rows = []
+    for event in events:
+        try:
+            values = _OBJECT.decode(event.args)
+        except BAD_JSON:
+            continue
+        device = values.get("acc_id")
+        for series, value in values.items():
+            if series != "acc_id" and isinstance(value, int | float) and isinstance(event.name, str):
+                name = event.name if device is None else f"{event.name} acc {device}"
+                rows.append((_integer(event.pid), name, _decimal(event.ts), series, float(value)))
+    schema = {
+        "process": pl.Int64, "name": pl.String, "time": pl.String, "series": pl.String, "value": pl.Float64,
+    }  # fmt: skip
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = frame.with_columns(time_ns=ns_of_text(pl.col("time"))).drop("time")
+    return frame.filter(pl.col("time_ns").is_not_null())
+
+
+def _arrows(events: list[_Event]) -> pl.DataFrame:
+    """Flows from operators of the host to their work on the device."""
+    return pl.DataFrame(
+        {
+            "id": pl.Series([None if e.id is None else str(e.id) for e in events], dtype=pl.String),
+            "is_source": pl.Series([e.ph == "s" for e in events], dtype=pl.Boolean),
+            "process": _integers([e.pid for e in events]),
+            "thread": _integers([e.tid for e in events]),
+            "start": _texts([_decimal(e.ts) for e in events]),
+        }
+    ).select(pl.all().exclude("start"), start_ns=ns_of_text(pl.col("start")))
+
+
+def _decimal(raw: msgspec.Raw) -> str | None:
+    text = bytes(raw).strip(b' "\t\\').decode("ascii", "replace")
+    return text.removesuffix("\\t").strip() or None
+
+
+def _integer(value: Any) -> int | None:
+    if type(value) is int:
+        return value if -_MOST < value < _MOST else None
+    if isinstance(value, str):
+        text = value.strip().removeprefix("stream ")
+        return _integer(int(text)) if text.removeprefix("-").isdecimal() and len(text) < 20 else None
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _MOST else None
+
+
+def _integers(values: list[Any]) -> pl.Series:
+    return pl.Series([v if type(v) is int and -_MOST < v < _MOST else _integer(v) for v in values], dtype=pl.Int64)
+
+
+def _texts(values: list[Any]) -> pl.Series:
+    return pl.Series([v if v is None or type(v) is str else str(v) for v in values], dtype=pl.String)

@@ -192,6 +192,36 @@ COLLECTIVES = Table(
     "device activity, or host operators on CPU; sizes need NCCL metadata (torch >= 2.3) or record_shapes=True",
 )
 
+TASKS = Table(
+    "tasks",
+    "one task of a device's queue that is no kernel or copy: a wait, a signal, a piece of a collective call",
+    (
+        _RANK,
+        _DEVICE,
+        _STREAM,
+        _START,
+        _DUR,
+        _NAME,
+        Column(
+            "kind",
+            _STR,
+            "event_wait, event_record, notify_wait, notify_record, transfer (a piece of a collective) or control",
+            nullable=False,
+        ),
+        _CORRELATION,
+        _OP_ID,
+        Column("collective", _STR, "name of the collective call that it is a piece of"),
+        Column("group", _STR, "name of the process group"),
+        Column("plane", _I32, "lane of the collective call"),
+        Column("src_rank", _I32, "rank in the group that sends"),
+        Column("dst_rank", _I32, "rank in the group that gets"),
+        Column("bytes", _I64, "bytes moved", "B"),
+        Column("link", _STR, "HCCS, PCIE, ROCE, SIO, ON_CHIP …"),
+        Column("notify", _STR, "identifier of the event or notify, as written"),
+    ),
+    "device activity of an Ascend NPU (torch_npu: ProfilerActivity.NPU with profiler level 1 or higher)",
+)
+
 MEMORY = Table(
     "memory",
     "one allocation or release, or one sample of an allocator",
@@ -263,7 +293,9 @@ RULES = Table(
 PROFILES: dict[str, Table] = {t.name: t for t in (METRICS, RULES)}
 """Tables of hardware metrics, which are not part of a trace."""
 
-TABLES: dict[str, Table] = {t.name: t for t in (KERNELS, COPIES, RUNTIME, OPS, MARKERS, COLLECTIVES, MEMORY, COUNTERS)}
+TABLES: dict[str, Table] = {
+    t.name: t for t in (KERNELS, COPIES, TASKS, RUNTIME, OPS, MARKERS, COLLECTIVES, MEMORY, COUNTERS)
+}
 
 
 def empty(table: str) -> pl.DataFrame:

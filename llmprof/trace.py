@@ -65,6 +65,11 @@ class Trace:
         return self.table("copies")
 
     @property
+    def tasks(self) -> pl.DataFrame:
+        """Tasks of device queues that are no kernels or copies: waits, signals, pieces of collective calls."""
+        return self.table("tasks")
+
+    @property
     def runtime(self) -> pl.DataFrame:
         """Calls of the device runtime and driver API on the host."""
         return self.table("runtime")

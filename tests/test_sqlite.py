@@ -180,3 +180,17 @@ def test_numbers_that_do_not_fit_a_narrow_type_are_null(tmp_path):
     frame = sqlite.read(tmp_path / "a.sqlite", "t", {"n": pl.Int32()})
     assert frame.schema == {"n": pl.Int32}
     assert frame["n"].to_list() == [2**31 - 1, None, -5]
+
+
+def test_reading_a_closed_database_in_wal_mode_leaves_nothing_beside_it(tmp_path):
+    file = tmp_path / "wal.db"
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE t (a)")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.commit()
+    connection.close()
+    assert sqlite.query(file, "SELECT a FROM t")["a"].to_list() == [1]
+    with sqlite.connect(file) as opened:
+        assert sqlite.tables(opened) == {"t": ["a"]}
+        assert [p.name for p in tmp_path.iterdir()] == ["wal.db"]

@@ -41,7 +41,9 @@ def uri(path: PathLike) -> str:
     target = Path(path).resolve()
     wal = target.with_name(target.name + "-wal")
     mode = "mode=ro"
-    if wal.exists() and wal.stat().st_size and not os.access(target.parent, os.W_OK):
+    if not (wal.exists() and wal.stat().st_size) and _in_wal_mode(target):
+        mode = "immutable=1"  # else SQLite would put its -shm and -wal beside the user's file, and lock out others
+    elif wal.exists() and wal.stat().st_size and not os.access(target.parent, os.W_OK):
         warnings.warn(
             f"{target.name} was not closed by its profiler, and its folder cannot be written: what is still in "
             f"{wal.name} is not seen",
@@ -50,6 +52,15 @@ def uri(path: PathLike) -> str:
         )
         mode = "immutable=1"
     return f"file:{quote(str(target))}?{mode}"
+
+
+def _in_wal_mode(path: Path) -> bool:
+    """Whether the header of a database says that it is written through a log (file format 2)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(20)[18:20] == b"\x02\x02"
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmprof.readers.chrome.events import EventDecoder
-from llmprof.readers.chrome.stream import EventStream
+from llmprof.readers.common.event_stream import EventStream
 from tests.readers.traces import ROOT, read_one, same, text_of, write
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 import llmprof
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.readers.chrome.events import EventDecoder
-from llmprof.readers.chrome.stream import EventStream
+from llmprof.readers.common.event_stream import EventStream
 from tests.readers.traces import SHARED, content, kernel, op, read_one, text_of, write
 
 pytestmark = pytest.mark.slow

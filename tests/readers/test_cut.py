@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.readers.chrome.repair import (
+from llmprof.readers.common.repair import (
     ANY_SEPARATOR,
     Cut,
     Scan,

@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.readers.ascend.database import Database
 from llmprof.readers.ascend.timeline import Timeline
 
 _UNITS: Final = {
@@ -41,8 +42,64 @@ def of_timeline(found: Timeline) -> pl.DataFrame | None:
     return samples.select(
         "time_ns",
         "name",
-        value=pl.when(as_share)
-        .then(pl.col("value") * 100)
-        .otherwise(pl.col("value") * pl.col("_factor")),
+        value=pl.when(as_share).then(pl.col("value") * 100).otherwise(pl.col("value") * pl.col("_factor")),
         unit="unit",
     )
+
+
+def of_database(db: Database) -> pl.DataFrame | None:
+    """Counters of a database under the names of the text output, in base units; None where there are none."""
+    parts: list[pl.DataFrame] = []
+
+    def add(frame: pl.DataFrame | None, name: pl.Expr, value: pl.Expr, unit: str | None) -> None:
+        if frame is not None and frame.height:
+            parts.append(
+                frame.select(
+                    device=pl.col("deviceId").cast(pl.Int32), time_ns="timestampNs", name=name,
+                    value=value.cast(pl.Float64), unit=pl.lit(unit, dtype=pl.String),
+                ).drop_nulls(["time_ns", "value", "name"])
+            )  # fmt: skip
+
+    at = ("deviceId", "timestampNs")
+    add(db.read("AICORE_FREQ", at, ("freq",)), pl.lit("AI Core Freq"), pl.col("freq") * 1e6, "Hz")
+    for column, word in (("ddr", "DDR"), ("hbm", "HBM")):
+        who = db.named("type").replace({"app": "APP", "device": "Device"})
+        add(db.read("NPU_MEM", (*at, "type"), (column,)), pl.format(f"{{}}/{word}", who), pl.col(column), "B")
+    way = db.named("type").str.to_titlecase()
+    add(
+        db.read("HBM", (*at, "hbmId", "type"), ("bandwidth",)),
+        pl.format("HBM {}/{}", "hbmId", way),
+        pl.col("bandwidth"),
+        "B/s",
+    )
+    way = db.named("mode").str.to_titlecase()
+    llc = db.read("LLC", (*at, "llcId", "mode"), ("hitRate", "throughput"))
+    add(llc, pl.format("LLC {} {}/Throughput", "llcId", way), pl.col("throughput"), "B/s")
+    add(llc, pl.format("LLC {} {}/Hit Rate", "llcId", way), pl.col("hitRate"), "%")
+    add(
+        db.read("NPU_MODULE_MEM", (*at, "moduleId"), ("totalReserved",)),
+        pl.format(
+            "module memory {}",
+            pl.col("moduleId").replace_strict(db.enum("ENUM_MODULE"), default="unknown", return_dtype=pl.String),
+        ),
+        pl.col("totalReserved"),
+        "B",
+    )
+    for column, word in (("l2BufferBwLevel", "L2 Buffer Bw Level"), ("mataBwLevel", "Mata Bw Level")):
+        add(db.read("SOC_BANDWIDTH_LEVEL", at, (column,)), pl.lit(word), pl.col(column), None)
+    for column, word in (
+        ("readBwLevel", "read_bandwidth"), ("writeBwLevel", "write_band_width"), ("readOstLevel", "read_ost"),
+        ("writeOstLevel", "write_ost"),
+    ):  # fmt: skip
+        add(db.read("ACC_PMU", (*at, "accId"), (column,)), pl.format(f"{word} acc {{}}", "accId"), pl.col(column), None)
+    add(
+        db.read("QOS", (*at, "eventName"), ("bandwidth",)),
+        pl.format("QoS {}", db.named("eventName")),
+        pl.col("bandwidth"),
+        None,
+    )
+    add(db.read("DDR", at, ("read",)), pl.lit("DDR/Read"), pl.col("read"), "B/s")
+    add(db.read("DDR", at, ("write",)), pl.lit("DDR/Write"), pl.col("write"), "B/s")
+    for column, word in (("txThroughput", "Tx"), ("rxThroughput", "Rx")):
+        add(db.read("HCCS", at, (column,)), pl.lit(f"HCCS/{word}"), pl.col(column), "B/s")
+    return pl.concat(parts).sort("time_ns", maintain_order=True) if parts else None

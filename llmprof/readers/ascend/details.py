@@ -13,7 +13,9 @@ from llmprof.errors import ReadError
 from llmprof.readers.ascend import csvfile, kinds
 from llmprof.readers.ascend.tables import CALLS, PIECES
 
-_PMU: Final = r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"
+_PMU: Final = (
+    r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"
+)
 _TAKEN: Final = ("l2_cache",)
 _TIME_OF_CORE: Final = {"aicore_time_us": "ascend_aic_time_ns", "aiv_time_us": "ascend_aiv_time_ns"}
 
@@ -214,60 +216,6 @@ def json_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ReadError(f"{path.name} holds no object", expected="a JSON object as torch_npu writes it")
     return found
-
-
-def operator_memory(path: Path) -> pl.DataFrame:
-    """Allocations and releases of ``operator_memory.csv`` in the form of the table of memory."""
-    raw = csvfile.read(path)
-    device = _device(raw)
-    size = csvfile.size_bytes(raw, "size")
-    sides = []
-    for what, sign, time in (("allocation", 1, "allocation_time"), ("release", -1, "release_time")):
-        sides.append(
-            raw.select(
-                device=device,
-                time_ns=csvfile.time_ns(raw, time),
-                bytes=size * sign,
-                allocated_bytes=csvfile.size_bytes(raw, f"{what}_total_allocated"),
-                reserved_bytes=csvfile.size_bytes(raw, f"{what}_total_reserved"),
-                on_device=pl.lit(value=True),
-                ascend_active_bytes=csvfile.size_bytes(raw, f"{what}_total_active"),
-                ascend_operator=csvfile.text(raw, "name"),
-                ascend_component=pl.lit("operators"),
-            ).filter(pl.col("time_ns").is_not_null())
-        )
-    return pl.concat(sides).sort("time_ns", maintain_order=True)
-
-
-def memory_record(path: Path) -> pl.DataFrame:
-    """Samples of allocators of ``memory_record.csv``, by component (PTA, GE, APP, WORKSPACE)."""
-    raw = csvfile.read(path)
-    return raw.select(
-        device=_device(raw),
-        time_ns=csvfile.time_ns(raw, "timestamp"),
-        bytes=pl.lit(None, dtype=pl.Int64),
-        allocated_bytes=csvfile.size_bytes(raw, "total_allocated"),
-        reserved_bytes=csvfile.size_bytes(raw, "total_reserved"),
-        on_device=pl.lit(value=True),
-        ascend_active_bytes=csvfile.size_bytes(raw, "total_active"),
-        ascend_component=csvfile.text(raw, "component"),
-    ).filter(pl.col("time_ns").is_not_null())
-
-
-def module_memory(path: Path) -> pl.DataFrame:
-    """Memory of the parts of CANN of ``npu_module_mem.csv``, as counters."""
-    raw = csvfile.read(path)
-    return raw.select(
-        device=_device(raw),
-        time_ns=csvfile.time_ns(raw, "timestamp"),
-        name=pl.format("module memory {}", csvfile.text(raw, "component").fill_null("unknown")),
-        value=csvfile.size_bytes(raw, "total_reserved").cast(pl.Float64),
-        unit=pl.lit("B"),
-    ).filter(pl.col("time_ns").is_not_null() & pl.col("value").is_not_null())
-
-
-def _device(raw: pl.DataFrame) -> pl.Expr:
-    return csvfile.text(raw, "device_type", "device", "device_id").str.extract(r"(\d+)\s*$").cast(pl.Int32, strict=False)
 
 
 def operators(path: Path) -> pl.DataFrame:

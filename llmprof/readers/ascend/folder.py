@@ -77,7 +77,9 @@ def kind_of(path: Path) -> str | None:
     if start.startswith(b"SQLite format 3\x00"):
         if not is_database(path):
             return None
-        return ANALYSIS if path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer")) else DATABASE
+        return (
+            ANALYSIS if path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer")) else DATABASE
+        )
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text[:1] in (b"[", b"{") and b'"ph"' in text and (_LAYERS.search(text) or _LAYERS.search(end)):
         return TIMELINE if text[:1] == b"[" or b'"traceEvents"' in text else None

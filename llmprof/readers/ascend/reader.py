@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers._part import Part
-from llmprof.readers.ascend import database, folder, text
-from llmprof.readers.ascend.tables import Frames
+from llmprof.readers.ascend import folder, from_database, text
+from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
 from llmprof.readers.ascend.timeline import Progress
+from llmprof.readers.common.part import Part
 
 VERSION = 1
 """Raised whenever the same files would give other frames: part of the cache key."""
@@ -107,7 +107,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
     if databases := rank.files.get(folder.DATABASE):
         analyses = rank.files.get(folder.ANALYSIS, [])
         try:
-            found, said, read_of = database.read(
+            found, said, read_of = from_database.read(
                 databases[0], analyses[0] if analyses else None, python_functions=python_functions
             )
         except ReadError as error:
@@ -132,7 +132,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
                 coverage = _added(coverage, read_of)
             found |= taken
     if not found:
-        only = sorted(readable)
+        only = sorted(rank.files)
         raise ReadError(
             f"{rank.path.name} holds {', '.join(only) or 'no file that can be read'}"
             + (": sums without times, which make no trace" if only else ""),
@@ -157,11 +157,11 @@ def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _world(found: Frames) -> int | None:
-    """Ranks of the run as far as the pieces of collective calls name them."""
+    """Ranks of the run where the pieces of collective calls name all of them from 0 on."""
     if "tasks" not in found or "src_rank" not in found["tasks"].columns:
         return None
-    most = found["tasks"].select(pl.max_horizontal("src_rank", "dst_rank").max()).item()
-    return None if most is None or most >= 1 << 20 else int(most) + 1
+    named = {*found["tasks"]["src_rank"].drop_nulls().unique(), *found["tasks"]["dst_rank"].drop_nulls().unique()}
+    return len(named) if named == set(range(len(named))) and len(named) in WHOLE_GROUPS else None
 
 
 def _with_device(found: Frames) -> Frames:

@@ -111,10 +111,7 @@ def _data_preprocess(path: Path) -> pl.DataFrame:
     times = [c for c in raw.columns if c.endswith(("_us", "_ms"))]
     return raw.select(
         pl.exclude(times),
-        *(
-            csvfile.ns_of_text(pl.col(c), csvfile.NS_PER_UNIT[c[-2:]]).alias(f"{c[:-3]}_ns")
-            for c in times
-        ),
+        *(csvfile.ns_of_text(pl.col(c), csvfile.NS_PER_UNIT[c[-2:]]).alias(f"{c[:-3]}_ns") for c in times),
     )
 
 

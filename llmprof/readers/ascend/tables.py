@@ -78,6 +78,9 @@ DETAILS: Final = {
 """What is known of a kernel beside its time, in the order in which it is shown."""
 
 
+WHOLE_GROUPS: Final = tuple(2**n for n in range(1, 16))
+"""Numbers of ranks, named from 0 on without a gap, that are taken as a whole group."""
+
 
 def typed(frame: pl.DataFrame | None, columns: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
     """The frame with all of some columns and of their types; columns of the vendor stay."""
@@ -160,11 +163,12 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     named = pieces.drop_nulls("collective").sort("start_ns")
     if not (named.height and calls.height):
         return calls
-    ranks = pl.max_horizontal("src_rank", "dst_rank").max() + 1
-    found = named.group_by("collective").agg(
-        _stream=pl.col("stream").drop_nulls().first(), _world=pl.when(pl.len() > 0).then(ranks)
-    )
-    worlds = named.group_by("group").agg(_group_world=ranks)  # a ring names neighbours only: the most in the group
+    # a ring, or a mesh of a part of the ranks, names neighbours only: of 8 ranks one names 0 to 4
+    ranks = pl.concat([pl.col("src_rank"), pl.col("dst_rank")]).drop_nulls().unique()
+    complete = (ranks.len() == ranks.max() + 1) & ranks.len().is_in(WHOLE_GROUPS)
+    count = pl.when(complete).then(ranks.len()).cast(pl.Int32)
+    found = named.group_by("collective").agg(_stream=pl.col("stream").drop_nulls().first(), _world=count)
+    worlds = named.group_by("group").agg(_group_world=count)
     calls = calls.join(found, left_on="name", right_on="collective", how="left", maintain_order="left")
     calls = calls.join(worlds, on="group", how="left", maintain_order="left", nulls_equal=True)
     return calls.with_columns(
@@ -192,9 +196,7 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
         return found
     lone = lone.with_columns(kind=kinds.kind(pl.col("name"), pl.lit(None, dtype=pl.String)))
     lone = lone.with_columns(
-        kind=pl.when(pl.col("kind").is_in([kinds.KERNEL, kinds.COPY]))
-        .then(pl.lit(kinds.TRANSFER))
-        .otherwise("kind")
+        kind=pl.when(pl.col("kind").is_in([kinds.KERNEL, kinds.COPY])).then(pl.lit(kinds.TRANSFER)).otherwise("kind")
     )
     return pl.concat([found, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
 
@@ -208,12 +210,7 @@ def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
     unnamed = pl.col("ascend_op_type").is_null() if "ascend_op_type" in tasks.columns else pl.lit(value=True)
     of_calls = calls["correlation"].drop_nulls().unique()
     launches = pl.col("correlation").is_in(of_calls.implode()).fill_null(value=False)
-    return (
-        (pl.col("kind") == kinds.KERNEL)
-        & unnamed
-        & ~has_context
-        & (wrapped.fill_null(value=False) | launches)
-    )
+    return (pl.col("kind") == kinds.KERNEL) & unnamed & ~has_context & (wrapped.fill_null(value=False) | launches)
 
 
 def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:

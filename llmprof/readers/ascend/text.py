@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.ascend import counters, details, kinds, timeline
+from llmprof.readers.ascend import counters, details, kinds, memory, timeline
 from llmprof.readers.ascend.tables import Frames, device_tables
 
 _NEAR_NS: Final = 2
@@ -53,21 +53,23 @@ def read(
         )
     kernels = _all(details.kernels, files.get("kernels", ()), notes)
     calls_said = _all(details.communication, files.get("communication", ()), notes)
-    memory = [_all(details.operator_memory, files.get("operator_memory", ()), notes)]
-    memory += [_all(details.memory_record, files.get("memory_record", ()), notes)]
-    modules = _all(details.module_memory, files.get("module_memory", ()), notes)
+    used = [_all(memory.operator_memory, files.get("operator_memory", ()), notes)]
+    used += [_all(memory.memory_record, files.get("memory_record", ()), notes)]
+    modules = _all(memory.module_memory, files.get("module_memory", ()), notes)
     caches = _all(details.l2_cache, files.get("l2_cache", ()), notes)
-    if found is None and all(frame is None for frame in (kernels, calls_said, modules, *memory)):
+    if found is None and all(frame is None for frame in (kernels, calls_said, modules, *used)):
         raise ReadError(
             f"nothing could be read: {'; '.join(notes) or 'there is no file of the profiler'}",
             expected="trace_view.json, kernel_details.csv or others that torch_npu or msprof exports",
             hint="export again: torch_npu.profiler.profiler.analyse(folder), or msprof --export=on --output=folder",
         )
     out = _tables(found, kernels, calls_said, caches)
-    there = [frame for frame in memory if frame is not None]
+    there = [frame for frame in used if frame is not None]
     if there:
         out["memory"] = pl.concat(there, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
-    samples = [frame for frame in (None if found is None else counters.of_timeline(found), modules) if frame is not None]
+    samples = [
+        frame for frame in (None if found is None else counters.of_timeline(found), modules) if frame is not None
+    ]
     if samples and sum(frame.height for frame in samples):
         out["counters"] = pl.concat(samples, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
     coverage: dict[str, Any] = {"events": 0, "kept": 0, "notes": notes} | ({} if found is None else found.coverage)
@@ -167,7 +169,7 @@ def _host(found: timeline.Timeline) -> Frames:
 
 
 def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
-    """``"2,3;\\r\\n4"`` as the JSON list ``[[2, 3], [4]]`` (of texts where they are no numbers), null stays null."""
+    """``"2,3;4"`` as the JSON list ``[[2, 3], [4]]`` (of texts where they are no numbers), null stays null."""
 
     def one(text: str) -> str:
         parts = [part.strip() for part in text.split(";")]
@@ -175,7 +177,8 @@ def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
             return json.dumps(parts)
         return json.dumps([[int(n) for n in re.findall(r"\d+", part)] for part in parts])
 
-    return value.cast(pl.Categorical).cast(pl.String).map_batches(lambda s: _each(s, one), return_dtype=pl.String)
+    said = pl.when(value != "").then(value)
+    return said.map_batches(lambda texts: _each(texts, one), return_dtype=pl.String)
 
 
 def _each(values: pl.Series, one: Any) -> pl.Series:
@@ -313,13 +316,17 @@ def _with_said(calls: pl.DataFrame, said: pl.DataFrame | None) -> pl.DataFrame:
     if not calls.height:
         return said
     facts = [c for c in said.columns if c.startswith("ascend_")]
-    return calls.drop("group", strict=False).sort("start_ns").join_asof(
-        said.select("name", "start_ns", "group", *facts).sort("start_ns"),
-        on="start_ns",
-        by="name",
-        strategy="nearest",
-        tolerance=1_000_000,
-        check_sortedness=False,
+    return (
+        calls.drop("group", strict=False)
+        .sort("start_ns")
+        .join_asof(
+            said.select("name", "start_ns", "group", *facts).sort("start_ns"),
+            on="start_ns",
+            by="name",
+            strategy="nearest",
+            tolerance=1_000_000,
+            check_sortedness=False,
+        )
     )
 
 

@@ -17,11 +17,11 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers._blocks import BLOCK_BYTES
-from llmprof.readers._fitting import fit
-from llmprof.readers._repair import BAD_JSON
-from llmprof.readers._stream import EventStream
 from llmprof.readers.ascend.csvfile import ns_of_text
+from llmprof.readers.common.blocks import BLOCK_BYTES
+from llmprof.readers.common.event_stream import EventStream
+from llmprof.readers.common.fitting import fit
+from llmprof.readers.common.repair import BAD_JSON
 
 LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("device", r"^ascend hardware|^task scheduler|^npu$"),
@@ -237,9 +237,7 @@ def _layers(processes: dict[int, str]) -> pl.DataFrame:
     for process, name in processes.items():
         layer = next((layer for layer, pattern in LAYERS if re.search(pattern, name, re.IGNORECASE)), None)
         rows.append((process, layer, name))
-    return pl.DataFrame(
-        rows, schema={"process": pl.Int64, "layer": pl.String, "process_name": pl.String}, orient="row"
-    )
+    return pl.DataFrame(rows, schema={"process": pl.Int64, "layer": pl.String, "process_name": pl.String}, orient="row")
 
 
 def _spans(events: list[_Event]) -> pl.DataFrame:

@@ -12,8 +12,9 @@ import polars as pl
 from llmprof.readers.chrome import columns
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.columns import Texts, ids
-from llmprof.readers.chrome.events import COMPLETE, PHASES, ListDecoder
+from llmprof.readers.chrome.events import COMPLETE, PHASES
 from llmprof.readers.chrome.times import in_ns
+from llmprof.readers.common.fitting import ListDecoder
 from llmprof.readers.common.part import NO_TIME
 
 KINDS: Final[dict[str, str]] = {

@@ -13,8 +13,8 @@ import msgspec
 import polars as pl
 
 from llmprof.readers.chrome import events as kinds
-from llmprof.readers.chrome.events import objects
 from llmprof.readers.chrome.times import times
+from llmprof.readers.common.fitting import objects
 
 _NUMBERED: Final = re.compile(
     r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",

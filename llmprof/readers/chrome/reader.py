@@ -19,9 +19,9 @@ from llmprof.errors import ReadError
 from llmprof.progress import Progress
 from llmprof.readers.chrome.batches import Batches
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
-from llmprof.readers.chrome.stream import EventStream
 from llmprof.readers.chrome.tables import base_ns, describe, tables
 from llmprof.readers.common.blocks import BLOCK_BYTES
+from llmprof.readers.common.event_stream import EventStream
 from llmprof.readers.common.part import Part
 from llmprof.readers.common.reader import Probe, Reader, Request
 

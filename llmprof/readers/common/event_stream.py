@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from llmprof.errors import ReadError, UnknownFormatError
-from llmprof.readers.chrome.repair import (
+from llmprof.readers.common.blocks import BLOCK_BYTES, Blocks
+from llmprof.readers.common.repair import (
     BAD_JSON,
     WHITE_SPACE,
     Decode,
@@ -28,7 +29,6 @@ from llmprof.readers.chrome.repair import (
     separator,
     whole_members,
 )
-from llmprof.readers.common.blocks import BLOCK_BYTES, Blocks
 
 EVENTS: Final = "traceEvents"
 

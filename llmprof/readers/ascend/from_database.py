@@ -1,0 +1,387 @@
+"""A database of torch_npu or msprof as tables of the schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.ascend import counters, kinds, memory, text
+from llmprof.readers.ascend.database import TABLES, Database, communication_times
+from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, typed
+from llmprof.storage import sqlite
+
+NONE: Final = kinds.NO_ID
+_LEVELS: Final = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
+_OP, _QUEUE, _PYTHON, _MSTX = 50001, 50002, 50003, 50004
+_PMU_NAMES: Final = {"aic_total_time": "aic_time", "aiv_total_time": "aiv_time"}
+_DEFAULT_TYPES: Final = {
+    0: "INT8", 1: "INT16", 2: "INT32", 3: "FP16", 4: "FP32", 5: "INT64", 6: "UINT64", 7: "UINT8", 8: "UINT16",
+    9: "UINT32", 10: "FP64", 11: "BFP16", 12: "INT128",
+}  # fmt: skip
+"""HcclDataType, for databases without ENUM_HCCL_DATA_TYPE."""
+
+
+def read(
+    path: Path, analysis: Path | None = None, *, python_functions: bool = False
+) -> tuple[Frames, dict[str, Any], dict[str, Any]]:
+    """Tables of one rank's database.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        ``ascend_pytorch_profiler_*.db``, ``ascend_mindspore_profiler_*.db`` or ``msprof_*.db``.
+    analysis : pathlib.Path, optional
+        ``analysis.db`` beside it: names of groups and HCCL's own times.
+    python_functions : bool
+        Keep Python functions as operators of kind ``python``.
+
+    Returns
+    -------
+    tuple of (dict, dict, dict)
+        Frames by table without ``rank``, absolute times (ns); what the file says of the run; and the coverage.
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read or is no database of these tools.
+    """
+    db = Database(path)
+    if not set(TABLES) & set(db.columns):
+        raise ReadError(
+            f"{path.name} has none of the tables of a recording; it has {sorted(db.columns)[:6]}",
+            expected=f"some of {list(TABLES)}",
+            hint="pass the folder *_ascend_pt, or its ascend_pytorch_profiler*.db",
+        )
+    notes: list[str] = []
+    host, links = _host(db, python_functions=python_functions)
+    said = None if analysis is None else communication_times(analysis)
+    out = host | _device(db, links, host.get("runtime"), said)
+    if (allocations := memory.of_database(db)) is not None:
+        out["memory"] = allocations
+    if (samples := counters.of_database(db)) is not None:
+        out["counters"] = samples
+    known = {"TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP"}
+    if missing := sorted(known - set(db.columns)):
+        notes.append(f"it has no {', '.join(missing)}: that level of profiling does not record them")
+    counted = [c for c in db.columns if c in TABLES or c in ("COMMUNICATION_TASK_INFO", "MEMORY_RECORD", "OP_MEMORY")]
+    with sqlite.connect(path) as connection:
+        rows = sum(connection.execute(f"SELECT count(*) FROM {sqlite.quoted(c)}").fetchone()[0] for c in counted)  # noqa: S608 (quoted)
+    coverage = {
+        "events": rows,
+        "kept": sum(frame.height for name, frame in out.items() if name != "collectives"),
+        "bytes": path.stat().st_size,
+        "notes": notes,
+    }
+    return out, _head(db), coverage
+
+
+def _head(db: Database) -> dict[str, Any]:
+    head: dict[str, Any] = {}
+    names = db.read("NPU_INFO", texts=("name",))
+    if names is not None:
+        head["devices"] = [name for name in names["name"].to_list() if name]
+        head["device_count"] = len(head["devices"])
+    ranks = db.read("RANK_DEVICE_MAP", ("rankId", "deviceId"))
+    if ranks is not None and ranks.height and ranks["rankId"][0] is not None and 0 <= ranks["rankId"][0] < 1 << 20:
+        head["rank"] = int(ranks["rankId"][0])
+    return head
+
+
+def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame]:
+    """Operators, ranges and calls of the host, and the operator of each correlation."""
+    out: Frames = {}
+    links = pl.DataFrame(schema={"correlation": pl.Int64, "op_id": pl.Int64})
+    queue: pl.DataFrame | None = None
+    api = db.read(
+        "PYTORCH_API",
+        ("startNs", "endNs", "globalTid", "connectionId", "name", "inputDtypes", "inputShapes", "callchainId", "type"),
+    )
+    if api is not None:
+        api = api.filter(pl.col("startNs").is_not_null()).sort("startNs", maintain_order=True)
+        if not python_functions:
+            api = api.filter((pl.col("type") != _PYTHON) | pl.col("type").is_null())
+        api = _thread(api.rename({"startNs": "start_ns"})).with_columns(
+            dur_ns=(pl.col("endNs") - pl.col("start_ns")).fill_null(0).clip(0),
+            name=db.named("name").fill_null("unnamed"),
+        )
+        queue = api.filter(pl.col("type") == _QUEUE)
+        mstx = api.filter(pl.col("type") == _MSTX)
+        ops = api.filter(pl.col("type").is_null() | ~pl.col("type").is_in([_QUEUE, _MSTX])).with_row_index("op_id")
+        ops = ops.with_columns(
+            pl.col("op_id").cast(pl.Int64),
+            kind=pl.when(pl.col("type") == _PYTHON).then(pl.lit("python")).otherwise(pl.lit("op")),
+        )
+        ranges = kinds.is_range(pl.col("name")) & (pl.col("kind") == "op")
+        # some versions have what they call inputDtypes and inputShapes the other way round
+        first, second = db.named("inputShapes"), db.named("inputDtypes")
+        shapes = pl.when(_is_types(first)).then(second).otherwise(first)
+        dtypes = pl.when(_is_types(first)).then(first).otherwise(second)
+        stacks = _stacks(db)
+        ops = ops.join(stacks, on="callchainId", how="left", maintain_order="left")
+        out["ops"] = ops.filter(~ranges).select(
+            "process", "thread", "start_ns", "dur_ns", "name", "kind", "op_id",
+            text.as_lists(shapes, numbers=True).alias("shapes"), text.as_lists(dtypes).alias("dtypes"), "ascend_stack",
+        )  # fmt: skip
+        if not out["ops"]["ascend_stack"].count():
+            out["ops"] = out["ops"].drop("ascend_stack")
+        out["markers"] = pl.concat(
+            [
+                frame.select(
+                    "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit(domain),
+                    on_device=pl.lit(value=False),
+                )
+                for frame, domain in ((ops.filter(ranges), "user_annotation"), (mstx, "mstx"))
+            ]
+        )  # fmt: skip
+        several = db.read("CONNECTION_IDS", ("id", "connectionId"))
+        if several is not None:
+            links = (
+                ops.select("op_id", id="connectionId")
+                .drop_nulls()
+                .join(several.drop_nulls().select("id", correlation="connectionId"), on="id")
+                .select("correlation", "op_id")
+                .unique("correlation", keep="last", maintain_order=True)
+            )
+            first_of = several.drop_nulls().unique("id", keep="first", maintain_order=True)
+            queue = queue.join(
+                first_of.select(connectionId="id", _queue="connectionId"), on="connectionId", how="left",
+                maintain_order="left",
+            ).with_columns(connectionId=pl.coalesce("_queue", "connectionId"))  # fmt: skip
+    if (set_ranges := _mstx(db)) is not None and set_ranges.height:
+        out["markers"] = pl.concat([out["markers"], set_ranges]) if "markers" in out else set_ranges
+    if (calls := _calls(db, queue)) is not None:
+        out["runtime"] = calls
+    steps = db.read("STEP_TIME", ("id", "startNs", "endNs"))
+    has_steps = "markers" in out and out["markers"]["name"].str.contains("^ProfilerStep#").any()
+    if steps is not None and steps.height and not has_steps:
+        marks = steps.select(
+            process=pl.lit(None, dtype=pl.Int64), thread=pl.lit(None, dtype=pl.Int64), start_ns="startNs",
+            dur_ns=pl.col("endNs") - pl.col("startNs"), name=pl.format("ProfilerStep#{}", "id"),
+            domain=pl.lit("user_annotation"), on_device=pl.lit(value=False),
+        )  # fmt: skip
+        out["markers"] = pl.concat([out["markers"], marks]) if "markers" in out else marks
+    return out, links
+
+
+def _is_types(value: pl.Expr) -> pl.Expr:
+    """Whether a text lists types rather than shapes."""
+    return value.str.contains("[A-Za-z]").fill_null(value=False)
+
+
+def _thread(frame: pl.DataFrame) -> pl.DataFrame:
+    """Process and thread out of msprof's global thread id, which packs them in 32 bits each."""
+    tid = pl.col("globalTid")
+    return frame.with_columns(process=tid // (1 << 32), thread=tid % (1 << 32))
+
+
+def _stacks(db: Database) -> pl.DataFrame:
+    """Call stacks by their identifier, one frame a line, innermost first."""
+    chains = db.read("PYTORCH_CALLCHAINS", ("id", "stack", "stackDepth"))
+    schema = {"callchainId": pl.Int64, "ascend_stack": pl.String}
+    if chains is None:
+        return pl.DataFrame(schema=schema)
+    named = chains.with_columns(frame=db.named("stack")).drop_nulls("frame").sort("id", "stackDepth")
+    return (
+        named.group_by("id", maintain_order=True)
+        .agg(ascend_stack=pl.col("frame").str.join("\n"))
+        .rename({"id": "callchainId"})
+    )
+
+
+def _mstx(db: Database) -> pl.DataFrame | None:
+    found = db.read("MSTX_EVENTS", ("startNs", "endNs", "globalTid", "message", "domainId"))
+    if found is None:
+        return None
+    found = _thread(found.drop_nulls("startNs"))
+    return found.select(
+        "process", "thread", start_ns="startNs", dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+        name=db.named("message").fill_null("unnamed"), domain=db.named("domainId").fill_null("mstx"),
+        on_device=pl.lit(value=False),
+    )  # fmt: skip
+
+
+def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Calls of CANN under the names of the text output, and the items of torch_npu's task queue."""
+    found = db.read("CANN_API", ("startNs", "endNs", "type", "globalTid", "connectionId", "name"))
+    columns = ("process", "thread", "start_ns", "dur_ns", "name", "correlation", "ascend_level", "ascend_queue_id")
+    parts = []
+    if found is not None:
+        names = db.enum("ENUM_API_TYPE", _LEVELS)
+        level = pl.col("type").replace_strict(names, default="cann", return_dtype=pl.String)
+        prefix = level.replace_strict(kinds.LEVELS, default=None, return_dtype=pl.String)
+        plain = db.named("name").fill_null("unnamed")
+        found = _thread(found.drop_nulls("startNs")).with_columns(
+            start_ns="startNs",
+            dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+            name=pl.when(prefix.is_null() | plain.str.contains("@"))
+            .then(plain)
+            .otherwise(pl.format("{}@{}", prefix, plain)),
+            correlation=_id("connectionId"),
+            ascend_level=level,
+            ascend_queue_id=pl.lit(None, dtype=pl.Int64),
+        )
+        parts.append(found.select(columns))
+    if queue is not None and queue.height:
+        queue = queue.with_columns(
+            correlation=pl.lit(None, dtype=pl.Int64), ascend_level=pl.lit("queue"), ascend_queue_id=_id("connectionId")
+        )
+        parts.append(queue.select(columns))
+    if not parts:
+        return None
+    return pl.concat(parts).with_columns(api=pl.lit("runtime")).sort("start_ns", maintain_order=True)
+
+
+def _id(column: str) -> pl.Expr:
+    return pl.when(pl.col(column) != NONE).then(column)
+
+
+def _device(db: Database, links: pl.DataFrame, runtime: pl.DataFrame | None, said: pl.DataFrame | None) -> Frames:
+    tasks = db.read(
+        "TASK",
+        ("startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "contextId", "streamId", "taskId"),
+    )
+    calls, pieces = _collectives(db, tasks, links, said)
+    if tasks is not None:
+        tasks = tasks.drop_nulls("startNs").with_columns(
+            start_ns="startNs",
+            dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+            device="deviceId",
+            stream="streamId",
+            task_id="taskId",
+            context=_id("contextId"),
+            correlation=_id("connectionId"),
+            task_type=db.named("taskType"),
+        )
+        tasks = tasks.join(links, on="correlation", how="left", maintain_order="left")
+        tasks = _with_facts(db, tasks)
+        tasks = tasks.with_columns(name=pl.coalesce("_name", "task_type", pl.lit("unnamed task"))).sort("start_ns")
+    return device_tables(tasks, calls, pieces, None if runtime is None else text.launched_by(runtime))
+
+
+def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
+    """Tasks with what is known of kernels, copies and hardware counters."""
+    columns = {
+        "opType": "op_type", "taskType": "core", "inputShapes": "input_shapes", "inputDataTypes": "input_dtypes",
+        "inputFormats": "input_formats", "outputShapes": "output_shapes", "outputDataTypes": "output_dtypes",
+        "outputFormats": "output_formats", "opState": "op_state",
+    }  # fmt: skip
+    info = db.read("COMPUTE_TASK_INFO", ("globalTaskId", "name", "blockDim", "mixBlockDim", "waitNs", *columns))
+    if info is None:
+        tasks = tasks.with_columns(_name=pl.lit(None, dtype=pl.String))
+    else:
+        shapes = {"input_shapes", "output_shapes"}
+        info = info.unique("globalTaskId", keep="first").select(
+            "globalTaskId",
+            db.named("name").alias("_name"),
+            *(
+                (db.named(old).str.strip_chars('"') if new in shapes else db.named(old)).alias(f"ascend_{new}")
+                for old, new in columns.items()
+            ),
+            pl.col("blockDim").alias("ascend_block_dim"),
+            pl.col("mixBlockDim").alias("ascend_mix_block_dim"),
+            pl.col("waitNs").alias("ascend_wait_ns"),
+        )
+        info = info.drop([c for c in info.columns if c.startswith("ascend_") and not info[c].count()])
+        tasks = tasks.join(info, on="globalTaskId", how="left", maintain_order="left")
+    pmu = db.read("TASK_PMU_INFO", ("globalTaskId", "name"), ("value",))
+    if pmu is not None and pmu.height:
+        counter = db.named("name").replace(_PMU_NAMES)
+        pmu = pmu.with_columns(
+            name=pl.when(counter.str.ends_with("_time"))
+            .then(pl.format("ascend_{}_ns", counter))
+            .otherwise(pl.format("ascend_{}", counter))
+        ).drop_nulls("name")
+        wide = pmu.pivot(on="name", index="globalTaskId", values="value", aggregate_function="first")
+        tasks = tasks.join(wide, on="globalTaskId", how="left", maintain_order="left")
+    copied = db.read("MEMCPY_INFO", ("globalTaskId", "size", "memcpyOperation"))
+    if copied is not None and copied.height:
+        names = db.enum("ENUM_MEMCPY_OPERATION")
+        operation = pl.col("memcpyOperation").replace_strict(names, default=None, return_dtype=pl.String)
+        copied = copied.unique("globalTaskId", keep="first").select(
+            "globalTaskId", ascend_bytes="size", ascend_direction=operation
+        )
+        tasks = tasks.join(copied, on="globalTaskId", how="left", maintain_order="left")
+    return tasks
+
+
+def _collectives(
+    db: Database, tasks: pl.DataFrame | None, links: pl.DataFrame, said: pl.DataFrame | None
+) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+    ops = db.read(
+        "COMMUNICATION_OP",
+        ("opName", "startNs", "endNs", "connectionId", "groupName", "opId", "dataType", "algType", "count", "deviceId"),
+    )
+    if ops is None:
+        return None, None
+    types = db.enum("ENUM_HCCL_DATA_TYPE", _DEFAULT_TYPES)
+    dtype = pl.col("dataType").replace_strict(types, default=None, return_dtype=pl.String)
+    ops = ops.drop_nulls("startNs").select(
+        "opId",
+        device="deviceId",
+        start_ns="startNs",
+        dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+        name=db.named("opName").fill_null("unnamed collective"),
+        correlation=_id("connectionId"),
+        group=db.named("groupName"),
+        dtype=pl.when(~dtype.is_in(["N/A", "INVALID_TYPE"])).then(dtype),
+        algorithm=db.named("algType").str.to_lowercase(),
+        count="count",
+    )
+    if tasks is not None and ops["device"].null_count() == ops.height and tasks["deviceId"].n_unique() == 1:
+        ops = ops.with_columns(device=pl.lit(tasks["deviceId"][0]))
+    ops = ops.join(links, on="correlation", how="left", maintain_order="left")
+    pieces = _pieces(db, tasks, ops)
+    calls = typed(ops, CALLS)
+    if said is not None and said.height:
+        calls = (
+            calls.join(said.unique("name", keep="first"), on="name", how="left", maintain_order="left")
+            .with_columns(group=pl.coalesce("_hash", "group"))
+            .drop("_hash")
+        )
+        hashes = dict(calls.drop_nulls("group").select("name", "group").iter_rows())
+        if pieces is not None:
+            named = pl.col("collective").replace_strict(hashes, default=None, return_dtype=pl.String)
+            pieces = pieces.with_columns(group=pl.coalesce(named, "group"))
+    return calls, pieces
+
+
+def _pieces(db: Database, tasks: pl.DataFrame | None, ops: pl.DataFrame) -> pl.DataFrame | None:
+    info = db.read(
+        "COMMUNICATION_TASK_INFO",
+        (
+            "globalTaskId", "taskType", "planeId", "groupName", "notifyId", "srcRank", "dstRank", "transportType",
+            "size", "linkType", "opId",
+        ),
+    )  # fmt: skip
+    if info is None or tasks is None:
+        return None
+    links = db.enum("ENUM_HCCL_LINK_TYPE")
+    transports = db.enum("ENUM_HCCL_TRANSPORT_TYPE")
+    names = ops.select("opId", collective="name").drop_nulls().unique("opId", keep="first")
+    times = tasks.select(
+        "globalTaskId", device="deviceId", stream="streamId", start_ns="startNs",
+        dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+    )  # fmt: skip
+    found = info.join(times, on="globalTaskId", how="inner", maintain_order="left")
+    found = found.join(names, on="opId", how="left", maintain_order="left")
+
+    def word(column: str, table: dict[int, str]) -> pl.Expr:
+        value = pl.col(column).replace_strict(table, default=None, return_dtype=pl.String)
+        return pl.when(~value.is_in(["N/A", "INVALID_TYPE"])).then(value)
+
+    found = found.select(
+        "device", "stream", "start_ns", "dur_ns", "collective",
+        name=db.named("taskType").fill_null("unnamed task"),
+        group=db.named("groupName"),
+        plane="planeId",
+        src_rank=_id("srcRank"),
+        dst_rank=_id("dstRank"),
+        bytes="size",
+        link=word("linkType", links),
+        transport=word("transportType", transports),
+        notify=pl.col("notifyId").cast(pl.String),
+    )  # fmt: skip
+    return typed(found, PIECES).sort("start_ns", maintain_order=True)

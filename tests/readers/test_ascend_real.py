@@ -1,0 +1,187 @@
+"""Other people's recordings of Ascend NPUs: every file reads, both forms agree, and our sums equal the tool's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import overlap
+from llmprof.readers import ascend
+from llmprof.readers.ascend import folder
+from llmprof.readers.common.combine import combine
+from llmprof.trace import Trace
+
+US = 1000
+
+
+@pytest.fixture(scope="module")
+def real(shared: Path) -> Path:
+    return shared / "real" / "ascend"
+
+
+def trace_of(path: Path) -> Trace:
+    return Trace(*combine(ascend.read(path), "ascend"))
+
+
+@pytest.fixture(scope="module")
+def text(real: Path) -> Trace:
+    return trace_of(real / "msinsight_level1" / "text")
+
+
+@pytest.fixture(scope="module")
+def database(real: Path) -> Trace:
+    return trace_of(real / "msinsight_level1" / "db")
+
+
+def test_every_file_is_known_and_reads(real: Path) -> None:
+    read = 0
+    for file in sorted(real.rglob("*")):
+        if not file.is_file() or file.suffix not in (".json", ".csv", ".db"):
+            continue
+        kind = folder.kind_of(file)
+        if kind is None:
+            assert file.name.startswith("profiler_")  # read with the folder
+            continue
+        if kind in (*ascend.reader._NO_TRACE, folder.ANALYSIS) or "cluster_" in file.name:
+            assert all(frame.height for frame in ascend.summaries(file).values())
+        else:
+            (part,) = ascend.read(file)
+            assert any(frame.height for frame in part.tables.values()), file
+        read += 1
+    assert read == 73
+
+
+@pytest.mark.parametrize("form", ["text", "db"])
+def test_overlap_equals_the_tools_own_step_trace_time(real: Path, form: str) -> None:
+    """One step was recorded on each rank; free time of the tool counts copies as free, ours does not."""
+    path = real / "msinsight_level1" / form
+    said = ascend.summaries(path)["step_trace_time"].sort("rank")
+    ours = overlap(trace_of(path), by=("rank",)).sort("rank")
+    for tool, llmprof in zip(said.iter_rows(named=True), ours.iter_rows(named=True), strict=True):
+        assert llmprof["compute_ns"] == pytest.approx(tool["computing_ns"], abs=US)
+        assert llmprof["communication_ns"] == pytest.approx(tool["communication_ns"], abs=US)
+        assert llmprof["exposed_communication_ns"] == pytest.approx(tool["communication_not_overlapped_ns"], abs=US)
+        assert llmprof["hidden_communication_ns"] == pytest.approx(tool["overlapped_ns"], abs=US)
+        # the tool's free time ends and begins with kernels and calls; copies before and after are not part of it
+        events = trace_of(path).select(ranks=tool["rank"]).kernels
+        span = (events["start_ns"] + events["dur_ns"]).max() - events["start_ns"].min()
+        free = span - llmprof["compute_ns"] - llmprof["exposed_communication_ns"]
+        assert free == pytest.approx(tool["free_ns"], abs=US)
+        assert span == pytest.approx(tool["stage_ns"], abs=US)
+
+
+def test_the_timelines_own_overlap_analysis_agrees_for_each_mindspore_iteration(real: Path) -> None:
+    """Overlap Analysis of the ten files: lengths of Computing and Communication, summed here straight from the JSON."""
+    import json
+
+    timelines = sorted(next(real.glob("mindinsight/PROF*/device_0/timeline")).glob("msprof_*.json"))
+    said = {"Computing": 0, "Communication": 0, "Communication(Not Overlapped)": 0}
+    for file in timelines:
+        for event in json.loads(file.read_text()):
+            if event.get("ph") == "X" and event["name"] in said:
+                said[event["name"]] += round(event["dur"] * US)
+    row = overlap(trace_of(real / "mindinsight"), by=("rank",)).row(0, named=True)
+    assert row["compute_ns"] == pytest.approx(said["Computing"], abs=10 * US)
+    assert row["communication_ns"] == pytest.approx(said["Communication"], abs=10 * US)
+    assert row["exposed_communication_ns"] == pytest.approx(said["Communication(Not Overlapped)"], abs=10 * US)
+
+
+def test_text_and_database_hold_the_same_program(text: Trace, database: Trace) -> None:
+    """Two recordings of one program, one a form: kernels, their order, shapes, operators and calls are the same."""
+    for rank in (0, 1):
+        one, other = (trace.select(ranks=rank) for trace in (text, database))
+        for stream in (2, 3):
+            a, b = (t.kernels.filter(pl.col("stream") == stream) for t in (one, other))
+            for column in ("name", "ascend_core", "ascend_op_type", "ascend_input_shapes", "ascend_output_formats"):
+                assert a[column].to_list() == b[column].to_list()
+        assert one.kernels.height == other.kernels.height == 191
+        assert one.copies.height == other.copies.height == 24
+        kinds = [t.tasks.filter(pl.col("kind") != "control").group_by("kind").len().sort("kind") for t in (one, other)]
+        assert kinds[0].equals(kinds[1])
+        for column in ("dtype", "in_elements", "world", "algorithm", "stream"):
+            assert one.collectives[column].to_list() == other.collectives[column].to_list()
+        assert one.ops["name"].to_list() == other.ops["name"].to_list()
+        assert one.ops["shapes"].to_list() == other.ops["shapes"].to_list()
+        assert one.ops["dtypes"].to_list() == other.ops["dtypes"].to_list()
+        # the same kernels at another time: each within a quarter of its duration or 20 us, their sum within 1 %
+        sums = [t.kernels.filter(pl.col("ascend_core") != "HCCL")["dur_ns"].sum() for t in (one, other)]
+        assert sums[0] == pytest.approx(sums[1], rel=0.01)
+
+
+def test_every_kernel_has_its_launch_and_its_operator(text: Trace, database: Trace) -> None:
+    for trace in (text, database):
+        assert not trace.kernels["correlation"].null_count()
+        assert not trace.kernels["op_id"].null_count()
+        launches = trace.runtime.filter(pl.col("name").is_in(["Node@launch", "Hccl@Launch_Ffts"]))
+        known = launches.select("rank", "correlation").unique()
+        assert trace.kernels.join(known, on=["rank", "correlation"], how="anti").height == 0
+        # each kernel starts after its operator did
+        ops = trace.ops.select("rank", "op_id", began="start_ns")
+        joined = trace.kernels.join(ops, on=["rank", "op_id"])
+        assert joined.height == trace.kernels.height
+        assert (joined["start_ns"] >= joined["began"]).all()
+
+
+def test_collective_times_equal_those_of_hccls_own_analysis(text: Trace, database: Trace, real: Path) -> None:
+    for trace, form in ((text, "text"), (database, "db")):
+        said = ascend.summaries(real / "msinsight_level1" / form)["communication"]
+        ours = trace.collectives.join(said, on=["rank", "name"], suffix="_said")
+        assert ours.height == 8
+        assert (ours["dur_ns"] - ours["dur_ns_said"]).abs().max() <= US
+        assert ours["ascend_wait_ns"].to_list() == ours["ascend_wait_ns_said"].to_list()
+        assert ours["group"].to_list() == ours["group_said"].to_list()
+
+
+def test_transfers_add_up_to_the_communication_matrix(text: Trace, real: Path) -> None:
+    """Bytes and time of each link of the call that the matrix names."""
+    matrix = ascend.summaries(real / "msinsight_level1" / "text")["communication_matrix"]
+    moved = text.tasks.filter((pl.col("kind") == "transfer") & (pl.col("bytes") > 0))
+    peers = moved.with_columns(src=pl.col("src_rank"), dst=pl.coalesce("dst_rank", "src_rank"))
+    checked = 0
+    for row in matrix.filter(pl.col("link") == "HCCS").drop_nulls("op_name").iter_rows(named=True):
+        found = peers.filter(
+            (pl.col("rank") == row["rank"])
+            & (pl.col("collective") == row["op_name"])
+            & (pl.col("src") == row["src_rank"])
+            & (pl.col("dst") == row["dst_rank"])
+            & (pl.col("link") == "HCCS")
+        )
+        if found.height:
+            assert found["bytes"].sum() == pytest.approx(row["bytes"], rel=0.01)
+            assert found["dur_ns"].sum() == pytest.approx(row["transit_ns"], rel=0.02)
+            checked += 1
+    assert checked >= 20
+
+
+def test_memory_by_component_and_counters_are_in_base_units(text: Trace, database: Trace) -> None:
+    for trace in (text, database):
+        memory = trace.memory.filter(pl.col("ascend_component") == "PTA")
+        assert memory["allocated_bytes"].max() <= memory["reserved_bytes"].max() < 2 << 30
+        used = trace.memory.filter(pl.col("ascend_component") == "operators")
+        assert used["bytes"].min() < 0 < used["bytes"].max()
+        hbm = trace.counters.filter(pl.col("name") == "APP/HBM")
+        assert hbm["unit"].unique().to_list() == ["B"]
+        assert 2.1e9 < hbm["value"].max() < 2.3e9
+        freq = trace.counters.filter(pl.col("name") == "AI Core Freq")
+        assert freq["value"].unique().to_list() == [1.8e9]
+        hits = trace.counters.filter(pl.col("name").str.ends_with("Hit Rate"))
+        assert 1 < hits["value"].max() <= 100
+
+
+def test_the_parts_name_ranks_device_and_what_is_missing(text: Trace, database: Trace) -> None:
+    assert [r["rank"] for r in database.meta["ranks"]] == [0, 1]
+    assert database.meta["device"] == "Ascend910B"
+    assert database.meta["world_size"] == text.meta["world_size"] == 8
+    assert any("6 of 8 ranks are missing" in warning for warning in text.coverage["warnings"])
+    assert text.meta["options"]["profiler_level"] == "Level1"
+
+
+def test_mindspore_iterations_are_markers_and_ai_cpu_counts_as_compute(real: Path) -> None:
+    trace = trace_of(real / "mindinsight")
+    assert trace.markers.filter(pl.col("name").str.contains(r"^Iteration \d+$")).height == 10
+    assert trace.collectives.height == 10
+    assert set(trace.kernels["ascend_core"].unique()) == {"AI_CORE", "AI_CPU", "HCCL"}
+    # copies on the streams of collective calls are pieces of these
+    assert trace.tasks.filter(pl.col("name") == "Memcpy")["collective"].null_count() == 0

@@ -11,6 +11,7 @@ from llmprof.errors import UnknownFormatError
 from llmprof.readers.common.reader import Reader
 
 BUILT_IN: Final = (
+    "llmprof.readers.ascend.reader:READER",
     "llmprof.readers.chrome.reader:READER",
     "llmprof.readers.nsys.reader:READER",
     "llmprof.readers.saved:READER",

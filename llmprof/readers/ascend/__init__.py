@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmprof.readers.ascend.reader import VERSION, files, read, sniff
+from llmprof.readers.ascend.reader import read
 from llmprof.readers.ascend.summaries import summaries
 
-__all__ = ["VERSION", "files", "read", "sniff", "summaries"]
+__all__ = ["read", "summaries"]

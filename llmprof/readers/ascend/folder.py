@@ -13,6 +13,8 @@ from typing import Any, Final
 from llmprof.errors import ReadError
 from llmprof.readers.ascend import csvfile
 from llmprof.readers.ascend.database import is_database
+from llmprof.readers.common.reader import START_BYTES, Probe
+from llmprof.storage import sqlite
 
 OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
 _RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
@@ -65,28 +67,16 @@ class RankFolder:
 
 def kind_of(path: Path) -> str | None:
     """What a file holds, by its content: ``timeline``, ``kernels``, ``database`` … or None for something else."""
+    probe = Probe(path)
     try:
-        with path.open("rb") as file:
-            start = file.read(_SNIFF_BYTES)
-            size = path.stat().st_size
-            if size > 2 * _SNIFF_BYTES:
-                file.seek(size - _SNIFF_BYTES)
-            end = file.read() if size > _SNIFF_BYTES else b""
-    except OSError:
+        start = probe.start
+    except ReadError:
         return None
-    if start.startswith(b"SQLite format 3\x00"):
-        if not is_database(path):
-            return None
-        return (
-            ANALYSIS if path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer")) else DATABASE
-        )
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text[:1] in (b"[", b"{") and b'"ph"' in text and (_LAYERS.search(text) or _LAYERS.search(end)):
-        return TIMELINE if text[:1] == b"[" or b'"traceEvents"' in text else None
-    if text[:1] == b"{":
-        if b'"Communication Time Info"' in text:
-            return COMMUNICATION
-        return MATRIX if b'"Transport Type"' in text else None
+    if start.startswith(sqlite.MAGIC):
+        return _database_kind(path)
+    if text[:1] in (b"[", b"{"):
+        return _json_kind(text, probe)
     first = text.partition(b"\n")[0]
     if b"," not in first or b"\x00" in first:
         return None
@@ -94,6 +84,38 @@ def kind_of(path: Path) -> str | None:
     return next(
         (kind for kind, groups in _HEADINGS if all(any(name in names for name in group) for group in groups)), None
     )
+
+
+def _database_kind(path: Path) -> str | None:
+    if not is_database(path):
+        return None
+    sums = path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer"))
+    return ANALYSIS if sums else DATABASE
+
+
+def _json_kind(text: bytes, probe: Probe) -> str | None:
+    if text[:1] == b"[":
+        return TIMELINE if b'"ph"' in text and _names_layers(probe) else None
+    if b'"traceEvents"' in text:
+        return TIMELINE if _LAYERS.search(text) else None
+    if b'"Communication Time Info"' in text:
+        return COMMUNICATION
+    return MATRIX if b'"Transport Type"' in text else None
+
+
+def _names_layers(probe: Probe) -> bool:
+    """Whether the first or last MiB of a list of events name a layer of the NPU; the names may stand anywhere."""
+    for text in probe.growing():
+        if _LAYERS.search(text, max(0, len(text) - 2 * START_BYTES)):
+            return True
+        if len(text) > _SNIFF_BYTES:
+            break
+    try:
+        with probe.path.open("rb") as file:
+            file.seek(max(0, probe.path.stat().st_size - _SNIFF_BYTES))
+            return _LAYERS.search(file.read()) is not None
+    except OSError:
+        return False
 
 
 def is_folder(path: Path) -> bool:

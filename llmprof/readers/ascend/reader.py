@@ -8,13 +8,11 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
-from llmprof.readers.ascend.timeline import Progress
 from llmprof.readers.common.part import Part
-
-VERSION = 1
-"""Raised whenever the same files would give other frames: part of the cache key."""
+from llmprof.readers.common.reader import Probe, Reader, Request
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
 """Tables for which the text output is read where the database lacks them."""
@@ -23,27 +21,9 @@ _SUMMARIES = ("op_statistic", "api_statistic", "step_trace_time", "operator_deta
 _NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
 
 
-def sniff(path: Path) -> bool:
-    """Whether a file or folder is one that this reader knows, exported or not.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File or folder.
-
-    Returns
-    -------
-    bool
-        By the content of a file; of a folder by what lies in it.
-    """
-    return folder.is_folder(path) if path.is_dir() else folder.kind_of(path) is not None
-
-
-def files(path: Path) -> list[Path]:
-    """Files below a path that the reader takes up: what a cache has to look at."""
-    if not path.is_dir():
-        return [path]
-    return [file for rank in folder.find(path)[0] for of_kind in rank.files.values() for file in of_kind]
+def _sniff(probe: Probe) -> bool:
+    """Whether a file or folder is one of torch_npu, msprof or MindSpore, exported or not."""
+    return folder.is_folder(probe.path) if probe.is_folder else folder.kind_of(probe.path) is not None
 
 
 def read(path: Path, *, python_functions: bool = False, progress: Progress | None = None) -> list[Part]:
@@ -183,3 +163,18 @@ def _with_device(found: Frames) -> Frames:
         else frame
         for name, frame in found.items()
     }
+
+
+def _read(path: Path, request: Request) -> list[Part]:
+    return read(path, python_functions=request.python_functions, progress=request.progress)
+
+
+READER = Reader(
+    name="ascend",
+    version=1,
+    what="the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt, trace_view.json, "
+    "kernel_details.csv, a database)",
+    sniff=_sniff,
+    read=_read,
+    suffixes=(".json", ".csv", ".db"),
+)

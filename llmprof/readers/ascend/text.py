@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.progress import Progress
 from llmprof.readers.ascend import counters, details, kinds, memory, timeline
 from llmprof.readers.ascend.tables import Frames, device_tables
 
@@ -22,7 +23,7 @@ def read(
     files: Mapping[str, Sequence[Path]],
     *,
     python_functions: bool = False,
-    progress: timeline.Progress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Frames, dict[str, Any]]:
     """Tables of the text files of one rank.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.progress import Progress
 from llmprof.readers.ascend.csvfile import ns_of_text
 from llmprof.readers.common.blocks import BLOCK_BYTES
 from llmprof.readers.common.event_stream import EventStream
@@ -33,8 +34,6 @@ LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("host", r"^python|^pytorch|^torch|^mindspore|^host"),
 )
 """Layers by the name of their process, without regard to case."""
-
-Progress = Callable[[str, int, int], None]
 
 
 class _Event(msgspec.Struct, gc=False):

@@ -102,7 +102,7 @@ def test_a_run_folder_is_a_sample(sample_trace):
     run = launch.open_run(ROOT / "run_torch_tp1")
     assert run.state == "finished"
     assert run.config.profile_mode == "torch"
-    assert run.metrics.filter(pl.col("phase") == "profiled").height == 4
+    assert run.requests.filter(pl.col("phase") == "profiled").height == 4
     trace = sample_trace("run_torch_tp1")
     assert run.trace.kernels.equals(trace.kernels)
     assert not trace.has("counters")

@@ -132,7 +132,7 @@ def measures(run: Run) -> dict[str, Any]:
         ``where`` (rows of ``analyze.step_time``) and ``note`` (why there are no rows, or empty).
     """
     found: dict[str, Any] = dict.fromkeys(SCHEMA)
-    summary = summarize(run.metrics)
+    summary = summarize(run.requests)
     phases = summary["phase"].unique().to_list()
     if phases:
         found["measured"] = phase = "plain" if "plain" in phases else phases[0]
@@ -143,7 +143,7 @@ def measures(run: Run) -> dict[str, Any]:
         found["agree"] = not disagreements(summary.filter(phase=phase)) if found["repeats"] > 1 else None
         rate = rows.get("output_tokens_per_s", {})
         found |= {f"output_tokens_per_s_{end}": rate.get(end) for end in ("ci95_low", "ci95_high")}
-    found["overhead"] = _overhead(run.metrics)
+    found["overhead"] = _overhead(run.requests)
     peaks = run.worker.get("peak_memory_bytes") or {}
     found["peak_memory_bytes"] = max(peaks.values(), default=None)
     found["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
@@ -153,9 +153,9 @@ def measures(run: Run) -> dict[str, Any]:
     return {"measures": found, "where": rows_of, "note": note}
 
 
-def _overhead(metrics: pl.DataFrame) -> float | None:
+def _overhead(requests: pl.DataFrame) -> float | None:
     try:
-        rows = overhead(metrics).filter(metric="wall_ns")
+        rows = overhead(requests).filter(metric="wall_ns")
     except NotCapturedError:
         return None
     return rows["overhead"][0] if rows.height else None

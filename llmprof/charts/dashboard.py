@@ -37,7 +37,7 @@ def dashboard(
     figures : sequence of (str, str)
         Names and figures for the tiles on top.
     requests : polars.DataFrame, optional
-        Rows of ``launch.metrics.summarize(run.metrics)``.
+        Rows of ``launch.run.requests.summarize(run.requests)``.
     where : polars.DataFrame, optional
         Time of the steps: ``phase, part, ns`` with the parts of an overlap, and ``steps, ranks``.
     kernels : polars.DataFrame, optional

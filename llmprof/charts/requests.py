@@ -24,7 +24,7 @@ from llmprof.charts.base.theme import (
 )
 from llmprof.units import format_ns
 
-_SOURCE = "llmprof.launch.run.requests.summarize(run.metrics)"
+_SOURCE = "llmprof.launch.run.requests.summarize(run.requests)"
 _COLUMNS = ("phase", "metric", "mean", "p50", "p99", "n")
 LATENCIES = {
     "ttft_ns": "time to first token",
@@ -47,7 +47,7 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``launch.metrics.summarize(run.metrics)``.
+        Rows of ``launch.run.requests.summarize(run.requests)``.
     title : str, optional
         Title instead of the one that says what is shown.
 
@@ -116,7 +116,7 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     return layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
-_REQUEST_LATENCY_SOURCE = "run.metrics, or llmprof.launch.run.requests.request_metrics(worker)"
+_REQUEST_LATENCY_SOURCE = "run.requests, or llmprof.launch.run.requests.requests_of(worker)"
 _SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns")
 _REQUEST_LATENCY_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", COMMUNICATION)}
 _WARM_UP = "warmup"
@@ -129,7 +129,7 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``run.metrics``: a request each. Warm-up is left out; all repeats of a phase are put together.
+        Rows of ``run.requests``: a request each. Warm-up is left out; all repeats of a phase are put together.
     title : str, optional
         Title instead of the one that says what is shown.
 

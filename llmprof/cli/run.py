@@ -168,7 +168,7 @@ def run(args: Namespace, terminal: Terminal) -> str:
         return to_json(
             {"folder": done.folder.path, "state": done.state, "summary": done.summary, "files": [p for _, p in files]}
         )
-    return "\n\n".join(filter(None, (_metrics(done), _capture(done, terminal), _places(done, files))))
+    return "\n\n".join(filter(None, (_requests(done), _capture(done, terminal), _places(done, files))))
 
 
 def commands_of(config: ExperimentConfig, *, json: bool) -> str:
@@ -195,11 +195,11 @@ def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
     return named + [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
 
 
-def _metrics(done: Run) -> str:
+def _requests(done: Run) -> str:
     from llmprof.launch.run.requests import summarize
 
     rows = []
-    for row in summarize(done.metrics).iter_rows(named=True):
+    for row in summarize(done.requests).iter_rows(named=True):
         if row["metric"] in _SHOWN:
             say = format_ns if row["unit"] == "ns" else _rate
             spread = "" if row["std"] is None else f"± {say(row['std'])}"

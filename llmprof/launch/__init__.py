@@ -2,7 +2,7 @@
 
 >>> from llmprof.launch import ExperimentConfig, ExperimentRunner
 >>> run = ExperimentRunner(ExperimentConfig(model="random:tiny", profile_mode="torch")).run()
->>> run.trace, run.metrics, run.summary
+>>> run.trace, run.requests, run.summary
 
 The engine never runs in this process. Everything loads on first use.
 """

@@ -53,7 +53,7 @@ def profile(
     Returns
     -------
     Run
-        Finished: ``.folder``, ``.metrics``, ``.trace``, ``.summary``. In a notebook one line says how far the run is;
+        Finished: ``.folder``, ``.requests``, ``.trace``, ``.summary``. In a notebook one line says how far the run is;
         elsewhere nothing is written.
 
     Raises

@@ -51,7 +51,7 @@ def drawn(name: str, shows: str, draw: Callable[[], alt.TopLevelMixin]) -> Figur
 def facts(run: Run) -> list[tuple[str, str]]:
     """What was run, as names and values."""
     config, worker = run.config, run.worker
-    tokens = run.metrics.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
+    tokens = run.requests.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
     out = [
         ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}"),
@@ -70,15 +70,15 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 def sections(run: Run) -> list[Section]:
     """Sections on the requests and on the machine."""
-    summary = summarize(run.metrics)
+    summary = summarize(run.requests)
     blocks: list[Figure | Table | Absent] = [
         drawn("requests", "latencies of the requests", lambda: charts.requests(summary)),
-        drawn("request_latency", "latencies of single requests", lambda: charts.request_latency(run.metrics)),
+        drawn("request_latency", "latencies of single requests", lambda: charts.request_latency(run.requests)),
     ]
     if summary.height:
         blocks.append(summary_table(summary))
     try:
-        blocks.append(overhead_table(overhead(run.metrics)))
+        blocks.append(overhead_table(overhead(run.requests)))
     except NotCapturedError as error:
         blocks.append(Absent("cost of the profiler", captured=False, found=error.found, hint=error.hint))
     words = (
@@ -99,12 +99,12 @@ def sections(run: Run) -> list[Section]:
 
 
 def _speed(run: Run) -> pl.DataFrame:
-    return analyze.speed_of_light(run.kernels)
+    return analyze.speed_of_light(run.metrics)
 
 
 def _stalls(run: Run) -> pl.DataFrame:
-    names = analyze.speed_of_light(run.kernels).select("kernel_id", "kernel_name", "duration_ns")
-    return analyze.stalls(run.kernels).join(names, on="kernel_id", how="left")
+    names = analyze.speed_of_light(run.metrics).select("kernel_id", "kernel_name", "duration_ns")
+    return analyze.stalls(run.metrics).join(names, on="kernel_id", how="left")
 
 
 def counters(run: Run) -> pl.DataFrame:
@@ -142,7 +142,7 @@ def summary_table(summary: pl.DataFrame) -> Table:
     )
     apart = shown.filter(~pl.col("agree"))
     note = f"The repeats disagree by up to {format_share(_most(apart['spread']))} of the mean." if apart.height else ""
-    return Table("metrics", "Metrics of the requests, without and under the profiler", columns, rows, note=note)
+    return Table("request_summary", "Latencies and rates of the requests, without and under the profiler", columns, rows, note=note)
 
 
 def overhead_table(costs: pl.DataFrame) -> Table:
@@ -185,7 +185,7 @@ def _most(values: pl.Series) -> float:
 
 def tiles(run: Run) -> list[tuple[str, str]]:
     """The figures that stand on top of a dashboard."""
-    summary = summarize(run.metrics)
+    summary = summarize(run.requests)
     phase = "plain" if "plain" in summary["phase"].to_list() else "profiled"
     means = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
     out = []
@@ -195,7 +195,7 @@ def tiles(run: Run) -> list[tuple[str, str]]:
         if metric in means:
             out.append((name, format_ns(means[metric]["p50"])))
     try:
-        costs = overhead(run.metrics).filter(metric="wall_ns")
+        costs = overhead(run.requests).filter(metric="wall_ns")
     except LlmprofError:
         costs = pl.DataFrame()
     if costs.height and costs["overhead"][0] is not None:
@@ -252,7 +252,7 @@ class Visualizer:
         makers: dict[str, Callable[[], alt.TopLevelMixin]] = {
             "kernel_time": lambda: charts.kernel_time(analyze.kernel_summary(run.trace)),
             "cuda_api": lambda: charts.cuda_api(analyze.cuda_api_sum(run.trace)),
-            "requests": lambda: charts.requests(summarize(run.metrics)),
+            "requests": lambda: charts.requests(summarize(run.requests)),
             "counters": lambda: charts.counters(counters(run)),
             "dashboard": self._dashboard,
         }
@@ -289,7 +289,7 @@ class Visualizer:
         except (CaptureError, NotCapturedError) as error:
             absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
             empty = pl.DataFrame()
-            frames = {"requests": run.metrics.drop("itl_ns"), "metrics": summarize(run.metrics)}
+            frames = {"requests": run.requests.drop("itl_ns"), "request_summary": summarize(run.requests)}
             said = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
             return write_contents(said, target, progress=self._progress).index
         return write(trace, target, title=title, progress=self._progress, first=first, facts=about).index
@@ -304,7 +304,7 @@ class Visualizer:
         says = [f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"}]
         return charts.dashboard(
             figures=tiles(run),
-            requests=summarize(run.metrics),
+            requests=summarize(run.requests),
             title=self._title(),
             subtitle="; ".join(says),
             **frames,

@@ -9,9 +9,9 @@ from typing import Any
 
 from llmprof.errors import LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
-from llmprof.launch.run.requests import request_metrics
+from llmprof.launch.run.requests import requests_of
 from llmprof.trace import Trace
-from tests.launch.test_metrics import worker
+from tests.launch.test_requests import worker
 from tests.report.builders import build
 
 
@@ -24,7 +24,7 @@ class FakeRun:
         self.folder.set_state("finished", stage="done")
         wall = config.batch_size / 10
         self.worker: dict[str, Any] = worker((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
-        self.metrics = request_metrics(self.worker)
+        self.requests = requests_of(self.worker)
 
     @property
     def trace(self) -> Trace:

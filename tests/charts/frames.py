@@ -222,7 +222,7 @@ def sampled() -> pl.DataFrame:
 
 @cache
 def requested() -> pl.DataFrame:
-    """Rows of ``run.metrics``: 3 repeats of 8 requests without profiler, one under it, and a warm-up."""
+    """Rows of ``run.requests``: 3 repeats of 8 requests without profiler, one under it, and a warm-up."""
     rng = random.Random(8)
     rows: list[tuple[object, ...]] = []
     for phase, repeat, slow in (
@@ -255,7 +255,7 @@ def called_api() -> pl.DataFrame:
 
 @cache
 def summarised() -> pl.DataFrame:
-    """Rows as ``launch.metrics.summarize(run.metrics)`` returns them."""
+    """Rows as ``launch.run.requests.summarize(run.requests)`` returns them."""
     medians = {"ttft_ns": 15e6, "tpot_ns": 4.6e6, "queue_ns": 9e3, "e2e_ns": 84e6, "wall_ns": 9e7}
     rows = [
         (phase, metric, slow * p50, slow * p50, 1.4 * slow * p50, 12, "ns")

@@ -95,9 +95,9 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert {"attention", "norm"} <= set(analyze.attribute(trace)["stage"].drop_nulls())
     assert analyze.findings(trace).height
     assert trace.counters.height, "the monitors ran beside it"
-    profiled = run.metrics.filter(phase="profiled")
+    profiled = run.requests.filter(phase="profiled")
     assert set(profiled["output_tokens"]) == {OUTPUT}
-    assert run.metrics.filter(phase="plain").height == profiled.height
+    assert run.requests.filter(phase="plain").height == profiled.height
     assert {row["metric"] for row in run.summary["overhead"]} >= {"ttft_ns", "e2e_ns"}
     assert run.folder.output.stat().st_size > 0
     assert manifest.changed(run.folder) == []

@@ -39,12 +39,12 @@ def test_inference_only_measures_requests(stand_ins):
     run = ExperimentRunner(stand_ins.config(profile_mode="inference_only", prompt=["a", "b"])).run()
     assert run.state == "finished"
     assert names(run) == ALWAYS
-    assert run.metrics.filter(phase="plain").height == 2 * 2
+    assert run.requests.filter(phase="plain").height == 2 * 2
     assert json.loads(run.folder.metrics.read_text())["summary"]
     with pytest.raises(NotCapturedError, match="records no timeline; run it in mode torch"):
         _ = run.trace
     with pytest.raises(NotCapturedError, match="measures no hardware counters"):
-        _ = run.kernels
+        _ = run.metrics
 
 
 def test_torch_gives_a_trace(stand_ins, sample_trace):
@@ -109,7 +109,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(")$").split("|")
     job = json.loads((folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0])
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
-    assert run.kernels.kernels.height == 24
+    assert run.metrics.kernels.height == 24
     assert len(json.loads(run.folder.ncu_metrics.read_text())["launches"]) == 24
     comparison = pl.read_csv(run.folder.kernel_comparison)
     assert comparison["launches"].sum() == 24
@@ -190,7 +190,7 @@ def test_a_raw_capture_alone_is_no_success_that_claims_kernels(stand_ins):
     assert "nsys_metrics.json" not in names(run)
     assert run.summary["capture"]["imported"] is False
     assert "top_kernels" not in run.summary
-    assert run.metrics.filter(phase="profiled").height == 1
+    assert run.requests.filter(phase="profiled").height == 1
     with pytest.raises(NotCapturedError, match=r"has no report\.sqlite; this nsys only captures"):
         _ = run.trace
 

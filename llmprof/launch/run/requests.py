@@ -1,4 +1,4 @@
-"""Metrics of the requests of a run: latencies, throughput, how far repeats agree, and what the profiler costs."""
+"""Requests of a run: latencies, throughput, how far repeats agree, and what the profiler costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCHEMA = {
 }
 
 
-def request_metrics(worker: Mapping[str, Any]) -> pl.DataFrame:
+def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     """Every request of a run with its latencies.
 
     Parameters
@@ -93,7 +93,7 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of :func:`request_metrics`.
+        Rows of :func:`requests_of`.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def summarize(frame: pl.DataFrame, *, tolerance: float = TOLERANCE) -> pl.DataFr
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of :func:`request_metrics`.
+        Rows of :func:`requests_of`.
     tolerance : float
         Repeats agree while their largest and smallest figure differ by at most this share of the mean.
 
@@ -278,7 +278,7 @@ def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> p
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of :func:`request_metrics` of the profiled run.
+        Rows of :func:`requests_of` of the profiled run.
     reference : polars.DataFrame, optional
         Rows of a run in mode ``inference_only``. Without it the plain repeats of the same run are the reference;
         under nsys and ncu these run beside the tool, so what the tool costs outside its capture is not seen.
@@ -321,11 +321,11 @@ def document(worker: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``requests`` (rows of :func:`request_metrics`), ``repeats``, ``summary``, ``overhead`` (empty where the run
+        ``requests`` (rows of :func:`requests_of`), ``repeats``, ``summary``, ``overhead`` (empty where the run
         has only one kind of repeat), ``warnings`` (sentences), and ``kv_cache`` and ``peak_memory_bytes`` as the
         worker told them.
     """
-    frame = request_metrics(worker)
+    frame = requests_of(worker)
     summary = summarize(frame)
     try:
         cost = overhead(frame)

@@ -179,7 +179,7 @@ class Results:
 
     def _write_ncu(self, trace: Trace | None) -> None:
         try:
-            measured = kernels(self.folder)
+            measured = metrics(self.folder)
         except CaptureError as error:
             if not self.folder.ncu_metrics.is_file():
                 raise
@@ -240,7 +240,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         ) from error
 
 
-def kernels(folder: RunFolder) -> Any:
+def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run.
 
     Returns

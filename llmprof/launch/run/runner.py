@@ -21,7 +21,7 @@ from llmprof.launch.run import passes as run_passes
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.run.job import job
 from llmprof.launch.run.passes import Passes, ran, tool
-from llmprof.launch.run.requests import request_metrics
+from llmprof.launch.run.requests import requests_of
 from llmprof.launch.run.results import Results
 from llmprof.progress import Progress
 
@@ -61,9 +61,9 @@ class Run:
         return files.read_json(self.folder.worker) or {}
 
     @functools.cached_property
-    def metrics(self) -> pl.DataFrame:
-        """Requests, as :func:`llmprof.launch.run.requests.request_metrics` gives them."""
-        return request_metrics(self.worker)
+    def requests(self) -> pl.DataFrame:
+        """Requests, as :func:`llmprof.launch.run.requests.requests_of` gives them."""
+        return requests_of(self.worker)
 
     @functools.cached_property
     def trace(self) -> Trace:
@@ -85,7 +85,7 @@ class Run:
         return found
 
     @functools.cached_property
-    def kernels(self) -> Metrics:
+    def metrics(self) -> Metrics:
         """Hardware metrics that ncu measured.
 
         Raises
@@ -97,7 +97,7 @@ class Run:
             raise NotCapturedError(
                 f"a run in mode {self.config.profile_mode} measures no hardware counters", hint="run it in mode ncu"
             )
-        found: Metrics = results.kernels(self.folder)
+        found: Metrics = results.metrics(self.folder)
         return found
 
     def __repr__(self) -> str:

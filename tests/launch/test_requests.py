@@ -1,4 +1,4 @@
-"""Request metrics, with answers computed by hand."""
+"""Requests of a run, with answers computed by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def summary_of(frame, metric, phase="plain"):
 
 
 def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
-    frame = run_requests.request_metrics(worker())
+    frame = run_requests.requests_of(worker())
     row = frame.row(1, named=True)
     assert row["phase"] == "plain"
     assert row["ttft_ns"] == 100 * MS
@@ -52,9 +52,9 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
 
 def test_time_per_token_comes_from_the_decode_where_the_engine_does_not_tell():
     told = {"requests": [request("plain", 0, 0, decode_s=0.4), request("plain", 0, 1, decode_s=0.4, tpot_s=0.05)]}
-    assert run_requests.request_metrics(told)["tpot_ns"].to_list() == [100 * MS, 50 * MS]
+    assert run_requests.requests_of(told)["tpot_ns"].to_list() == [100 * MS, 50 * MS]
     one = {"requests": [request("plain", 0, 0, decode_s=0.0) | {"output_tokens": 1}]}
-    assert run_requests.request_metrics(one)["tpot_ns"].to_list() == [None]
+    assert run_requests.requests_of(one)["tpot_ns"].to_list() == [None]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_time_per_token_comes_from_the_decode_where_the_engine_does_not_tell():
 )
 def test_a_file_of_another_kind_is_refused(bad):
     with pytest.raises(ReadError, match="worker's file"):
-        run_requests.request_metrics(bad)
+        run_requests.requests_of(bad)
 
 
 def test_throughput_is_tokens_over_the_wall_time_of_a_repeat():
-    each = run_requests.repeats(run_requests.request_metrics(worker()))
+    each = run_requests.repeats(run_requests.requests_of(worker()))
     assert each.select("phase", "repeat").rows() == [("warmup", 0), ("plain", 0), ("plain", 1), ("profiled", 0)]
     plain = each.row(1, named=True)
     assert plain["requests"] == 2
@@ -79,7 +79,7 @@ def test_throughput_is_tokens_over_the_wall_time_of_a_repeat():
 
 
 def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_the_requests():
-    row = summary_of(run_requests.request_metrics(worker()), "ttft_ns")
+    row = summary_of(run_requests.requests_of(worker()), "ttft_ns")
     # repeats: (100 + 110) / 2 and (120 + 130) / 2 ms
     assert row["mean"] == pytest.approx(115 * MS)
     assert row["std"] == pytest.approx(math.sqrt(200) * MS)
@@ -92,54 +92,54 @@ def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_t
 
 
 def test_inter_token_latency_counts_tokens():
-    row = summary_of(run_requests.request_metrics(worker()), "itl_ns")
+    row = summary_of(run_requests.requests_of(worker()), "itl_ns")
     assert row["n"] == 16
     assert row["mean"] == pytest.approx(137.5 * MS)
 
 
 def test_one_repeat_has_no_deviation_and_no_verdict():
-    row = summary_of(run_requests.request_metrics(worker()), "wall_ns", "profiled")
+    row = summary_of(run_requests.requests_of(worker()), "wall_ns", "profiled")
     assert row["mean"] == 2200 * MS
     assert [row[name] for name in ("std", "ci95_low", "ci95_high", "spread", "agree")] == [None] * 5
 
 
 def test_metrics_that_the_engine_does_not_tell_have_no_row():
-    found = run_requests.summarize(run_requests.request_metrics(worker()))["metric"].unique().to_list()
+    found = run_requests.summarize(run_requests.requests_of(worker()))["metric"].unique().to_list()
     assert "queue_ns" not in found
     assert "tpot_ns" in found
 
 
 def test_repeats_that_disagree_are_named_once_a_phase():
-    (words,) = run_requests.disagreements(run_requests.summarize(run_requests.request_metrics(worker())))
+    (words,) = run_requests.disagreements(run_requests.summarize(run_requests.requests_of(worker())))
     assert words.startswith("the 2 plain repeats disagree: ")
-    calm = run_requests.summarize(run_requests.request_metrics(worker()), tolerance=0.5)
+    calm = run_requests.summarize(run_requests.requests_of(worker()), tolerance=0.5)
     assert run_requests.disagreements(calm) == []
 
 
 def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
-    calm = run_requests.overhead(run_requests.request_metrics(worker((1.0, 1.01, 0.99), (2.0, 2.2))))
+    calm = run_requests.overhead(run_requests.requests_of(worker((1.0, 1.01, 0.99), (2.0, 2.2))))
     row = calm.row(0, named=True)
     assert row["metric"] == "wall_ns"
     assert row["overhead"] == pytest.approx(1.1)
     assert row["noise"] == pytest.approx(4.303 * 10 * MS * math.sqrt(4 / 3))
     assert row["clear"] is True
-    noisy = run_requests.overhead(run_requests.request_metrics(worker((1.0, 3.0), (2.2,)))).row(0, named=True)
+    noisy = run_requests.overhead(run_requests.requests_of(worker((1.0, 3.0), (2.2,)))).row(0, named=True)
     assert noisy["clear"] is False
     assert (
-        run_requests.overhead(run_requests.request_metrics(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
+        run_requests.overhead(run_requests.requests_of(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
     )
 
 
 def test_overhead_against_another_run():
-    bare = run_requests.request_metrics(worker((1.0, 1.0), ()))
-    row = run_requests.overhead(run_requests.request_metrics(worker((), (1.5,))), reference=bare).row(0, named=True)
+    bare = run_requests.requests_of(worker((1.0, 1.0), ()))
+    row = run_requests.overhead(run_requests.requests_of(worker((), (1.5,))), reference=bare).row(0, named=True)
     assert row["overhead"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"])
 def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
     with pytest.raises(NotCapturedError, match="inference_only"):
-        run_requests.overhead(run_requests.request_metrics(worker(plain, profiled)))
+        run_requests.overhead(run_requests.requests_of(worker(plain, profiled)))
 
 
 def test_the_document_is_json():

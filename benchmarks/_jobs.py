@@ -156,7 +156,7 @@ def nsys_summary(path: str) -> dict[str, Any]:
     from llmprof.readers.nsys import reader  # noqa: F401
 
     kernels = {"kernels": ("name", "dur_ns")}
-    return once(lambda: analyze.cuda_gpu_kern_sum(llmprof.read(path, tables=kernels, cache=False)), len)
+    return once(lambda: analyze.nsys.cuda_gpu_kern_sum(llmprof.read(path, tables=kernels, cache=False)), len)
 
 
 def nsys_pandas(path: str) -> dict[str, Any]:

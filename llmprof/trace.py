@@ -186,15 +186,15 @@ class Trace:
                 last.append(hi)
         return (min(first), max(last)) if first else (0, 0)
 
-    def select(self, *, ranks: int | Iterable[int] | None = None, window_ns: tuple[int, int] | None = None) -> Trace:
+    def select(self, *, ranks: int | Iterable[int] | None = None, window: tuple[int, int] | None = None) -> Trace:
         """Part of the trace.
 
         Parameters
         ----------
         ranks : int or iterable of int, optional
             Ranks to keep.
-        window_ns : (int, int), optional
-            Keep what starts in ``[first, last)``, in ns from the start of the trace. A device event is kept by
+        window : (start_ns, end_ns), optional
+            Keep what starts in ``[start_ns, end_ns)``, in ns from the start of the trace. A device event is kept by
             its own start, so its launch may fall outside.
 
         Returns
@@ -207,9 +207,9 @@ class Trace:
         for name, frame in self._tables.items():
             if wanted is not None:
                 frame = frame.filter(pl.col("rank").is_in(wanted))
-            if window_ns is not None:
+            if window is not None:
                 at = "time_ns" if "time_ns" in frame.columns else "start_ns"
-                frame = frame.filter(pl.col(at).is_between(*window_ns, closed="left"))
+                frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
             tables[name] = frame
         return Trace(tables, self.meta, self.coverage, database=self._database)
 

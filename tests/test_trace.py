@@ -102,13 +102,13 @@ def test_select_ranks(trace):
 
 
 def test_select_a_window_by_the_start_first_in_last_out(trace):
-    assert trace.select(window_ns=(10, 40)).kernels["name"].to_list() == ["a"]
-    assert trace.select(window_ns=(0, 41)).kernels["name"].to_list() == ["a", "b", "c"]
-    assert trace.select(window_ns=(0, 50)).counters["time_ns"].to_list() == [5]
+    assert trace.select(window=(10, 40)).kernels["name"].to_list() == ["a"]
+    assert trace.select(window=(0, 41)).kernels["name"].to_list() == ["a", "b", "c"]
+    assert trace.select(window=(0, 50)).counters["time_ns"].to_list() == [5]
 
 
 def test_select_keeps_what_is_absent_absent_and_the_trace_as_it_was(trace):
-    part = trace.select(ranks=0, window_ns=(0, 20))
+    part = trace.select(ranks=0, window=(0, 20))
     assert part.kernels["name"].to_list() == ["a"]
     assert part.meta == trace.meta
     with pytest.raises(NotCapturedError):

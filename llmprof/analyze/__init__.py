@@ -1,12 +1,27 @@
-"""Analyses: pure functions that take a trace and return a Polars frame.
+"""Analyses: functions that take a trace and return a Polars frame, which the caller may change.
 
-Each is in the module of its name. They are all imported here, so ``llmprof.analyze.steps`` is the function and never
-the module: a module becomes an attribute of its package when it is first loaded, and that is before the lines below
-have bound the function to the name.
+===================== ===========================================================================================
+Events                :func:`activity`, :func:`attribute`, :func:`events_within`, :func:`coverage`
+Steps                 :func:`steps`, :func:`steady_state`, :func:`step_time`
+Layers                :func:`layers`, :func:`layer_gaps`
+Kernels               :func:`kernel_summary`, :func:`kernels_within`, :func:`kernel_categories`,
+                      :func:`ops_to_kernels`
+Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :func:`stream_gaps`,
+                      :func:`launch_delay`
+Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
+Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, :func:`name_layers`,
+                      :func:`ncu_command`
+Conclusions           :func:`findings`, :func:`diff`
+===================== ===========================================================================================
+
+Summaries under the names of Nsight Systems are in :mod:`llmprof.analyze.nsys`.
 """
 
 from __future__ import annotations
 
+# All are imported here, so that llmprof.analyze.steps is the function and never the folder: a submodule becomes an
+# attribute of its package when it is first loaded, which is before these lines bind the function to the name.
+from llmprof.analyze import nsys
 from llmprof.analyze.activity import activity, kernel_categories
 from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
 from llmprof.analyze.compare import diff
@@ -21,15 +36,6 @@ from llmprof.analyze.layers.layers import layer_gaps, layers
 from llmprof.analyze.ncu.command import ncu_command
 from llmprof.analyze.ncu.join import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
-from llmprof.analyze.nsys.nvtx import nvtx_gpu_proj_sum, nvtx_kernels, nvtx_sum
-from llmprof.analyze.nsys.recipes import cuda_gpu_kern_pace, gpu_time_util_map
-from llmprof.analyze.nsys.summaries import (
-    cuda_api_sum,
-    cuda_gpu_kern_sum,
-    cuda_gpu_mem_size_sum,
-    cuda_gpu_mem_time_sum,
-    cuda_kern_exec_sum,
-)
 from llmprof.analyze.overlap import overlap, overlap_within
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import steady_state, step_time
@@ -41,16 +47,9 @@ __all__ = [
     "collective_sizes",
     "collectives",
     "coverage",
-    "cuda_api_sum",
-    "cuda_gpu_kern_pace",
-    "cuda_gpu_kern_sum",
-    "cuda_gpu_mem_size_sum",
-    "cuda_gpu_mem_time_sum",
-    "cuda_kern_exec_sum",
     "diff",
     "events_within",
     "findings",
-    "gpu_time_util_map",
     "idle",
     "kernel_categories",
     "kernel_summary",
@@ -61,9 +60,7 @@ __all__ = [
     "name_layers",
     "ncu_command",
     "ncu_join",
-    "nvtx_gpu_proj_sum",
-    "nvtx_kernels",
-    "nvtx_sum",
+    "nsys",
     "ops_to_kernels",
     "overlap",
     "overlap_within",
@@ -74,3 +71,7 @@ __all__ = [
     "steps",
     "stream_gaps",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

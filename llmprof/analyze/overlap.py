@@ -118,15 +118,15 @@ def overlap_of(
     )
 
 
-def overlap_within(trace: Trace, window_ns: tuple[int, int], *, ranks: Sequence[int] | None = None) -> pl.DataFrame:
+def overlap_within(trace: Trace, *, window: tuple[int, int], ranks: Sequence[int] | None = None) -> pl.DataFrame:
     """Compute, communication, copies and idle time of each rank in a window; events count as far as they lie in it.
 
     Parameters
     ----------
     trace : Trace
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
-    window_ns : (int, int)
-        Start and end of the window, in ns from the start of the trace.
+    window : (start_ns, end_ns)
+        In ns from the start of the trace.
     ranks : sequence of int, optional
         Ranks to look at; all if not given.
 
@@ -144,7 +144,7 @@ def overlap_within(trace: Trace, window_ns: tuple[int, int], *, ranks: Sequence[
     AnalysisError
         The window is empty.
     """
-    first, last = window_ns
+    first, last = window
     if last <= first:
         raise AnalysisError(f"the window [{first}, {last}) ns is empty", expected="an end after the start")
     events = labelled(trace, ["rank"])
@@ -152,10 +152,10 @@ def overlap_within(trace: Trace, window_ns: tuple[int, int], *, ranks: Sequence[
     if ranks is not None:
         events = events.filter(pl.col("rank").is_in(list(ranks)))
     found_ranks = events.select("rank").unique().sort("rank")
-    window = found_ranks.with_columns(
+    windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
-    inside = clip(events.select("rank", "category", "start_ns", "dur_ns"), window, ["rank"])
+    inside = clip(events.select("rank", "category", "start_ns", "dur_ns"), windows, ["rank"])
     found = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
     found = found_ranks.join(found, on="rank", how="left", maintain_order="left")
     copies = [c for c in found.columns if "copy" in c]

@@ -19,7 +19,6 @@ __all__ = [
     "dashboard",
     "diff",
     "idle",
-    "kernel_time",
     "kernels",
     "launch_delay",
     "layer_heatmap",
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from llmprof.charts.counters import counters
     from llmprof.charts.dashboard import dashboard
     from llmprof.charts.idle import idle, launch_delay
-    from llmprof.charts.kernels import cuda_api, kernel_time, kernels
+    from llmprof.charts.kernels import cuda_api, kernels
     from llmprof.charts.layers import layer_heatmap
     from llmprof.charts.overlap import overlap
     from llmprof.charts.requests import request_latency, requests
@@ -62,7 +61,6 @@ else:
             "breakdown": "llmprof.charts.breakdown",
             "counters": "llmprof.charts.counters",
             "cuda_api": "llmprof.charts.kernels",
-            "kernel_time": "llmprof.charts.kernels",
             "kernels": "llmprof.charts.kernels",
             "dashboard": "llmprof.charts.dashboard",
             "diff": "llmprof.charts.compare",

@@ -34,7 +34,7 @@ def breakdown(
     frame: pl.DataFrame,
     *,
     rows: str = "phase",
-    by: str = "stage",
+    color: str = "stage",
     value: str | None = None,
     min_share: float = 0.04,
     title: str | None = None,
@@ -48,7 +48,7 @@ def breakdown(
         ``kernel_summary(trace, by=("phase",))``. Times of a row and part are added up.
     rows : {"phase", "rank", "step"}
         What gets a bar.
-    by : {"stage", "category"}
+    color : {"stage", "category"}
         What a bar is made of.
     value : str, optional
         Column of time (ns); ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever is there, if not given.
@@ -68,21 +68,21 @@ def breakdown(
         A column is missing, or all times are zero.
     """
     check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
-    check_choice(by, ("stage", "category"), chart="breakdown", option="by")
+    check_choice(color, ("stage", "category"), chart="breakdown", option="color")
     column = value or next((c for c in _VALUES if c in frame.columns), _VALUES[-1])
-    require(frame, (rows, by, column), chart="breakdown", made_by=_SOURCE)
-    sums = _sums(frame, rows, by, column)
+    require(frame, (rows, color, column), chart="breakdown", made_by=_SOURCE)
+    sums = _sums(frame, rows, color, column)
     if sums.is_empty():
         raise nothing("breakdown", f"the column {column} adds up to zero", _SOURCE)
     parts, small = _gathered(sums, min_share, "other")
-    palette = _palette(by, parts)
+    palette = _palette(color, parts)
     order = list(sums["row"].unique(maintain_order=True))
     unit = time_unit(number(sums["row_ns"].max()))
     width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in order))
     y = row_axis(order)
     inner, _ = _gathered(small, min_share, "smaller")
-    inside = _palette(by, inner) if inner["part"].n_unique() > 1 else {}
-    table = _merged(by, palette, inside)
+    inside = _palette(color, inner) if inner["part"].n_unique() > 1 else {}
+    table = _merged(color, palette, inside)
     panels = [_shares(stack(parts, palette, unit), table, y, width, "Share of device time")]
     if inside:
         gathered = next(name for name in palette if name not in sums["part"].unique())
@@ -90,10 +90,10 @@ def breakdown(
     bars = layered(*stacked_bars(parts, table, width=width, title="device time", unit=unit, inside=False))
     panels.append(bars.properties(width=width, height=26 * len(order), title=heading("Device time")))
     chart = alt.vconcat(*panels, spacing=20)
-    unattributed = frame[by].null_count()
+    unattributed = frame[color].null_count()
     notes = ["Kernels and copies on the device, added up; work on two streams at once counts twice."]
     if unattributed:
-        notes.append(f"{unattributed:,} rows without a {by} count as other.")
+        notes.append(f"{unattributed:,} rows without a {color} count as other.")
     return finish(chart, title or _headline(parts, rows), " ".join(notes))
 
 

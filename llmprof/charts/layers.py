@@ -26,7 +26,7 @@ from llmprof.charts.base.theme import (
 )
 from llmprof.units import format_ns
 
-_SOURCE = 'llmprof.analyze.layers(trace, by="layer")'
+_SOURCE = 'llmprof.analyze.layers(trace, per="layer")'
 _MEANING = {
     "dur_ns": "from the start of the layer's first kernel to the end of its last",
     "busy_ns": "time in which a kernel of the layer ran",
@@ -47,7 +47,7 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``layers(trace, by="layer")``.
+        Rows of ``layers(trace, per="layer")``.
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
     title : str, optional

@@ -36,14 +36,14 @@ VIEWS: dict[str, View] = {
         "steps",
         "every step of the engine on every rank",
         (
-            "rank", "step", "phase", "device_start_ns", "device_dur_ns", "dur_ns", "context_tokens",
+            "rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "context_tokens",
             "generation_requests", "source",
         ),
     ),
     "steady": View(
         "steady_state",
         "the decode steps that represent the run",
-        ("rank", "step", "phase", "device_start_ns", "device_dur_ns", "dur_ns", "generation_requests", "source"),
+        ("rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "generation_requests", "source"),
     ),
     "layers": View(
         "layers",
@@ -167,7 +167,9 @@ def _by(view: View, by: str | None) -> dict[str, Any]:
         return {}
     if not view.by:
         raise AnalysisError(f"{view.analysis} takes no --by", expected="--by with layers, overlap or kernels")
-    return {"by": by if view.by == "layer" else tuple(name.strip() for name in by.split(","))}
+    if view.by == "layer":
+        return {"per": by}
+    return {"by": tuple(name.strip() for name in by.split(","))}
 
 
 def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
@@ -274,7 +276,7 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
         steps = analyze.steps(trace)
     except NotCapturedError as error:
         return f"  not captured: {text.plain(error)}"
-    spans = pl.col("device_dur_ns")
+    spans = pl.col("dur_ns")
     return steps.group_by("phase", maintain_order=True).agg(
         steps=pl.col("step").n_unique(), median_ns=spans.median(), least_ns=spans.min(), most_ns=spans.max()
     )

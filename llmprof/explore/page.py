@@ -69,6 +69,6 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
         other = read(wanted.other, **options) if wanted.other else None
         metrics = read_metrics(wanted.metrics) if wanted.metrics else None
         first, second = wanted.names
-        return tabs(trace, metrics, other=other, names=(first, second))
+        return tabs(trace, metrics=metrics, other=other, names=(first, second))
     except LlmprofError as error:
         return ipywidgets.Label(f"{error}")

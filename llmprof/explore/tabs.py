@@ -57,7 +57,7 @@ def _layers(given: Given) -> Any:
 def _overlap(given: Given) -> Any:
     from llmprof.explore.overlap.explorer import overlap
 
-    return overlap(given.trace, given.other)
+    return overlap(given.trace, other=given.other)
 
 
 def _all_reduce(given: Given) -> Any:
@@ -69,7 +69,7 @@ def _all_reduce(given: Given) -> Any:
 def _kernels(given: Given) -> Any:
     from llmprof.explore.kernels.explorer import kernels
 
-    return kernels(given.trace, given.metrics)
+    return kernels(given.trace, metrics=given.metrics)
 
 
 def _compare(given: Given) -> Any:
@@ -98,7 +98,7 @@ PANELS: Final = (
         "layers",
         "Layers",
         _layers,
-        lambda g: [*_labelled(g.trace), ("measuring layers", lambda: analyze.layers(g.trace, by="layer"))],
+        lambda g: [*_labelled(g.trace), ("measuring layers", lambda: analyze.layers(g.trace, per="layer"))],
     ),
     Panel(
         "overlap",
@@ -312,8 +312,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def open(  # noqa: A001
     trace: Trace,
-    metrics: Metrics | None = None,
     *,
+    metrics: Metrics | None = None,
     other: Trace | None = None,
     names: tuple[str, str] = ("a", "b"),
 ) -> Open:

@@ -101,7 +101,7 @@ def sections(
 
 def steps_table(steps: pl.DataFrame) -> Table:
     """Steps by phase: how many, how large, how long."""
-    span = pl.col("device_dur_ns")
+    span = pl.col("dur_ns")
     phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
     rows = (
         steps.group_by("phase")
@@ -112,7 +112,7 @@ def steps_table(steps: pl.DataFrame) -> Table:
             median=span.median(),
             least=span.min(),
             most=span.max(),
-            host=pl.col("dur_ns").median(),
+            host=pl.col("host_dur_ns").median(),
         )
         .sort(pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32), "phase")
     )

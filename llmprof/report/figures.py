@@ -42,11 +42,11 @@ def representative_step(trace: Trace) -> tuple[int, str] | None:
         Number of the step and the words for what it represents; None where no step ran on the device.
     """
     steady = analyze.steady_state(trace)
-    ran = analyze.steps(trace).filter(pl.col("device_dur_ns").is_not_null() & (pl.col("phase") != "empty"))
+    ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
     rows, words = (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
     if not rows.height:
         return None
-    spans = rows.group_by("step").agg(pl.col("device_dur_ns").max()).sort("device_dur_ns", "step")
+    spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
     return int(spans["step"][(spans.height - 1) // 2]), words
 
 
@@ -130,12 +130,12 @@ def breakdown_by_category(trace: Trace) -> Drawn:
     """Device time of each rank by category of kernel."""
     frame = analyze.kernel_summary(trace, by=("rank",))
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
-    return charts.breakdown(frame, rows="rank", by="category"), note
+    return charts.breakdown(frame, rows="rank", color="category"), note
 
 
 def layer_heatmap(trace: Trace) -> Drawn:
     """Time of every layer in every step."""
-    frame = analyze.layers(trace, by="layer").drop_nulls(["step", "layer"])
+    frame = analyze.layers(trace, per="layer").drop_nulls(["step", "layer"])
     cells = min(frame["step"].n_unique(), 120) * max(1, frame["layer"].n_unique())
     frame, note = fewer_ranks(frame, cells, MAX_CELLS, "layers.csv")
     return charts.layer_heatmap(frame), note
@@ -196,7 +196,7 @@ def layer_timeline(trace: Trace) -> Drawn:
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     title = f"Layer {layer} of that step: {format_ns(high - low)} from its first kernel to its last"
-    return charts.timeline(seen, window_ns=(low, high), max_bars=MAX_BARS, title=title), note
+    return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
 FIGURES: dict[str, tuple[str, Callable[[Trace], Drawn]]] = {

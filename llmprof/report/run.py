@@ -142,7 +142,13 @@ def summary_table(summary: pl.DataFrame) -> Table:
     )
     apart = shown.filter(~pl.col("agree"))
     note = f"The repeats disagree by up to {format_share(_most(apart['spread']))} of the mean." if apart.height else ""
-    return Table("request_summary", "Latencies and rates of the requests, without and under the profiler", columns, rows, note=note)
+    return Table(
+        "request_summary",
+        "Latencies and rates of the requests, without and under the profiler",
+        columns,
+        rows,
+        note=note,
+    )
 
 
 def overhead_table(costs: pl.DataFrame) -> Table:
@@ -250,8 +256,8 @@ class Visualizer:
         """
         run = self._run
         makers: dict[str, Callable[[], alt.TopLevelMixin]] = {
-            "kernel_time": lambda: charts.kernel_time(analyze.kernel_summary(run.trace)),
-            "cuda_api": lambda: charts.cuda_api(analyze.cuda_api_sum(run.trace)),
+            "kernel_time": lambda: charts.kernels(analyze.kernel_summary(run.trace)),
+            "cuda_api": lambda: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)),
             "requests": lambda: charts.requests(summarize(run.requests)),
             "counters": lambda: charts.counters(counters(run)),
             "dashboard": self._dashboard,

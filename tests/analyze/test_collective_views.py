@@ -23,11 +23,11 @@ def test_who_is_late() -> None:
     found = collective_arrivals(two_ranks())
     assert found.rows(named=True) == [
         {
-            "kind": "all_reduce", "rank": 0, "calls": 2, "last": 0, "share_last": 0.0, "late_median_ns": 0.0,
+            "kind": "all_reduce", "rank": 0, "count": 2, "last": 0, "share_last": 0.0, "late_median_ns": 0.0,
             "late_p90_ns": 0.0, "late_max_ns": 0, "wait_ns": 60_000, "transfer_ns": 98_000,
         },
         {
-            "kind": "all_reduce", "rank": 1, "calls": 2, "last": 2, "share_last": 1.0, "late_median_ns": 30_000.0,
+            "kind": "all_reduce", "rank": 1, "count": 2, "last": 2, "share_last": 1.0, "late_median_ns": 30_000.0,
             "late_p90_ns": 46_000.0, "late_max_ns": 50_000, "wait_ns": 0, "transfer_ns": 98_200,
         },
     ]  # fmt: skip

@@ -71,6 +71,6 @@ def test_not_recorded(name: str, tables: dict[str, pl.DataFrame]) -> None:
 @pytest.mark.parametrize("name", DEVICE)
 def test_a_window_without_events(name: str) -> None:
     analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
-    found = analysis(full().select(window_ns=(10**9, 10**9 + 1)))
+    found = analysis(full().select(window=(10**9, 10**9 + 1)))
     assert found.is_empty()
     assert found.schema == analysis(full()).schema

@@ -37,7 +37,7 @@ def step_of(run: pl.DataFrame, **tables: pl.DataFrame) -> Trace:
 
 def test_spans_on_the_device() -> None:
     # kernels of 10 ns, 2 ns apart: input and embedding take [0, 22), then 10 kernels a layer
-    found = layers(step_of(kernels(forward(2), pause=2)), by="layer")
+    found = layers(step_of(kernels(forward(2), pause=2)), per="layer")
     assert found.select("rank", "step", "phase", "layer", "start_ns", "dur_ns", "busy_ns", "kernels").rows() == [
         (0, 0, "decode", 0, 24, 118, 100, 10),
         (0, 0, "decode", 1, 144, 118, 100, 10),
@@ -70,7 +70,7 @@ def test_overlapping_kernels_of_a_layer_are_busy_once() -> None:
     run = kernels(forward(1))
     second = pl.col("name") == ROPE
     run = run.with_columns(start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns"))
-    found = layers(step_of(run), by="layer").row(0, named=True)
+    found = layers(step_of(run), per="layer").row(0, named=True)
     assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
 
 
@@ -79,11 +79,11 @@ def test_the_host_side_reaches_from_operator_to_operator() -> None:
     run = kernels(forward(2), pause=10)
     calls = [(f"aten::op{n}", row["start_ns"] - 8, 7, n) for n, row in enumerate(run.iter_rows(named=True))]
     inner = [("aten::inner", row["start_ns"] - 7, 5, 100 + n) for n, row in enumerate(run.iter_rows(named=True))]
-    found = layers(step_of(run, ops=ops([*calls, *inner])), by="layer")
+    found = layers(step_of(run, ops=ops([*calls, *inner])), per="layer")
     # layer 0 begins with the third kernel, at 40, and ends with the twelfth, at 220
     assert found.select("host_start_ns", "host_dur_ns").rows() == [(40 - 8, 219 - 32), (240 - 8, 419 - 232)]
     # without operators it reaches from call to call
-    found = layers(step_of(run), by="layer")
+    found = layers(step_of(run), per="layer")
     assert found.select("host_start_ns", "host_dur_ns").rows() == [(35, 217 - 35), (235, 417 - 235)]
 
 
@@ -91,7 +91,7 @@ def test_a_graph_launch_for_all_layers_has_no_host_side_of_one() -> None:
     run = kernels(forward(2)).with_columns(correlation=pl.lit(1, dtype=pl.Int64))
     call = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
     trace = Trace({"kernels": run, "runtime": call, "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-    found = layers(trace, by="layer")
+    found = layers(trace, per="layer")
     assert found.height == 2
     assert found["host_start_ns"].null_count() == 2
     assert found["host_dur_ns"].null_count() == 2
@@ -105,7 +105,7 @@ def test_one_graph_a_layer_has_a_host_side() -> None:
         name=pl.lit("cudaGraphLaunch")
     )
     trace = Trace({"kernels": run, "runtime": calls, "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-    assert layers(trace, by="layer")["host_dur_ns"].to_list() == [2, 2]
+    assert layers(trace, per="layer")["host_dur_ns"].to_list() == [2, 2]
 
 
 def test_without_launches_there_is_no_host_side() -> None:
@@ -131,7 +131,7 @@ def test_other_rows_are_refused() -> None:
 
 def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_trace: Callable[[str], Trace]) -> None:
     """About 700 us of Python and dispatch a layer, the device a fraction of that; graphs have no such cost."""
-    eager = layers(sample_trace("torch_tp1_eager"), by="layer").filter(pl.col("phase") == "decode")
+    eager = layers(sample_trace("torch_tp1_eager"), per="layer").filter(pl.col("phase") == "decode")
     assert eager["host_dur_ns"].null_count() == 0
     host = eager["host_dur_ns"].median()
     busy = eager["busy_ns"].median()
@@ -139,5 +139,5 @@ def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_tra
     assert isinstance(busy, float)
     assert 500_000 < host < 1_500_000
     assert busy < host / 5
-    graph = layers(sample_trace("torch_tp1_cudagraph"), by="layer").filter(pl.col("phase") == "decode")
+    graph = layers(sample_trace("torch_tp1_cudagraph"), per="layer").filter(pl.col("phase") == "decode")
     assert graph["host_dur_ns"].null_count() == graph.height

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from llmprof import analyze
+from llmprof.analyze import nsys
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
@@ -52,8 +52,8 @@ COPIES = copies(
 
 
 def test_kernels() -> None:
-    got = analyze.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}))
-    assert got.columns == ["share", "total_ns", "instances", *STATS, "name"]
+    got = nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}))
+    assert got.columns == ["share", "total_ns", "count", *STATS, "name"]
     gemm, rms = got.rows()
     # deviations from 30: 20, 10, 30; (400 + 100 + 900) / 2 = 700. rms: 10 and 30, deviations 10; 200 / 1
     assert gemm == (90 / 130, 90, 3, 30.0, 20.0, 10, 60, pytest.approx(700**0.5), "gemm")
@@ -61,39 +61,39 @@ def test_kernels() -> None:
 
 
 def test_by_rank_shares_are_of_the_rank_and_one_run_deviates_by_nothing() -> None:
-    got = analyze.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("rank",))
-    assert got.select("rank", "share", "instances", "std_ns", "name").rows()[1:] == [
+    got = nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("rank",))
+    assert got.select("rank", "share", "count", "std_ns", "name").rows()[1:] == [
         (0, 0.1, 1, 0.0, "rms"), (1, 1.0, 1, 0.0, "rms"),
     ]  # fmt: skip
     with pytest.raises(AnalysisError, match="layer"):
-        analyze.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("layer",))
+        nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("layer",))
 
 
 def test_equal_times_fewer_runs_first_then_by_name() -> None:
     kernels = pl.DataFrame(
         {"rank": 0, "start_ns": 0, "dur_ns": [5, 5, 10, 10], "name": ["twice", "twice", "b", "a"]}, strict=False
     )
-    assert analyze.cuda_gpu_kern_sum(Trace({"kernels": kernels}))["name"].to_list() == ["a", "b", "twice"]
+    assert nsys.cuda_gpu_kern_sum(Trace({"kernels": kernels}))["name"].to_list() == ["a", "b", "twice"]
 
 
 def test_api_calls_without_the_operating_system() -> None:
-    got = analyze.cuda_api_sum(Trace({"runtime": RUNTIME}))
-    assert got.columns == ["share", "total_ns", "calls", *STATS, "name"]
-    assert got.select("share", "total_ns", "calls", "median_ns", "name").rows() == [
+    got = nsys.cuda_api_sum(Trace({"runtime": RUNTIME}))
+    assert got.columns == ["share", "total_ns", "count", *STATS, "name"]
+    assert got.select("share", "total_ns", "count", "median_ns", "name").rows() == [
         (40 / 63, 40, 1, 40.0, "cuLaunchKernelEx"), (23 / 63, 23, 3, 5.0, "cudaLaunchKernel"),
     ]  # fmt: skip
 
 
 def test_calls_that_a_wrapper_reported_again_stay_apart() -> None:
     twice = RUNTIME.head(2).with_columns(nsys_event_class=pl.Series([0, 67]))
-    got = analyze.cuda_api_sum(Trace({"runtime": twice}))
-    assert got.select("share", "calls", "name").rows() == [
+    got = nsys.cuda_api_sum(Trace({"runtime": twice}))
+    assert got.select("share", "count", "name").rows() == [
         (5 / 8, 1, "cudaLaunchKernel"), (3 / 8, 1, "cudaLaunchKernel"),
     ]  # fmt: skip
 
 
 def test_copies_by_time() -> None:
-    got = analyze.cuda_gpu_mem_time_sum(COPIES)
+    got = nsys.cuda_gpu_mem_time_sum(COPIES)
     assert got.columns == ["share", "total_ns", "count", *STATS, "operation"]
     assert got.select("share", "total_ns", "count", "operation").rows() == [
         (100 / 145, 100, 1, "[CUDA memcpy Unified Device-to-Device]"),
@@ -103,7 +103,7 @@ def test_copies_by_time() -> None:
 
 
 def test_copies_by_size() -> None:
-    got = analyze.cuda_gpu_mem_size_sum(COPIES)
+    got = nsys.cuda_gpu_mem_size_sum(COPIES)
     assert got.columns == [
         "total_bytes", "count", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_bytes", "operation",
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def test_copies_by_size() -> None:
 
 
 def test_copies_by_kind_of_memory() -> None:
-    got = analyze.cuda_gpu_mem_size_sum(COPIES, by=("src_kind",))
+    got = nsys.cuda_gpu_mem_size_sum(COPIES, by=("src_kind",))
     assert got.select("src_kind", "total_bytes").rows() == [
         ("managed", 64), ("pageable", 300), ("pinned", 100), (None, 0),
     ]  # fmt: skip
@@ -136,9 +136,9 @@ MARKERS = pl.DataFrame(
 
 
 def test_ranges() -> None:
-    got = analyze.nvtx_sum(Trace({"markers": MARKERS}))
-    assert got.columns == ["share", "total_ns", "instances", *STATS, "style", "name"]
-    assert got.select("share", "total_ns", "instances", "max_ns", "style", "name").rows() == [
+    got = nsys.nvtx_sum(Trace({"markers": MARKERS}))
+    assert got.columns == ["share", "total_ns", "count", *STATS, "style", "name"]
+    assert got.select("share", "total_ns", "count", "max_ns", "style", "name").rows() == [
         (0.8, 400, 2, 300, "PushPop", "step"),
         (0.12, 60, 1, 60, "StartEnd", "step"),
         (0.08, 40, 1, 40, "PushPop", "NCCL:all_reduce"),
@@ -147,15 +147,15 @@ def test_ranges() -> None:
 
 def test_annotations_of_torch_have_no_domain_before_them() -> None:
     rows = MARKERS.drop("nsys_style").head(1).with_columns(domain=pl.lit("user_annotation"))
-    assert analyze.nvtx_sum(Trace({"markers": rows}))["name"].to_list() == ["step"]
+    assert nsys.nvtx_sum(Trace({"markers": rows}))["name"].to_list() == ["step"]
 
 
 def test_projection() -> None:
     markers = MARKERS.filter(pl.col("nsys_style") == "PushPop")
     trace = Trace({"markers": markers, "runtime": RUNTIME.with_columns(thread=70), "kernels": KERNELS})
-    got = analyze.nvtx_gpu_proj_sum(trace)
+    got = nsys.nvtx_gpu_proj_sum(trace)
     assert got.columns == [
-        "name", "style", "total_projected_ns", "total_range_ns", "instances", "projected_mean_ns",
+        "name", "style", "total_projected_ns", "total_range_ns", "count", "projected_mean_ns",
         "projected_median_ns", "projected_min_ns", "projected_max_ns", "projected_std_ns", "launches", "mean_launches",
         "mean_depth", "mean_children",
     ]  # fmt: skip
@@ -164,7 +164,7 @@ def test_projection() -> None:
 
 
 def test_launch_wait_and_run() -> None:
-    got = analyze.cuda_kern_exec_sum(Trace({"kernels": KERNELS, "runtime": RUNTIME}))
+    got = nsys.cuda_kern_exec_sum(Trace({"kernels": KERNELS, "runtime": RUNTIME}))
     parts = ("total", "api", "queue", "kernel")
     assert got.columns == [
         "rank", "process", "thread", "device", "count", "queued_count", *(f"{p}_{s}" for p in parts for s in STATS),
@@ -188,7 +188,7 @@ def test_pace() -> None:
     kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns"], orient="row").with_columns(name=pl.lit("ar"))
     alone = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [1000], "name": ["only on one rank"]})
     trace = Trace({"kernels": pl.concat([kernels, alone], how="diagonal_relaxed")})
-    got = analyze.cuda_gpu_kern_pace(trace)
+    got = nsys.cuda_gpu_kern_pace(trace)
     assert got.columns == ["instance", "rank", "start_ns", "dur_ns", "pause_ns", "pace_ns", "lag_ns", "name"]
     assert got.drop("name").rows() == [
         (0, 0, 0, 10, None, None, 0),
@@ -198,11 +198,11 @@ def test_pace() -> None:
         (2, 0, 35, 10, -5, 5, 0),
     ]
     assert got["name"].unique().to_list() == ["ar"]
-    assert analyze.cuda_gpu_kern_pace(trace, "only on one rank").height == 1
+    assert nsys.cuda_gpu_kern_pace(trace, name="only on one rank").height == 1
     with pytest.raises(AnalysisError, match="no kernel has the name"):
-        analyze.cuda_gpu_kern_pace(trace, "a")
+        nsys.cuda_gpu_kern_pace(trace, name="a")
     with pytest.raises(AnalysisError, match="on all ranks"):
-        analyze.cuda_gpu_kern_pace(Trace({"kernels": KERNELS.clear()}))
+        nsys.cuda_gpu_kern_pace(Trace({"kernels": KERNELS.clear()}))
 
 
 def test_utilisation_map() -> None:
@@ -213,7 +213,7 @@ def test_utilisation_map() -> None:
         {"rank": [0], "device": [0], "start_ns": [90], "dur_ns": [5], "kind": ["HtoD"], "name": ["c"]}
     )
     trace = Trace({"kernels": kernels, "copies": copies})
-    got = analyze.gpu_time_util_map(trace, bin_ns=40)
+    got = nsys.gpu_time_util_map(trace, bin_ns=40)
     assert got.columns == ["rank", "device", "bin", "start_ns", "dur_ns", "busy_ns", "share"]
     assert got.rows() == [
         (0, 0, 0, 0, 40, 20, 0.5),
@@ -223,20 +223,20 @@ def test_utilisation_map() -> None:
         (1, 1, 1, 40, 40, 40, 1.0),
         (1, 1, 2, 80, 15, 15, 1.0),
     ]
-    assert analyze.gpu_time_util_map(trace, bin_ns=40, kernels_only=False)["busy_ns"].to_list()[:3] == [20, 0, 5]
-    five = analyze.gpu_time_util_map(trace, bins=5)
+    assert nsys.gpu_time_util_map(trace, bin_ns=40, kernels_only=False)["busy_ns"].to_list()[:3] == [20, 0, 5]
+    five = nsys.gpu_time_util_map(trace, bins=5)
     assert five.filter(pl.col("rank") == 0).select("start_ns", "dur_ns").rows() == [(19 * i, 19) for i in range(5)]
     assert five["busy_ns"].sum() == 20 + 85
     for bad in ({"bins": 0}, {"bin_ns": 0}):
         with pytest.raises(AnalysisError, match="make no bin"):
-            analyze.gpu_time_util_map(trace, **bad)
+            nsys.gpu_time_util_map(trace, **bad)
     with pytest.raises(AnalysisError, match="too many"):
-        analyze.gpu_time_util_map(Trace({"kernels": kernels.with_columns(dur_ns=10**9)}), bin_ns=1)
+        nsys.gpu_time_util_map(Trace({"kernels": kernels.with_columns(dur_ns=10**9)}), bin_ns=1)
 
 
 REPORTS: list[Callable[[Trace], pl.DataFrame]] = [
-    analyze.cuda_gpu_kern_sum, analyze.cuda_api_sum, analyze.cuda_gpu_mem_time_sum, analyze.cuda_gpu_mem_size_sum,
-    analyze.nvtx_sum, analyze.nvtx_gpu_proj_sum, analyze.cuda_kern_exec_sum, analyze.gpu_time_util_map,
+    nsys.cuda_gpu_kern_sum, nsys.cuda_api_sum, nsys.cuda_gpu_mem_time_sum, nsys.cuda_gpu_mem_size_sum,
+    nsys.nvtx_sum, nsys.nvtx_gpu_proj_sum, nsys.cuda_kern_exec_sum, nsys.gpu_time_util_map,
 ]  # fmt: skip
 
 

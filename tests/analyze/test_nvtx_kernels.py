@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from llmprof.analyze import nvtx_kernels
 from llmprof.analyze.intervals.nesting import inside
+from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
@@ -59,19 +59,21 @@ def test_every_range_of_nested_ones_has_the_work() -> None:
     got = nvtx_kernels(TRACE)
     assert got.columns == [
         "range", "parent", "rank", "process", "thread", "name", "domain", "style", "depth", "children", "start_ns",
-        "dur_ns", "projected_start_ns", "projected_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
+        "dur_ns", "host_start_ns", "host_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
     ]  # fmt: skip
-    assert got.select("name", "range", "parent", "depth", "children", "start_ns", "dur_ns").rows() == [
+    assert got.select("name", "range", "parent", "depth", "children", "host_start_ns", "host_dur_ns").rows() == [
         ("step", 0, None, 0, 1, 0, 100), ("layer", 1, 0, 1, 1, 10, 40), ("mlp", 2, 1, 2, 0, 20, 10),
     ]  # fmt: skip
     # step: a b c1 c2 d, 200-310; busy 200-220, 230-240, 260-270, 300-310. layer: b c1 c2, 205-270; d is not in it
-    assert got.select(
-        "projected_start_ns", "projected_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns"
-    ).rows() == [(200, 110, 4, 5, 0, 2, 50), (205, 65, 2, 3, 0, 1, 35), (230, 40, 1, 2, 0, 2, 20)]
+    assert got.select("start_ns", "dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns").rows() == [
+        (200, 110, 4, 5, 0, 2, 50),
+        (205, 65, 2, 3, 0, 1, 35),
+        (230, 40, 1, 2, 0, 2, 20),
+    ]
 
 
 def test_each_event_has_its_innermost_range() -> None:
-    got = nvtx_kernels(TRACE, by="event")
+    got = nvtx_kernels(TRACE, per="event")
     assert got.select("name", "range", "range_name", "domain", "depth").rows() == [
         ("a", 0, "step", "nvtx", 0),
         ("b", 1, "layer", "nvtx", 1),
@@ -93,7 +95,7 @@ def test_copies_belong_too_and_count_apart() -> None:
     layer = got.row(1, named=True)
     # b 205-220, c1 230-240, copy 240-280 over c2
     assert (layer["launches"], layer["kernels"], layer["copies"], layer["own_kernels"]) == (2, 3, 1, 1)
-    assert (layer["projected_dur_ns"], layer["busy_ns"]) == (75, 65)
+    assert (layer["dur_ns"], layer["busy_ns"]) == (75, 65)
 
 
 def test_ranks_processes_and_threads_are_apart() -> None:
@@ -102,7 +104,7 @@ def test_ranks_processes_and_threads_are_apart() -> None:
     runtime = [calls([(1, 5, 2, 1)], rank) for rank in (0, 1)]
     trace = Trace({"markers": pl.concat(frames), "runtime": pl.concat(runtime), "kernels": pl.concat(kernels)})
     got = nvtx_kernels(trace)
-    assert got.select("rank", "process", "projected_start_ns").rows() == [(0, 1, 10), (1, 1, 11)]
+    assert got.select("rank", "process", "start_ns").rows() == [(0, 1, 10), (1, 1, 11)]
 
 
 def test_threads_that_are_not_known_are_one() -> None:
@@ -147,9 +149,7 @@ def test_equal_ranges_nest_in_the_order_they_came() -> None:
 def test_a_graph_is_one_launch() -> None:
     kernels = work([("k", 200 + 10 * i, 5, 1) for i in range(100)])
     got = nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS, "kernels": kernels}))
-    assert got.select("name", "launches", "kernels", "projected_dur_ns", "busy_ns").rows() == [
-        ("step", 1, 100, 995, 500)
-    ]
+    assert got.select("name", "launches", "kernels", "dur_ns", "busy_ns").rows() == [("step", 1, 100, 995, 500)]
 
 
 def test_recorded_but_nothing_there() -> None:
@@ -158,10 +158,10 @@ def test_recorded_but_nothing_there() -> None:
         got = nvtx_kernels(trace)
         assert got.height == 0
         assert got.schema == nvtx_kernels(TRACE).schema
-        events = nvtx_kernels(trace, by="event")
+        events = nvtx_kernels(trace, per="event")
         assert events.height == trace.kernels.height
         assert events["range"].null_count() == events.height
-        assert events.schema == nvtx_kernels(TRACE, by="event").schema
+        assert events.schema == nvtx_kernels(TRACE, per="event").schema
 
 
 def test_errors() -> None:
@@ -170,8 +170,8 @@ def test_errors() -> None:
             nvtx_kernels(Trace({k: v for k, v in TRACE.tables.items() if k != lacking}))
     with pytest.raises(NotCapturedError):
         nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS}))
-    with pytest.raises(AnalysisError, match="by='stack'"):
-        nvtx_kernels(TRACE, by="stack")  # type: ignore[arg-type]
+    with pytest.raises(AnalysisError, match="per='stack'"):
+        nvtx_kernels(TRACE, per="stack")  # type: ignore[arg-type]
 
 
 def test_inside_by_brute_force() -> None:

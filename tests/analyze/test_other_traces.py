@@ -80,7 +80,7 @@ def test_sums_hold(trace: Trace) -> None:
     assert events.filter(pl.col("layer").is_not_null() & pl.col("confidence").is_null()).is_empty()
     assert events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null()).is_empty()
     assert events.filter(pl.col("step").is_not_null() & pl.col("stage").is_null()).is_empty()
-    by_layer = analyze.layers(trace, by="layer")
+    by_layer = analyze.layers(trace, per="layer")
     assert by_layer["kernels"].sum() == events["layer"].is_not_null().sum()
     assert (by_layer["busy_ns"] <= by_layer["dur_ns"]).all()
     shares = analyze.coverage(trace)
@@ -154,7 +154,7 @@ def test_exchanges_of_embeddings_are_all_to_alls(trace: Trace) -> None:
     indirect=["trace"],
 )
 def test_layers_of_language_models(trace: Trace, count: int, weights: dict[str, str] | None) -> None:
-    found = analyze.layers(trace, by="layer")
+    found = analyze.layers(trace, per="layer")
     assert found.group_by("rank", "step").len()["len"].to_list() == [count]
     assert found["confidence"].unique().to_list() == [1.0]
     if weights is None:

@@ -21,7 +21,7 @@ WINDOW = (20, 100)
 
 
 def test_events_are_cut_to_the_window() -> None:
-    found = overlap_within(Trace({"kernels": RUN}), WINDOW).row(0, named=True)
+    found = overlap_within(Trace({"kernels": RUN}), window=WINDOW).row(0, named=True)
     assert found == {
         "rank": 0,
         "total_ns": 80,
@@ -36,20 +36,20 @@ def test_events_are_cut_to_the_window() -> None:
 
 
 def test_a_rank_without_events_in_the_window_is_idle() -> None:
-    found = overlap_within(Trace({"kernels": RUN}), WINDOW).row(1, named=True)
+    found = overlap_within(Trace({"kernels": RUN}), window=WINDOW).row(1, named=True)
     assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
-    assert overlap_within(Trace({"kernels": RUN}), WINDOW, ranks=[1]).to_dicts() == [found]
-    assert overlap_within(Trace({"kernels": RUN}), WINDOW, ranks=[7]).is_empty()
+    assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[1]).to_dicts() == [found]
+    assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7]).is_empty()
 
 
 def test_the_whole_span_of_a_rank_is_what_overlap_says(sample_trace) -> None:  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl").select(ranks=0)
     first = trace.kernels["start_ns"].min(), trace.copies["start_ns"].min()
     ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]
-    within = overlap_within(trace, (min(first), max(ends)))
+    within = overlap_within(trace, window=(min(first), max(ends)))
     assert within.to_dicts() == overlap(trace, by=("rank",)).drop("other_ns").to_dicts()
 
 
 def test_an_empty_window() -> None:
     with pytest.raises(AnalysisError, match=r"the window .* is empty"):
-        overlap_within(Trace({"kernels": RUN}), (5, 5))
+        overlap_within(Trace({"kernels": RUN}), window=(5, 5))

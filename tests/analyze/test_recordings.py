@@ -42,7 +42,7 @@ def working_steps(trace: Trace) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_step_with_work_has_all_layers(name: str, sample_trace: Samples) -> None:
     trace = sample_trace(name)
-    found = layers(trace, by="layer")
+    found = layers(trace, per="layer")
     numbers = found.group_by("rank", "step").agg(pl.col("layer").sort())
     assert set(numbers.select("rank", "step").iter_rows()) == working_steps(trace)
     assert numbers["layer"].unique().to_list() == [list(range(LAYERS[name]))]
@@ -185,7 +185,7 @@ def test_kernels_are_in_the_modules_that_nvtx_says(shared: Path) -> None:
     events = attribute(trace).filter(pl.col("launch_start_ns").is_not_null() & (pl.col("source") == "kernel"))
     events = events.with_columns(thread="launch_thread")
     assert agreement(by_module(events, spans, ["rank", "thread"], "launch_start_ns")) == (1.0, 1.0)
-    counts = layers(trace, by="layer").group_by("step").len()
+    counts = layers(trace, per="layer").group_by("step").len()
     assert counts["len"].unique().to_list() == [36]
 
 

@@ -41,7 +41,7 @@ def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
 
 
 def first(*launches: dict[str, float], device: str | Device | None = TOY) -> dict:
-    return speed_of_light(measured(*launches), device).row(0, named=True)
+    return speed_of_light(measured(*launches), device=device).row(0, named=True)
 
 
 def test_rates_intensity_and_place_under_the_flat_roof():
@@ -167,7 +167,7 @@ def test_the_device_is_the_one_that_the_metrics_name():
     with pytest.raises(AnalysisError, match="do not name"):
         speed_of_light(measured({DURATION: 1}))
     with pytest.raises(LlmprofError, match="not known"):
-        speed_of_light(measured({DURATION: 1}), "NVIDIA H9000")
+        speed_of_light(measured({DURATION: 1}), device="NVIDIA H9000")
 
 
 def test_an_unstated_peak_leaves_the_roof_unknown():
@@ -178,7 +178,7 @@ def test_an_unstated_peak_leaves_the_roof_unknown():
 
 def test_without_durations_nothing_can_be_said():
     with pytest.raises(NotCapturedError, match="SpeedOfLight"):
-        speed_of_light(measured({TENSOR: 1}), TOY)
+        speed_of_light(measured({TENSOR: 1}), device=TOY)
 
 
 def test_no_launches_give_no_rows():
@@ -237,14 +237,14 @@ def test_bytes_per_second_are_those_the_profiler_itself_gives():
 
 @needs_real
 def test_fp32_gemms_on_cuda_cores_do_two_n_cubed():
-    found = speed_of_light(read_metrics(REAL / "conv_esmm_profile_output.raw.csv"), TOY)
+    found = speed_of_light(read_metrics(REAL / "conv_esmm_profile_output.raw.csv"), device=TOY)
     assert found["flops"].to_list() == pytest.approx([2 * 1024**3] * 4, rel=1e-3)
     assert found["dtype"].unique().to_list() == ["fp32"]
 
 
 @needs_captures
 def test_the_details_page_alone_gives_times_bandwidth_and_bound():
-    whole, page = (speed_of_light(read_metrics(CAPTURE / p), "NVIDIA H200") for p in ("raw.csv", "details.csv"))
+    whole, page = (speed_of_light(read_metrics(CAPTURE / p), device="NVIDIA H200") for p in ("raw.csv", "details.csv"))
     big = whole["dram_bytes"] > 1e6
     ratio = page["dram_bytes"].filter(big) / whole["dram_bytes"].filter(big)
     assert ratio.is_between(0.98, 1.02).all()

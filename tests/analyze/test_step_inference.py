@@ -30,21 +30,21 @@ def test_kernels_only_three_forward_passes() -> None:
     frames = [kernels(forward(2), start=1000 * n) for n in range(3)]
     trace = Trace({"kernels": pl.concat(frames)})
     found = steps(trace)
-    assert found["device_start_ns"].to_list() == [0, 1000, 2000]
-    assert found["device_dur_ns"].to_list() == [270, 270, 270]
+    assert found["start_ns"].to_list() == [0, 1000, 2000]
+    assert found["dur_ns"].to_list() == [270, 270, 270]
     assert found["source"].unique().to_list() == ["inferred"]
     assert found["phase"].unique().to_list() == ["other"]  # kernels do not say what is in a batch
-    for unknown in ("start_ns", "dur_ns", "name", "context_requests", "generation_tokens"):
+    for unknown in ("host_start_ns", "host_dur_ns", "name", "context_requests", "generation_tokens"):
         assert found[unknown].null_count() == 3
     assert attribute(trace)["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
-    assert layers(trace, by="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
+    assert layers(trace, per="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
 
 
 def test_host_spans_reach_from_launch_to_launch() -> None:
     run = pl.concat([kernels(forward(2), start=1000 * n, first=100 * n) for n in range(3)])
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5)}))
-    assert found["start_ns"].to_list() == [-5, 995, 1995]
-    assert found["dur_ns"].to_list() == [1000, 1000, None]
+    assert found["host_start_ns"].to_list() == [-5, 995, 1995]
+    assert found["host_dur_ns"].to_list() == [1000, 1000, None]
 
 
 def test_a_gather_of_the_last_tokens_is_no_embedding() -> None:
@@ -52,7 +52,7 @@ def test_a_gather_of_the_last_tokens_is_no_embedding() -> None:
     passes = [[*DENSE * 3, NORM, GATHER, GEMM, "_gumbel_sample_kernel", "_post_update_kernel"]] * 4
     run = pl.concat([kernels(p, start=1000 * n) for n, p in enumerate(passes)])
     found = steps(Trace({"kernels": run}))
-    assert found["device_start_ns"].to_list() == [0, 1000, 2000, 3000]
+    assert found["start_ns"].to_list() == [0, 1000, 2000, 3000]
 
 
 def test_embedding_operator_names_the_batch() -> None:
@@ -69,7 +69,7 @@ def test_embedding_operator_names_the_batch() -> None:
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
     batch = found.select("phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
     assert batch.rows() == [("prefill", 4, 512, 0, 0), ("decode", 0, 0, 4, 4), ("decode", 0, 0, 4, 4)]
-    assert found["device_start_ns"].to_list() == [0, 1000, 2000]
+    assert found["start_ns"].to_list() == [0, 1000, 2000]
 
 
 def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
@@ -77,15 +77,15 @@ def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
     passes = [["recv", *DENSE * 3, "send", "update_kernel", "write_kernel"]] * 4
     run = pl.concat([kernels(p, start=1000 * n) for n, p in enumerate(passes)])
     found = steps(Trace({"kernels": run}))
-    assert found["device_start_ns"].to_list() == [0, 1000, 2000, 3000]
-    assert layers(Trace({"kernels": run}), by="layer").group_by("step").len()["len"].to_list() == [3] * 4
+    assert found["start_ns"].to_list() == [0, 1000, 2000, 3000]
+    assert layers(Trace({"kernels": run}), per="layer").group_by("step").len()["len"].to_list() == [3] * 4
 
 
 def test_start_up_before_the_first_pass_is_no_step() -> None:
     load = kernels(["weights_kernel"], start=0)
     run = pl.concat([load, *(kernels(forward(2), start=5000 + 1000 * n) for n in range(3))])
     found = steps(Trace({"kernels": run}))
-    assert found["device_start_ns"].to_list() == [5010, 6000, 7000]
+    assert found["start_ns"].to_list() == [5010, 6000, 7000]
     assert attribute(Trace({"kernels": run})).filter(pl.col("step").is_null())["name"].to_list() == [
         "weights_kernel",
         "_prepare_inputs_kernel",
@@ -94,7 +94,7 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
 
 def test_one_pass_is_one_step() -> None:
     run = kernels(forward(4))
-    assert steps(Trace({"kernels": run}))["device_dur_ns"].to_list() == [end(run)]
+    assert steps(Trace({"kernels": run}))["dur_ns"].to_list() == [end(run)]
 
 
 @pytest.mark.parametrize(

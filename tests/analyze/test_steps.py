@@ -30,7 +30,7 @@ def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
     tables["markers"] = labels([(PREFILL, 0, 60), (DECODE, 100, 50)])
     trace = Trace(tables)
     found = steps(trace)
-    assert found.select("rank", "step", "phase", "start_ns", "dur_ns", "device_start_ns", "device_dur_ns").rows() == [
+    assert found.select("rank", "step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns").rows() == [
         (0, 0, "prefill", 0, 60, 50, 140),  # the launch at 90 is after the label's end: sampling belongs to its step
         (0, 1, "decode", 100, 50, 190, 120),
     ]
@@ -75,7 +75,7 @@ def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next() -> None:
     tables = launched_at([10, 130, 210], [20, 140, 220])
     tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 200, 50)])
     found = steps(Trace(tables))
-    assert found.select("phase", "device_start_ns", "device_dur_ns").rows() == [
+    assert found.select("phase", "start_ns", "dur_ns").rows() == [
         ("decode", 20, 10),
         ("empty", None, None),
         ("decode", 140, 90),
@@ -89,7 +89,7 @@ def test_labels_on_the_device_only() -> None:
     on_9 = labels([(PREFILL, 35, 10)], on_device=True).with_columns(stream=pl.lit(9, dtype=pl.Int64))
     trace = Trace({"kernels": run, "markers": pl.concat([on_7, on_9])})
     found = steps(trace)
-    assert found.select("step", "phase", "start_ns", "dur_ns", "device_start_ns", "device_dur_ns").rows() == [
+    assert found.select("step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns").rows() == [
         (0, "prefill", None, None, 0, 50),
         (1, "decode", None, None, 60, 50),
     ]
@@ -101,10 +101,10 @@ def test_where_launches_are_not_known_the_labels_on_the_device_count() -> None:
     run = kernels([GEMM] * 4, pause=10)
     host = labels([(PREFILL, -100, 50), (DECODE, -50, 50)])
     device = labels([(PREFILL, 0, 30), (DECODE, 40, 30)], on_device=True)
-    assert steps(Trace({"kernels": run, "markers": pl.concat([host, device])}))["device_start_ns"].to_list() == [0, 40]
+    assert steps(Trace({"kernels": run, "markers": pl.concat([host, device])}))["start_ns"].to_list() == [0, 40]
     # without them nothing says which step a kernel belongs to
     alone = Trace({"kernels": run, "markers": host})
-    assert steps(alone)["device_dur_ns"].to_list() == [None, None]
+    assert steps(alone)["dur_ns"].to_list() == [None, None]
     assert step_of_events(alone)["step"].null_count() == 4
 
 
@@ -113,14 +113,14 @@ def test_with_launches_the_labels_on_the_host_count() -> None:
     tables["markers"] = pl.concat(
         [labels([(PREFILL, 0, 60), (DECODE, 100, 50)]), labels([(PREFILL, 50, 10), (DECODE, 300, 10)], on_device=True)]
     )
-    assert steps(Trace(tables))["start_ns"].to_list() == [0, 100]
+    assert steps(Trace(tables))["host_start_ns"].to_list() == [0, 100]
 
 
 def test_a_label_inside_another_begins_a_step_of_its_own() -> None:
     tables = launched_at([10, 30, 60], [100, 200, 300])
     tables["markers"] = labels([("step[DECODE bs=4 toks=4]", 0, 100), ("step[TARGET_VERIFY bs=4 toks=16]", 20, 30)])
     found = steps(Trace(tables))
-    assert found["start_ns"].to_list() == [0, 20]
+    assert found["host_start_ns"].to_list() == [0, 20]
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 1, 1]
 
 
@@ -158,7 +158,7 @@ def test_ranks_have_steps_of_their_own() -> None:
         [labels([(PREFILL, 0, 50), (DECODE, 100, 50)]), labels([(PREFILL, 10, 50), (DECODE, 200, 50)], rank=1)]
     )
     found = steps(Trace(tables))
-    assert found.select("rank", "step", "device_start_ns", "device_dur_ns").rows() == [
+    assert found.select("rank", "step", "start_ns", "dur_ns").rows() == [
         (0, 0, 20, 10),
         (0, 1, 120, 10),
         (1, 0, 30, 50),

@@ -9,7 +9,7 @@ SETUP = """import llmprof
 from llmprof import explore
 trace = llmprof.sample("torch_tp1_eager")
 metrics = llmprof.sample_metrics("ncu_tp1_eager")"""
-SHOW = "w = explore.kernels(trace, metrics)\nw"
+SHOW = "w = explore.kernels(trace, metrics=metrics)\nw"
 
 
 def ready(opened, cell: int = -1):

@@ -49,7 +49,7 @@ def drag(shown, canvas, a: tuple[float, float], b: tuple[float, float]) -> None:
 
 
 def test_gestures_end_in_frames(notebook):
-    shown = notebook([SETUP, "w = explore.overlap(trace, other)\nw"], width=1250, height=1500)
+    shown = notebook([SETUP, "w = explore.overlap(trace, other=other)\nw"], width=1250, height=1500)
     settled(shown)
     assert shown.python("w.selected.height") == shown.python("w.selected.filter(rank=0).height") > 5000
 
@@ -58,7 +58,7 @@ def test_gestures_end_in_frames(notebook):
     shown.output().get_by_text("step 5, rank 0", exact=True).wait_for()
     steps(shown).click(position=bar(shown, 5))
     shown.wait("w.step == 5 and w.window is not None")
-    span = "llmprof.analyze.steps(trace).filter(rank=0, step=5).select('device_start_ns', 'device_dur_ns').row(0)"
+    span = "llmprof.analyze.steps(trace).filter(rank=0, step=5).select('start_ns', 'dur_ns').row(0)"
     first, length = shown.python(span)
     assert shown.python("w.window") == [first, first + length]
     assert shown.python("w.summary['a_ns'][-1]") == length
@@ -103,7 +103,7 @@ def test_gestures_end_in_frames(notebook):
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1250), ("dark", 1250), ("light", 620)])
 def test_two_sides(notebook, theme, width):
-    shown = notebook([SETUP, "w = explore.overlap(trace, other)\nw"], width=width, theme=theme, height=1700)
+    shown = notebook([SETUP, "w = explore.overlap(trace, other=other)\nw"], width=width, theme=theme, height=1700)
     settled(shown)
     shown.output().get_by_label("Compare with").select_option("rank:3")
     shown.wait("w.against == 'rank:3'")

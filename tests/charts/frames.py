@@ -68,7 +68,7 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
 
 @cache
 def layered() -> pl.DataFrame:
-    """Rows as ``layers(trace, by="layer")`` returns them."""
+    """Rows as ``layers(trace, per="layer")`` returns them."""
     return (
         attributed()
         .filter(pl.col("layer").is_not_null())
@@ -250,7 +250,7 @@ def called_api() -> pl.DataFrame:
         ("cudaMalloc", 900_000, 9, 100_000.0),
         ("cuTensorMapEncodeTiled", 43_000, 280, 131.0),
     ]
-    return pl.DataFrame(rows, schema=["name", "total_ns", "calls", "median_ns"], orient="row")
+    return pl.DataFrame(rows, schema=["name", "total_ns", "count", "median_ns"], orient="row")
 
 
 @cache

@@ -15,7 +15,7 @@ from tests.charts import frames, specs
 
 def test_breakdown_adds_up_to_the_frame() -> None:
     frame = frames.attributed()
-    parts = pl.DataFrame(specs.rows(charts.breakdown(frame, by="category"), "bar", "part", "row_ns"))
+    parts = pl.DataFrame(specs.rows(charts.breakdown(frame, color="category"), "bar", "part", "row_ns"))
     totals = dict(frame.group_by("phase").agg(pl.col("dur_ns").sum()).iter_rows())
     for row, total in totals.items():
         bars = parts.filter(row=row)
@@ -27,7 +27,7 @@ def test_breakdown_adds_up_to_the_frame() -> None:
 
 
 def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
-    chart = charts.breakdown(frames.attributed(), by="category")
+    chart = charts.breakdown(frames.attributed(), color="category")
     scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
     colours = dict(zip(scale["domain"], scale["range"], strict=True))
     gathered = [name for name in colours if name.startswith("other (")]
@@ -42,7 +42,7 @@ def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
 def test_breakdown_writes_into_parts_of_four_percent() -> None:
     rows = [("decode", "attention", 96_000), ("decode", "linear", 4_000)]
     frame = pl.DataFrame(rows, schema=["phase", "category", "total_ns"], orient="row")
-    written = specs.texts(charts.breakdown(frame, by="category"))
+    written = specs.texts(charts.breakdown(frame, color="category"))
     assert {"attention", "96 %", "4 %", "100 us"} <= set(written)
     assert not any("other (" in text for text in written)
 
@@ -50,7 +50,7 @@ def test_breakdown_writes_into_parts_of_four_percent() -> None:
 def test_breakdown_of_one_small_part_keeps_its_name() -> None:
     rows = [("decode", "attention", 99_000), ("decode", "linear", 1_000)]
     frame = pl.DataFrame(rows, schema=["phase", "category", "total_ns"], orient="row")
-    parts = {row["part"] for row in specs.rows(charts.breakdown(frame, by="category"), "bar", "part")}
+    parts = {row["part"] for row in specs.rows(charts.breakdown(frame, color="category"), "bar", "part")}
     assert parts == {"attention", "linear"}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from llmprof import charts
 from llmprof.errors import AnalysisError
+from tests.charts import specs
 
 NAMES = ["void ns::f<4>(int)", "void ns::f<8>(int)", "<script>alert(1)</script>", "tiny"]
 FRAME = pl.DataFrame(
@@ -20,16 +21,14 @@ FRAME = pl.DataFrame(
 
 
 def rows(chart) -> list[dict[str, object]]:
-    spec = chart.to_dict()
-    data = spec["layer"][0]["data"]
-    return list(data["values"] if "values" in data else spec["datasets"][data["name"]])
+    return specs.rows(chart, "bar", "row")
 
 
 def test_longest_first_and_the_rest_gathered() -> None:
-    shown = rows(charts.kernels(FRAME, top=2))
-    assert [row["row"] for row in shown] == ["f", "f #2", "other (2)"]
-    assert [row["label"] for row in shown] == ["60 %, 2 x 30 ns", "20 %, 1 x 20 ns", "20 %, 5 x 4 ns"]
-    title = charts.kernels(FRAME).to_dict()["title"]["text"]
+    shown = rows(charts.kernels(FRAME, top=2, variants=True))
+    assert [row["row"] for row in shown] == ["f", "f (2)", "2 others"]
+    assert [row["label"] for row in shown] == ["60 %, 2 × 30 ns", "20 %, 1 × 20 ns", "20 %, 5 × 4 ns"]
+    title = charts.kernels(FRAME, variants=True).to_dict()["title"]["text"]
     assert title == "f takes 60 % of the kernels' time"
 
 

@@ -15,7 +15,7 @@ def title(chart) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
-class TestKernelTime:
+class TestKernels:
     def test_variants_of_a_function_are_one_bar_and_the_rest_is_gathered(self):
         rows = [
             ("void ns::gemm<4>(int)", "linear", 60, 2),
@@ -25,22 +25,22 @@ class TestKernelTime:
             ("b", "other", 1, 7),
         ]
         frame = pl.DataFrame(rows, schema=["name", "category", "total_ns", "count"], orient="row")
-        chart = charts.kernel_time(frame, top=2)
-        assert title(chart) == "gemm takes 80 % of the time"
+        chart = charts.kernels(frame, top=2)
+        assert title(chart) == "gemm takes 80 % of the kernels' time"
         bars = specs.rows(chart, "bar", "row")
         assert [(bar["row"], bar["ns"], bar["count"]) for bar in bars] == [
             ("gemm", 80, 3), ("FlashAttnFwdSm90", 15, 1), ("2 others", 5, 8),
         ]  # fmt: skip
-        assert "80 ns, 80 %, 3 ×" in specs.texts(chart)
+        assert "80 %, 3 × 26.7 ns" in specs.texts(chart)
 
     def test_names_that_look_alike_when_short_have_bars_of_their_own(self):
         names = [f"{'k' * 60}{i}{'z' * 60}" for i in range(2)]
         frame = pl.DataFrame({"name": names, "category": ["linear"] * 2, "total_ns": [2, 1], "count": [1, 1]})
-        assert len({bar["row"] for bar in specs.rows(charts.kernel_time(frame), "bar", "row")}) == 2
+        assert len({bar["row"] for bar in specs.rows(charts.kernels(frame), "bar", "row")}) == 2
 
     def test_no_time(self):
         with pytest.raises(AnalysisError, match="zero"):
-            charts.kernel_time(frames.summed().with_columns(total_ns=pl.lit(0)))
+            charts.kernels(frames.summed().with_columns(total_ns=pl.lit(0)))
 
 
 class TestCudaApi:

@@ -24,7 +24,7 @@ def event(start: int, dur: int, stage: str = "attention", **more: object) -> dic
 
 def test_a_bar_is_an_event_with_its_figures() -> None:
     frame = frames.attributed()
-    bars = specs.rows(charts.timeline(frame, window_ns=WINDOW), "rect", "name")
+    bars = specs.rows(charts.timeline(frame, window=WINDOW), "rect", "name")
     end = pl.col("start_ns") + pl.col("dur_ns")
     inside = frame.filter(pl.col("start_ns") < WINDOW[1], end > WINDOW[0])
     assert len(bars) == inside.height
@@ -36,7 +36,7 @@ def test_a_bar_is_an_event_with_its_figures() -> None:
 
 def test_bars_are_cut_to_the_window() -> None:
     frame = pl.DataFrame([event(0, 1_000_000), event(2_000_000, 50_000_000, "norm")])
-    bars = specs.rows(charts.timeline(frame, window_ns=(500_000, 3_000_000)), "rect", "name")
+    bars = specs.rows(charts.timeline(frame, window=(500_000, 3_000_000)), "rect", "name")
     assert [(row["start"], row["end"]) for row in bars] == [(0.0, 0.5), (1.5, 2.5)]
     assert [row["dur_ns"] for row in bars] == [1_000_000, 50_000_000]
 
@@ -105,7 +105,7 @@ def test_the_data_stay_small_however_many_events_there_are() -> None:
 
 
 def test_strips_name_steps_and_layers() -> None:
-    written = specs.texts(charts.timeline(frames.attributed(), window_ns=WINDOW))
+    written = specs.texts(charts.timeline(frames.attributed(), window=WINDOW))
     assert {"step 2 · decode", "layer 4", "rank 0", "rank 3", "stream 7"} <= set(written)
     everything = specs.texts(charts.timeline(frames.attributed()))
     assert "step 0 · prefill" in everything
@@ -127,7 +127,7 @@ def test_steps_too_narrow_to_tell_apart_are_merged() -> None:
 
 
 def test_colours_are_those_of_the_palette_in_its_order() -> None:
-    chart = charts.timeline(frames.attributed(), window_ns=WINDOW)
+    chart = charts.timeline(frames.attributed(), window=WINDOW)
     scales = [unit["encoding"]["color"]["scale"] for unit in specs.marks(chart.to_dict()) if _coloured(unit)]
     assert scales
     for scale in scales:
@@ -150,7 +150,7 @@ def test_events_without_stream_step_layer_or_stage() -> None:
 
 
 def test_lanes_by_stage_follow_the_forward_pass() -> None:
-    chart = charts.timeline(frames.attributed().filter(rank=0), window_ns=WINDOW, lane="stage")
+    chart = charts.timeline(frames.attributed().filter(rank=0), window=WINDOW, lane="stage")
     lanes = [text for text in specs.texts(chart) if text in STAGES]
     order = list(dict.fromkeys(lanes))
     names = [name for name in STAGES if name in order]
@@ -175,11 +175,11 @@ def test_long_kernel_names_are_shortened_in_the_middle() -> None:
 @pytest.mark.parametrize("window", [(90_000_000_000, 91_000_000_000), (5_000, 5_000), (9_000, 1_000)])
 def test_a_window_without_events_is_an_error(window: tuple[int, int]) -> None:
     with pytest.raises(AnalysisError, match="no event lies between"):
-        charts.timeline(frames.attributed(), window_ns=window)
+        charts.timeline(frames.attributed(), window=window)
 
 
 def test_unknown_lanes_and_colours_are_errors() -> None:
     with pytest.raises(AnalysisError, match=r"lane='device'.*one of stream, stage, category"):
         charts.timeline(frames.attributed(), lane="device")
     with pytest.raises(AnalysisError, match="by='phase'"):
-        charts.timeline(frames.attributed(), by="phase")
+        charts.timeline(frames.attributed(), color="phase")

@@ -93,13 +93,13 @@ def test_kinds_phases_and_windows(sample_trace) -> None:  # type: ignore[no-unty
     shown = explore.all_reduce(trace)
     shown._on_choices()
     assert shown.kind == "all_reduce"
-    gathers = explore.all_reduce(trace, "all_gather", phase="decode", rank=2)
+    gathers = explore.all_reduce(trace, kind="all_gather", phase="decode", rank=2)
     assert gathers.selected["rank"].unique().to_list() == [2]
     assert gathers.picture().startswith(b"\x89PNG")
 
 
 def test_an_unknown_kind_becomes_the_most_frequent_one() -> None:
-    shown = explore.all_reduce(two_ranks(), "gossip")
+    shown = explore.all_reduce(two_ranks(), kind="gossip")
     shown._on_choices()
     assert shown.kind == "all_reduce"
 

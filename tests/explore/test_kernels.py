@@ -156,7 +156,7 @@ def test_what_was_not_recorded_is_said() -> None:
 
 
 def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
-    widget = explore.kernels(eager, metrics)
+    widget = explore.kernels(eager, metrics=metrics)
     joined = ncu_join(eager, metrics)
     assert widget._on_table(VIEW)[0]["unmatched"] == joined["name"].null_count()
     assert set(widget.table.drop_nulls("limit")["name"]) == set(joined["name"].drop_nulls())
@@ -228,7 +228,7 @@ def test_empty_and_missing() -> None:
 
 
 def test_a_run_on_cpu_shows_its_operators(metrics: Metrics) -> None:
-    widget = explore.kernels(llmprof.sample("torch_cpu_tp2_layer_annotations"), metrics)
+    widget = explore.kernels(llmprof.sample("torch_cpu_tp2_layer_annotations"), metrics=metrics)
     assert not widget.has_metrics
     message, _ = widget._on_table(VIEW)
     assert message["rows"][0]["name"].startswith(("aten::", "_C", "vllm"))

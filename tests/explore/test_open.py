@@ -59,7 +59,9 @@ def test_selected_is_that_of_the_tab_in_front(trace: Trace) -> None:
 
 def test_another_trace_adds_a_tab(trace: Trace) -> None:
     metrics = llmprof.sample_metrics("ncu_tp1_eager")
-    opened = explore.open(trace, metrics, other=llmprof.sample("torch_tp1_cudagraph"), names=("eager", "graphs"))
+    opened = explore.open(
+        trace, metrics=metrics, other=llmprof.sample("torch_tp1_cudagraph"), names=("eager", "graphs")
+    )
     assert opened.titles[-1] == "Compare"
     assert list(opened["compare"].names) == ["eager", "graphs"]
     assert opened["kernels"].has_metrics

@@ -107,7 +107,7 @@ def test_steps_as_bars_and_as_windows() -> None:
     assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(1) == (
         1, 1, "decode", 250, 310, 60, 60,
     )  # fmt: skip
-    shown = explore.overlap(a, b, against="other:0")
+    shown = explore.overlap(a, other=b, against="other:0")
     shown._on_steps(rank=0, first=1, last=1)
     assert (shown.rank, shown.step, shown.window) == (0, 1, [250, 340])  # as long as the longer of the two
     message, _ = shown._on_lanes(rank=0, window=shown.window, against="other:0", step=1, pixels=100)

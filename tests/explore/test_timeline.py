@@ -81,10 +81,8 @@ def test_an_empty_step_does_not_cut_the_step_that_still_runs_on_the_device():
     ask(widget, "find")
     step = analyze.steps(widget.trace).row(0, named=True)
     lane = widget._data.rows[row_of(widget, "steps")].lanes[0]
-    assert step["device_start_ns"] + step["device_dur_ns"] == 630
-    assert list(zip(lane.start, lane.end, strict=True)) == [
-        (step["device_start_ns"], step["device_start_ns"] + step["device_dur_ns"])
-    ]
+    assert step["start_ns"] + step["dur_ns"] == 630
+    assert list(zip(lane.start, lane.end, strict=True)) == [(step["start_ns"], step["start_ns"] + step["dur_ns"])]
 
 
 def test_numbers_of_device_events_are_those_of_the_analyses(sample_trace):
@@ -304,10 +302,10 @@ def test_going_to_a_step_and_to_a_layer():
     widget.go(step=1)
     steps = analyze.steps(widget.trace).filter(step=1)
     assert widget.window == [
-        steps["device_start_ns"].item(),
-        (steps["device_start_ns"] + steps["device_dur_ns"]).item(),
+        steps["start_ns"].item(),
+        (steps["start_ns"] + steps["dur_ns"]).item(),
     ]
-    layer = analyze.layers(widget.trace, by="layer").filter(step=1, layer=1)
+    layer = analyze.layers(widget.trace, per="layer").filter(step=1, layer=1)
     window = [layer["start_ns"].item(), (layer["start_ns"] + layer["dur_ns"]).item()]
     assert ask(widget, "goto", step=1, layer=1)[0] == {"window": window}
     with pytest.raises(AnalysisError, match=r"there is no step 7; expected a step from 0 to 1"):

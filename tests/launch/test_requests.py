@@ -125,9 +125,7 @@ def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
     assert row["clear"] is True
     noisy = run_requests.overhead(run_requests.requests_of(worker((1.0, 3.0), (2.2,)))).row(0, named=True)
     assert noisy["clear"] is False
-    assert (
-        run_requests.overhead(run_requests.requests_of(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
-    )
+    assert run_requests.overhead(run_requests.requests_of(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
 
 
 def test_overhead_against_another_run():

@@ -84,8 +84,8 @@ def test_nsys_records_exports_and_counts(stand_ins):
         row["kernel_time_ns"] + row["copy_time_ns"] for row in numbers["ranks"]
     )
     summary = pl.read_csv(run.folder.nsys_summary)
-    assert summary["instances"].sum() == 3312
-    assert summary["name"].to_list() == analyze.cuda_gpu_kern_sum(run.trace)["name"].to_list()
+    assert summary["count"].sum() == 3312
+    assert summary["name"].to_list() == analyze.nsys.cuda_gpu_kern_sum(run.trace)["name"].to_list()
     assert run.summary["top_kernels"][0]["name"] == summary["name"][0]
 
 
@@ -105,7 +105,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
         "--launch-skip", ncu[20], "--launch-count", "3", "--set", "full", "--force-overwrite",
         "--export", f"{folder}/report", sys.executable, f"{folder}/ncu/inference_script.py", "--out", f"{folder}/ncu",
     ]  # fmt: skip
-    heavy = analyze.cuda_gpu_kern_sum(run.trace)["name"].to_list()[:3]
+    heavy = analyze.nsys.cuda_gpu_kern_sum(run.trace)["name"].to_list()[:3]
     assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(")$").split("|")
     job = json.loads((folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0])
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)

@@ -42,10 +42,10 @@ SPREAD = ("mean", "median", "min", "max", "std")
 SHARE_AND_TOTAL = {"Time (%)": ("share", 0.01), "Total Time (ns)": ("total_ns", 1)}
 REPORTS = {
     "cuda_gpu_kern_sum": Report(
-        {**SHARE_AND_TOTAL, "Instances": ("instances", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",)
+        {**SHARE_AND_TOTAL, "Instances": ("count", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",)
     ),
     "cuda_api_sum": Report(
-        {**SHARE_AND_TOTAL, "Num Calls": ("calls", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",)
+        {**SHARE_AND_TOTAL, "Num Calls": ("count", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",)
     ),
     "cuda_gpu_mem_time_sum": Report(
         {**SHARE_AND_TOTAL, "Count": ("count", 1), **_times(*SPREAD), "Operation": ("operation", 0)}, ("operation",)
@@ -65,7 +65,7 @@ REPORTS = {
     "nvtx_sum": Report(
         {
             **SHARE_AND_TOTAL,
-            "Instances": ("instances", 1),
+            "Instances": ("count", 1),
             **_times(*SPREAD),
             "Style": ("style", 0),
             "Range": ("name", 0),
@@ -78,7 +78,7 @@ REPORTS = {
             "Style": ("style", 0),
             "Total Proj Time (ns)": ("total_projected_ns", 1),
             "Total Range Time (ns)": ("total_range_ns", 1),
-            "Range Instances": ("instances", 1),
+            "Range Instances": ("count", 1),
             **{
                 f"Proj {a} (ns)": (f"projected_{b}_ns", 1)
                 for a, b in zip(("Avg", "Med", "Min", "Max", "StdDev"), SPREAD, strict=True)
@@ -111,7 +111,7 @@ REPORTS = {
 
 
 def report_of(trace: Trace, name: str) -> pl.DataFrame:
-    function: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+    function: Callable[[Trace], pl.DataFrame] = getattr(analyze.nsys, name)
     return function(trace)
 
 
@@ -148,17 +148,17 @@ def compare(ours: pl.DataFrame, theirs: list[dict[str, str]], report: Report) ->
 def compare_projection(ours: pl.DataFrame, theirs: list[dict[str, str]], start_ns: int) -> None:
     """Each instance of a range, told apart by thread, host start and name."""
     columns = {
-        "Projected Start (ns)": "projected_start_ns",
-        "Projected Duration (ns)": "projected_dur_ns",
-        "Orig Start (ns)": "start_ns",
-        "Orig Duration (ns)": "dur_ns",
+        "Projected Start (ns)": "start_ns",
+        "Projected Duration (ns)": "dur_ns",
+        "Orig Start (ns)": "host_start_ns",
+        "Orig Duration (ns)": "host_dur_ns",
         "PID": "process",
         "TID": "thread",
         "NumGPUOps": "launches",
         "Lvl": "depth",
         "NumChild": "children",
     }
-    absolute = ours.with_columns(pl.col("start_ns", "projected_start_ns") + start_ns, name=LABEL)
+    absolute = ours.with_columns(pl.col("start_ns", "host_start_ns") + start_ns, name=LABEL)
     mine = sorted(absolute.select(*columns.values(), "name", "style").rows())
     want = sorted((*(int(r[c]) for c in columns), r["Name"], r["Style"]) for r in theirs if r["Style"])
     assert [(r[2], r[5], *r) for r in mine] == [(r[2], r[5], *r) for r in want]
@@ -189,5 +189,5 @@ def compare_all(path: Path, trace: Trace, start_ns: int, folder: Path) -> list[s
         if theirs:
             compare(report_of(trace, name), theirs, report)
             compared.append(name)
-    compare_projection(analyze.nvtx_kernels(trace), read_csv(folder / "s_nvtx_gpu_proj_trace.csv"), start_ns)
+    compare_projection(analyze.nsys.nvtx_kernels(trace), read_csv(folder / "s_nvtx_gpu_proj_trace.csv"), start_ns)
     return compared

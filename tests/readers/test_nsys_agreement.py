@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, nvtx_kernels, steps
+from llmprof.analyze import attribute, steps
+from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.trace import Trace
 
 LAUNCH = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes"]
@@ -114,10 +115,10 @@ def modules(shared: Path) -> pl.DataFrame:
         return Trace({**trace.tables, "markers": markers}, trace.meta)
 
     text = pl.col("range_name")
-    layer = nvtx_kernels(only(trace.markers.filter(is_layer)), by="event").select(
+    layer = nvtx_kernels(only(trace.markers.filter(is_layer)), per="event").select(
         "event", in_layer=text.str.extract(r"layers\.(\d+)").cast(pl.Int32)
     )
-    module = nvtx_kernels(only(trace.markers.filter(is_module)), by="event").select(
+    module = nvtx_kernels(only(trace.markers.filter(is_module)), per="event").select(
         "event", module=text.str.extract(r"'Module': 'Qwen3ForCausalLM\.(?:model\.layers\.\d+\.)?([\w.]*)'")
     )
     labelled = attribute(only(trace.markers.filter(~is_module)))

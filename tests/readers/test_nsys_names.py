@@ -112,7 +112,7 @@ def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(export: Pat
 
 
 def test_projection_of_the_rare_kinds(export: Path) -> None:
-    got = analyze.nvtx_kernels(trace_of(export))
+    got = analyze.nsys.nvtx_kernels(trace_of(export))
     assert got.select("name", "style", "depth", "children", "launches", "kernels", "copies").rows() == [
         ("step", "PushPop", 0, 2, 3, 3, 0),  # calls 1, 2 and 3
         ("registered", "PushPop", 1, 0, 1, 1, 0),

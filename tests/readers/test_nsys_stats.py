@@ -58,7 +58,7 @@ def test_saved_answers(shared: Path, name: str) -> None:
 def test_saved_projection(shared: Path) -> None:
     path = shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"
     theirs = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_nvtx_gpu_proj_trace.csv")
-    compare_projection(analyze.nvtx_kernels(trace_of(path)), theirs, first_event(path))
+    compare_projection(analyze.nsys.nvtx_kernels(trace_of(path)), theirs, first_event(path))
 
 
 def test_saved_launches(shared: Path) -> None:

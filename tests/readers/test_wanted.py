@@ -78,7 +78,7 @@ def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
 
 def test_a_summary_needs_no_more_than_names_and_durations(root):
     narrow = part(root, EXPORT, {"kernels": ("name", "dur_ns")})
-    assert_frame_equal(analyze.cuda_gpu_kern_sum(narrow), analyze.cuda_gpu_kern_sum(whole(root, EXPORT)))
+    assert_frame_equal(analyze.nsys.cuda_gpu_kern_sum(narrow), analyze.nsys.cuda_gpu_kern_sum(whole(root, EXPORT)))
 
 
 # --- what was not read is not said to be missing
@@ -91,7 +91,7 @@ def test_a_table_that_was_not_asked_for_says_so(root):
     ):
         _ = narrow.runtime
     with pytest.raises(NotCapturedError, match="read without its runtime"):
-        analyze.cuda_api_sum(narrow)
+        analyze.nsys.cuda_api_sum(narrow)
     assert not narrow.has("runtime")
 
 
@@ -105,7 +105,7 @@ def test_an_analysis_names_the_column_that_was_not_asked_for(root):
     with pytest.raises(NotCapturedError, match=r"without the column (device|stream).*among tables="):
         analyze.idle(narrow)
     with pytest.raises(AnalysisError, match="no column"):
-        analyze.cuda_gpu_kern_sum(narrow, by=("stream",))
+        analyze.nsys.cuda_gpu_kern_sum(narrow, by=("stream",))
 
 
 def test_a_column_that_no_table_has_is_no_question_of_what_was_asked_for(sample_trace):

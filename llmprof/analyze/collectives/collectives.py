@@ -188,8 +188,8 @@ def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``kind, rank, calls`` (calls that were seen on all of their ranks; the others do not count), ``last`` (how
-        often this rank was the last to arrive), ``share_last`` (of ``calls``), ``late_median_ns, late_p90_ns,
+        ``kind, rank, count`` (of calls that were seen on all of their ranks; the others do not count), ``last`` (how
+        often this rank was the last to arrive), ``share_last`` (of ``count``), ``late_median_ns, late_p90_ns,
         late_max_ns`` (start after that of the first rank), ``wait_ns, transfer_ns`` (sums). By kind and rank.
     """
     late = pl.col("late_ns")
@@ -198,7 +198,7 @@ def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
         .filter(late.is_not_null())
         .group_by("kind", "rank")
         .agg(
-            calls=pl.len(),
+            count=pl.len(),
             last=(pl.col("last_rank") == pl.col("rank")).sum(),
             late_median_ns=late.median(),
             late_p90_ns=late.quantile(0.9, "linear"),
@@ -206,9 +206,9 @@ def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
             wait_ns=pl.col("wait_ns").sum(),
             transfer_ns=pl.col("transfer_ns").sum(),
         )
-        .with_columns(share_last=pl.col("last") / pl.col("calls"))
+        .with_columns(share_last=pl.col("last") / pl.col("count"))
         .select(
-            "kind", "rank", "calls", "last", "share_last", "late_median_ns", "late_p90_ns", "late_max_ns", "wait_ns",
+            "kind", "rank", "count", "last", "share_last", "late_median_ns", "late_p90_ns", "late_max_ns", "wait_ns",
             "transfer_ns",
         )
         .sort("kind", "rank")

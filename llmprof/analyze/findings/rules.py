@@ -151,7 +151,7 @@ def _mean_words(frame: pl.DataFrame, column: str) -> str:
 
 
 def _host_words(scope: Scope, bound: list[int]) -> str:
-    rows = scope.within(layers(scope.trace, by="layer")).filter(pl.col("host_dur_ns").is_not_null())
+    rows = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
     if not rows.height:
         return "The host time of a layer was not captured"
     here = middle(rows.filter(pl.col("rank").is_in(bound)), "host_dur_ns")

@@ -78,7 +78,7 @@ def scope_of(trace: Trace) -> Scope:
     if not found.height:
         return Scope(trace, "whole recording", None, events, overlap(trace, by=("rank",)))
     every = found.filter(
-        pl.col("device_dur_ns").is_not_null() & (pl.col("phase") != "empty") & (pl.col("source") != "capture")
+        pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty") & (pl.col("source") != "capture")
     )
     steady = steady_state(trace)
     whole = steady.height and steady["rank"].n_unique() == every["rank"].n_unique()

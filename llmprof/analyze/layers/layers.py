@@ -21,7 +21,7 @@ _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_sta
 
 
 @per_trace
-def layers(trace: Trace, by: Literal["stage", "layer"] = "stage") -> pl.DataFrame:
+def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.DataFrame:
     """Layers of every step of every rank, one row a stage or one row a layer.
 
     A stage that occurs twice in a layer (the two norms, the two all-reduces) gives a row each time, told apart by
@@ -35,14 +35,14 @@ def layers(trace: Trace, by: Literal["stage", "layer"] = "stage") -> pl.DataFram
     ----------
     trace : Trace
         Any trace whose steps and attention kernels are found.
-    by : {"stage", "layer"}
+    per : {"stage", "layer"}
         What a row is.
 
     Returns
     -------
     polars.DataFrame
         ``rank, step, phase, layer, stage, occurrence, start_ns, dur_ns, busy_ns, kernels, confidence, host_start_ns,
-        host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``by="layer"``. ``dur_ns`` is the span,
+        host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``per="layer"``. ``dur_ns`` is the span,
         ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both.
 
     Raises
@@ -50,11 +50,11 @@ def layers(trace: Trace, by: Literal["stage", "layer"] = "stage") -> pl.DataFram
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
     AnalysisError
-        ``by`` is neither of the two.
+        ``per`` is neither of the two.
     """
-    if by not in ("stage", "layer"):
-        raise AnalysisError(f"by={by!r} is not known", expected="'stage' or 'layer'")
-    key = ["rank", "step", "layer", *(["stage"] if by == "stage" else [])]
+    if per not in ("stage", "layer"):
+        raise AnalysisError(f"per={per!r} is not known", expected="'stage' or 'layer'")
+    key = ["rank", "step", "layer", *(["stage"] if per == "stage" else [])]
     events = (
         attribute(trace)
         .select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
@@ -66,7 +66,7 @@ def layers(trace: Trace, by: Literal["stage", "layer"] = "stage") -> pl.DataFram
     groups = events.filter(first.fill_null(value=True)).select("group", *key, "phase")
     counts = events.group_by("group", maintain_order=True).agg(kernels=pl.len(), confidence=pl.col("confidence").min())
     groups = groups.hstack(counts.drop("group"))
-    if by == "stage":
+    if per == "stage":
         groups = groups.hstack([_occurrences(groups)])
         key.append("occurrence")
     spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
@@ -171,7 +171,7 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     if measure not in MEASURES:
         raise AnalysisError(f"layers have no measure {measure!r}", expected=f"one of {', '.join(MEASURES)}")
     if stage is None:
-        found = layers(trace, by="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        found = layers(trace, per="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     else:
         found = _stage(layers(trace), stage)
     found = found.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")

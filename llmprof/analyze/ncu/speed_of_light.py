@@ -175,7 +175,7 @@ _SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) 
 _WRITTEN: Final = ("l1tex__m_l1tex2xbar_write_bytes.sum",)
 
 
-def speed_of_light(metrics: Metrics, device: str | hardware.Device | None = None) -> pl.DataFrame:
+def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = None) -> pl.DataFrame:
     """Arithmetic, memory traffic, place on the roofline and limit of every launch.
 
     ===================== ==========================================================================================
@@ -285,7 +285,7 @@ def _device(metrics: Metrics, device: str | hardware.Device | None) -> hardware.
         raise AnalysisError(
             f"the metrics name the devices {named}" if named else "the metrics do not name their device",
             expected="one device",
-            hint="give it: speed_of_light(metrics, 'NVIDIA H200')",
+            hint="give it: speed_of_light(metrics, device='NVIDIA H200')",
         )
     return hardware.device(named[0])
 

@@ -60,13 +60,13 @@ def host_ranges(trace: Trace) -> pl.DataFrame:
 _THREAD = ["rank", "process", "thread"]
 _SPAN = ["start_ns", "dur_ns"]
 _COLUMNS = [
-    "range", "parent", *_THREAD, "name", "domain", "style", "depth", "children", *_SPAN, "projected_start_ns",
-    "projected_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
+    "range", "parent", *_THREAD, "name", "domain", "style", "depth", "children", *_SPAN, "host_start_ns",
+    "host_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
 ]  # fmt: skip
 
 
 @per_trace
-def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl.DataFrame:
+def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
     """What the ranges of the program launched on the device.
 
     A kernel or copy belongs to a range when the API call that launched it lies inside the range on the same thread,
@@ -78,7 +78,7 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     ----------
     trace : Trace
         A trace with markers (NVTX ranges, ``record_function``, step labels), runtime calls and device activity.
-    by : {"range", "event"}
+    per : {"range", "event"}
         What a row is: an instance of a range, or a piece of device work.
 
     Returns
@@ -86,10 +86,10 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     polars.DataFrame
         By range, for those that launched something: ``range`` (row in the markers), ``parent`` (the shortest range
         that contains it, null for the outermost), ``rank, process, thread, name, domain, style, depth`` (ranges that
-        contain it), ``children`` (ranges right below that launched something), ``start_ns, dur_ns`` on the host,
-        ``projected_start_ns, projected_dur_ns`` on the device, ``launches`` (distinct API calls: a CUDA graph is one),
-        ``kernels, copies, own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the union of its device
-        work), in the order of rank and start. Times in ns.
+        contain it), ``children`` (ranges right below that launched something), ``start_ns, dur_ns`` of its
+        projection onto the device, ``host_start_ns, host_dur_ns`` on the host, ``launches`` (distinct API calls: a
+        CUDA graph is one), ``kernels, copies, own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the
+        union of its device work), in the order of rank and start on the host. Times in ns.
 
         By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns, name, source``, and
         of its innermost range ``range, range_name, domain, depth``, null where it was launched outside of all.
@@ -99,10 +99,10 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     NotCapturedError
         The trace lacks markers, runtime calls or device activity.
     AnalysisError
-        ``by`` is neither of the two.
+        ``per`` is neither of the two.
     """
-    if by not in ("range", "event"):
-        raise AnalysisError(f"by={by!r} is not known", expected="'range' or 'event'")
+    if per not in ("range", "event"):
+        raise AnalysisError(f"per={per!r} is not known", expected="'range' or 'event'")
     # a range of a lower row contains one of a higher row, never the other way round
     ranges = host_ranges(trace).filter(pl.col("end_thread").is_null())
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
@@ -112,14 +112,15 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     if calls["call"].is_duplicated().any():
         pairs = pairs.unique(maintain_order=True)
     innermost = pairs.group_by("call").agg(pl.col("row").max())
-    if by == "event":
+    if per == "event":
         return _by_event(trace, events, ranges, innermost)
-    whole = ranges.join(_projected(pairs, innermost, events), on="row")
+    on_host = ranges.rename({"start_ns": "host_start_ns", "dur_ns": "host_dur_ns"})
+    whole = on_host.join(_projected(pairs, innermost, events), on="row")
     children = whole.group_by(range="parent").agg(children=pl.len())
     return (
         whole.join(children, on="range", how="left")
         .with_columns(pl.col("children").fill_null(0))
-        .sort("rank", "start_ns", "depth", "range")
+        .sort("rank", "host_start_ns", "depth", "range")
         .select(*_COLUMNS)
     )
 
@@ -158,8 +159,8 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
         pairs.with_columns(**looked_up)
         .group_by("row", maintain_order=True)
         .agg(
-            projected_start_ns=first,
-            projected_dur_ns=last - first,
+            start_ns=first,
+            dur_ns=last - first,
             launches=pl.len(),
             kernels=pl.col("kernels").sum(),
             copies=pl.col("copies").sum(),
@@ -199,7 +200,7 @@ def nvtx_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, share`` (of the summed duration; ranges within ranges count in full), ``total_ns, instances, mean_ns,
+        ``<by...>, share`` (of the summed duration; ranges within ranges count in full), ``total_ns, count, mean_ns,
         median_ns, min_ns, max_ns, std_ns, style`` (PushPop or StartEnd), ``name`` (``domain:name`` in a domain of its
         own); the longest first. Marks, the profiler's own overhead and projections onto the device are left out.
 
@@ -211,7 +212,7 @@ def nvtx_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
         ``by`` names an unknown column.
     """
     ranges = host_ranges(trace).with_columns(name=LABEL)
-    return summarise(ranges, ["style", "name"], value="dur_ns", unit="ns", count="instances", by=by)
+    return summarise(ranges, ["style", "name"], value="dur_ns", unit="ns", by=by)
 
 
 @per_trace
@@ -219,20 +220,21 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     """Ranges that the program set, projected onto the device, by name.
 
     A range is projected from the start of the first to the end of the last piece of device work that was launched
-    in it, as :func:`~llmprof.analyze.nvtx_kernels` does for each instance. Ranges that launched nothing are left out.
+    in it, as :func:`~llmprof.analyze.nsys.nvtx_kernels` does for each instance. Ranges that launched nothing are left
+    out.
 
     Parameters
     ----------
     trace : Trace
         A trace with markers, runtime calls and device activity.
     by : sequence of str
-        Columns of :func:`~llmprof.analyze.nvtx_kernels` to group by first.
+        Columns of :func:`~llmprof.analyze.nsys.nvtx_kernels` to group by first.
 
     Returns
     -------
     polars.DataFrame
         ``<by...>, name`` (``domain:name`` in a domain of its own), ``style, total_projected_ns, total_range_ns``
-        (on the host), ``instances, projected_mean_ns, projected_median_ns, projected_min_ns, projected_max_ns,
+        (on the host), ``count, projected_mean_ns, projected_median_ns, projected_min_ns, projected_max_ns,
         projected_std_ns, launches`` (nsys: Total GPU Ops; a CUDA graph is one), ``mean_launches, mean_depth`` (0 is
         outermost), ``mean_children`` (ranges right below that launched something); the longest projection first.
 
@@ -245,13 +247,13 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]
-    projected = pl.col("projected_dur_ns")
+    projected = pl.col("dur_ns")
     return (
         ranges.group_by(keys)
         .agg(
             projected.sum().alias("total_projected_ns"),
-            pl.col("dur_ns").sum().alias("total_range_ns"),
-            pl.len().alias("instances"),
+            pl.col("host_dur_ns").sum().alias("total_range_ns"),
+            pl.len().alias("count"),
             *statistics(projected, "ns", "projected_"),
             pl.col("launches").sum(),
             pl.col("launches").mean().alias("mean_launches"),

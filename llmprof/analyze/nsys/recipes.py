@@ -12,7 +12,7 @@ from llmprof.trace import Trace
 
 
 @per_trace
-def cuda_gpu_kern_pace(trace: Trace, name: str | None = None) -> pl.DataFrame:
+def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame:
     """Runs of one kernel, numbered on each rank, with the pause before each and how far behind the first rank it is.
 
     The n-th run on one rank stands beside the n-th on the others, which is the same work as long as all ranks run the

@@ -38,7 +38,7 @@ def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
 
 
 def summarise(
-    rows: pl.DataFrame, names: Sequence[str], *, value: str, unit: str, count: str, by: Sequence[str] = ()
+    rows: pl.DataFrame, names: Sequence[str], *, value: str, unit: str, by: Sequence[str] = ()
 ) -> pl.DataFrame:
     """Rows grouped by name.
 
@@ -52,15 +52,13 @@ def summarise(
         Column of the quantity, an integer.
     unit : str
         Ending of the columns: ``ns`` or ``bytes``.
-    count : str
-        What the number of rows is called.
     by : sequence of str
         Columns to group by first, such as ``("rank",)``.
 
     Returns
     -------
     polars.DataFrame
-        ``<by...>, share`` (of the total of all rows of the group of ``by``), ``total_<unit>, <count>, mean_<unit>,
+        ``<by...>, share`` (of the total of all rows of the group of ``by``), ``total_<unit>, count, mean_<unit>,
         median_<unit>, min_<unit>, max_<unit>, std_<unit>, <names...>``, the largest total first within ``by``.
 
     Raises
@@ -75,17 +73,17 @@ def summarise(
     groups = (
         rows.select(*by, value, pl.col(names).cast(pl.Categorical))  # groups by number, several times as fast
         .group_by(*by, *names)
-        .agg(quantity.sum().alias(total), pl.len().alias(count), *statistics(quantity, unit))
+        .agg(quantity.sum().alias(total), pl.len().alias("count"), *statistics(quantity, unit))
         .with_columns(pl.col(names).cast(pl.String))
     )
     whole = pl.col(total).sum().over(by) if by else pl.col(total).sum()
-    order = [*by, total, count, *names]
+    order = [*by, total, "count", *names]
     descending = [column == total for column in order]
     return groups.sort(order, descending=descending, nulls_last=True).select(
         *by,
         pl.when(whole > 0).then(pl.col(total) / whole).alias("share"),
         total,
-        count,
+        "count",
         *(f"{name}_{unit}" for name in ("mean", "median", "min", "max", "std")),
         *names,
     )
@@ -117,7 +115,7 @@ def cuda_gpu_kern_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, share`` (of the summed duration of all kernels), ``total_ns, instances, mean_ns, median_ns, min_ns,
+        ``<by...>, share`` (of the summed duration of all kernels), ``total_ns, count, mean_ns, median_ns, min_ns,
         max_ns, std_ns, name``; the longest first.
 
     Raises
@@ -127,7 +125,7 @@ def cuda_gpu_kern_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     AnalysisError
         ``by`` names an unknown column.
     """
-    return summarise(trace.kernels, ["name"], value="dur_ns", unit="ns", count="instances", by=by)
+    return summarise(trace.kernels, ["name"], value="dur_ns", unit="ns", by=by)
 
 
 @per_trace
@@ -144,7 +142,7 @@ def cuda_api_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, share`` (of the summed duration of all calls; calls within calls count in full), ``total_ns, calls,
+        ``<by...>, share`` (of the summed duration of all calls; calls within calls count in full), ``total_ns, count,
         mean_ns, median_ns, min_ns, max_ns, std_ns, name``; the longest first. A name has two rows where a wrapper
         library reported the calls a second time.
 
@@ -158,7 +156,7 @@ def cuda_api_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     calls = trace.runtime.filter(pl.col("api") != "os")
     source = [column for column in ("nsys_event_class",) if column in calls.columns]
     calls = calls.with_columns(pl.col(source).cast(pl.String))
-    return summarise(calls, [*source, "name"], value="dur_ns", unit="ns", count="calls", by=by).drop(source)
+    return summarise(calls, [*source, "name"], value="dur_ns", unit="ns", by=by).drop(source)
 
 
 @per_trace
@@ -185,7 +183,7 @@ def cuda_gpu_mem_time_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFra
     AnalysisError
         ``by`` names an unknown column.
     """
-    return summarise(_operations(trace), ["operation"], value="dur_ns", unit="ns", count="count", by=by)
+    return summarise(_operations(trace), ["operation"], value="dur_ns", unit="ns", by=by)
 
 
 @per_trace
@@ -212,7 +210,7 @@ def cuda_gpu_mem_size_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFra
     AnalysisError
         ``by`` names an unknown column.
     """
-    found = summarise(_operations(trace), ["operation"], value="bytes", unit="bytes", count="count", by=by)
+    found = summarise(_operations(trace), ["operation"], value="bytes", unit="bytes", by=by)
     return found.drop("share")
 
 

@@ -46,11 +46,11 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        Columns of :func:`~llmprof.analyze.steps.steps` with source ``inferred``; ``device_start_ns`` is where each
-        begins on the device, ``start_ns`` where the launch of its first event began, ``dur_ns`` the time from there
-        to the next step's; the counts come from the shape of the embedding's indices where they were recorded and
-        have a batch dimension. No rows where attention does not repeat, where it runs backward too (training), or
-        where nothing marks a forward pass.
+        Columns of :func:`~llmprof.analyze.steps.steps` with source ``inferred``; ``start_ns`` is where each
+        begins on the device, ``host_start_ns`` where the launch of its first event began, ``host_dur_ns`` the time
+        from there to the next step's; the counts come from the shape of the embedding's indices where they were
+        recorded and have a batch dimension. No rows where attention does not repeat, where it runs backward too
+        (training), or where nothing marks a forward pass.
     """
     events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
     events = _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
@@ -62,7 +62,7 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     if not seams.len() and not (events["samples"] | events["embeds"]).any():
         return NO_STEPS
     bounds = _first_step(events, events[seams])
-    bounds = bounds.select("i", device_start_ns="start_ns", start_ns="launch_start_ns")
+    bounds = bounds.select("i", "start_ns", host_start_ns="launch_start_ns")
     sizes = _batch(events.filter("embeds"), trace, rank)
     bounds = bounds.sort("i").join_asof(sizes.sort("i"), on="i", strategy="forward")
     prefill = pl.col("length") > 1
@@ -79,7 +79,7 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
             rank=pl.lit(rank, dtype=pl.Int32),
             step=pl.int_range(pl.len(), dtype=pl.Int32),
             phase=phase(pl.col("context_requests"), pl.col("generation_requests")),
-            dur_ns=pl.col("start_ns").shift(-1) - pl.col("start_ns"),
+            host_dur_ns=pl.col("host_start_ns").shift(-1) - pl.col("host_start_ns"),
             source=pl.lit("inferred"),
             name=pl.lit(None, dtype=pl.String),
         )
@@ -190,8 +190,8 @@ NO_STEPS = pl.DataFrame(
         "step": pl.Int32,
         "phase": pl.String,
         "start_ns": pl.Int64,
-        "dur_ns": pl.Int64,
-        "device_start_ns": pl.Int64,
+        "host_start_ns": pl.Int64,
+        "host_dur_ns": pl.Int64,
         "context_requests": pl.Int64,
         "context_tokens": pl.Int64,
         "generation_requests": pl.Int64,

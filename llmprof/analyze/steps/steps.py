@@ -16,8 +16,8 @@ COLUMNS = [
     "phase",
     "start_ns",
     "dur_ns",
-    "device_start_ns",
-    "device_dur_ns",
+    "host_start_ns",
+    "host_dur_ns",
     "context_requests",
     "context_tokens",
     "generation_requests",
@@ -45,11 +45,11 @@ def steps(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other), ``start_ns, dur_ns`` (of
-        the label on the host; null where the label is on the device only, and where inferred without host data),
-        ``device_start_ns, device_dur_ns`` (null if nothing ran), ``context_requests, context_tokens,
-        generation_requests, generation_tokens`` (null where not said), ``source`` (vllm, sglang, capture,
-        profiler_step, inferred) and ``name``, the label.
+        ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other), ``start_ns, dur_ns`` (on
+        the device, from the first event to the last; null if nothing ran), ``host_start_ns, host_dur_ns`` (of the
+        label on the host; null where the label is on the device only, and where inferred without host data),
+        ``context_requests, context_tokens, generation_requests, generation_tokens`` (null where not said),
+        ``source`` (vllm, sglang, capture, profiler_step, inferred) and ``name``, the label.
 
     Raises
     ------
@@ -63,13 +63,11 @@ def steps(trace: Trace) -> pl.DataFrame:
         .join(activity(trace).select("event", "start_ns", "dur_ns"), on="event")
         .group_by("rank", "step")
         .agg(
-            device_start_ns=pl.col("start_ns").min(),
-            device_dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+            start_ns=pl.col("start_ns").min(),
+            dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
         )
     )
-    return (
-        found.drop("device_start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
-    )
+    return found.drop("start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
 
 
 @per_trace
@@ -90,10 +88,10 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     """
     events = activity(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
-    until = pl.when(pl.col("source") == "capture").then(pl.col("start_ns") + pl.col("dur_ns"))
-    on_device = pl.col("device_start_ns").is_not_null()
+    until = pl.when(pl.col("source") == "capture").then(pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    on_device = pl.col("start_ns").is_not_null()
     by_launch = bounds.filter(~on_device).select("rank", "step", launch_start_ns=_first_launch(), until=until)
-    by_time = bounds.filter(on_device).select("rank", "step", start_ns="device_start_ns")
+    by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
     launched = _at_or_before(events, by_launch, "launch_start_ns")
     started = _at_or_before(events, by_time, "start_ns")
     # nothing runs twice at a time on a stream: what has no launch runs after what ran before it
@@ -132,9 +130,9 @@ def _first_launch() -> pl.Expr:
     An empty step has no work of its own; what follows its label (receiving from another pipeline stage) is for the
     next one.
     """
-    end = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("rank")
-    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("start_ns"))
-    return pl.when(after_empty).then(end).otherwise("start_ns")
+    end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
+    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
+    return pl.when(after_empty).then(end).otherwise("host_start_ns")
 
 
 @per_trace
@@ -182,11 +180,11 @@ def _labelled(trace: Trace) -> pl.DataFrame:
         .sort("rank", "start_ns", maintain_order=True)
         .with_columns(
             step=pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
-            device_start_ns=pl.when("on_device").then("start_ns"),
-            start_ns=pl.when(~pl.col("on_device")).then("start_ns"),
-            dur_ns=pl.when(~pl.col("on_device")).then("dur_ns"),
+            start_ns=pl.when("on_device").then("start_ns"),
+            host_start_ns=pl.when(~pl.col("on_device")).then("start_ns"),
+            host_dur_ns=pl.when(~pl.col("on_device")).then("dur_ns"),
         )
-        .select([c for c in COLUMNS if c != "device_dur_ns"])
+        .select([c for c in COLUMNS if c != "dur_ns"])
     )
 
 

@@ -38,7 +38,7 @@ def steady_state(trace: Trace) -> pl.DataFrame:
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
     """
-    found = steps(trace).filter((pl.col("phase") != "empty") & pl.col("device_dur_ns").is_not_null())
+    found = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
     decode = pl.col("phase") == "decode"
     after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
     found = found.with_columns(_run=after_other.cum_sum().over("rank"), _first=after_other).filter(decode)
@@ -50,7 +50,7 @@ def steady_state(trace: Trace) -> pl.DataFrame:
     found = found.filter(length == length.max().over("rank"))
     found = found.filter(pl.col("_run") == pl.col("_run").min().over("rank"))
     found = found.filter(~pl.col("_first") | (pl.len().over("rank") <= 3))
-    span = pl.col("device_dur_ns")
+    span = pl.col("dur_ns")
     middle = span.median().over("rank")
     spread = (span - middle).abs().median().over("rank") * MAD_TO_SIGMA
     limit = pl.max_horizontal(spread * MAX_DEVIATIONS, middle * 0.1)

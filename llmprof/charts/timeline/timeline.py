@@ -45,9 +45,9 @@ _GREY = {
 def timeline(
     frame: pl.DataFrame,
     *,
-    window_ns: tuple[int, int] | None = None,
+    window: tuple[int, int] | None = None,
     lane: str = "stream",
-    by: str = "stage",
+    color: str = "stage",
     max_bars: int = 4_000,
     title: str | None = None,
 ) -> alt.LayerChart:
@@ -62,11 +62,11 @@ def timeline(
     ----------
     frame : polars.DataFrame
         Rows of ``attribute(trace)``.
-    window_ns : (int, int), optional
-        First and last time to draw, in ns from the start of the trace; the whole frame if not given.
+    window : (start_ns, end_ns), optional
+        What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
         What gets a lane of its own in each rank.
-    by : {"stage", "category"}
+    color : {"stage", "category"}
         What the colour means.
     max_bars : int
         Most events to draw one by one.
@@ -84,45 +84,45 @@ def timeline(
         A column is missing, or no event lies in the window.
     """
     check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
-    check_choice(by, ("stage", "category"), chart="timeline", option="by")
-    require(frame, dict.fromkeys((*_COLUMNS, lane, by)), chart="timeline", made_by=_SOURCE)
-    frame, _, note = ranks_shown(frame.with_columns(pl.col(by).fill_null("other")), MAX_RANKS)
-    lo, hi = window_ns or _extent(frame)
+    check_choice(color, ("stage", "category"), chart="timeline", option="color")
+    require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline", made_by=_SOURCE)
+    frame, _, note = ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
+    lo, hi = window or _extent(frame)
     events = layout.clip(frame, (lo, hi))
     if hi <= lo or events.is_empty():
         raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)
     events = events.with_columns(key=pl.col(lane).cast(pl.String))
     labels = [layout.lane_label(key, lane) for key in events["key"].unique()]
     plot = WIDTH - 2 * PADDING - 12 - round(max(text_px(label, TEXT_PX) for label in (*labels, "rank 00")))
-    window = layout.Window(lo, hi, time_unit(hi - lo), plot)
-    palette = colours(by, events[by].unique())
-    seen = layout.survey(events, window, max_bars)
+    view = layout.Window(lo, hi, time_unit(hi - lo), plot)
+    palette = colours(color, events[color].unique())
+    seen = layout.survey(events, view, max_bars)
     order = list(STAGES if lane == "stage" else CATEGORIES)
     lanes, heads = layout.place_lanes(seen, lane, order, rows=2)
-    layers = strips.layers(events, heads, window)
+    layers = strips.layers(events, heads, view)
     if layers is None:
         lanes, heads = layout.place_lanes(seen, lane, order, rows=1)
     keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
     few, many = keyed.filter(~pl.col("crowded")), keyed.filter("crowded")
-    x = alt.Scale(domain=[0, (hi - lo) / window.unit.ns], nice=False, zero=False)
+    x = alt.Scale(domain=[0, (hi - lo) / view.unit.ns], nice=False, zero=False)
     bottom = number(heads["bottom"].max())
     y = alt.Scale(domain=[0, bottom], nice=False, reverse=True)
-    draw = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({window.unit.symbol})")
-    parts: list[alt.Chart | alt.LayerChart] = [draw.lanes(lanes), draw.strip(strips.steps(events, heads, window))]
+    draw = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({view.unit.symbol})")
+    parts: list[alt.Chart | alt.LayerChart] = [draw.lanes(lanes), draw.strip(strips.steps(events, heads, view))]
     if layers is not None:
         parts.append(draw.strip(layers))
     if few.height:
-        shown = layout.bars(few, window, palette, by)
+        shown = layout.bars(few, view, palette, color)
         tips = {"name": "name", "dur_ns": "duration (ns)", "step": "step", "phase": "phase", "layer": "layer"}
-        parts += [draw.bars(shown, by, palette, tips), draw.centred(shown.drop_nulls("label"))]
-    width = layout.slice_ns(seen, window)
+        parts += [draw.bars(shown, color, palette, tips), draw.centred(shown.drop_nulls("label"))]
+    width = layout.slice_ns(seen, view)
     if many.height:
-        shown = layout.slices(many, window, by, list(palette), width)
+        shown = layout.slices(many, view, color, list(palette), width)
         tips = {"busy_ns": "time in the slice (ns)", "share": "share"}
-        parts.append(draw.bars(shown, by, palette, tips))
+        parts.append(draw.bars(shown, color, palette, tips))
     chart = layered(*parts, draw.names(lanes, heads)).properties(width=plot, height=bottom)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
-    return finish(chart, title or _headline(events, by, hi - lo), [f"{_GREY[lane]} {first}", *more, note])
+    return finish(chart, title or _headline(events, color, hi - lo), [f"{_GREY[lane]} {first}", *more, note])
 
 
 def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) -> list[str]:

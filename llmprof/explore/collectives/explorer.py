@@ -99,7 +99,7 @@ class AllReduce(Explorer):
         return {}, []
 
 
-def all_reduce(trace: Trace, kind: str | None = None, **traits: Any) -> AllReduce:
+def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllReduce:
     """Calls of a collective: latencies, sizes, bandwidth against the link's peak, who is late, and how long they wait.
 
     Picking a call (a bar over time, or a row of the list) shows its ranks aligned and sets ``call, step, layer`` and

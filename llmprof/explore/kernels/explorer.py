@@ -106,7 +106,7 @@ class Kernels(Explorer):
         """PNG image of the longest kernels of the table."""
         from llmprof import charts
 
-        return charts.to_png_bytes(charts.kernels(self.table, top=_TOP), scale=1.25)
+        return charts.to_png_bytes(charts.kernels(self.table, top=_TOP, variants=True), scale=1.25)
 
     @property
     def _view(self) -> View:
@@ -217,7 +217,7 @@ class Kernels(Explorer):
         return {"command": shlex.join(ncu_command(self.trace, words, kernel=kernel, **kept))}, []
 
 
-def kernels(trace: Trace, metrics: Metrics | None = None, **traits: Any) -> Kernels:
+def kernels(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Kernels:
     """Table of all kernels, and of the one that is picked its launches, shapes and hardware metrics.
 
     Rows are narrowed by rank, step, phase, layer, stage, stream, category, text and window, told apart by some of

@@ -45,7 +45,7 @@ class Layers(Explorer):
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map of the chosen ranks and phase."""
-        rows = layers_of(self.trace, by="layer")
+        rows = layers_of(self.trace, per="layer")
         chosen = {"rank": self.rank, "phase": self.phase}
         rows = rows.filter(*(pl.col(name) == value for name, value in chosen.items() if value is not None))
         column = {"busy": "busy_ns", "host": "host_dur_ns"}.get(self.measure, "dur_ns")

@@ -161,7 +161,7 @@ class Overlap(Explorer):
         return {}, []
 
 
-def overlap(trace: Trace, other: Trace | None = None, **traits: Any) -> Overlap:
+def overlap(trace: Trace, *, other: Trace | None = None, **traits: Any) -> Overlap:
     """Compute, communication, copies and idle time: of each step, and as lanes of the window that is shown.
 
     Picking a step, dragging over several or over the lanes, and zooming set ``window``. ``.selected`` is the frame of

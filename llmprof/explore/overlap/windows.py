@@ -64,9 +64,7 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     ``first, last`` (steps), ``phase, start_ns, end_ns`` (on the device), ``total_ns`` and the parts of the bar (ns). Of
     more than ``MAX_BARS`` steps, consecutive ones share a bar, which has the means.
     """
-    where = steps(trace).select(
-        "rank", "step", "phase", start_ns="device_start_ns", end_ns=pl.col("device_start_ns") + pl.col("device_dur_ns")
-    )
+    where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     found = overlap(trace).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
     found = found.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if phase is not None:
@@ -89,10 +87,10 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
 
 def step_window(trace: Trace, *, rank: int, step: int) -> Window | None:
     """Device span of a step (ns); None where the rank has no such step or ran nothing in it."""
-    found = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("device_start_ns")
+    found = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
     if found.is_empty():
         return None
-    first, length = found.select("device_start_ns", "device_dur_ns").row(0)
+    first, length = found.select("start_ns", "dur_ns").row(0)
     return int(first), int(first) + max(1, int(length))
 
 
@@ -129,7 +127,7 @@ def events_in(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
 
 def summary(trace: Trace, rank: int, window: Window) -> pl.DataFrame:
     """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
-    found = overlap_within(trace, window, ranks=[rank])
+    found = overlap_within(trace, window=window, ranks=[rank])
     wide = found.select(**PARTS, total=pl.col("total_ns"))
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))

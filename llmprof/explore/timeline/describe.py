@@ -131,11 +131,11 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
     """
     if layer is None:
         frame = steps(trace).select(
-            "rank", "step", start_ns=pl.coalesce("device_start_ns", "start_ns"),
-            dur_ns=pl.coalesce("device_dur_ns", "dur_ns"),
+            "rank", "step", start_ns=pl.coalesce("start_ns", "host_start_ns"),
+            dur_ns=pl.coalesce("dur_ns", "host_dur_ns"),
         ).drop_nulls()  # fmt: skip
     else:
-        frame = layers(trace, by="layer")
+        frame = layers(trace, per="layer")
     for column, value in {"rank": rank, "step": step, "layer": layer}.items():
         if column in frame.columns:
             frame = _narrowed(frame, column, value, {"rank": rank, "step": step, "layer": layer})

@@ -279,13 +279,13 @@ def stage_codes(trace: Trace, keys: Keys) -> np.ndarray:
 def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Steps where they ran on the device; on ranks where none did, where the host says."""
     frame = steps(trace).with_row_index("id")
-    on_device = pl.col("device_start_ns").is_not_null()
+    on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
     made = frame.select(
         "rank",
         "id",
-        start_ns=pl.coalesce("device_start_ns", "start_ns"),
-        dur_ns=pl.when(pl.col("device_start_ns").is_null()).then("dur_ns").otherwise("device_dur_ns").fill_null(0),
+        start_ns=pl.coalesce("start_ns", "host_start_ns"),
+        dur_ns=pl.when(on_device).then("dur_ns").otherwise("host_dur_ns").fill_null(0),
         name=pl.format("step {} · {}", "step", pl.col("phase").fill_null("other")),
         code=keys.codes("phase", frame["phase"]),
     ).drop_nulls("start_ns")
@@ -296,7 +296,7 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
 
 def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Layers on one line, their stages on the next."""
-    whole = layers(trace, by="layer").with_row_index("id")
+    whole = layers(trace, per="layer").with_row_index("id")
     parity = pl.when(pl.col("layer") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
     of_layer = whole.select(parity).to_series()
     upper = whole.select(

@@ -153,7 +153,7 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
     Returns
     -------
     polars.DataFrame
-        ``name, share, total_ns, instances, mean_ns`` of the timeline, then of ncu ``launches, ncu_mean_ns, ratio``
+        ``name, share, total_ns, count, mean_ns`` of the timeline, then of ncu ``launches, ncu_mean_ns, ratio``
         (to the timeline's launches that they were matched with)``, compute_pct, memory_pct, roof_share, bound,
         confidence``, null where ncu did not measure it; at most 50 kernels of the timeline, the most expensive first.
 
@@ -184,7 +184,7 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
             confidence=pl.col("confidence").mean(),
         )
     )
-    of_timeline = analyze.cuda_gpu_kern_sum(trace).select("name", "share", "total_ns", "instances", "mean_ns")
+    of_timeline = analyze.nsys.cuda_gpu_kern_sum(trace).select("name", "share", "total_ns", "count", "mean_ns")
     both = of_timeline.head(_MOST_ROWS).join(per_kernel, on="name", how="full", coalesce=True)
     measured = of_timeline.join(per_kernel.select("name"), on="name", how="semi")
     both = both.update(measured, on="name").sort("total_ns", "name", descending=[True, False], nulls_last=True)

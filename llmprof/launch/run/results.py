@@ -38,7 +38,7 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     OutputError
         A file cannot be written.
     """
-    kernels = analyze.cuda_gpu_kern_sum(trace)
+    kernels = analyze.nsys.cuda_gpu_kern_sum(trace)
     files.write(folder.nsys_summary, kernels.write_csv())
     events = analyze.activity(trace)
     ranks = events.group_by("rank").agg(
@@ -61,8 +61,8 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         "ranks": ranks.sort("rank").to_dicts(),
         "categories": categories.to_dicts(),
         "top_kernels": kernels.head(_TOP).to_dicts(),
-        "api": _rows(analyze.cuda_api_sum, trace),
-        "copies": _rows(analyze.cuda_gpu_mem_time_sum, trace),
+        "api": _rows(analyze.nsys.cuda_api_sum, trace),
+        "copies": _rows(analyze.nsys.cuda_gpu_mem_time_sum, trace),
     }
     files.write_json(folder.nsys_metrics, found)
     return found

@@ -138,7 +138,7 @@ class TestAnalyze:
             (["--what", "steps", "--columns", "nope"], "there is no column 'nope'; expected some of rank, step"),
             (["--what", "steps", "--sort", "nope"], "there is no column 'nope'"),
             (["--what", "steps", "--by", "rank"], "steps takes no --by"),
-            (["--what", "layers", "--by", "nope"], "by='nope' is not known"),
+            (["--what", "layers", "--by", "nope"], "per='nope' is not known"),
         ],
     )
     def test_wrong_options_are_one_line(self, run, saved, options, message):

@@ -114,19 +114,19 @@ def test_without_launches_there_is_no_host_side() -> None:
     assert found.schema == layers(step_of(kernels(forward(2)))).schema
 
 
-@pytest.mark.parametrize("by", ["stage", "layer"])
-def test_schema_without_rows(by: str) -> None:
-    some = layers(step_of(kernels(forward(2))), by=by)  # type: ignore[arg-type]
+@pytest.mark.parametrize("per", ["stage", "layer"])
+def test_schema_without_rows(per: str) -> None:
+    some = layers(step_of(kernels(forward(2))), per=per)  # type: ignore[arg-type]
     for run in (kernels([]), kernels(["acme"])):
-        none = layers(Trace({"kernels": run}), by=by)  # type: ignore[arg-type]
+        none = layers(Trace({"kernels": run}), per=per)  # type: ignore[arg-type]
         assert none.is_empty()
         assert none.schema == some.schema
-        assert layers(step_of(run), by=by).schema == some.schema  # type: ignore[arg-type]
+        assert layers(step_of(run), per=per).schema == some.schema  # type: ignore[arg-type]
 
 
 def test_other_rows_are_refused() -> None:
     with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
-        layers(step_of(kernels(DENSE)), by="kernel")  # type: ignore[arg-type]
+        layers(step_of(kernels(DENSE)), per="kernel")  # type: ignore[arg-type]
 
 
 def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_trace: Callable[[str], Trace]) -> None:

@@ -37,6 +37,8 @@ from llmprof.analyze.ncu.command import ncu_command
 from llmprof.analyze.ncu.join import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
 from llmprof.analyze.overlap import overlap, overlap_within
+from llmprof.analyze.roofline.join import roofline_join
+from llmprof.analyze.roofline.observed import stage_observations
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import steady_state, step_time
 
@@ -64,7 +66,9 @@ __all__ = [
     "ops_to_kernels",
     "overlap",
     "overlap_within",
+    "roofline_join",
     "speed_of_light",
+    "stage_observations",
     "stalls",
     "steady_state",
     "step_time",

@@ -7,25 +7,34 @@ True
 
 from __future__ import annotations
 
+from llmprof.theory.calibration import Calibration, Observation, calibrate, calibrated, read_calibration
 from llmprof.theory.catalog import config_of, names
 from llmprof.theory.devices import device_of, find_device, read_device
 from llmprof.theory.familiar import llm_profile
+from llmprof.theory.measured import observations, read_steps
 from llmprof.theory.plan import Efficiency, Plan, Requests
 from llmprof.theory.profiler import Profile, profile
 from llmprof.theory.shapes import Shape, shape
 
 __all__ = [
+    "Calibration",
     "Efficiency",
+    "Observation",
     "Plan",
     "Profile",
     "Requests",
     "Shape",
+    "calibrate",
+    "calibrated",
     "config_of",
     "device_of",
     "find_device",
     "llm_profile",
     "names",
+    "observations",
     "profile",
+    "read_calibration",
     "read_device",
+    "read_steps",
     "shape",
 ]

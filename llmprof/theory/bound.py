@@ -26,6 +26,7 @@ INTER_NODE_BYTES_PER_S: Final = 100e9
 """Network of a device, both directions together, where none is given: one adapter of 400 Gb/s each way."""
 
 _VOLUME: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+_BETWEEN_STAGES: Final = ("send_recv", "broadcast")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ class Machine:
         crossing = self.crossing(operator)
         memory = crossing / self.bandwidth
         sent = self._sent(operator.stage, operator.message_bytes)
-        communication = sent / self.link(self.plan.tp) if sent else 0.0
+        ranks = self.plan.tp * (self.plan.pp if operator.stage in _BETWEEN_STAGES else 1)
+        communication = sent / self.link(ranks) if sent else 0.0
         longest = max(compute, memory, communication)
         names = ("compute", compute), ("memory", memory), ("communication", communication)
         bound = next(name for name, value in names if value == longest) if longest else "none"
@@ -147,6 +149,8 @@ class Machine:
         return (0.0 if self.resident else operator.weight_bytes + operator.kv_read_bytes) + spilled
 
     def _sent(self, stage: str, message: float) -> float:
+        if stage in _BETWEEN_STAGES:
+            return message
         ranks = self.plan.tp
         return _VOLUME.get(stage, 1.0) * message * (ranks - 1) / ranks if ranks > 1 else 0.0
 

@@ -119,7 +119,6 @@ class Profile:
     components: pl.DataFrame
     parameter_table: pl.DataFrame
     memory: Memory
-    hop_s: tuple[float, float]
     training: Training | None = None
     notes: tuple[str, ...] = ()
 
@@ -136,12 +135,12 @@ class Profile:
     @property
     def prefill_latency_s(self) -> float:
         """Seconds until the first token of the batch (TTFT), its prompts read in one step."""
-        return self._sum("prefill", "latency_s") + self.hop_s[0]
+        return self._sum("prefill", "latency_s")
 
     @property
     def decode_latency_s(self) -> float:
         """Seconds of a decode step at the middle of the output (TPOT)."""
-        return self._sum("decode", "latency_s") + self.hop_s[1]
+        return self._sum("decode", "latency_s")
 
     @property
     def total_latency_s(self) -> float:
@@ -380,7 +379,6 @@ def profile(
             recompute=recompute,
             micro_batches=micro_batches,
         )
-    hop = tuple(_hop(read, batch, machine) for batch in (first, then))
     return Profile(
         read,
         found,
@@ -393,16 +391,6 @@ def profile(
         pl.concat(frames),
         counted.parameters(read),
         kept,
-        (hop[0], hop[1]),
         trained,
         (*read.notes, *machine.notes),
     )
-
-
-def _hop(shape: Shape, batch: Batch, machine: Machine) -> float:
-    """Seconds in which a step's hidden states go from pipeline stage to stage."""
-    plan = machine.plan
-    if plan.pp == 1:
-        return 0.0
-    size = sum(part.tokens for part in batch) * shape.hidden * BYTES[plan.activations]
-    return (plan.pp - 1) * size / machine.link(plan.tp * plan.pp)

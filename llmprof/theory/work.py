@@ -115,13 +115,21 @@ def operators(
     >>> next(o.flops for o in found if o.stage == "lm_head") == 2 * 4096 * 151936
     True
     """
+    before, inside, after = places(shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb)
+    return [*before, *(one for found in inside.values() for one in found), *after]
+
+
+def places(
+    shape: Shape, batch: Batch, plan: Plan, *, causal: bool = True, all_logits: bool = False, absorb: bool = True
+) -> tuple[list[Operator], dict[Layer, list[Operator]], list[Operator]]:
+    """Operators of one step before the layers, in each kind of layer, and after the layers.
+
+    Parameters and errors are those of :func:`operators`.
+    """
     plan.check(shape)
     step = _Step(shape, batch, plan, causal, absorb)
-    found = list(step.before())
-    for layer, count in shape.kinds:
-        found += [replace(one, layers=count) for one in step.layer(layer)]
-    found += step.after(all_logits)
-    return found
+    inside = {layer: [replace(one, layers=count) for one in step.layer(layer)] for layer, count in shape.kinds}
+    return list(step.before()), inside, list(step.after(all_logits))
 
 
 def distinct_experts(experts: int, active: int, tokens: float) -> float:
@@ -201,7 +209,13 @@ class _Step:
         if plan.tp > 1:
             yield Operator("gather_logits", "all_gather", message_bytes=rows * shape.vocab * act, math=self._math)
         logits = rows * shape.vocab
-        yield Operator("sampling", "sampling", math="fp32", input_bytes=logits * act, output_bytes=8 * rows, kernels=4)
+        yield Operator("sampling", "sampling", math="fp32", input_bytes=logits * act, output_bytes=8 * rows, kernels=8)
+        if plan.pp > 1:
+            hops = plan.pp - 1
+            yield Operator(
+                "pass_on", "send_recv", layers=hops, message_bytes=self.hidden_bytes / plan.tp, math=self._math
+            )
+            yield Operator("tell_tokens", "broadcast", message_bytes=8 * rows, math=self._math)
 
     @property
     def _math(self) -> str:
@@ -330,15 +344,24 @@ class _Step:
         routed = t * f.active * share
         touched = distinct_experts(f.experts, f.active, t) * share
         size = hidden * inner * (columns + 1)
+        ids = t * f.active * 8
+        yield Operator(
+            "expert_dispatch", "expert_dispatch", input_bytes=ids, output_bytes=ids, math=self._math, kernels=2
+        )
         yield Operator(
             "experts",
             "experts",
             flops=2 * routed * size,
             math=plan.math,
             weight_bytes=touched * size * plan.low_bytes,
-            input_bytes=(t * hidden + routed * (columns + 1) * inner) * act,
-            output_bytes=(routed * (columns + 1) * inner + t * hidden) * act,
-            kernels=6,
+            input_bytes=(t * hidden + routed * inner) * act,
+            output_bytes=routed * (columns * inner + hidden) * act,
+            kernels=2,
+        )
+        moved = routed * inner * act
+        yield Operator("activation", "activation", input_bytes=columns * moved, output_bytes=moved, math=self._math)
+        yield Operator(
+            "combine", "combine", input_bytes=routed * hidden * act, output_bytes=t * hidden * act, math=self._math
         )
         if f.shared_inner:
             shared = hidden * f.shared_inner / plan.tp * (columns + 1)

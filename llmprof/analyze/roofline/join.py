@@ -1,0 +1,374 @@
+"""The join of theory and trace: for every stage of every step its least possible time and its measured one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from llmprof.analyze.intervals.intervals import union_length
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.roofline.batches import batches
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import AnalysisError
+from llmprof.hardware import Device
+from llmprof.theory.bound import Machine
+from llmprof.theory.devices import find_device
+from llmprof.theory.plan import Batch, Plan, number_format
+from llmprof.theory.profiler import machine_for
+from llmprof.theory.shapes import Shape, shape
+from llmprof.theory.work import Operator, places
+from llmprof.trace import Trace
+
+COLUMNS: Final = {
+    "rank": pl.Int32, "step": pl.Int32, "phase": pl.String, "layer": pl.Int32, "stage": pl.String,
+    "tokens": pl.Float64, "requests": pl.Float64, "context_from": pl.String, "flops": pl.Float64,
+    "memory_bytes": pl.Float64, "message_bytes": pl.Float64, "bound_ns": pl.Float64, "bound": pl.String,
+    "measured_ns": pl.Int64, "kernels": pl.Int64, "efficiency": pl.Float64, "mfu": pl.Float64, "mbu": pl.Float64,
+    "gap_us": pl.Float64, "why": pl.String, "explained": pl.Boolean,
+}  # fmt: skip
+"""Columns of :func:`roofline_join`."""
+
+IDLE: Final = "idle"
+"""Stage of the rows that hold a step's time without any kernel or copy."""
+
+AT_ROOF: Final = 0.8
+"""Share of the bound from which a stage counts as being at the roof."""
+
+FIXED_NS: Final = 10_000
+"""Mean time of a kernel below which a stage far from its bound is held up by the fixed cost of its kernels."""
+
+_COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
+By = Literal["stage", "layer", "step"]
+
+
+def roofline_join(
+    trace: Trace,
+    model: str | Path | Mapping[str, Any] | Shape,
+    device: str | Path | Device | None = None,
+    *,
+    tp_size: int | None = None,
+    pp_size: int | None = None,
+    dtype: str | None = None,
+    kv_cache_dtype: str | None = None,
+    expert_parallel: bool = False,
+    context: float | None = None,
+    by: By = "stage",
+) -> pl.DataFrame:
+    """Least possible and measured time of each stage of each step.
+
+    What a step had to do follows from its label (requests and tokens) and the model's shape
+    (:mod:`llmprof.theory.work`); its least time from the device's stated peaks (:mod:`llmprof.theory.bound`). The
+    measured time is that of the kernels and copies which :func:`llmprof.analyze.attribute` gives to the stage.
+
+    Time without any kernel is in rows of the stage ``idle``, from a step's first event to the next step's first one
+    (or its own last one, for the last step of a phase of work).
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace whose steps say their tokens.
+    model : str, path, mapping or Shape
+        What ran: a name of the catalogue, a ``config.json``, its folder or its content.
+    device : str, path or Device, optional
+        What it ran on; the device that the trace names if not given.
+    tp_size, pp_size : int, optional
+        Parallel sizes; if not given, pp is the model's layers over those of a rank, and tp the ranks over pp.
+    dtype, kv_cache_dtype : str, optional
+        Number formats of the weights and of the cache; 16 bits, or what the config says, if not given.
+    expert_parallel : bool
+        Whether whole experts are spread over the ranks.
+    context : float, optional
+        Tokens of the context of requests whose prompts came before the trace; taken as none if not given.
+    by : {"stage", "layer", "step"}
+        A row for each stage of a step over all its layers; for each stage of each layer; or for each step.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, layer`` (null but with ``by="layer"``)``, stage`` (null with ``by="step"``)``, tokens,
+        requests, context_from`` (:data:`llmprof.analyze.roofline.batches.SOURCES`)``, flops, memory_bytes,
+        message_bytes, bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels, efficiency``
+        (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus bound)``, why`` and ``explained``
+        (whether theory knows what the stage does). ``why`` is: at the roof; kernel below the roof; fixed cost of
+        kernels; wait for others (a collective beyond its fastest rank); launch gap (idle); no bound. Experts are
+        counted as an even routing would touch them on average; see :func:`llmprof.theory.work.distinct_experts`.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+    AnalysisError
+        No step says its tokens; the trace names no device; ``by`` is unknown; or the layers of a rank are not those of
+        the model.
+    LlmprofError
+        The model or device is unknown, or the sizes do not fit it.
+
+    Examples
+    --------
+    >>> import llmprof
+    >>> found = roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    >>> bool((found.filter(found["efficiency"].is_not_null())["efficiency"] <= 1).all())
+    True
+    """
+    if by not in ("stage", "layer", "step"):
+        raise AnalysisError(f"by={by!r} is not known", expected="'stage', 'layer' or 'step'")
+    read = shape(model)
+    events = attribute(trace).filter(pl.col("step").is_not_null())
+    formats = (dtype, kv_cache_dtype)
+    machine = _machine(trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel)
+    found = batches(steps(trace), context=context)
+    if not found:
+        raise AnalysisError(
+            "no step of the trace says how many tokens it computed",
+            hint="vLLM writes them into its step labels; other engines' steps cannot be joined",
+        )
+    measured = _measured(events)
+    expected = _expected(read, machine, found, events)
+    joined = measured.join(expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True)
+    joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
+    labels = pl.DataFrame(
+        [(r, s, sum(p.tokens for p in b), sum(p.count for p in b), how) for (r, s), (b, how) in found.items()],
+        schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "context_from")},
+        orient="row",
+    )
+    joined = joined.join(labels, on=["rank", "step"], how="inner")
+    return _rates(_rolled(joined, by), machine, by).select(list(COLUMNS)).sort("rank", "step", "layer", "stage")
+
+
+def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
+    """How much of the device time a join explains.
+
+    Parameters
+    ----------
+    joined : polars.DataFrame
+        Of :func:`roofline_join`, by stage or layer.
+
+    Returns
+    -------
+    dict
+        ``device_ns`` (of kernels and copies in the joined steps)``, explained_ns`` and ``explained_share``;
+        ``idle_ns``; ``contexts_known_share`` (of the steps); ``below_bound`` (rows that are faster than their bound by
+        more than 2 us, the rounding of clocks over a stage: there should be none).
+    """
+    work = joined.filter(pl.col("stage") != IDLE)
+    device = int(work["measured_ns"].sum())
+    explained = int(work.filter("explained")["measured_ns"].sum())
+    known = work.group_by("rank", "step").agg(pl.col("context_from").first() != "unknown")["context_from"]
+    faster = (work["bound_ns"] - work["measured_ns"] > 2000).sum()
+    return {
+        "device_ns": device,
+        "explained_ns": explained,
+        "explained_share": explained / device if device else 0.0,
+        "idle_ns": int(joined.filter(pl.col("stage") == IDLE)["measured_ns"].sum()),
+        "contexts_known_share": float(known.mean() or 0.0) if known.len() else 0.0,  # type: ignore[arg-type]
+        "below_bound": int(faster),
+    }
+
+
+def _machine(
+    trace: Trace,
+    read: Shape,
+    device: str | Path | Device | None,
+    sizes: tuple[int | None, int | None],
+    formats: tuple[str | None, str | None],
+    *,
+    expert_parallel: bool,
+) -> Machine:
+    """The machine of a trace: its device, and a layout that the layers of its ranks fit."""
+    (tp_size, pp_size), (dtype, kv_cache_dtype) = sizes, formats
+    named = device if device is not None else trace.meta.get("device")
+    if not named:
+        raise AnalysisError("the trace names no device", hint="give it: roofline_join(trace, model, 'H200')")
+    layers = _layers_of_ranks(attribute(trace))
+    total = len(read.layers)
+    most = max(layers.values(), default=0)
+    if pp_size is None:
+        pp_size = max(1, round(total / most)) if most else 1
+    if layers and sum(layers.values()) and not _fits(list(layers.values()), total, pp_size):
+        raise AnalysisError(
+            f"the ranks of the trace have {sorted(set(layers.values()))} layers in a step, {read.name} has {total}",
+            expected="a model of as many layers",
+            hint="is it the model that ran?",
+        )
+    ranks = int(trace.meta.get("world_size") or len(trace.ranks) or 1)
+    tp = tp_size or max(1, ranks // pp_size)
+    weights = number_format(dtype) if dtype else read.weight_format
+    plan = Plan(
+        tp=tp,
+        pp=pp_size,
+        expert_parallel=expert_parallel,
+        weights="bf16" if weights == "fp16" and dtype is None else weights,
+        kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else "bf16",
+    )
+    plan.check(read)
+    found = find_device(named)
+    if not found.flop_per_s.get("bf16"):
+        plan = replace(plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16")
+    return machine_for(read, found, plan)
+
+
+def _fits(layers: list[int], total: int, pp: int) -> bool:
+    """Whether ranks of so many layers make up stages of a model."""
+    largest = max(layers)
+    return largest * pp >= total > largest * (pp - 1) if pp > 1 else largest == total
+
+
+def _layers_of_ranks(events: pl.DataFrame) -> dict[int, int]:
+    inside = events.filter(pl.col("layer").is_not_null() & pl.col("step").is_not_null())
+    found = inside.group_by("rank").agg(pl.col("layer").max() + 1).sort("rank")
+    return {int(rank): int(count) for rank, count in found.iter_rows()}
+
+
+def _measured(events: pl.DataFrame) -> pl.DataFrame:
+    """Device time of each stage of each layer, and of each stage outside."""
+    frame = events.group_by("rank", "step", "phase", "layer", "stage").agg(
+        measured_ns=pl.col("dur_ns").sum(), kernels=pl.len().cast(pl.Int64)
+    )
+    fastest = (
+        frame.filter(pl.col("stage").is_in(_COLLECTIVES))
+        .group_by("step", "layer", "stage")
+        .agg(fastest_ns=pl.col("measured_ns").min(), ranks=pl.len())
+        .with_columns(fastest_ns=pl.when(pl.col("ranks") > 1).then("fastest_ns"))
+        .drop("ranks")
+    )
+    return frame.join(fastest, on=["step", "layer", "stage"], how="left", nulls_equal=True)
+
+
+def _expected(
+    read: Shape, machine: Machine, found: dict[tuple[int, int], tuple[Batch, str]], events: pl.DataFrame
+) -> pl.DataFrame:
+    """Work and least time of each stage of each layer of each step; equal batches are computed once."""
+    ranks = _layers_of_ranks(events)
+    firsts = _first_layers(ranks, len(read.layers), machine.plan)
+    known: dict[Batch, pl.DataFrame] = {}
+    for batch, _ in found.values():
+        if batch not in known:
+            known[batch] = _stages(read, machine, batch)
+    numbers = {batch: n for n, batch in enumerate(known)}
+    table = pl.concat([frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in known.items()])
+    which = pl.DataFrame(
+        [(rank, step, firsts.get(rank, 0), ranks.get(rank, len(read.layers)), numbers[batch])
+         for (rank, step), (batch, _) in found.items()],
+        schema={"rank": pl.Int32, "step": pl.Int32, "first": pl.Int32, "count": pl.Int32, "batch": pl.Int32},
+        orient="row",
+    )  # fmt: skip
+    layer = pl.col("layer") - pl.col("first")
+    inside = pl.col("layer").is_null() | layer.is_between(0, pl.col("count") - 1)
+    return (
+        which.join(table, on="batch")
+        .filter(inside)
+        .with_columns(layer=layer.cast(pl.Int32))
+        .drop("batch", "first", "count")
+    )
+
+
+def _first_layers(ranks: dict[int, int], total: int, plan: Plan) -> dict[int, int]:
+    """The model's layer that is the first one of each rank, pipeline stages in the order of ranks."""
+    if plan.pp == 1:
+        return dict.fromkeys(ranks, 0)
+    first = 0
+    stage_of: dict[int, list[int]] = {}
+    for rank in sorted(ranks):
+        stage_of.setdefault(rank // plan.tp, []).append(rank)
+    starts: dict[int, int] = {}
+    for stage in sorted(stage_of):
+        for rank in stage_of[stage]:
+            starts[rank] = min(first, max(0, total - ranks[rank]))
+        first += ranks[stage_of[stage][0]]
+    return starts
+
+
+def _stages(read: Shape, machine: Machine, batch: Batch) -> pl.DataFrame:
+    """Stages of a step: one row a layer and stage, and one a stage outside the layers."""
+    before, inside, after = places(read, batch, machine.plan)
+    of_kind = {layer: _summed(machine, found) for layer, found in inside.items()}
+    frames = [of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32)) for n, layer in enumerate(read.layers)]
+    return pl.concat([*frames, _summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32))])
+
+
+def _summed(machine: Machine, found: list[Operator]) -> pl.DataFrame:
+    """Work and least time of each stage of some operators."""
+    rows = []
+    for one in found:
+        time = machine.time(one)
+        rows.append((one.stage, one.flops, time.memory_bytes, one.message_bytes, time.latency_s * 1e9, time.bound))
+    names = ("stage", "flops", "memory_bytes", "message_bytes", "bound_ns", "bound")
+    frame = pl.DataFrame(rows, schema={name: COLUMNS[name] for name in names}, orient="row")
+    return (
+        frame.sort("bound_ns", descending=True, maintain_order=True)
+        .group_by("stage", maintain_order=True)
+        .agg(pl.col("flops", "memory_bytes", "message_bytes", "bound_ns").sum(), pl.col("bound").first())
+    )
+
+
+def _idle(events: pl.DataFrame) -> pl.DataFrame:
+    """Time of each step without any kernel or copy, up to the next step's first one."""
+    spans = (
+        events.group_by("rank", "step", "phase")
+        .agg(first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max())
+        .sort("rank", "first")
+        .with_columns(until=pl.col("first").shift(-1).over("rank"))
+        .with_columns(until=pl.max_horizontal(pl.coalesce("until", "last"), "last"))
+    )
+    busy = union_length(events, ["rank", "step"])
+    return spans.join(busy, on=["rank", "step"]).select(
+        "rank",
+        "step",
+        "phase",
+        layer=pl.lit(None, dtype=pl.Int32),
+        stage=pl.lit(IDLE),
+        measured_ns=(pl.col("until") - pl.col("first") - pl.col("busy_ns")).clip(lower_bound=0),
+        kernels=pl.lit(0, dtype=pl.Int64),
+        bound_ns=pl.lit(0.0),
+    )
+
+
+def _rolled(joined: pl.DataFrame, by: By) -> pl.DataFrame:
+    """Sums over the layers, or over the stages too."""
+    joined = joined.with_columns(
+        explained=(pl.col("bound").is_not_null() & (pl.col("stage") != IDLE)).fill_null(value=False),
+        waits_ns=(pl.col("measured_ns") - pl.col("fastest_ns")).clip(lower_bound=0),
+    )
+    if by == "layer":
+        return joined
+    keys = ["rank", "step", "phase", *(["stage"] if by == "stage" else [])]
+    first = pl.col("tokens", "requests", "context_from").first()
+    sums = pl.col("flops", "memory_bytes", "message_bytes", "bound_ns", "measured_ns", "kernels", "waits_ns").sum()
+    known = pl.col("bound").sort_by("bound_ns", descending=True, nulls_last=True).drop_nulls().first()
+    known_work = (pl.col("measured_ns") * pl.col("explained")).sum() * 2 >= pl.col("measured_ns").sum()
+    rolled = joined.group_by(keys).agg(first, sums, known.alias("bound"), explained=known_work)
+    empty = {"layer": pl.lit(None, dtype=pl.Int32)}
+    if by == "step":
+        empty["stage"] = pl.lit(None, dtype=pl.String)
+    return rolled.with_columns(**empty)
+
+
+def _rates(frame: pl.DataFrame, machine: Machine, by: By) -> pl.DataFrame:
+    """Efficiency, shares of the peaks, gap and its reason."""
+    seconds = pl.col("measured_ns") / 1e9
+    has = (pl.col("measured_ns") > 0) & pl.col("bound").is_not_null()
+    frame = frame.with_columns(
+        efficiency=pl.when(has & (pl.col("bound_ns") > 0)).then(pl.col("bound_ns") / pl.col("measured_ns")),
+        mfu=pl.when(has & (pl.col("flops") > 0)).then(pl.col("flops") / seconds / machine.rate(machine.plan.math)),
+        mbu=pl.when(has & (pl.col("memory_bytes") > 0)).then(pl.col("memory_bytes") / seconds / machine.bandwidth),
+        gap_us=(pl.col("measured_ns") - pl.col("bound_ns").fill_null(0.0)) / 1e3,
+    )
+    mean = pl.col("measured_ns") / pl.col("kernels").clip(lower_bound=1)
+    why = (
+        pl.when(pl.col("stage") == IDLE)
+        .then(pl.lit("launch gap"))
+        .when(pl.col("efficiency") >= AT_ROOF)
+        .then(pl.lit("at the roof"))
+        .when(pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("measured_ns")))
+        .then(pl.lit("wait for others"))
+        .when(pl.col("bound").is_null())
+        .then(pl.lit("no bound"))
+        .when(mean < FIXED_NS)
+        .then(pl.lit("fixed cost of kernels"))
+        .otherwise(pl.lit("kernel below the roof"))
+    )
+    return frame.with_columns(why=why if by != "step" else pl.lit(None, dtype=pl.String))

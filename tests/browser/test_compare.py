@@ -61,6 +61,29 @@ def test_verdicts_rows_and_bars(notebook):
     assert opened.asked == set()
 
 
+def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(notebook):
+    opened = notebook([SETUP, SHOW], height=1700)
+    widget = ready(opened)
+    # pressed, then the rows and filters are drawn anew, then released
+    row = widget.locator("tr[data-row='1'] td").first
+    box = row.bounding_box()
+    opened.page.mouse.move(box["x"] + 10, box["y"] + 10)
+    opened.page.mouse.down()
+    opened.run("w.sort = 'stage'")
+    widget.locator("th[aria-sort='ascending']").get_by_text("stage").wait_for()
+    opened.page.wait_for_timeout(500)
+    opened.page.mouse.up()
+    opened.wait("w.picked == w.table.select('phase', 'stage', 'category').row(1, named=True)")
+
+    # clicks right after each other: the next one does not wait for the rows of the one before
+    pressed = """button => [1, 2, 3].map(() => { button.click(); return button.getAttribute("aria-pressed"); })"""
+    assert widget.get_by_role("button", name="vanished").evaluate(pressed) == ["true", "false", "true"]
+    opened.wait("w.status == 'only_a'")
+    head = widget.get_by_role("button", name="change", exact=True)
+    head.evaluate("button => { button.click(); button.click(); }")
+    opened.wait("w.sort == 'delta_ns'")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_python_moves_the_widget_in_a_narrow_page(notebook, theme):
     opened = notebook([SETUP, SHOW], width=620, height=1800, theme=theme)

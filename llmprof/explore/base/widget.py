@@ -8,6 +8,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import anywidget
@@ -19,6 +20,9 @@ from llmprof.charts.base import theme as base_theme
 from llmprof.errors import LlmprofError
 from llmprof.explore.base.wire import Buffers
 from llmprof.trace import Trace
+
+BUNDLES: Final = Path(__file__).parents[1] / "bundles"
+"""Scripts and style sheets of the widgets, one of each a widget, bundled from their rooms (``make bundles``)."""
 
 LINKED = ("window", "rank", "step", "layer", "stage")
 

@@ -11,8 +11,7 @@ import traitlets
 from llmprof import charts
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.charts.base import theme
-from llmprof.explore.base.bundle import bundle, style
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, in_background
 from llmprof.explore.collectives import views as data
 from llmprof.trace import Trace
 
@@ -29,8 +28,8 @@ _COLOURS = {
 class AllReduce(Explorer):
     """Calls of one kind of collective. Made by :func:`all_reduce`."""
 
-    _esm = bundle("all_reduce")
-    _css = style("all_reduce")
+    _esm = BUNDLES / "collectives.js"
+    _css = BUNDLES / "collectives.css"
 
     kind = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Kind of collective: all_reduce, all_gather …"""

@@ -9,8 +9,7 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze import diff
-from llmprof.explore.base.bundle import bundle, style
-from llmprof.explore.base.widget import Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, in_background
 from llmprof.explore.base.wire import pack
 from llmprof.explore.compare import data
 from llmprof.explore.kernels.table import nothing_of
@@ -22,8 +21,8 @@ _VIEW = ("by", "tolerance", "phase", "status", "search", "sort")
 class Compare(Explorer):
     """Widget of :func:`compare`."""
 
-    _esm = bundle("compare")
-    _css = style("table", "compare")
+    _esm = BUNDLES / "compare.js"
+    _css = BUNDLES / "compare.css"
 
     names = traitlets.List(traitlets.Unicode(), ["a", "b"], minlen=2, maxlen=2).tag(sync=True)
     """What the two traces are called."""

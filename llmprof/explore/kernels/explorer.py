@@ -12,8 +12,7 @@ import traitlets
 from llmprof.analyze import attribute, events_within, kernels_within, ncu_command
 from llmprof.charts.base.theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore.base.bundle import bundle, style
-from llmprof.explore.base.widget import Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, in_background
 from llmprof.explore.kernels import table as details
 from llmprof.explore.kernels.metrics import Profiled, glossary, profiled, shown, values
 from llmprof.explore.kernels.table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options, short
@@ -30,8 +29,8 @@ _MOST_TITLE: Final = 90
 class Kernels(Explorer):
     """Widget of :func:`kernels`."""
 
-    _esm = bundle("kernels")
-    _css = style("table", "kernels")
+    _esm = BUNDLES / "kernels.js"
+    _css = BUNDLES / "kernels.css"
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)

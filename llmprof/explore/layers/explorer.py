@@ -10,8 +10,7 @@ import traitlets
 
 from llmprof import charts
 from llmprof.analyze.layers.layers import layers as layers_of
-from llmprof.explore.base.bundle import bundle, style
-from llmprof.explore.base.widget import Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, in_background
 from llmprof.explore.layers import cells as data
 from llmprof.explore.layers import cells as inside
 from llmprof.trace import Trace
@@ -22,8 +21,8 @@ _MAX_KERNELS = 60
 class Layers(Explorer):
     """Heat map of layers over steps. Made by :func:`layers`."""
 
-    _esm = bundle("layers")
-    _css = style("layers")
+    _esm = BUNDLES / "layers.js"
+    _css = BUNDLES / "layers.css"
 
     measure = traitlets.Enum(list(data.MEASURES), default_value="time").tag(sync=True)
     """What the colour shows: time, busy, exposed (communication), gap (to the typical layer) or host."""

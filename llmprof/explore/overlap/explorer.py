@@ -14,8 +14,7 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
-from llmprof.explore.base.bundle import bundle, style
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, in_background
 from llmprof.explore.base.wire import Buffers, pack
 from llmprof.explore.overlap import windows as data
 from llmprof.explore.overlap.windows import lanes
@@ -36,8 +35,8 @@ _PIXELS = 4_000
 class Overlap(Explorer):
     """Compute, communication, copies and idle time. Made by :func:`overlap`."""
 
-    _esm = bundle("overlap")
-    _css = style("overlap")
+    _esm = BUNDLES / "overlap.js"
+    _css = BUNDLES / "overlap.css"
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps whose bars are shown; all if None."""

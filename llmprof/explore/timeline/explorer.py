@@ -11,8 +11,7 @@ import traitlets
 from llmprof.analyze.ncu.join import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.base.bundle import bundle, style
-from llmprof.explore.base.widget import Answer, Explorer, Trait, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, in_background
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.describe import describe, place
@@ -100,8 +99,8 @@ def summary(data: TimelineData, span: Sequence[float]) -> dict[str, Any]:
 class Timeline(Explorer):
     """Timeline of a trace; :func:`timeline` says how it is used."""
 
-    _esm = bundle("timeline")
-    _css = style("timeline")
+    _esm = BUNDLES / "timeline.js"
+    _css = BUNDLES / "timeline.css"
 
     selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """Span that is selected: its ``row`` and its ``id`` there."""

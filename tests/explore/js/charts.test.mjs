@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { callDomain, callSize } from "../../../llmprof/explore/js/call_charts.mjs";
-import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../../llmprof/explore/js/layer_heat.mjs";
-import { overlapInside, overlapStack } from "../../../llmprof/explore/js/overlap_bars.mjs";
-import { overlapRows } from "../../../llmprof/explore/js/overlap_lanes.mjs";
-import { plotLinear } from "../../../llmprof/explore/js/plot.mjs";
+import { plotLinear } from "../../../llmprof/explore/base/js/plot.mjs";
+import { callDomain, callSize } from "../../../llmprof/explore/collectives/charts.mjs";
+import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../../llmprof/explore/layers/heat.mjs";
+import { overlapInside, overlapStack } from "../../../llmprof/explore/overlap/bars.mjs";
+import { overlapRows } from "../../../llmprof/explore/overlap/lanes.mjs";
 
 test("the share of a colour scale, linear and logarithmic", () => {
   assert.equal(layerShare(15, { low: 10, high: 20, log: false }), 0.5);
@@ -32,14 +32,24 @@ test("the heat map fits into a narrow cell and does not stretch a few steps", ()
 
 test("parts of a bar lie on each other and add up", () => {
   const scale = plotLinear([0, 100], [200, 0]);
-  assert.deepEqual(overlapStack([10, 20, 20], 50, false, scale), [{ y: 180, h: 20 }, { y: 140, h: 40 }, { y: 100, h: 40 }]);
-  assert.deepEqual(overlapStack([10, 40], 50, true, scale), [{ y: 160, h: 40 }, { y: 0, h: 160 }]);
+  assert.deepEqual(overlapStack([10, 20, 20], 50, false, scale), [
+    { y: 180, h: 20 },
+    { y: 140, h: 40 },
+    { y: 100, h: 40 },
+  ]);
+  assert.deepEqual(overlapStack([10, 40], 50, true, scale), [
+    { y: 160, h: 40 },
+    { y: 0, h: 160 },
+  ]);
   assert.deepEqual(overlapStack([0], 0, true, scale), [{ y: 200, h: 0 }]);
 });
 
 test("streams are set apart from the classes", () => {
   const { rows, height } = overlapRows([{ stream: false }, { stream: false }, { stream: true }, { stream: true }]);
-  assert.deepEqual(rows.map((row) => row.y), [0, 24, 56, 80]);
+  assert.deepEqual(
+    rows.map((row) => row.y),
+    [0, 24, 56, 80],
+  );
   assert.equal(height, 104);
 });
 
@@ -52,7 +62,17 @@ test("domains of logarithmic axes, and sizes that are not known", () => {
 
 test("a mark for each cell, column after column", () => {
   const marks = layerMarks({ left: 10, right: 50, top: 0, bottom: 60 }, 2, 3);
-  assert.deepEqual(marks.map((mark) => [mark.data.column, mark.data.row]), [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+  assert.deepEqual(
+    marks.map((mark) => [mark.data.column, mark.data.row]),
+    [
+      [0, 0],
+      [0, 1],
+      [0, 2],
+      [1, 0],
+      [1, 1],
+      [1, 2],
+    ],
+  );
   assert.deepEqual([marks[4].x, marks[4].y, marks[4].w, marks[4].h], [30, 20, 20, 20]);
 });
 
@@ -65,6 +85,9 @@ test("a step is marked by the window that shows it, not by one that ends where i
 
 test("the next outlier, and the first one after the last", () => {
   const outliers = Uint8Array.from([0, 1, 0, 0, 1, 0]);
-  assert.deepEqual([-1, 1, 3, 4].map((at) => layerNext(outliers, at)), [1, 4, 4, 1]);
+  assert.deepEqual(
+    [-1, 1, 3, 4].map((at) => layerNext(outliers, at)),
+    [1, 4, 4, 1],
+  );
   assert.equal(layerNext(Uint8Array.from([0, 0]), -1), -1);
 });

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { compareChange, compareSegments } from "../../../llmprof/explore/js/compare.mjs";
+import { compareSegments } from "../../../llmprof/explore/compare/bars.mjs";
+import { compareChange } from "../../../llmprof/explore/compare/columns.mjs";
 
 test("a change has a sign, and a factor where there is one", () => {
   assert.equal(compareChange({ delta_ns: 1500, ratio: 1.25 }), "+1.50 us (×1.25)");
@@ -12,11 +13,17 @@ test("a change has a sign, and a factor where there is one", () => {
 });
 
 test("segments of a bar follow each other, and what is not there has none", () => {
-  const stages = [{ stage: "norm", a_ns: 30, b_ns: null }, { stage: "rope", a_ns: 10, b_ns: 20 }];
+  const stages = [
+    { stage: "norm", a_ns: 30, b_ns: null },
+    { stage: "rope", a_ns: 10, b_ns: 20 },
+  ];
   const found = compareSegments({ phase: "decode", a_steps: 1, b_steps: 1, stages });
-  assert.deepEqual(found.map(({ side, stage, from, to }) => [side, stage, from, to]), [
-    ["a", "norm", 0, 30],
-    ["a", "rope", 30, 40],
-    ["b", "rope", 0, 20],
-  ]);
+  assert.deepEqual(
+    found.map(({ side, stage, from, to }) => [side, stage, from, to]),
+    [
+      ["a", "norm", 0, 30],
+      ["a", "rope", 30, 40],
+      ["b", "rope", 0, 20],
+    ],
+  );
 });

@@ -1,14 +1,30 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { formatBytes, formatNs, formatNumber, formatShare } from "../../../llmprof/explore/js/format.mjs";
+import { formatBytes, formatNs, formatNumber, formatShare } from "../../../llmprof/explore/base/js/format.mjs";
 
 test("durations have the unit that fits", () => {
   const written = [0, 7, 999.6, 4200, 58100000, 1.5e9, 7.2e12, null, NaN].map((ns) => formatNs(ns));
-  assert.deepEqual(written, ["0 ns", "7 ns", "1.00 us", "4.20 us", "58.1 ms", "1.50 s", "7,200 s", "unknown", "unknown"]);
+  assert.deepEqual(written, [
+    "0 ns",
+    "7 ns",
+    "1.00 us",
+    "4.20 us",
+    "58.1 ms",
+    "1.50 s",
+    "7,200 s",
+    "unknown",
+    "unknown",
+  ]);
 });
 
 test("sizes, shares and numbers", () => {
-  assert.deepEqual([0, 512, 28672, 3 * 2 ** 30].map((n) => formatBytes(n)), ["0 B", "512 B", "28.0 KiB", "3.00 GiB"]);
+  assert.deepEqual(
+    [0, 512, 28672, 3 * 2 ** 30].map((n) => formatBytes(n)),
+    ["0 B", "512 B", "28.0 KiB", "3.00 GiB"],
+  );
   assert.deepEqual([0.981, 1, null].map(formatShare), ["98.1 %", "100.0 %", "unknown"]);
-  assert.deepEqual([0, 1234567, 0.01234, 12.345, null].map((n) => formatNumber(n)), ["0", "1,234,567", "0.01", "12.3", "unknown"]);
+  assert.deepEqual(
+    [0, 1234567, 0.01234, 12.345, null].map((n) => formatNumber(n)),
+    ["0", "1,234,567", "0.01", "12.3", "unknown"],
+  );
 });

@@ -1,8 +1,16 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import {
-  aroundSpan, clampWindow, panWindow, rowAt, tickStep, ticks, toNs, toPx, zoomWindow,
-} from "../../../llmprof/explore/js/geometry.mjs";
+  aroundSpan,
+  clampWindow,
+  panWindow,
+  rowAt,
+  tickStep,
+  ticks,
+  toNs,
+  toPx,
+  zoomWindow,
+} from "../../../llmprof/explore/base/js/geometry.mjs";
 
 const WHOLE = [0, 1000];
 
@@ -45,6 +53,12 @@ test("ticks are round numbers with room", () => {
 });
 
 test("the row under a height", () => {
-  const [tops, heights] = [[0, 20, 50], [18, 20, 10]];
-  assert.deepEqual([-1, 0, 17, 19, 20, 39, 45, 59, 60].map((y) => rowAt(y, tops, heights)), [-1, 0, 0, -1, 1, 1, -1, 2, -1]);
+  const [tops, heights] = [
+    [0, 20, 50],
+    [18, 20, 10],
+  ];
+  assert.deepEqual(
+    [-1, 0, 17, 19, 20, 39, 45, 59, 60].map((y) => rowAt(y, tops, heights)),
+    [-1, 0, 0, -1, 1, 1, -1, 2, -1],
+  );
 });

@@ -1,15 +1,22 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-
-import { detailRange } from "../../../llmprof/explore/js/kernel_details.mjs";
-import { metricPlane, metricText } from "../../../llmprof/explore/js/kernel_metrics.mjs";
-import { kernelRows } from "../../../llmprof/explore/js/kernels.mjs";
+import { kernelRows } from "../../../llmprof/explore/kernels/columns.mjs";
+import { detailRange } from "../../../llmprof/explore/kernels/details.mjs";
+import { metricPlane, metricText } from "../../../llmprof/explore/kernels/metrics.mjs";
 
 const rowsOf = (values) => ({ length: values.length, get: (_, i) => values[i] });
 
 test("each row gets its part of the packed sparklines", () => {
-  const rows = kernelRows({ rows: [{ name: "a" }, { name: "b" }] }, [new DataView(new Uint8Array([1, 2, 3, 4, 5, 6]).buffer)]);
-  assert.deepEqual(rows.map((row) => [row.name, [...row.series]]), [["a", [1, 2, 3]], ["b", [4, 5, 6]]]);
+  const rows = kernelRows({ rows: [{ name: "a" }, { name: "b" }] }, [
+    new DataView(new Uint8Array([1, 2, 3, 4, 5, 6]).buffer),
+  ]);
+  assert.deepEqual(
+    rows.map((row) => [row.name, [...row.series]]),
+    [
+      ["a", [1, 2, 3]],
+      ["b", [4, 5, 6]],
+    ],
+  );
   assert.deepEqual(kernelRows({ rows: [] }, [new DataView(new ArrayBuffer(0))]), []);
 });
 
@@ -29,7 +36,11 @@ test("metrics are written in the unit of their base", () => {
 });
 
 test("the plane of a roofline holds all points and ridges", () => {
-  const plane = metricPlane({ points: [{ arithmetic_intensity: 1, flop_per_s: 1e12 }], peaks: { bf16: 1e15 }, bandwidth: 5e12 });
+  const plane = metricPlane({
+    points: [{ arithmetic_intensity: 1, flop_per_s: 1e12 }],
+    peaks: { bf16: 1e15 },
+    bandwidth: 5e12,
+  });
   assert.ok(plane.x[0] < 1 && plane.x[1] > 200);
   assert.ok(plane.y[0] < 1e12 && plane.y[1] > 1e15);
 });

@@ -1,8 +1,17 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import {
-  plotEvery, plotHit, plotLabel, plotLinear, plotLog, plotLogTicks, plotRamp, plotStep, plotTicks, plotUnit,
-} from "../../../llmprof/explore/js/plot.mjs";
+  plotEvery,
+  plotHit,
+  plotLabel,
+  plotLinear,
+  plotLog,
+  plotLogTicks,
+  plotRamp,
+  plotStep,
+  plotTicks,
+  plotUnit,
+} from "../../../llmprof/explore/base/js/plot.mjs";
 
 test("scales and their inverses", () => {
   const linear = plotLinear([0, 10], [100, 200]);
@@ -31,7 +40,10 @@ test("ticks are round and lie inside", () => {
 
 test("labels and units of an axis", () => {
   assert.deepEqual([0, 1234.5, 0.25, 1e-6, 2e9].map(plotLabel), ["0", "1,234.5", "0.25", "1e-6", "2e9"]);
-  assert.deepEqual([0, 999, 1500, 2e6, 3e9].map((ns) => plotUnit(ns).symbol), ["ns", "ns", "us", "ms", "s"]);
+  assert.deepEqual(
+    [0, 999, 1500, 2e6, 3e9].map((ns) => plotUnit(ns).symbol),
+    ["ns", "ns", "us", "ms", "s"],
+  );
 });
 
 test("only as many labels as have room", () => {
@@ -41,7 +53,11 @@ test("only as many labels as have room", () => {
 });
 
 test("a ramp goes through its stops", () => {
-  const stops = [[0, 0, 0], [100, 50, 0], [200, 50, 255]];
+  const stops = [
+    [0, 0, 0],
+    [100, 50, 0],
+    [200, 50, 255],
+  ];
   assert.deepEqual(plotRamp(stops, 0), [0, 0, 0]);
   assert.deepEqual(plotRamp(stops, 0.25), [50, 25, 0]);
   assert.deepEqual(plotRamp(stops, 1), [200, 50, 255]);

@@ -9,7 +9,7 @@ import {
   tableSpark,
   tableStep,
   tableTurn,
-} from "../../../llmprof/explore/js/table.mjs";
+} from "../../../llmprof/explore/base/js/table.mjs";
 
 test("only the rows in view, and a few around them, are elements", () => {
   assert.deepEqual(tableRange(0, 270, 10_000), [0, 16]);

@@ -1,13 +1,16 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { actionOf, wheelAction } from "../../../llmprof/explore/js/tl_keys.mjs";
-import { lightened, tickLabel, windowOnMap } from "../../../llmprof/explore/js/tl_draw.mjs";
-import { draggedWindow } from "../../../llmprof/explore/js/tl_input.mjs";
+import { lightened, tickLabel, windowOnMap } from "../../../llmprof/explore/timeline/draw.mjs";
+import { draggedWindow } from "../../../llmprof/explore/timeline/input.mjs";
+import { actionOf, wheelAction } from "../../../llmprof/explore/timeline/keys.mjs";
 
 const wheel = (more) => ({ deltaX: 0, deltaY: 0, deltaMode: 0, shiftKey: false, ctrlKey: false, ...more });
 
 test("keys, whatever their case; the browser keeps its own", () => {
-  assert.deepEqual(["w", "W", "ArrowLeft", "?", "/", "Escape", "x"].map((key) => actionOf({ key })), ["in", "in", "left", "help", "search", "clear", null]);
+  assert.deepEqual(
+    ["w", "W", "ArrowLeft", "?", "/", "Escape", "x"].map((key) => actionOf({ key })),
+    ["in", "in", "left", "help", "search", "clear", null],
+  );
   assert.equal(actionOf({ key: "w", ctrlKey: true }), null);
 });
 
@@ -16,13 +19,26 @@ test("the wheel zooms, with shift or sideways it pans", () => {
   assert.ok(wheelAction(wheel({ deltaY: 100 }), 1000).zoom > 1);
   assert.deepEqual(wheelAction(wheel({ deltaY: 100, shiftKey: true }), 1000), { pan: 0.1 });
   assert.deepEqual(wheelAction(wheel({ deltaX: -50, deltaY: 10 }), 1000), { pan: -0.05 });
-  assert.equal(wheelAction(wheel({ deltaY: -3, deltaMode: 1 }), 1000).zoom, wheelAction(wheel({ deltaY: -48 }), 1000).zoom);
-  assert.ok(wheelAction(wheel({ deltaY: -10, ctrlKey: true }), 1000).zoom < wheelAction(wheel({ deltaY: -10 }), 1000).zoom);
+  assert.equal(
+    wheelAction(wheel({ deltaY: -3, deltaMode: 1 }), 1000).zoom,
+    wheelAction(wheel({ deltaY: -48 }), 1000).zoom,
+  );
+  assert.ok(
+    wheelAction(wheel({ deltaY: -10, ctrlKey: true }), 1000).zoom < wheelAction(wheel({ deltaY: -10 }), 1000).zoom,
+  );
 });
 
 test("ticks have the decimals that their distance needs", () => {
-  assert.deepEqual([[0, 5], [1500, 500], [208455000, 5000], [2e9, 1e8], [250, 50]].map(([time, step]) => tickLabel(time, step)),
-    ["0", "1.5 us", "208.455 ms", "2.0 s", "250 ns"]);
+  assert.deepEqual(
+    [
+      [0, 5],
+      [1500, 500],
+      [208455000, 5000],
+      [2e9, 1e8],
+      [250, 50],
+    ].map(([time, step]) => tickLabel(time, step)),
+    ["0", "1.5 us", "208.455 ms", "2.0 s", "250 ns"],
+  );
 });
 
 test("dragging on the minimap and on the axis", () => {

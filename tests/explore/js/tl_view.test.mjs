@@ -1,21 +1,46 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { binAt, eventAt, packColour, paintBins, readView, unknownNames } from "../../../llmprof/explore/js/tl_view.mjs";
+import {
+  binAt,
+  eventAt,
+  packColour,
+  paintBins,
+  readView,
+  unknownNames,
+} from "../../../llmprof/explore/timeline/view.mjs";
 
 const f4 = (...values) => new Float32Array(values).buffer;
 const u4 = (...values) => new Uint32Array(values).buffer;
 const u1 = (...values) => new Uint8Array(values).buffer;
 
 function someView() {
-  const msg = { window: [100, 200], columns: 4, lanes: [[7, 0, 0, 3, -1], [7, 1, 3, 1, 0]] };
-  return readView(msg, [f4(0, 20, 50, 10), f4(10, 10, 1, 60), u1(1, 2, 1, 3), u4(0, 1, 0, 5), u4(10, 11, 12, 13),
-    u1(255, 0, 128, 1), u1(2, 0, 1, 1), f4()]);
+  const msg = {
+    window: [100, 200],
+    columns: 4,
+    lanes: [
+      [7, 0, 0, 3, -1],
+      [7, 1, 3, 1, 0],
+    ],
+  };
+  return readView(msg, [
+    f4(0, 20, 50, 10),
+    f4(10, 10, 1, 60),
+    u1(1, 2, 1, 3),
+    u4(0, 1, 0, 5),
+    u4(10, 11, 12, 13),
+    u1(255, 0, 128, 1),
+    u1(2, 0, 1, 1),
+    f4(),
+  ]);
 }
 
 test("an event is found at its time, or nearby within reach", () => {
   const view = someView();
   const lane = view.lanes.get("7/0");
-  assert.deepEqual([100, 105, 110, 115, 121, 150.5, 199].map((t) => eventAt(view, lane, t, 0)), [0, 0, 0, -1, 1, 2, -1]);
+  assert.deepEqual(
+    [100, 105, 110, 115, 121, 150.5, 199].map((t) => eventAt(view, lane, t, 0)),
+    [0, 0, 0, -1, 1, 2, -1],
+  );
   assert.equal(eventAt(view, lane, 112, 3), 0);
   assert.equal(eventAt(view, lane, 118, 3), 1);
   assert.equal(eventAt(view, lane, 115, 3), -1);

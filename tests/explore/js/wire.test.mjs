@@ -1,9 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ask, cancel, declareLost, onLost, Superseded, table, typed } from "../../../llmprof/explore/js/wire.mjs";
+import { ask, cancel, declareLost, onLost, Superseded, table, typed } from "../../../llmprof/explore/base/js/wire.mjs";
 
 function fakeModel() {
-  const model = { sent: [], send: (content) => model.sent.push(content), on: (_, listener) => (model.receive = listener) };
+  const model = {
+    sent: [],
+    send: (content) => model.sent.push(content),
+    on: (_, listener) => (model.receive = listener),
+  };
   model.answer = (i, msg, buffers) => {
     const { what, id } = model.sent[i];
     model.receive({ kind: "answer", what, id, msg }, buffers);
@@ -26,7 +30,10 @@ test("of requests made while one is under way only the newest is sent", async ()
   assert.equal(model.sent.length, 1);
   model.answer(0, { n: 1 });
   await assert.rejects(answers[1], Superseded);
-  assert.deepEqual(model.sent.map((sent) => sent.args.n), [1, 3]);
+  assert.deepEqual(
+    model.sent.map((sent) => sent.args.n),
+    [1, 3],
+  );
   model.answer(1, { n: 3 });
   assert.deepEqual((await answers[2]).msg, { n: 3 });
 });
@@ -89,11 +96,21 @@ test("numbers are read where they are, aligned or not", () => {
 
 test("columns are read as Python packed them", () => {
   const rows = table(
-    [{ name: "ns", dtype: "f8" }, { name: "name", dtype: "u4", values: ["a"] }, { name: "late", dtype: "u1" }],
+    [
+      { name: "ns", dtype: "f8" },
+      { name: "name", dtype: "u4", values: ["a"] },
+      { name: "late", dtype: "u1" },
+    ],
     [new Float64Array([1, NaN]).buffer, new Uint32Array([0, 0xffffffff]).buffer, new Uint8Array([1, 0]).buffer],
   );
   assert.equal(rows.length, 2);
-  assert.deepEqual(rows.names.map((name) => rows.get(name, 0)), [1, "a", true]);
-  assert.deepEqual(rows.names.map((name) => rows.get(name, 1)), [null, null, false]);
+  assert.deepEqual(
+    rows.names.map((name) => rows.get(name, 0)),
+    [1, "a", true],
+  );
+  assert.deepEqual(
+    rows.names.map((name) => rows.get(name, 1)),
+    [null, null, false],
+  );
   assert.equal(rows.get("other", 0), null);
 });

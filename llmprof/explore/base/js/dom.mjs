@@ -1,0 +1,77 @@
+// Elements, with what a trace says in them as text and never as markup.
+import { declareLost, onLost } from "./wire.mjs";
+
+/** Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children. */
+export function h(tag, props = {}, ...children) {
+  const el = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") el.className = value;
+    else if (name === "text") el.textContent = value;
+    else if (name.startsWith("on")) el.addEventListener(name.slice(2), value);
+    else if (value === true) el.setAttribute(name, "");
+    else el.setAttribute(name, String(value));
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined) el.append(child);
+  return el;
+}
+
+/** Replace the children of an element. */
+export function fill(el, ...children) {
+  el.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  return el;
+}
+
+/** Select with a label: options are [value, text] pairs. Returns {el, select}. */
+export function labelled(label, options, value, changed) {
+  const select = h("select", { onchange: () => changed(select.value) });
+  for (const [key, text] of options) select.append(h("option", { value: key, text, selected: key === value }));
+  return { el: h("label", { class: "lp-label" }, h("span", { text: label }), select), select };
+}
+
+/**
+ * Line that says what is computed, what went wrong and that the kernel is gone.
+ * Returns {el, error(text), stop()}; put el somewhere into the widget.
+ */
+export function status(model, host) {
+  const busy = h("span", { class: "lp-busy" });
+  const error = h("span", { class: "lp-error", role: "alert" });
+  const el = h("div", { class: "lp-status", role: "status" }, busy, error);
+  let lost = false;
+  const say = () => {
+    busy.textContent = lost ? "" : (model.get("busy") ?? "");
+    el.classList.toggle("lp-working", !lost && Boolean(model.get("busy")));
+  };
+  model.on("change:busy", say);
+  say();
+  onLost(model, () => {
+    lost = true;
+    say();
+    error.textContent = "The kernel of this widget is gone: this is its last picture. Run the cell again.";
+    host.classList.add("lp-lost");
+  });
+  // ipywidgets marks views of models whose channel has closed
+  const look = () => {
+    const view = host.closest(".jupyter-widgets-disconnected, .jp-mod-disconnected");
+    if (view) declareLost(model);
+  };
+  model.on("comm_live_update", () => queueMicrotask(look));
+  const watch = new MutationObserver(look);
+  for (let up = host; up && up !== document.body; up = up.parentElement) {
+    watch.observe(up, { attributes: true, attributeFilter: ["class"] });
+  }
+  // JupyterLab and Notebook tell what becomes of the kernel; elsewhere the first request that cannot be sent does
+  const kernel = model.widget_manager?.kernel;
+  const follow = (_, state) => {
+    if (["restarting", "autorestarting", "terminating", "dead"].includes(state)) declareLost(model);
+  };
+  kernel?.statusChanged?.connect?.(follow);
+  const showError = (text) => {
+    if (!lost) error.textContent = text;
+  };
+  const stop = () => {
+    watch.disconnect();
+    kernel?.statusChanged?.disconnect?.(follow);
+  };
+  return { el, error: showError, stop };
+}

@@ -1,0 +1,213 @@
+// A sortable table of any number of rows: only those in view are elements. Names begin with "table".
+import { fill, h } from "./dom.mjs";
+import { whenReleased } from "./press.mjs";
+
+export const TABLE_ROW = 27;
+export const TABLE_BLOCK = 60;
+
+/** First and last (exclusive) row to have as elements for a scroll position. */
+export function tableRange(scrollTop, height, total, row = TABLE_ROW, extra = 6) {
+  const first = Math.max(0, Math.min(Math.floor(scrollTop / row) - extra, total));
+  return [first, Math.min(total, Math.ceil((scrollTop + height) / row) + extra)];
+}
+
+/** Blocks of rows that cover a range and are not known yet, as first rows. */
+export function tableMissing([first, last], known, block = TABLE_BLOCK) {
+  const missing = [];
+  for (let at = Math.floor(first / block) * block; at < last; at += block) if (!known.has(at)) missing.push(at);
+  return missing;
+}
+
+/** Row that a key leads to, from a row (-1: none yet); null for keys that mean nothing here. */
+export function tableStep(key, from, total, page) {
+  if (!total) return null;
+  const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page };
+  if (key === "Home") return 0;
+  if (key === "End") return total - 1;
+  if (!(key in steps)) return null;
+  if (from < 0) return 0;
+  return Math.max(0, Math.min(total - 1, from + steps[key]));
+}
+
+/** Order after a click on a column's head: numbers begin with the largest, texts with the first. */
+export function tableTurn(sort, column, number) {
+  if (sort === column) return `-${column}`;
+  if (sort === `-${column}`) return column;
+  return number ? `-${column}` : column;
+}
+
+/** Scroll position that shows a row, as near as possible to the present one. */
+export function tableReveal(row, scrollTop, height, head, size = TABLE_ROW) {
+  const top = row * size;
+  if (top < scrollTop) return top;
+  const room = height - head - size;
+  return top > scrollTop + room ? top - Math.max(room, 0) : scrollTop;
+}
+
+/** Points of a sparkline (0..255 each) as the path of an area. */
+export function tableSpark(values, width, height) {
+  if (!values.length) return "";
+  const step = width / values.length;
+  const up = Array.from(values, (v, i) => {
+    const y = (height - (v / 255) * (height - 1)).toFixed(1);
+    return `L${(i * step).toFixed(1)} ${y}L${((i + 1) * step).toFixed(1)} ${y}`;
+  });
+  return `M0 ${height}${up.join("")}L${width} ${height}Z`;
+}
+
+/**
+ * The table. `load` fetches the block of rows that begins at a row, `sorted` is told the order that a head asks for, and
+ * `pick` is called for a click and Enter.
+ *
+ * @typedef {{name: string, title: string, number?: boolean, width: number, sortable?: boolean, tip?: string,
+ *   cell: (row: any) => string | Element}} Column
+ * @param {object} options
+ * @param {string} options.label
+ * @param {Column[]} options.columns
+ * @param {(first: number) => void} options.load
+ * @param {(sort: string) => void} options.sorted
+ * @param {(index: number, row: any) => void} options.pick
+ * @param {(row: any) => boolean} [options.chosen]
+ * @param {number} [options.height]
+ */
+export function tableGrid({ label, columns, load, sorted, pick, chosen = () => false, height = 330 }) {
+  const id = `lp-grid-${Math.random().toString(36).slice(2)}`;
+  const state = { total: 0, blocks: new Map(), asked: new Set(), active: -1, sort: "" };
+  const heads = new Map();
+  const head = h("tr", { "aria-rowindex": "1" });
+  for (const column of columns) {
+    const turn = () => sorted(tableTurn(state.sort, column.name, column.number));
+    const inner =
+      column.sortable === false
+        ? h("span", { class: "lp-headtext", text: column.title })
+        : h("button", { type: "button", class: "lp-sort", text: column.title, title: column.tip, onclick: turn });
+    const th = h("th", { scope: "col", class: column.number ? "lp-number" : undefined }, inner);
+    heads.set(column.name, th);
+    head.append(th);
+  }
+  const widths = h(
+    "colgroup",
+    {},
+    columns.map((column) => {
+      const col = h("col");
+      col.style.width = `${column.width}px`;
+      return col;
+    }),
+  );
+  const above = h("tr", { "aria-hidden": "true", class: "lp-space" }, h("td", { colspan: columns.length }));
+  const below = h("tr", { "aria-hidden": "true", class: "lp-space" }, h("td", { colspan: columns.length }));
+  const body = h("tbody");
+  const grid = h(
+    "table",
+    { role: "grid", tabindex: "0", "aria-label": label, class: "lp-grid" },
+    widths,
+    h("thead", {}, head),
+    body,
+  );
+  const least = columns.reduce((sum, column) => sum + column.width, 0);
+  grid.style.width = `max(100%, ${least}px)`;
+  const el = h("div", { class: "lp-gridbox" }, grid);
+  el.style.maxHeight = `${height}px`;
+
+  const rowAt = (i) => state.blocks.get(Math.floor(i / TABLE_BLOCK) * TABLE_BLOCK)?.[i % TABLE_BLOCK];
+  const line = (i) => {
+    const row = rowAt(i);
+    const props = { id: `${id}-${i}`, role: "row", "aria-rowindex": i + 2, "data-row": i };
+    const tr = h("tr", { ...props, "aria-selected": String(Boolean(row && chosen(row))) });
+    tr.classList.toggle("lp-active", i === state.active);
+    for (const column of columns) {
+      const made = row ? column.cell(row) : "…";
+      const td = h("td", { class: column.number ? "lp-number" : undefined });
+      if (typeof made === "string") {
+        td.textContent = made;
+        if (made.length > 20) td.title = made;
+      } else td.append(made);
+      tr.append(td);
+    }
+    return tr;
+  };
+  const paint = () => {
+    const [first, last] = tableRange(el.scrollTop, height, state.total);
+    for (const start of tableMissing([first, last], state.blocks)) {
+      if (!state.asked.has(start)) {
+        state.asked.add(start);
+        load(start);
+      }
+    }
+    above.firstChild.style.height = `${first * TABLE_ROW}px`;
+    below.firstChild.style.height = `${(state.total - last) * TABLE_ROW}px`;
+    const lines = Array.from({ length: last - first }, (_, i) => line(first + i));
+    whenReleased(body, () => fill(body, first ? above : null, lines, last < state.total ? below : null));
+    grid.setAttribute("aria-rowcount", state.total + 1);
+    if (state.active >= first && state.active < last)
+      grid.setAttribute("aria-activedescendant", `${id}-${state.active}`);
+    else grid.removeAttribute("aria-activedescendant");
+  };
+  const activate = (row) => {
+    state.active = row;
+    el.scrollTop = tableReveal(row, el.scrollTop, el.clientHeight, head.offsetHeight);
+    paint();
+  };
+  el.addEventListener("scroll", paint, { passive: true });
+  body.addEventListener("click", (event) => {
+    const tr = event.target.closest("tr[data-row]");
+    if (!tr) return;
+    state.active = Number(tr.dataset.row);
+    paint();
+    if (rowAt(state.active)) pick(state.active, rowAt(state.active));
+  });
+  grid.addEventListener("keydown", (event) => {
+    if (event.target !== grid) return;
+    const page = Math.max(1, Math.floor((el.clientHeight - head.offsetHeight) / TABLE_ROW) - 1);
+    const to = tableStep(event.key, state.active, state.total, page);
+    if (to !== null) activate(to);
+    else if (event.key === "Enter" && rowAt(state.active)) pick(state.active, rowAt(state.active));
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  return {
+    el,
+    grid,
+    show(total, rows) {
+      state.total = total;
+      state.blocks = new Map();
+      for (let at = 0; at < rows.length; at += TABLE_BLOCK) state.blocks.set(at, rows.slice(at, at + TABLE_BLOCK));
+      state.asked = new Set(state.blocks.keys());
+      state.active = Math.min(state.active, total - 1);
+      el.scrollTop = 0;
+      paint();
+    },
+    /** Scroll to a row. */
+    reveal(row) {
+      el.scrollTop = tableReveal(row, el.scrollTop, el.clientHeight, head.offsetHeight);
+      paint();
+    },
+    put(first, rows) {
+      state.blocks.set(first, rows);
+      paint();
+    },
+    forget(first) {
+      state.asked.delete(first);
+    },
+    order(sort) {
+      state.sort = sort;
+      for (const [name, th] of heads) {
+        if (sort === name) th.setAttribute("aria-sort", "ascending");
+        else if (sort === `-${name}`) th.setAttribute("aria-sort", "descending");
+        else th.removeAttribute("aria-sort");
+      }
+    },
+    paint,
+  };
+}
+
+/** Sparkline as an element: a block of colour, cut to the area. */
+export function tableSparkline(values, colour, width = 120, height = 18) {
+  const el = h("div", { class: "lp-spark", "aria-hidden": "true" });
+  el.style.width = `${width}px`;
+  el.style.height = `${height}px`;
+  el.style.background = colour;
+  el.style.clipPath = `path("${tableSpark(values, width, height)}")`;
+  return el;
+}

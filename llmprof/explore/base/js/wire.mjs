@@ -1,0 +1,128 @@
+// Requests to the Python side, and the packed arrays that come back.
+
+const connections = new WeakMap();
+const TYPES = {
+  f8: Float64Array,
+  f4: Float32Array,
+  u4: Uint32Array,
+  i4: Int32Array,
+  u2: Uint16Array,
+  u1: Uint8Array,
+};
+
+/** A request that a newer one of its kind has replaced; nothing has to be done about it. */
+export class Superseded extends Error {}
+
+/**
+ * Ask the Python method `_on_<what>` of the widget; args are its keyword arguments.
+ * One request of a kind is under way at a time; of those made meanwhile the newest is sent next, and the others
+ * are rejected as Superseded.
+ */
+export function ask(model, what, args = {}) {
+  const wire = connection(model);
+  return new Promise((resolve, reject) => {
+    const request = { what, args, resolve, reject };
+    if (wire.sent.has(what)) {
+      wire.next.get(what)?.reject(new Superseded(what));
+      wire.next.set(what, request);
+    } else {
+      transmit(wire, request);
+    }
+  });
+}
+
+/** Give up a request that is computed in the background, and those that wait behind it. */
+export function cancel(model, what) {
+  const wire = connection(model);
+  const request = wire.sent.get(what);
+  if (!request) return;
+  wire.sent.delete(what);
+  wire.next.get(what)?.reject(new Superseded(what));
+  wire.next.delete(what);
+  request.reject(new Superseded(what));
+  model.send({ kind: "cancel", what });
+}
+
+/** Whether the kernel behind the widget is gone; `changed` is called when that is found out. */
+export function onLost(model, changed) {
+  const wire = connection(model);
+  wire.listeners.push(changed);
+  if (wire.lost) changed();
+}
+
+/** Note that the kernel does not answer any more: requests fail from here on. */
+export function declareLost(model) {
+  const wire = connection(model);
+  if (wire.lost) return;
+  wire.lost = true;
+  for (const request of [...wire.sent.values(), ...wire.next.values()]) request.reject(new Superseded(request.what));
+  wire.sent.clear();
+  wire.next.clear();
+  for (const changed of wire.listeners) changed();
+}
+
+function connection(model) {
+  let wire = connections.get(model);
+  if (!wire) {
+    wire = { model, sent: new Map(), next: new Map(), listeners: [], count: 0, lost: false };
+    wire.name = Math.random().toString(36).slice(2);
+    connections.set(model, wire);
+    model.on("msg:custom", (content, buffers) => receive(wire, content, buffers ?? []));
+  }
+  return wire;
+}
+
+function transmit(wire, request) {
+  if (wire.lost) {
+    request.reject(new Superseded(request.what));
+    return;
+  }
+  wire.count += 1;
+  request.id = `${wire.name}-${wire.count}`;
+  wire.sent.set(request.what, request);
+  try {
+    wire.model.send({ kind: "ask", what: request.what, id: request.id, args: request.args });
+  } catch {
+    declareLost(wire.model); // the channel to the kernel is closed
+  }
+}
+
+function receive(wire, content, buffers) {
+  if (content?.kind !== "answer") return;
+  const request = wire.sent.get(content.what);
+  if (!request || request.id !== content.id) return;
+  wire.sent.delete(content.what);
+  const next = wire.next.get(content.what);
+  wire.next.delete(content.what);
+  if (next) transmit(wire, next);
+  if (content.msg.error) request.reject(new Error(content.msg.error));
+  else request.resolve({ msg: content.msg, buffers });
+}
+
+/** Numbers of a buffer (DataView, ArrayBuffer or typed array) as a typed array; copied only where not aligned. */
+export function typed(buffer, dtype) {
+  const Type = TYPES[dtype];
+  const raw = buffer.buffer ?? buffer;
+  const offset = buffer.byteOffset ?? 0;
+  const bytes = buffer.byteLength;
+  const size = Type.BYTES_PER_ELEMENT;
+  if (offset % size) return new Type(raw.slice(offset, offset + bytes));
+  return new Type(raw, offset, bytes / size);
+}
+
+/** Columns that `_pack.pack` sent: {length, names, get(name, row)}; null where nothing is. */
+export function table(columns, buffers) {
+  const found = new Map(
+    columns.map((column, i) => [column.name, { ...column, data: typed(buffers[i], column.dtype) }]),
+  );
+  const length = columns.length ? found.get(columns[0].name).data.length : 0;
+  const get = (name, row) => {
+    const column = found.get(name);
+    if (!column) return null;
+    const value = column.data[row];
+    if (column.values) return column.values[value] ?? null;
+    if (column.dtype === "u1") return value === 1;
+    return Number.isNaN(value) ? null : value;
+  };
+  return { length, names: columns.map((column) => column.name), get };
+}

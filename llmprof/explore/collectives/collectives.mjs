@@ -1,0 +1,231 @@
+// Explorer of collectives: latencies, sizes, bandwidth, arrivals, calls over time, and the ranks of one call.
+
+import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
+import { plotLegend, plotPanel, plotPart, plotTable } from "../base/js/plot.mjs";
+import { whenReleased } from "../base/js/press.mjs";
+import { followTheme } from "../base/js/theme.mjs";
+import { ask, Superseded } from "../base/js/wire.mjs";
+import { callBandwidth, callLatency, callSize, callSizes } from "./charts.mjs";
+import { callArrivals, callRanks, callsOverTime } from "./ranks.mjs";
+
+const CALL_COLUMNS = [
+  { name: "call", title: "call", format: (value) => formatNumber(value) },
+  { name: "step", title: "step", number: true, format: (value) => value ?? "none" },
+  { name: "layer", title: "layer", number: true, format: (value) => value ?? "none" },
+  { name: "bytes", title: "size", number: true, format: (value) => formatBytes(value) },
+  { name: "arrival_skew_ns", title: "skew", number: true, format: (value) => formatNs(value) },
+  { name: "last_rank", title: "last rank", number: true, format: (value) => value ?? "unknown" },
+  { name: "transfer_ns", title: "transfer", number: true, format: (value) => formatNs(value) },
+  { name: "bus_gbps", title: "bus GB/s", number: true, format: (value) => formatNumber(value) },
+];
+
+function render({ model, el }) {
+  const root = h("div", { class: "lp-collectives" });
+  el.append(root);
+  const theme = followTheme(root, model, () => panels.forEach((panel) => panel.redraw()));
+  const says = status(model, root);
+  const panels = [];
+  let view = null;
+  let one = null; // the picked call
+  let close = false; // whether only its transfer is shown
+
+  const report = (error) => error instanceof Superseded || says.error(error.message);
+  const set = (name, value) => {
+    model.set(name, value);
+    model.save_changes();
+  };
+  const colour = (name) => model.get("colours").collective[name];
+  const pick = (call) => (call === null || call === undefined ? null : ask(model, "pick", { call }).catch(report));
+  const add = (options) => {
+    const panel = plotPanel({ colours: () => theme.now(), ...options });
+    panels.push(panel);
+    return panel;
+  };
+  const options = { view: () => view, colour, rank: () => model.get("rank") };
+  const latency = add(callLatency(options));
+  const sizes = add(callSizes(options));
+  const bandwidth = add(callBandwidth(options));
+  const arrivals = add(
+    callArrivals({ ...options, pick: (rank) => set("rank", model.get("rank") === rank ? null : rank) }),
+  );
+  const overTime = add(
+    callsOverTime({
+      ...options,
+      window: () => (model.get("in_window") ? null : model.get("window")),
+      light: () => theme.name() === "light",
+      pick,
+      setWindow: (window) => set("window", window),
+    }),
+  );
+  const ranks = add(callRanks({ call: () => one, close: () => close, colour }));
+
+  const note = h("p", { class: "lp-note" });
+  const callNote = h("p", { class: "lp-note" });
+  const list = h("div", {});
+  const moves = h("span", { class: "lp-label" });
+
+  const load = async () => {
+    if (model.get("kind") === null) return;
+    const window = model.get("in_window") ? model.get("window") : null;
+    const args = { kind: model.get("kind"), phase: model.get("phase"), rank: model.get("rank"), window };
+    try {
+      ({ msg: view } = await ask(model, "view", args));
+    } catch (error) {
+      report(error);
+      return;
+    }
+    says.error("");
+    const parts = [
+      `${formatNumber(view.count)} kernels${model.get("rank") === null ? " on all ranks" : ` on rank ${model.get("rank")}`}.`,
+    ];
+    parts.push(
+      view.matched
+        ? "Wait: from a rank's own start until the last rank has started the same call; transfer: the rest."
+        : "Wait and transfer are unknown: no call could be matched over all of its ranks.",
+    );
+    if (view.matched && view.matched < view.count)
+      parts.push(`Both are known for ${formatNumber(view.matched)} of them.`);
+    if (view.peak_gbps === null) parts.push(`No peak of a link is known for ${view.device ?? "this device"}.`);
+    note.textContent = parts.join(" ");
+    panels.forEach((panel) => panel.redraw());
+    drawList();
+    root.dataset.shown = JSON.stringify(args);
+  };
+  const drawList = () => {
+    const table = plotTable(CALL_COLUMNS, view?.calls ?? [], {
+      caption: "Calls with the greatest arrival skew",
+      pick: (row) => pick(row.call),
+      chosen: (row) => row.call === model.get("call"),
+      empty: "no call has a match on another rank",
+    });
+    whenReleased(list, () => fill(list, table));
+  };
+  const loadCall = async () => {
+    try {
+      ({ msg: one } = await ask(model, "call", {
+        call: model.get("call"),
+        kind: model.get("kind"),
+        phase: model.get("phase"),
+      }));
+    } catch (error) {
+      report(error);
+      return;
+    }
+    const first = one.rows[0];
+    const where = first
+      ? [
+          first.step === null ? "" : `step ${first.step}`,
+          first.layer === null ? "" : `layer ${first.layer}`,
+          callSize(first) === "unknown" ? "size unknown" : callSize(first),
+        ]
+          .filter(Boolean)
+          .join(", ")
+      : "";
+    callNote.textContent = first
+      ? `Call ${formatNumber(one.call)} (${first.kind}, ${where}): skew ${formatNs(first.arrival_skew_ns)}.`
+      : "";
+    const closer = h("button", {
+      type: "button",
+      text: "Transfer only",
+      "aria-pressed": String(close),
+      disabled: !first,
+      onclick: () => {
+        close = !close;
+        closer.setAttribute("aria-pressed", String(close));
+        ranks.redraw();
+      },
+    });
+    fill(moves, move("◀ Call before", one.before), move("Next call ▶", one.after), closer);
+    ranks.redraw();
+    if (view) drawList();
+    root.dataset.call = JSON.stringify(one.call);
+  };
+  const move = (text, call) =>
+    h("button", { type: "button", text, disabled: call === null, onclick: () => pick(call) });
+
+  const start = async () => {
+    let choices;
+    try {
+      choices = (await ask(model, "choices")).msg;
+    } catch (error) {
+      return report(error);
+    }
+    if (!choices.kinds.length)
+      return fill(root, says.el, h("p", { class: "lp-empty", text: "No collective was found in this trace." }));
+    const optional = (names, text, all) => [["", all], ...names.map((name) => [name, text(name)])];
+    const selects = {
+      kind: labelled(
+        "Collective",
+        choices.kinds.map(([kind, count]) => [kind, `${kind} (${formatNumber(count)})`]),
+        model.get("kind"),
+        (value) => set("kind", value),
+      ),
+      phase: labelled("Phase", optional(choices.phases, String, "all"), model.get("phase") ?? "", (value) =>
+        set("phase", value || null),
+      ),
+      rank: labelled("Rank", optional(choices.ranks, String, "all"), model.get("rank") ?? "", (value) =>
+        set("rank", value === "" ? null : Number(value)),
+      ),
+    };
+    const within = h("input", { type: "checkbox", onchange: () => set("in_window", within.checked) });
+    within.checked = model.get("in_window");
+    for (const name of ["kind", "phase", "rank"]) {
+      model.on(`change:${name}`, () => {
+        selects[name].select.value = String(model.get(name) ?? "");
+        load();
+        if (name !== "rank") loadCall();
+      });
+    }
+    model.on("change:in_window", () => {
+      within.checked = model.get("in_window");
+      load();
+    });
+    model.on("change:window", () => (model.get("in_window") ? load() : overTime.redraw()));
+    model.on("change:call", loadCall);
+    const legend = plotLegend(["duration", "wait", "transfer"].map((name) => [name, colour(name)]));
+    const speeds = plotLegend(["algorithm bandwidth", "bus bandwidth"].map((name) => [name, colour(name)]));
+    const bar = h(
+      "div",
+      { class: "lp-bar" },
+      selects.kind.el,
+      selects.phase.el,
+      selects.rank.el,
+      h("label", { class: "lp-label" }, within, h("span", { text: "only calls in the window" })),
+    );
+    const parts = [
+      plotPart("Latency", latency.el),
+      plotPart("By message size: median, 10th to 90th percentile", sizes.el),
+      plotPart("Bandwidth against the link", speeds, bandwidth.el),
+      plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el),
+    ];
+    const call = plotPart("Ranks of a call", moves, callNote, ranks.el);
+    const calls = plotPart("Calls, greatest arrival skew first", list);
+    fill(
+      root,
+      bar,
+      says.el,
+      note,
+      legend,
+      h(
+        "div",
+        { class: "lp-columns" },
+        parts.map((part) => part.el),
+      ),
+      plotPart("Over time", overTime.el).el,
+      h("div", { class: "lp-columns" }, call.el, calls.el),
+    );
+    load();
+    return loadCall();
+  };
+
+  fill(root, says.el);
+  start();
+  return () => {
+    theme.stop();
+    says.stop();
+    panels.forEach((panel) => panel.stop());
+  };
+}
+
+export default { render };

@@ -1,0 +1,192 @@
+// Charts of who waits for whom: arrivals by rank, calls over time, and the ranks of one call, as options of plotPanel.
+import { textWidth } from "../base/js/canvas.mjs";
+import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import { PLOT_TEXT, plotAxes, plotLine, plotLinear, plotText, plotTicks, plotUnit } from "../base/js/plot.mjs";
+import { callNothing } from "./charts.mjs";
+
+/** How late each rank starts, and how often it is the last. */
+export function callArrivals({ view, colour, rank, pick }) {
+  return {
+    label: "How late each rank arrives at the calls.",
+    height: () => Math.max(110, (view()?.arrivals.length ?? 0) * 26 + 72),
+    draw: (context, width, tall, now) => {
+      const rows = view()?.arrivals ?? [];
+      if (!rows.length) return callNothing(context, width, tall, now, "calls could not be matched over the ranks");
+      const left = Math.max(...rows.map((row) => textWidth(context, `rank ${row.rank}`, PLOT_TEXT))) + 14;
+      const area = { left, right: width - 104, top: 22, bottom: 22 + rows.length * 26 };
+      const most = Math.max(1, ...rows.map((row) => row.late_p90_ns));
+      const unit = plotUnit(most);
+      const x = plotLinear([0, most / unit.ns], [area.left, area.right]);
+      plotAxes(context, area, now, {
+        x: {
+          scale: x,
+          ticks: plotTicks(0, most / unit.ns, Math.max(2, (area.right - left) / 80)),
+          title: `start after the first rank (${unit.symbol})`,
+        },
+      });
+      plotText(context, "last to arrive", area.right + 96, 11, now.muted, { align: "right" });
+      return rows.map((row, i) => {
+        const y = area.top + i * 26;
+        const [median, p90] = [x.to(row.late_median_ns / unit.ns), x.to(row.late_p90_ns / unit.ns)];
+        plotText(context, `rank ${row.rank}`, left - 8, y + 13, now.ink, { align: "right", bold: rank() === row.rank });
+        context.fillStyle = colour("late");
+        context.fillRect(left, y + 5, Math.max(1, median - left), 16);
+        plotLine(context, [median, y + 13], [p90, y + 13], now.ink, { width: 1.5 });
+        plotLine(context, [p90, y + 8], [p90, y + 18], now.ink, { width: 1.5 });
+        plotText(context, formatShare(row.share_last), area.right + 96, y + 13, now.ink, {
+          align: "right",
+          bold: row.share_last > 1.5 / rows.length,
+        });
+        return { x: 0, y, w: width, h: 26, data: row };
+      });
+    },
+    describe: (row) => [
+      `rank ${row.rank}`,
+      ["last to arrive", `${formatNumber(row.last)} of ${formatNumber(row.calls)} calls`],
+      ["late, median", formatNs(row.late_median_ns)],
+      ["late, 90th percentile", formatNs(row.late_p90_ns)],
+      ["late, at most", formatNs(row.late_max_ns)],
+      ["waits in all", formatNs(row.wait_ns)],
+      ["transfers in all", formatNs(row.transfer_ns)],
+    ],
+    pick: (row) => pick(row.rank),
+  };
+}
+
+/** Wait and transfer over time. */
+export function callsOverTime({ view, colour, rank, window, light, pick, setWindow }) {
+  let axis = null; // the scale of time and its unit
+  return {
+    label: "Wait and transfer over time. Enter picks the longest call of a bar; drag sets the window.",
+    height: 250,
+    draw: (context, width, tall, now) => {
+      const rows = view()?.over_time ?? [];
+      if (!rows.length) return callNothing(context, width, tall, now, "no calls");
+      const names = view().matched ? ["wait", "transfer"] : ["dur"];
+      const [first, last] = [rows[0].first_ns, Math.max(...rows.map((row) => row.last_ns))];
+      const unit = plotUnit(last);
+      const x = plotLinear([first / unit.ns, Math.max(last, first + 1) / unit.ns], [52, width - 14]);
+      axis = { x, unit };
+      const each = (tall - 46) / names.length;
+      const w = Math.max(1.5, Math.min(9, (width - 66) / rows.length - 1));
+      const marks = [];
+      names.forEach((name, i) => {
+        const area = { left: 52, right: width - 14, top: i * each + 26, bottom: (i + 1) * each - 2 };
+        const values = rows.map((row) => row[`${name}_ns`]);
+        const most = Math.max(1, ...values.map((value) => value ?? 0));
+        const per = plotUnit(most);
+        const y = plotLinear([0, most / per.ns], [area.bottom, area.top]);
+        const words = { wait: "wait for the last rank", transfer: "transfer", dur: "duration" }[name];
+        const lower = i === names.length - 1;
+        const xAxis = lower
+          ? {
+              scale: x,
+              ticks: plotTicks(...x.domain, Math.max(2, width / 120)),
+              title: `time from the start of the trace (${unit.symbol})`,
+            }
+          : undefined;
+        const title = `${words}, mean of ${rank() === null ? "all ranks" : `rank ${rank()}`} (${per.symbol})`;
+        plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most / per.ns, 3), title }, x: xAxis });
+        rows.forEach((row, k) => {
+          const at = x.to(row.first_ns / unit.ns);
+          if (values[k] !== null) {
+            const top = y.to(values[k] / per.ns);
+            context.fillStyle = colour(name === "dur" ? "duration" : name);
+            context.fillRect(at, top, w, Math.max(0.8, area.bottom - top));
+            if (name === "wait" && light()) plotLine(context, [at, top], [at + w, top], colour("transfer"));
+          }
+          marks.push({ x: at, y: area.top, w, h: area.bottom - area.top, data: row });
+        });
+        const shade = window();
+        if (shade) {
+          const [a, b] = shade.map((ns) => Math.min(area.right, Math.max(area.left, x.to(ns / unit.ns))));
+          context.fillStyle = now.shade;
+          context.fillRect(a, area.top, Math.max(2, b - a), area.bottom - area.top);
+        }
+      });
+      return marks;
+    },
+    describe: (row) => [
+      row.kernels > 1
+        ? `${formatNumber(row.kernels)} kernels from ${formatNs(row.first_ns, 6)}`
+        : `at ${formatNs(row.first_ns, 6)}`,
+      ["wait, mean", formatNs(row.wait_ns)],
+      ["transfer, mean", formatNs(row.transfer_ns)],
+      ["duration, mean", formatNs(row.dur_ns)],
+      ["longest in call", row.call === null ? "not matched" : formatNumber(row.call)],
+    ],
+    pick: (row) => pick(row.call),
+    drag: (from, to) => {
+      const { x, unit } = axis;
+      setWindow([from, to].map((px) => Math.max(0, x.from(Math.min(Math.max(px, x.range[0]), x.range[1])) * unit.ns)));
+    },
+  };
+}
+
+/** Ranks of a call, aligned at the start of the first one. */
+export function callRanks({ call, close, colour }) {
+  return {
+    label: "Ranks of the picked call, aligned at the start of the first call().",
+    height: () => Math.max(70, (call()?.rows.length ?? 0) * 28 + 60),
+    draw: (context, width, tall, now) => {
+      const rows = call()?.rows ?? [];
+      if (!rows.length)
+        return callNothing(context, width, tall, now, "Pick a call: a bar over time, or a row of the list.");
+      const left = Math.max(...rows.map((row) => textWidth(context, `rank ${row.rank}`, PLOT_TEXT))) + 14;
+      const area = { left, right: width - 78, top: 8, bottom: 8 + rows.length * 28 };
+      const most = Math.max(1, ...rows.map((row) => row.aligned_ns + row.dur_ns));
+      const unit = plotUnit(most);
+      const last = rows.find((row) => row.rank === row.last_rank);
+      const transfer = last ? most - last.aligned_ns : most;
+      const low = close() && last ? Math.max(0, last.aligned_ns - transfer) : 0;
+      const x = plotLinear([low / unit.ns, most / unit.ns], [area.left, area.right]);
+      plotAxes(context, area, now, {
+        x: {
+          scale: x,
+          ticks: plotTicks(...x.domain, Math.max(2, (area.right - left) / 80)),
+          title: `time from the first rank's start (${unit.symbol})`,
+        },
+      });
+      if (last) {
+        const at = x.to(last.aligned_ns / unit.ns);
+        plotLine(context, [at, area.top], [at, area.bottom], now.ink, { dash: [4, 3] });
+      }
+      return rows.map((row, i) => {
+        const y = area.top + i * 28;
+        const [from, middle, to] = [
+          row.aligned_ns,
+          row.aligned_ns + (row.wait_ns ?? 0),
+          row.aligned_ns + row.dur_ns,
+        ].map((ns) => Math.max(area.left, x.to(ns / unit.ns)));
+        plotText(context, `rank ${row.rank}`, left - 8, y + 14, now.ink, {
+          align: "right",
+          bold: row.rank === row.last_rank,
+        });
+        context.fillStyle = colour("wait");
+        context.fillRect(from, y + 5, middle - from, 18);
+        context.fillStyle = colour(row.wait_ns === null ? "duration" : "transfer");
+        context.fillRect(middle, y + 5, Math.max(1.5, to - middle), 18);
+        context.lineWidth = 1;
+        context.strokeStyle = now.rule;
+        context.strokeRect(from + 0.5, y + 5.5, Math.max(1, to - from - 1), 17);
+        plotText(
+          context,
+          row.rank === row.last_rank ? `${formatNs(row.dur_ns)}, last` : formatNs(row.dur_ns),
+          to + 6,
+          y + 14,
+          now.ink,
+          { size: 11 },
+        );
+        return { x: from, y, w: Math.max(2, to - from), h: 28, data: row };
+      });
+    },
+    describe: (row) => [
+      `rank ${row.rank}`,
+      ["late by", formatNs(row.aligned_ns)],
+      ["waits", formatNs(row.wait_ns)],
+      ["transfer", formatNs(row.transfer_ns)],
+      ["bus bandwidth", row.bus_gbps === null ? "unknown" : `${formatNumber(row.bus_gbps)} GB/s`],
+      ["kernel", row.name],
+    ],
+  };
+}

@@ -1,0 +1,61 @@
+// Columns of the table of changes.
+import { h } from "../base/js/dom.mjs";
+import { formatNs, formatNumber } from "../base/js/format.mjs";
+
+const COMPARE_LABELS = ["phase", "layer", "stage", "category", "name"];
+
+/** Change in words: the difference with its sign, and the factor. */
+export function compareChange({ delta_ns: delta, ratio }) {
+  if (delta === null || delta === undefined) return "";
+  const size = `${delta > 0 ? "+" : delta < 0 ? "−" : ""}${formatNs(Math.abs(delta))}`;
+  return !ratio ? size : `${size} (×${ratio.toFixed(2)})`;
+}
+
+/** Columns of the table of changes; `largest` gives the change whose bar is full. */
+export function compareColumns(by, names, model, largest) {
+  const colours = model.get("colours");
+  const square = (kind) => (row) => {
+    const el = h("span", { class: "lp-square" });
+    el.style.background = colours[kind][row[kind]] ?? colours[kind].other;
+    return h("span", { class: "lp-key" }, el, h("span", { text: row[kind] ?? "other" }));
+  };
+  const texts = { phase: 84, layer: 64, stage: 138, category: 126, name: 300 };
+  const label = (name) => ({
+    name,
+    title: name === "name" ? "kernel" : name,
+    width: texts[name],
+    number: name === "layer",
+    cell: name === "stage" || name === "category" ? square(name) : (row) => String(row[name] ?? ""),
+  });
+  const time = (name, title) => ({
+    name,
+    title,
+    number: true,
+    width: 84,
+    cell: (row) => (row[name] === null ? "" : formatNs(row[name])),
+  });
+  const word = (row) => h("span", { class: `lp-verdict lp-${row.status}`, text: model.get("statuses")[row.status] });
+  const bar = (row) => {
+    const el = h("span", { class: "lp-change" }, h("i"), h("span", { text: compareChange(row) }));
+    const share = largest() ? Math.abs(row.delta_ns ?? 0) / largest() : 0;
+    el.firstChild.className = row.delta_ns > 0 ? "lp-more" : "lp-less";
+    el.firstChild.style.width = `${share * 70}px`;
+    return el;
+  };
+  const count = (name, title) => ({
+    name,
+    title,
+    number: true,
+    width: 84,
+    cell: (row) => (row[name] === null ? "" : formatNumber(row[name])),
+  });
+  return [
+    ...COMPARE_LABELS.filter((name) => name === "phase" || by.includes(name)).map(label),
+    { name: "status", title: "verdict", width: 126, cell: word },
+    time("a_ns", names[0]),
+    time("b_ns", names[1]),
+    { name: "delta_ns", title: "change", tip: "by its size", number: true, width: 250, cell: bar },
+    count("a_count", `events in ${names[0]}`),
+    count("b_count", `events in ${names[1]}`),
+  ].map((column) => ({ ...column, width: Math.max(column.width, 22 + 7.2 * column.title.length) }));
+}

@@ -1,0 +1,130 @@
+// One kernel of the explorer of kernels: launches over time, shapes, grids. Names begin with "detail".
+import { h } from "../base/js/dom.mjs";
+import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
+import {
+  plotAxes,
+  plotLabel,
+  plotLinear,
+  plotPanel,
+  plotPart,
+  plotTable,
+  plotTicks,
+  plotUnit,
+} from "../base/js/plot.mjs";
+import { table } from "../base/js/wire.mjs";
+
+const DETAIL_HEIGHT = 210;
+
+/** Least and most duration to show, with room above. */
+export function detailRange(rows, condensed) {
+  let [low, high] = [Infinity, -Infinity];
+  for (let i = 0; i < rows.length; i += 1) {
+    low = Math.min(low, rows.get(condensed ? "least_ns" : "dur_ns", i));
+    high = Math.max(high, rows.get(condensed ? "most_ns" : "dur_ns", i));
+  }
+  if (!Number.isFinite(low)) return [0, 1];
+  const from = low > 0.6 * high ? low - 0.25 * (high - low || low) : 0;
+  return [Math.max(0, from), high + 0.08 * (high - from || 1)];
+}
+
+/** Launches over time: a dot each, or the range of each part of the time where they are many. */
+export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) {
+  const rows = table(msg.columns, buffers);
+  const draw = (context, width, height, now) => {
+    const area = { left: 56, top: 26, right: width - 12, bottom: height - 44 };
+    const [low, high] = detailRange(rows, msg.condensed);
+    const span = msg.span ?? [0, 1];
+    const [tall, long] = [plotUnit(high), plotUnit(span[1])];
+    const x = plotLinear(span, [area.left + 4, area.right - 4]);
+    const y = plotLinear([low, high], [area.bottom, area.top]);
+    const scaled = (domain, unit, count) =>
+      plotTicks(domain[0] / unit.ns, domain[1] / unit.ns, count).map((t) => t * unit.ns);
+    plotAxes(context, area, now, {
+      x: {
+        scale: x,
+        ticks: scaled(span, long, width / 110),
+        format: (t) => plotLabel(t / long.ns),
+        title: `time in the trace (${long.symbol})`,
+      },
+      y: {
+        scale: y,
+        ticks: scaled([low, high], tall, 4),
+        format: (t) => plotLabel(t / tall.ns),
+        title: `duration (${tall.symbol})`,
+      },
+    });
+    const marks = [];
+    context.fillStyle = colour();
+    context.globalAlpha = rows.length > 2000 ? 0.55 : 0.8;
+    for (let i = 0; i < rows.length; i += 1) {
+      const at = x.to(rows.get("start_ns", i));
+      if (msg.condensed) {
+        const [top, bottom] = [y.to(rows.get("most_ns", i)), y.to(rows.get("least_ns", i))];
+        const wide = Math.max(1, x.to(rows.get("end_ns", i)) - at);
+        context.fillRect(at, top, wide, Math.max(1.5, bottom - top));
+        marks.push({ x: at, y: top, w: wide, h: Math.max(1.5, bottom - top), data: i });
+      } else {
+        const middle = y.to(rows.get("dur_ns", i));
+        context.beginPath();
+        context.arc(at, middle, 2.6, 0, 7);
+        context.fill();
+        marks.push({ x: at - 3, y: middle - 3, w: 6, h: 6, data: i });
+      }
+    }
+    context.globalAlpha = 1;
+    const mark = msg.condensed ? null : marks.find((m) => rows.get("event", m.data) === chosen());
+    if (mark) {
+      context.strokeStyle = now.select;
+      context.lineWidth = 2;
+      context.beginPath();
+      context.arc(mark.x + 3, mark.y + 3, 6, 0, 7);
+      context.stroke();
+    }
+    return marks;
+  };
+  /** @returns {(string | [string, string])[]} */
+  const describe = (i) => {
+    /** @type {[string, string]} */
+    const at = ["start", formatNs(rows.get("start_ns", i), 6)];
+    if (msg.condensed) {
+      /** @type {(word: string) => [string, string]} */
+      const range = (word) => [word, formatNs(rows.get(`${word}_ns`, i))];
+      return [`${rows.get("count", i)} launches`, at, range("least"), range("middle"), range("most")];
+    }
+    const places = ["rank", "step", "layer", "stage"].filter((name) => rows.get(name, i) !== null);
+    /** @type {(name: string) => [string, string]} */
+    const pair = (name) => [name, String(rows.get(name, i))];
+    return [formatNs(rows.get("dur_ns", i)), at, ...places.map(pair)];
+  };
+  const label = "Launches over time; arrow keys move, Enter picks a launch";
+  const picked = msg.condensed ? undefined : (i) => pick(rows.get("event", i));
+  return plotPanel({ label, height: DETAIL_HEIGHT, colours, draw, describe, pick: picked, reach: 10 });
+}
+
+/** Operators and the shapes that they were called with. */
+export function detailShapes({ rows, why, total }) {
+  if (!rows.length) return plotPart("Shapes", h("p", { class: "lp-note", text: why || "No shapes were recorded." })).el;
+  const columns = [
+    { name: "op", title: "operator", format: (v) => v ?? "not recorded" },
+    { name: "shapes", title: "shapes of the inputs", format: (v) => v ?? "not recorded" },
+    { name: "count", title: "launches", number: true, format: (v) => formatNumber(v) },
+    { name: "mean_ns", title: "mean", number: true, format: (v) => formatNs(v) },
+    { name: "total_ns", title: "total", number: true, format: (v) => formatNs(v) },
+  ];
+  const more = total > rows.length ? h("p", { class: "lp-note", text: `${rows.length} of ${total} are shown.` }) : null;
+  return plotPart("Shapes", plotTable(columns, rows, { caption: "Operators and shapes" }), more).el;
+}
+
+/** Grids and blocks. */
+export function detailGrids(rows) {
+  if (!rows.length) return plotPart("Grids", h("p", { class: "lp-note", text: "No grids were recorded." })).el;
+  const columns = [
+    { name: "grid", title: "grid" },
+    { name: "block", title: "block" },
+    { name: "registers", title: "registers", number: true, format: (v) => (v === null ? "" : formatNumber(v)) },
+    { name: "shared_bytes", title: "shared memory", number: true, format: (v) => (v === null ? "" : formatBytes(v)) },
+    { name: "count", title: "launches", number: true, format: (v) => formatNumber(v) },
+    { name: "mean_ns", title: "mean", number: true, format: (v) => formatNs(v) },
+  ];
+  return plotPart("Grids", plotTable(columns, rows, { caption: "Grids and blocks" })).el;
+}

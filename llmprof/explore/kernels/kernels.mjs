@@ -1,0 +1,289 @@
+// The explorer of kernels: a table of all, and the details of the one that is picked.
+import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { plotPart } from "../base/js/plot.mjs";
+import { whenReleased } from "../base/js/press.mjs";
+import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
+import { followTheme } from "../base/js/theme.mjs";
+import { ask, Superseded } from "../base/js/wire.mjs";
+import { kernelColumns, kernelRows } from "./columns.mjs";
+import { detailGrids, detailLaunches, detailShapes } from "./details.mjs";
+import { metricView } from "./metrics.mjs";
+
+const KERNEL_FILTERS = ["rank", "step", "phase", "layer", "stage", "stream", "category"];
+const KERNEL_NUMBERS = ["rank", "step", "layer", "stream"];
+const KERNEL_SPLITS = ["phase", "stage", "layer", "stream", "rank"];
+const KERNEL_TEXT = 2000; // characters of a name that a row carries
+const KERNEL_ANY = "\u0000any";
+
+function render({ model, el }) {
+  const note = h("div", { class: "lp-note", role: "status" });
+  const filters = h("div", { class: "lp-bar", role: "group", "aria-label": "Filters" });
+  const details = h("div", { class: "lp-details" });
+  let panels = [];
+  let round = 0;
+  let fresh = true;
+  const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
+  const state = status(model, el);
+  const failed = (error) => {
+    if (!(error instanceof Superseded)) state.error(error.message);
+  };
+  const set = (values) => {
+    for (const [name, value] of Object.entries(values)) model.set(name, value);
+    model.save_changes();
+  };
+  const viewed = [...KERNEL_FILTERS, "by", "search", "sort", "window", "in_window"];
+  // what is asked about goes with the request: traits may reach the kernel after it
+  const view = () => Object.fromEntries(viewed.map((name) => [name, model.get(name)]));
+  let shown = view(); // that of the rows which are on the screen
+  const picked = () => ({ kernel: model.get("kernel"), of: model.get("of") });
+  const grid = tableGrid({
+    label: "Kernels",
+    columns: kernelColumns(model.get("colours"), model.get("has_metrics")),
+    load: async (offset) => {
+      try {
+        const { msg, buffers } = await ask(model, "rows", { view: shown, offset, count: TABLE_BLOCK });
+        grid.put(msg.offset, kernelRows(msg, buffers));
+      } catch (error) {
+        grid.forget(offset);
+        failed(error);
+      }
+    },
+    sorted: (sort) => set({ sort }),
+    pick: (row) => ask(model, "pick", { view: shown, row }).catch(failed),
+    chosen: (row) =>
+      row.name === model.get("kernel")?.slice(0, KERNEL_TEXT) &&
+      Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
+  });
+
+  const search = h("input", { type: "search", placeholder: "part of a name", "aria-label": "Search kernels" });
+  search.value = model.get("search");
+  let typing = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => set({ search: search.value }), 150);
+  });
+  const inWindow = h("input", { type: "checkbox", onchange: () => set({ in_window: inWindow.checked }) });
+  const windowed = h("label", { class: "lp-label" }, inWindow, h("span", { text: "only in the window" }));
+  const fillFilters = (options) => whenReleased(filters, () => drawFilters(options));
+  const drawFilters = (options) => {
+    const made = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null).map(
+      (name) => {
+        const now = model.get(name);
+        const known = [...(options[name] ?? [])];
+        if (now !== null && !known.includes(now)) known.push(now);
+        const choices = [[KERNEL_ANY, "all"], ...known.map((value) => [String(value), String(value)])];
+        const chosen = (text) => (text === KERNEL_ANY ? null : KERNEL_NUMBERS.includes(name) ? Number(text) : text);
+        return labelled(name, choices, now === null ? KERNEL_ANY : String(now), (text) => set({ [name]: chosen(text) }))
+          .el;
+      },
+    );
+    const by = model.get("by");
+    const splits = [
+      ["", "nothing"],
+      ...KERNEL_SPLITS.map((name) => [name, name]),
+      ["phase,stage", "phase and stage"],
+      ["stage,layer", "stage and layer"],
+    ];
+    if (!splits.some(([key]) => key === by.join(","))) splits.push([by.join(","), by.join(", ")]);
+    const split = labelled("split by", splits, by.join(","), (text) =>
+      set({ by: text ? text.split(",") : [], of: {} }),
+    ).el;
+    const focused = filters.contains(document.activeElement)
+      ? [...filters.querySelectorAll("select, input")].indexOf(document.activeElement)
+      : -1;
+    inWindow.checked = model.get("in_window");
+    windowed.hidden = model.get("window") === null && !model.get("in_window");
+    fill(filters, search, made, split, windowed);
+    if (focused >= 0) [...filters.querySelectorAll("select, input")][focused]?.focus();
+  };
+
+  const show = async () => {
+    try {
+      const asked = view();
+      const { msg, buffers } = await ask(model, "table", {
+        view: asked,
+        count: TABLE_BLOCK,
+        kernel: model.get("kernel"),
+      });
+      shown = asked;
+      state.error("");
+      fillFilters(msg.options);
+      grid.show(msg.total, kernelRows(msg, buffers));
+      if (fresh && msg.at !== null) grid.reveal(msg.at);
+      fresh = false;
+      const missed = msg.unmatched
+        ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.`
+        : "";
+      note.textContent = msg.total
+        ? `${formatNumber(msg.total)} rows, ${formatNumber(msg.launches)} launches, ${formatNs(msg.total_ns)} in total.${missed}`
+        : "No kernel fits.";
+    } catch (error) {
+      if (error instanceof Superseded) return;
+      grid.show(0, []);
+      note.textContent = "";
+      state.error(error.message);
+    }
+  };
+
+  const command = () => {
+    const program = h("input", { type: "text", class: "lp-wide", "aria-label": "Program and its arguments" });
+    program.value = model.get("program");
+    const out = h("pre", { class: "lp-command", tabindex: "0", hidden: true, "aria-label": "ncu command" });
+    const copy = h("button", {
+      type: "button",
+      text: "Copy",
+      hidden: true,
+      onclick: async () => {
+        await navigator.clipboard?.writeText(out.textContent).catch(() => {});
+        copy.textContent = "Copied";
+        setTimeout(() => (copy.textContent = "Copy"), 1500);
+      },
+    });
+    const make = h("button", {
+      type: "button",
+      text: "Write the ncu command",
+      onclick: async () => {
+        try {
+          const { msg } = await ask(model, "command", { program: program.value, view: view(), ...picked() });
+          out.textContent = msg.command;
+          out.hidden = copy.hidden = false;
+          state.error("");
+        } catch (error) {
+          out.hidden = copy.hidden = true;
+          failed(error);
+        }
+      },
+    });
+    const said =
+      "Profile one launch of it with Nsight Compute: the command counts launches as they are on this timeline.";
+    return plotPart(
+      "No hardware metrics",
+      h("p", { class: "lp-note", text: said }),
+      h("div", { class: "lp-bar" }, program, make, copy),
+      out,
+    ).el;
+  };
+
+  const hardware = async (place, mine, kernelId = null) => {
+    if (!model.get("has_metrics")) return fill(place, command());
+    const { msg } = await ask(model, "metrics", { kernel: model.get("kernel"), kernel_id: kernelId });
+    if (mine !== round) return place;
+    if (!msg.launches.length) return fill(place, command());
+    const view = metricView(msg, {
+      colours: theme.now,
+      request: (what, args) => ask(model, what, args),
+      choose: (id) => hardware(place, mine, id).catch(failed),
+    });
+    panels.push(...view.panels);
+    return fill(place, plotPart("Hardware metrics", view.el).el);
+  };
+
+  const detail = async () => {
+    round += 1;
+    const mine = round;
+    grid.paint();
+    panels.forEach((panel) => panel.stop());
+    panels = [];
+    if (model.get("kernel") === null) {
+      fill(
+        details,
+        h("p", { class: "lp-empty", text: "Pick a kernel to see its launches, shapes and hardware metrics." }),
+      );
+      return;
+    }
+    try {
+      const { msg, buffers } = await ask(model, "kernel", { view: view(), ...picked() });
+      if (mine !== round) return;
+      const colours = model.get("colours").category;
+      const square = h("span", { class: "lp-square" });
+      square.style.background = colours[msg.category] ?? colours.other;
+      const of = Object.entries(model.get("of")).map(([name, value]) => `${name} ${value}`);
+      const facts = [
+        ["launches", formatNumber(msg.count)],
+        ["total", formatNs(msg.total_ns)],
+        ["mean", formatNs(msg.mean_ns)],
+        ["least", formatNs(msg.least_ns)],
+        ["most", formatNs(msg.most_ns)],
+      ];
+      const list = h(
+        "dl",
+        { class: "lp-facts" },
+        facts.map(([name, said]) => h("div", {}, h("dt", { text: name }), h("dd", { text: said }))),
+      );
+      const launches = detailLaunches(msg, buffers, {
+        colours: theme.now,
+        colour: () => colours[msg.category] ?? colours.other,
+        chosen: () => model.get("event"),
+        pick: (event) => ask(model, "launch", { event }).catch(failed),
+      });
+      panels.push(launches);
+      const shapes = h("div", {}, plotPart("Shapes", h("p", { class: "lp-note", text: "…" })).el);
+      const place = h("div");
+      fill(
+        details,
+        h(
+          "div",
+          { class: "lp-kernel" },
+          h("h3", {}, square, h("span", { text: [msg.label, ...of].join(", ") })),
+          msg.name === msg.label ? null : h("code", { text: msg.name, tabindex: "0", "aria-label": "Whole name" }),
+          list,
+        ),
+        plotPart("Launches over time", launches.el).el,
+        h("div", { class: "lp-columns" }, shapes, detailGrids(msg.grids)),
+        place,
+      );
+      launches.redraw();
+      hardware(place, mine).catch(failed);
+      const found = await ask(model, "shapes", {
+        kernel: model.get("kernel"),
+        rank: model.get("of").rank ?? model.get("rank"),
+      });
+      if (mine === round) fill(shapes, detailShapes(found.msg));
+    } catch (error) {
+      failed(error);
+    }
+  };
+
+  fill(el, filters, note, grid.el, state.el, details);
+  fillFilters({});
+  const order = () => grid.order(model.get("sort")); // at once: a second click on a head turns what the first asked for
+  order();
+  model.on("change:sort", order);
+  const narrowing = [...KERNEL_FILTERS, "search", "by", "sort", "in_window"].map((name) => `change:${name}`).join(" ");
+  let queued = false;
+  const later = () => {
+    if (queued) return;
+    queued = true;
+    queueMicrotask(() => {
+      queued = false;
+      if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
+      show();
+      if (model.get("kernel") !== null) detail();
+    });
+  };
+  model.on(narrowing, later);
+  model.on("change:window", () => {
+    if (model.get("in_window")) later();
+    else windowed.hidden = model.get("window") === null;
+  });
+  let another = false;
+  model.on("change:kernel change:of", () => {
+    if (another) return;
+    another = true;
+    queueMicrotask(() => {
+      another = false;
+      detail();
+    });
+  });
+  model.on("change:event", () => panels.forEach((panel) => panel.redraw()));
+  show();
+  detail();
+  return () => {
+    theme.stop();
+    state.stop();
+    panels.forEach((panel) => panel.stop());
+  };
+}
+
+export default { render };

@@ -1,0 +1,252 @@
+// Hardware metrics of one kernel: speed of light, roofline, stalls, advice, glossary. Names begin with "metric".
+import { fill, h, labelled } from "../base/js/dom.mjs";
+import { formatBytes, formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import {
+  plotAxes,
+  plotLabel,
+  plotLine,
+  plotLog,
+  plotLogTicks,
+  plotPanel,
+  plotPart,
+  plotText,
+} from "../base/js/plot.mjs";
+
+/**
+ * Number of a metric in words, in the unit of its base.
+ * @param {{value?: number | null, text?: string | null, unit?: string | null}} metric
+ */
+export function metricText({ value, text, unit }) {
+  if (value === null || value === undefined) return text ?? "";
+  if (unit === "B") return formatBytes(value);
+  if (unit === "ns") return formatNs(value);
+  if (unit === "%") return `${formatNumber(value)} %`;
+  /** @type {[number, string][]} */
+  const sizes = [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+  ];
+  const [size, prefix] = sizes.find(([s]) => Math.abs(value) >= s) ?? [1, ""];
+  const said = formatNumber(value / size);
+  return unit === "1" || !unit ? `${said}${prefix ? ` ${prefix}` : ""}` : `${said} ${prefix}${unit}`;
+}
+
+/**
+ * Ranges of the roofline's axes: all points and ridges, with room around.
+ * @param {{bandwidth: number | null, peaks: Record<string, number>, points: Record<string, any>[]}} roofline
+ * @returns {{x: [number, number], y: [number, number]}}
+ */
+export function metricPlane(roofline) {
+  const ridges = roofline.bandwidth ? Object.values(roofline.peaks).map((peak) => peak / roofline.bandwidth) : [];
+  const xs = [...roofline.points.map((p) => p.arithmetic_intensity), ...ridges];
+  const ys = [...roofline.points.map((p) => p.flop_per_s), ...Object.values(roofline.peaks)];
+  return { x: [Math.min(...xs) / 2.5, Math.max(...xs) * 2.5], y: [Math.min(...ys) / 3, Math.max(...ys) * 2] };
+}
+
+/** A bar of a share, with its name and its number; a name that is explained opens to its glossary text. */
+function metricBar(name, share, said, colour, gloss = null) {
+  const bar = h("div", { class: "lp-meter", role: "img", "aria-label": `${name}: ${said}` });
+  const inner = h("div");
+  inner.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+  inner.style.background = colour;
+  bar.append(inner);
+  const [head, body] = gloss ?? [h("span", { text: name }), null];
+  return h("div", { class: "lp-bar3" }, head, bar, h("span", { class: "lp-number", text: said }), body);
+}
+
+/** A button that shows and hides a glossary text, and the text, which is asked for when it is first shown. */
+function metricName(name, metric, explain) {
+  const body = h("div", { class: "lp-gloss", hidden: true });
+  const head = h("button", { type: "button", class: "lp-link lp-explain", text: name, "aria-expanded": "false" });
+  head.addEventListener("click", async () => {
+    body.hidden = !body.hidden;
+    head.setAttribute("aria-expanded", String(!body.hidden));
+    if (body.childElementCount) return;
+    const said = await explain(metric);
+    const lines = [
+      ["", said.meaning],
+      ["Good: ", said.good],
+      ["Otherwise: ", said.action],
+      ["Source: ", said.source],
+    ];
+    const shown = lines.filter(([, text]) => text).map(([first, text]) => h("p", {}, h("b", { text: first }), text));
+    fill(body, h("p", { class: "lp-head", text: said.title }), shown);
+  });
+  return [head, body];
+}
+
+function metricRoofline(roofline, chosen, colours) {
+  const draw = (context, width, height, now) => {
+    const area = { left: 58, top: 26, right: width - 14, bottom: height - 44 };
+    const plane = metricPlane(roofline);
+    /** @type {[number, string][]} */
+    const units = [
+      [1e12, "TFLOP/s"],
+      [1e9, "GFLOP/s"],
+    ];
+    const unit = units.find(([size]) => plane.y[1] >= size) ?? [1e6, "MFLOP/s"];
+    const x = plotLog(plane.x, [area.left, area.right]);
+    const y = plotLog(plane.y, [area.bottom, area.top]);
+    plotAxes(context, area, now, {
+      x: { scale: x, ticks: plotLogTicks(...plane.x), format: plotLabel, title: "arithmetic intensity (FLOP/B)" },
+      y: { scale: y, ticks: plotLogTicks(...plane.y, 6), format: (t) => plotLabel(t / unit[0]), title: unit[1] },
+    });
+    for (const [dtype, peak] of Object.entries(roofline.peaks)) {
+      const ridge = roofline.bandwidth ? peak / roofline.bandwidth : plane.x[0];
+      plotLine(context, [x.to(Math.max(ridge, plane.x[0])), y.to(peak)], [area.right, y.to(peak)], now.ink, {
+        width: 1.5,
+      });
+      plotText(context, dtype, area.right, y.to(peak) - 9, now.ink, { align: "right" });
+    }
+    const top = Math.max(...Object.values(roofline.peaks), 0);
+    if (roofline.bandwidth && top) {
+      const from = Math.max(plane.x[0], plane.y[0] / roofline.bandwidth);
+      plotLine(
+        context,
+        [x.to(from), y.to(from * roofline.bandwidth)],
+        [x.to(top / roofline.bandwidth), y.to(top)],
+        now.ink,
+        { width: 1.5 },
+      );
+    }
+    const marks = roofline.points.map((point) => ({
+      point,
+      x: x.to(point.arithmetic_intensity),
+      y: y.to(point.flop_per_s),
+    }));
+    marks.sort((a, b) => Number(a.point.kernel_id === chosen) - Number(b.point.kernel_id === chosen));
+    return marks.map(({ point, x: px, y: py }) => {
+      const mine = point.kernel_id === chosen;
+      context.beginPath();
+      context.arc(px, py, mine ? 7 : 4, 0, 7);
+      context.fillStyle = mine ? now.accent : now.rule;
+      context.fill();
+      context.strokeStyle = mine ? now.ink : now.muted;
+      context.lineWidth = 1;
+      context.stroke();
+      return { x: px - 5, y: py - 5, w: 10, h: 10, data: point };
+    });
+  };
+  const describe = (point) => [
+    point.function,
+    ["launch", String(point.kernel_id)],
+    ["duration", formatNs(point.ns)],
+    ["FLOP/B", formatNumber(point.arithmetic_intensity)],
+    ["rate", `${formatNumber(point.flop_per_s / 1e12)} TFLOP/s`],
+    ["type", point.dtype ?? "unknown"],
+  ];
+  return plotPanel({
+    label: "Roofline of all profiled launches; this one is larger",
+    height: 250,
+    colours,
+    draw,
+    describe,
+  });
+}
+
+function metricSaid(rule) {
+  const gain =
+    rule.estimated_speedup_pct === null
+      ? ""
+      : ` (estimated gain ${formatNumber(rule.estimated_speedup_pct)} %, ${rule.speedup_scope ?? "scope unknown"})`;
+  return h(
+    "li",
+    {},
+    h("b", { text: rule.rule }),
+    h("span", { class: "lp-muted", text: gain }),
+    h("div", { text: rule.text }),
+  );
+}
+
+/** Everything that was measured of a kernel. `request` asks the Python side; returns {el, panels}. */
+export function metricView(msg, { colours, request, choose }) {
+  const explain = async (metric) => (await request("explain", { metric })).msg;
+  const speed = msg.speed;
+  const launches = msg.launches.map((l) => [
+    String(l.kernel_id),
+    `launch ${l.kernel_id}: grid ${l.grid ?? "unknown"}, ${formatNs(l.profiled_ns)} (same ${l.agrees}, confidence ${formatNumber(l.confidence, 2)})`,
+  ]);
+  const chooser = labelled("profiled", launches, String(msg.chosen), (id) => choose(Number(id))).el;
+  const facts = [
+    ["bound by", speed.bound ?? "unknown"],
+    ["duration", formatNs(speed.duration_ns)],
+    ["arithmetic", metricText({ value: speed.flop_per_s, unit: "FLOP/s" })],
+    ["memory", metricText({ value: speed.bytes_per_s, unit: "B/s" })],
+    ["intensity", speed.arithmetic_intensity === null ? "" : `${formatNumber(speed.arithmetic_intensity)} FLOP/B`],
+    ["type", speed.dtype ?? ""],
+  ].filter(([, said]) => said);
+  const list = h(
+    "dl",
+    { class: "lp-facts" },
+    facts.map(([name, said]) => h("div", {}, h("dt", { text: name }), h("dd", { text: said }))),
+  );
+  const bars = msg.bars
+    .filter((bar) => bar.pct !== null)
+    .map((bar) => {
+      const name = bar.metric ? metricName(bar.label, bar.metric, explain) : null;
+      return metricBar(bar.label, bar.pct / 100, `${formatNumber(bar.pct)} %`, "var(--lp-accent)", name);
+    });
+  const light = plotPart(
+    "Speed of light",
+    list,
+    bars.length ? bars : h("p", { class: "lp-note", text: msg.note || "It was not measured." }),
+  ).el;
+  const stalls = plotPart(
+    "What warps wait for (share of the time between two instructions)",
+    msg.stalls.length
+      ? msg.stalls
+          .slice(0, 8)
+          .map((s) =>
+            metricBar(s.reason, s.share, formatShare(s.share), "#CC6677", metricName(s.reason, s.reason, explain)),
+          )
+      : h("p", { class: "lp-note", text: "Warp states were not measured." }),
+  ).el;
+  const panel = msg.roofline ? metricRoofline(msg.roofline, msg.chosen, colours) : null;
+  const roof = plotPart(
+    msg.roofline?.device ? `Roofline, ${msg.roofline.device}` : "Roofline",
+    panel
+      ? panel.el
+      : h("p", { class: "lp-note", text: "No floating-point operations or no memory traffic were measured." }),
+  ).el;
+  const rules = plotPart(
+    "Advice of Nsight Compute",
+    msg.rules.length
+      ? h("ul", { class: "lp-rules", tabindex: "0" }, msg.rules.map(metricSaid))
+      : h("p", { class: "lp-note", text: "No rule was recorded." }),
+  ).el;
+  const found = h("div", { class: "lp-values", tabindex: "0", role: "region", "aria-label": "Metrics" });
+  const count = h("p", { class: "lp-note", role: "status" });
+  const search = h("input", { type: "search", placeholder: "name of a metric", "aria-label": "Search metrics" });
+  const look = async () => {
+    const { msg: some } = await request("values", { kernel_id: msg.chosen, search: search.value });
+    const row = (metric) =>
+      h(
+        "tr",
+        {},
+        h("td", {}, metricName(metric.metric, metric.metric, explain)),
+        h("td", { class: "lp-number", text: metricText(metric) }),
+        h("td", { text: metric.title }),
+      );
+    const head = h(
+      "tr",
+      {},
+      ["metric", "value", "what it is"].map((text) =>
+        h("th", { scope: "col", class: text === "value" ? "lp-number" : undefined, text }),
+      ),
+    );
+    fill(found, h("table", {}, h("thead", {}, head), h("tbody", {}, some.rows.map(row))));
+    count.textContent = `${some.rows.length} of ${formatNumber(some.total)} metrics; a name opens its glossary text.`;
+  };
+  search.addEventListener("input", look);
+  look();
+  const all = plotPart("All metrics", search, count, found).el;
+  const el = h(
+    "div",
+    {},
+    h("div", { class: "lp-bar" }, chooser),
+    h("div", { class: "lp-columns" }, light, roof, stalls, rules),
+    all,
+  );
+  return { el, panels: panel ? [panel] : [] };
+}

@@ -1,0 +1,101 @@
+// What is inside a cell of the heat map: its stages beside the typical layer, its kernels and operators.
+import { textWidth } from "../base/js/canvas.mjs";
+import { h } from "../base/js/dom.mjs";
+import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import {
+  PLOT_TEXT,
+  plotLabel,
+  plotLine,
+  plotLinear,
+  plotPanel,
+  plotPart,
+  plotTable,
+  plotText,
+  plotTicks,
+  plotUnit,
+} from "../base/js/plot.mjs";
+
+const CELL_COLUMNS = [
+  { name: "name", title: "kernel" },
+  { name: "total_ns", title: "time", number: true, format: (value) => formatNs(value) },
+  { name: "share", title: "share", number: true, format: formatShare },
+  { name: "count", title: "runs", number: true, format: (value) => formatNumber(value) },
+  { name: "stage", title: "stage" },
+  { name: "op", title: "operator", format: (value) => value ?? "unknown" },
+];
+
+/** Heading of a cell: what it is, how long it takes, and how that is beside the typical layer. */
+export function cellTitle(msg) {
+  const { cell } = msg;
+  const share = cell.typical_ns ? cell.gap_ns / cell.typical_ns : null;
+  const gap =
+    share === null ? "" : `, ${formatShare(Math.abs(share))} ${share < 0 ? "less" : "more"} than the typical layer`;
+  const what = msg.stage ? `${msg.stage} of layer ${msg.layer}` : `Layer ${msg.layer}`;
+  return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}`;
+}
+
+/** Elements that show a cell, and the panel among them. */
+export function cellParts(msg, options) {
+  if (!msg.cell) {
+    const text = `Rank ${msg.rank} has no layer ${msg.layer} in step ${msg.step}.`;
+    return { parts: [h("p", { class: "lp-note", text })], panel: null };
+  }
+  const panel = cellStages(msg.stages, options);
+  const table = plotTable(CELL_COLUMNS, msg.kernels, { caption: "Kernels and operators of the cell" });
+  const shown = msg.kernels.length;
+  const cut = msg.more ? ` (the longest ${shown} of ${shown + msg.more})` : "";
+  const left = plotPart("Stages: bar this layer, line the typical one", panel.el);
+  const right = plotPart(`Kernels and operators${cut}`, table);
+  return { parts: [plotPart(cellTitle(msg)).el, h("div", { class: "lp-columns" }, left.el, right.el)], panel };
+}
+
+function cellStages(rows, { fills, chosen, colours, pick }) {
+  const most = Math.max(1, ...rows.map((row) => Math.max(row.dur_ns, row.typical_ns ?? 0)));
+  const unit = plotUnit(most);
+  const line = 22;
+  return plotPanel({
+    label: "Time of each stage of the cell beside the typical layer. Enter looks at one stage only.",
+    height: rows.length * line + 44,
+    colours,
+    draw: (context, width, _height, now) => {
+      const left = Math.max(...rows.map((row) => textWidth(context, row.stage, PLOT_TEXT)), 20) + 12;
+      const scale = plotLinear([0, most / unit.ns], [left, Math.max(left + 40, width - 66)]);
+      for (const tick of plotTicks(0, most / unit.ns, Math.max(2, width / 130))) {
+        const x = Math.round(scale.to(tick)) + 0.5;
+        plotLine(context, [x, 0], [x, rows.length * line], now.faint);
+        plotText(context, plotLabel(tick), x, rows.length * line + 4, now.muted, { align: "center", base: "top" });
+      }
+      plotText(context, `device time (${unit.symbol})`, (left + width - 66) / 2, rows.length * line + 22, now.muted, {
+        align: "center",
+        base: "top",
+      });
+      return rows.map((row, i) => {
+        const y = i * line;
+        const end = scale.to(row.dur_ns / unit.ns);
+        const bold = chosen() === row.stage;
+        plotText(context, row.stage, left - 8, y + line / 2, bold ? now.accent : now.ink, { align: "right", bold });
+        context.fillStyle = fills[row.stage] ?? fills.other;
+        context.fillRect(left, y + 4, Math.max(1, end - left), line - 8);
+        context.lineWidth = 1;
+        context.strokeStyle = now.rule;
+        context.strokeRect(left + 0.5, y + 4.5, Math.max(1, end - left - 1), line - 9);
+        let text = end;
+        if (row.typical_ns !== null) {
+          const x = scale.to(row.typical_ns / unit.ns);
+          plotLine(context, [x, y + 1], [x, y + line - 1], now.ink, { width: 2 });
+          text = Math.max(end, x);
+        }
+        plotText(context, formatNs(row.dur_ns), text + 5, y + line / 2, now.ink, { size: 11 });
+        return { x: 0, y, w: width, h: line, data: row };
+      });
+    },
+    describe: (row) => [
+      row.stage,
+      ["time", formatNs(row.dur_ns)],
+      ["busy", formatNs(row.busy_ns)],
+      ["typical layer", formatNs(row.typical_ns)],
+      ["kernels and copies", formatNumber(row.kernels)],
+    ],
+    pick: (row) => pick(row.stage),
+  });
+}

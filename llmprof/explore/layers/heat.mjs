@@ -1,0 +1,238 @@
+// The heat map of layers over steps: its scale of colours, its cells and what surrounds them.
+import { textWidth } from "../base/js/canvas.mjs";
+import { formatNs } from "../base/js/format.mjs";
+import { PLOT_TEXT, plotEvery, plotLine, plotPanel, plotRamp, plotText } from "../base/js/plot.mjs";
+import { inkOn } from "../base/js/theme.mjs";
+
+// viridis (van der Walt and Smith) from dark to bright, and blue - white - red for gaps
+const VIRIDIS = [
+  [68, 1, 84],
+  [71, 45, 123],
+  [59, 82, 139],
+  [44, 114, 142],
+  [33, 145, 140],
+  [40, 174, 128],
+  [94, 201, 98],
+  [173, 220, 48],
+  [253, 231, 37],
+];
+const GAPS = [
+  [33, 102, 172],
+  [103, 169, 207],
+  [209, 229, 240],
+  [247, 247, 247],
+  [253, 219, 199],
+  [239, 138, 98],
+  [178, 24, 43],
+];
+const GAPS_DARK = [
+  [103, 169, 207],
+  [58, 110, 160],
+  [38, 58, 82],
+  [30, 36, 43],
+  [86, 46, 42],
+  [178, 86, 60],
+  [244, 165, 130],
+];
+
+/** Ramp of a picture: what is long stands out from the page in either theme. */
+export function layerRamp(diverging, theme) {
+  if (diverging) return theme === "dark" ? GAPS_DARK : GAPS;
+  return theme === "dark" ? VIRIDIS : [...VIRIDIS].reverse();
+}
+
+/** Share (0..1) of the scale of colours at which a value lies. */
+export function layerShare(value, { low, high, log }) {
+  if (high <= low) return 0.5;
+  if (!log) return (value - low) / (high - low);
+  return Math.log(Math.max(value, low) / low) / Math.log(high / low);
+}
+
+/** Where the heat map lies on its canvas, under the legend with a line for each scale of colours. */
+export function layerArea(width, layers, steps, scales = 1) {
+  const top = 46 + 16 * scales;
+  const row = Math.min(15, Math.max(3, Math.floor(420 / Math.max(1, layers))));
+  const tall = Math.max(row * layers, Math.min(60, 15 * layers));
+  const left = 38;
+  const room = Math.max(40, width - left - 12);
+  const across = Math.min(room, Math.max(steps, 4) * 92);
+  return { left, top, right: left + across, bottom: top + tall };
+}
+
+/** Place of the next outlier after a cell (column after column, then from the start again); -1 if there is none. */
+export function layerNext(outliers, at) {
+  const after = outliers.indexOf(1, at + 1);
+  return after < 0 ? outliers.indexOf(1) : after;
+}
+
+/** Marks of the cells, column after column. */
+export function layerMarks(area, columns, layers) {
+  const [w, tall] = [(area.right - area.left) / columns, (area.bottom - area.top) / layers];
+  return Array.from({ length: columns * layers }, (_, at) => {
+    const [column, row] = [Math.floor(at / layers), at % layers];
+    return { x: area.left + column * w, y: area.top + row * tall, w, h: tall, data: { column, row } };
+  });
+}
+
+/**
+ * The heat map as a panel. shown() is {head, values, outliers} or null; chosen() the picked [step, layer];
+ * pick(step, layer), steps(first, last) and keys are what gestures do.
+ */
+export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
+  let image = null; // the cells, a pixel each
+  let grid = null; // their marks, made once for a picture
+  const draw = (context, width, now) => {
+    const { head, values, outliers } = shown();
+    const [n, m] = [head.columns.length, head.layers.length];
+    if (!n || !m) return [];
+    const area = layerArea(width, m, n, head.scales.length);
+    const ramp = layerRamp(head.diverging, theme.name());
+    if (image?.of !== shown() || image.theme !== theme.name()) {
+      image = { canvas: layerImage(head, values, ramp, theme.name()), of: shown(), theme: theme.name() };
+    }
+    if (grid?.of !== shown() || grid.width !== width)
+      grid = { of: shown(), width, area, marks: layerMarks(area, n, m) };
+    context.imageSmoothingEnabled = false;
+    context.drawImage(image.canvas, area.left, area.top, area.right - area.left, area.bottom - area.top);
+    const [w, t] = [(area.right - area.left) / n, (area.bottom - area.top) / m];
+    layerLegend(context, width, now, head, ramp);
+    layerPhases(context, area, head, w, phases());
+    layerLabels(context, area, head, now, w, t);
+    const radius = Math.max(1.2, Math.min(3.2, w / 3, t / 3));
+    grid.marks.forEach((mark, at) => {
+      const [x, y] = [mark.x + w / 2, mark.y + t / 2];
+      if (outliers[at]) layerOutlier(context, x, y, radius);
+      else if (w > 9 && t > 9 && Number.isNaN(values[at])) plotText(context, "×", x, y, now.muted, { align: "center" });
+    });
+    const [step, layer] = chosen();
+    const column = step === null ? -1 : head.columns.findIndex(([first, last]) => first <= step && step <= last);
+    const row = head.layers.indexOf(layer);
+    if (column >= 0 && row >= 0) {
+      const [x, y] = [area.left + column * w, area.top + row * t];
+      context.lineWidth = 2;
+      context.strokeStyle = now.select;
+      context.strokeRect(x, y, w, t);
+      context.lineWidth = 1;
+      context.strokeStyle = now.background;
+      context.strokeRect(x - 1.5, y - 1.5, w + 3, t + 3);
+    }
+    return grid.marks;
+  };
+  /** @returns {(string | [string, string])[]} */
+  const describe = ({ column, row }) => {
+    const { head, values, outliers } = shown();
+    const [first, last, scale] = head.columns[column];
+    const { phase } = head.scales[scale];
+    const at = column * head.layers.length + row;
+    const value = values[at];
+    const text = Number.isNaN(value) ? "not captured" : `${head.diverging && value > 0 ? "+" : ""}${formatNs(value)}`;
+    const where = first === last ? `step ${first}` : `steps ${first} to ${last}`;
+    /** @type {(string | [string, string])[]} */
+    const lines = [
+      `layer ${head.layers[row]}, ${where}`,
+      ["phase", phase ?? "unknown"],
+      [head.title.toLowerCase(), text],
+    ];
+    return outliers[at] ? [...lines, ["", "outlier of its step"]] : lines;
+  };
+  const columnAt = (x) => {
+    const count = shown().head.columns.length;
+    const share = (x - grid.area.left) / (grid.area.right - grid.area.left);
+    return shown().head.columns[Math.min(count - 1, Math.max(0, Math.floor(share * count)))];
+  };
+  return plotPanel({
+    label: "Heat map of layers over steps. Arrow keys move, Enter opens a cell.",
+    height: () => (shown() ? layerArea(0, shown().head.layers.length, 1, shown().head.scales.length).bottom + 44 : 60),
+    colours: () => theme.now(),
+    draw: (context, width, _height, now) => (shown() ? draw(context, width, now) : []),
+    describe,
+    pick: ({ column, row }) => pick(shown().head.columns[column][0], shown().head.layers[row]),
+    drag: (from, to) => grid && steps(columnAt(from)[0], columnAt(to)[1]),
+    keys,
+    reach: 2,
+  });
+}
+
+function layerLabels(context, area, head, now, w, t) {
+  const [n, m] = [head.columns.length, head.layers.length];
+  const layerStep = plotEvery(m, t, PLOT_TEXT + 3);
+  for (let i = 0; i < m; i += layerStep) {
+    plotText(context, String(head.layers[i]), area.left - 6, area.top + (i + 0.5) * t, now.muted, { align: "right" });
+  }
+  const widest = textWidth(context, String(head.columns[n - 1][1]), PLOT_TEXT);
+  const stepStep = plotEvery(n, w, widest + 14);
+  for (let i = 0; i < n; i += stepStep) {
+    const x = area.left + (i + 0.5) * w;
+    plotLine(context, [x, area.bottom], [x, area.bottom + 4], now.rule);
+    plotText(context, String(head.columns[i][0]), x, area.bottom + 6, now.muted, { align: "center", base: "top" });
+  }
+  plotText(context, "step", (area.left + area.right) / 2, area.bottom + 23, now.muted, {
+    align: "center",
+    base: "top",
+  });
+  plotText(context, "layer", 2, area.top - 10, now.muted);
+}
+
+function layerImage(head, values, ramp, theme) {
+  const [n, m] = [head.columns.length, head.layers.length];
+  const canvas = document.createElement("canvas");
+  canvas.width = n;
+  canvas.height = m;
+  const context = canvas.getContext("2d");
+  const cells = context.createImageData(n, m);
+  const none = theme === "dark" ? [52, 60, 69] : [211, 215, 221];
+  for (let column = 0; column < n; column += 1) {
+    for (let row = 0; row < m; row += 1) {
+      const value = values[column * m + row];
+      const colour = Number.isNaN(value)
+        ? none
+        : plotRamp(ramp, layerShare(value, head.scales[head.columns[column][2]]));
+      cells.data.set([...colour, 255], (row * n + column) * 4);
+    }
+  }
+  context.putImageData(cells, 0, 0);
+  return canvas;
+}
+
+/** The ramp of colours, and under it the ends of the scale of each phase. */
+function layerLegend(context, width, now, head, ramp) {
+  const names = head.scales.map(({ phase, log }) => `${phase ?? "no phase"}${log ? " (log)" : ""}`);
+  const left = Math.round(50 + Math.max(...[head.title, ...names].map((text) => textWidth(context, text, PLOT_TEXT))));
+  const size = Math.min(260, Math.max(60, width - left - 14));
+  for (let i = 0; i < size; i += 1) {
+    context.fillStyle = `rgb(${plotRamp(ramp, i / (size - 1)).join(",")})`;
+    context.fillRect(left + i, 3, 1, 12);
+  }
+  plotText(context, head.title, 38, 9, now.ink);
+  head.scales.forEach(({ low, high, most }, i) => {
+    const y = 25 + 16 * i;
+    plotText(context, names[i], 38, y, now.muted);
+    plotText(context, `${head.diverging && most > high ? "≤ " : ""}${formatNs(low)}`, left, y, now.muted);
+    plotText(context, `${most > high ? "≥ " : ""}${formatNs(high)}`, left + size, y, now.muted, { align: "right" });
+  });
+}
+
+function layerPhases(context, area, head, w, colours) {
+  let from = 0;
+  for (let i = 1; i <= head.columns.length; i += 1) {
+    const { phase } = head.scales[head.columns[from][2]];
+    if (i < head.columns.length && head.columns[i][2] === head.columns[from][2]) continue;
+    const colour = colours[phase] ?? "#9AA5B1";
+    context.fillStyle = colour;
+    context.fillRect(area.left + from * w, area.top - 20, (i - from) * w - (w > 4 ? 1 : 0), 16);
+    const text = [phase ?? "", (phase ?? "").slice(0, 1)].find((t) => textWidth(context, t, 11) + 4 <= (i - from) * w);
+    const middle = area.left + ((from + i) / 2) * w;
+    if (text) plotText(context, text, middle, area.top - 12, inkOn(colour), { size: 11, align: "center" });
+    from = i;
+  }
+}
+
+function layerOutlier(context, x, y, radius) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = "#ffffff";
+  context.fill();
+  context.lineWidth = 1;
+  context.strokeStyle = "#000000";
+  context.stroke();
+}

@@ -1,0 +1,212 @@
+// Explorer of layers: a heat map over steps, and what is inside a cell.
+import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { followTheme } from "../base/js/theme.mjs";
+import { ask, Superseded, typed } from "../base/js/wire.mjs";
+import { cellParts } from "./cell.mjs";
+import { layerHeat, layerNext } from "./heat.mjs";
+
+function render({ model, el }) {
+  const root = h("div", { class: "lp-layers" });
+  el.append(root);
+  const theme = followTheme(root, model, () => [heat, stages].forEach((panel) => panel?.redraw()));
+  const says = status(model, root);
+  const bar = h("div", { class: "lp-bar" });
+  const note = h("p", { class: "lp-note" });
+  const detail = h("div", {});
+  let shown = null; // {head, values, outliers}
+  let range = null; // first and last step that are shown; all if null
+
+  const report = (error) => error instanceof Superseded || says.error(error.message);
+  const chosenRank = () => model.get("rank") ?? model.get("default_rank");
+  const set = (name, value) => {
+    model.set(name, value);
+    model.save_changes();
+  };
+
+  const heat = layerHeat({
+    shown: () => shown,
+    chosen: () => [model.get("step"), model.get("layer")],
+    phases: () => model.get("colours").phase,
+    theme,
+    pick: (step, layer) => pick(step, layer),
+    steps: (first, last) => zoomTo([first, last]),
+    keys: {
+      "+": () => zoomBy(0.5),
+      "=": () => zoomBy(0.5),
+      "-": () => zoomBy(2),
+      0: () => zoomTo(null),
+      n: () => nextOutlier(),
+    },
+  });
+
+  const pick = (step, layer) => ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(report);
+  const nextOutlier = () => {
+    const { columns, layers } = shown?.head ?? { columns: [], layers: [] };
+    const step = model.get("step");
+    const column = step === null ? -1 : columns.findIndex(([first, last]) => first <= step && step <= last);
+    const row = layers.indexOf(model.get("layer"));
+    const at = layerNext(shown?.outliers ?? [], column < 0 ? -1 : column * layers.length + row);
+    if (at >= 0) pick(columns[Math.floor(at / layers.length)][0], layers[at % layers.length]);
+  };
+  const zoomTo = (next) => {
+    range = next;
+    refresh();
+  };
+  const zoomBy = (factor) => {
+    const { head } = shown;
+    if (!head.columns.length) return;
+    const [first, last] = [head.columns[0][0], head.columns[head.columns.length - 1][1]];
+    const chosen = model.get("step");
+    const middle = chosen !== null && first <= chosen && chosen <= last ? chosen : (first + last) / 2;
+    const half = (Math.max(1, last - first) * factor) / 2;
+    zoomTo([Math.floor(middle - half), Math.ceil(middle + half)]);
+  };
+
+  const refresh = async () => {
+    if (chosenRank() === null) return;
+    const args = {
+      measure: model.get("measure"),
+      rank: chosenRank(),
+      stage: model.get("stage"),
+      phase: model.get("phase"),
+      steps: range,
+    };
+    try {
+      const { msg, buffers } = await ask(model, "cells", args);
+      shown = { head: msg, values: typed(buffers[0], "f4"), outliers: typed(buffers[1], "u1") };
+      says.error("");
+      note.textContent = notes(msg);
+      heat.redraw();
+      root.dataset.shown = JSON.stringify(args);
+    } catch (error) {
+      report(error);
+    }
+  };
+
+  const notes = (head) => {
+    if (!head.columns.length) return "No step of this rank has layers with this stage and phase.";
+    const parts = [`Colour: ${head.meaning}.`];
+    if (head.scales.length > 1) parts.push("Each phase has a scale of its own.");
+    if (head.outliers)
+      parts.push(
+        `Dots: ${formatNumber(head.outliers)} ${head.outliers === 1 ? "outlier" : "outliers"}, off the median layer of their step by over 10 % and 4 robust standard deviations.`,
+      );
+    const cut = head.scales.filter(({ most, high }) => most > high);
+    if (cut.length)
+      parts.push(
+        `≥: the 99th percentile; the greatest value is ${formatNs(Math.max(...cut.map(({ most }) => most)))}.`,
+      );
+    if (head.missing) parts.push(`Grey: not captured (${formatNumber(head.missing)} cells).`);
+    if (head.condensed > 1)
+      parts.push(`A column is the median of ${head.condensed} steps; drag over some to see them alone.`);
+    return parts.join(" ");
+  };
+
+  const inside = async () => {
+    const [step, layer] = [model.get("step"), model.get("layer")];
+    if (step === null || layer === null || chosenRank() === null) {
+      return fill(detail, h("p", { class: "lp-note", text: "Pick a cell to see its stages, kernels and operators." }));
+    }
+    try {
+      const { msg } = await ask(model, "cell", { rank: chosenRank(), step, layer, stage: model.get("stage") });
+      drawDetail(msg);
+    } catch (error) {
+      report(error);
+    }
+    return null;
+  };
+
+  let stages = null; // the panel of the cell that is shown
+  const drawDetail = (msg) => {
+    stages?.stop();
+    const { parts, panel } = cellParts(msg, {
+      fills: model.get("colours").stage,
+      chosen: () => model.get("stage"),
+      colours: () => theme.now(),
+      pick: (stage) => set("stage", model.get("stage") === stage ? null : stage),
+    });
+    stages = panel;
+    fill(detail, parts);
+    root.dataset.cell = JSON.stringify([msg.rank, msg.step, msg.layer, msg.stage]);
+  };
+
+  const start = async () => {
+    let msg;
+    try {
+      ({ msg } = await ask(model, "choices"));
+    } catch (error) {
+      return report(error);
+    }
+    if (!msg.ranks.length) {
+      return fill(
+        root,
+        says.el,
+        h("p", {
+          class: "lp-empty",
+          text: "No layers were found: the trace has no device events in steps, or its attention kernels are not recognised.",
+        }),
+      );
+    }
+    const all = (names, text) => [["", text], ...names.map((name) => [name, name])];
+    const selects = {
+      measure: labelled(
+        "Show",
+        msg.measures.map((m) => [m.name, m.title]),
+        model.get("measure"),
+        (value) => set("measure", value),
+      ),
+      rank: labelled(
+        "Rank",
+        msg.ranks.map((rank) => [rank, String(rank)]),
+        chosenRank(),
+        (value) => set("rank", Number(value)),
+      ),
+      phase: labelled("Phase", all(msg.phases, "all"), model.get("phase") ?? "", (value) =>
+        set("phase", value || null),
+      ),
+      stage: labelled("Stage", all(msg.stages, "whole layer"), model.get("stage") ?? "", (value) =>
+        set("stage", value || null),
+      ),
+    };
+    for (const name of ["measure", "rank", "phase", "stage"]) {
+      model.on(`change:${name}`, () => {
+        selects[name].select.value = String((name === "rank" ? chosenRank() : model.get(name)) ?? "");
+        if (name === "phase") range = null;
+        refresh();
+        if (name === "rank" || name === "stage") inside();
+      });
+    }
+    for (const name of ["step", "layer"]) {
+      model.on(`change:${name}`, () => {
+        heat.redraw();
+        inside();
+      });
+    }
+    const button = (text, label, onclick) =>
+      h("button", { type: "button", text, "aria-label": label, title: label, onclick });
+    const zoom = h(
+      "span",
+      { class: "lp-label" },
+      button("+", "Fewer steps (+)", () => zoomBy(0.5)),
+      button("−", "More steps (-)", () => zoomBy(2)),
+      button("All steps", "All steps (0)", () => zoomTo(null)),
+      button("Next outlier", "Next outlier (n)", nextOutlier),
+    );
+    fill(bar, selects.measure.el, selects.rank.el, selects.phase.el, selects.stage.el, zoom);
+    fill(root, bar, says.el, h("div", { class: "lp-part" }, heat.el), note, detail);
+    refresh();
+    return inside();
+  };
+
+  fill(root, says.el);
+  start();
+  return () => {
+    theme.stop();
+    says.stop();
+    heat.stop();
+    stages?.stop();
+  };
+}
+
+export default { render };

@@ -1,0 +1,130 @@
+// Bars of steps: how the time of each parts.
+import { textWidth } from "../base/js/canvas.mjs";
+import { formatNs, formatShare } from "../base/js/format.mjs";
+import {
+  PLOT_TEXT,
+  plotAxes,
+  plotEvery,
+  plotLinear,
+  plotPanel,
+  plotText,
+  plotTicks,
+  plotUnit,
+} from "../base/js/plot.mjs";
+
+const BARS_TALL = 150;
+
+/** Heights (px, bottom to top) of the parts of a bar, as times or as shares of its total. */
+export function overlapStack(values, total, share, scale) {
+  let sum = 0;
+  return values.map((value) => {
+    const part = share ? (total > 0 ? (100 * value) / total : 0) : value;
+    const [from, to] = [scale.to(sum), scale.to(sum + part)];
+    sum += part;
+    return { y: to, h: Math.max(0, from - to) };
+  });
+}
+
+/**
+ * Panel of one or two sides. shown() is {sides: [{label, rank, rows}], parts, share, window}; fill(part, colours) the
+ * colour of a part; pick(first, last) what choosing steps does.
+ */
+export function overlapBars({ shown, colours, fill, pick }) {
+  let areas = [];
+  const columnAt = (x) => {
+    const { rows } = shown().sides[0];
+    const share = (x - areas[0].left) / (areas[0].right - areas[0].left);
+    return Math.min(rows.length - 1, Math.max(0, Math.floor(share * rows.length)));
+  };
+  return plotPanel({
+    label: "Parts of the time of each step. Arrow keys move, Enter shows a step below.",
+    height: () => Math.max(1, shown().sides.length) * BARS_TALL + 26,
+    colours,
+    draw: (context, width, _height, now) => {
+      const view = overlapScale(shown());
+      areas = view.sides.map((_, i) => {
+        const top = i * BARS_TALL + 26;
+        return { left: 52, top, right: width - 14, bottom: top + 104 };
+      });
+      return view.sides.flatMap((side, i) => drawBarsOf(context, now, view, side, areas[i], fill));
+    },
+    describe: ({ side, row }) => {
+      const get = (name) => side.rows.get(name, row);
+      const [first, last, total] = [get("first"), get("last"), get("total_ns")];
+      const where = first === last ? `step ${first}` : `steps ${first} to ${last} (means)`;
+      const head = `${side.label ? `${side.label}: ` : ""}${where}, rank ${side.rank}`;
+      const lines = shown().parts.map((part) => [part, `${formatNs(get(part))} (${formatShare(get(part) / total)})`]);
+      return [head, ["phase", get("phase") ?? "unknown"], ["total", formatNs(total)], ...lines];
+    },
+    pick: ({ side, row }) => pick(side.rows.get("first", row), side.rows.get("last", row)),
+    drag: (from, to) => {
+      const { rows } = shown().sides[0] ?? { rows: { length: 0 } };
+      if (rows.length) pick(rows.get("first", columnAt(from)), rows.get("last", columnAt(to)));
+    },
+    reach: 1,
+  });
+}
+
+/** What is shown with the unit and end of the axis of all sides, and the number of bars of the longest. */
+function overlapScale(view) {
+  const lengths = view.sides.map((side) => side.rows.length);
+  const totals = view.sides.flatMap((side, i) =>
+    Array.from({ length: lengths[i] }, (_, row) => side.rows.get("total_ns", row)),
+  );
+  const longest = Math.max(1, ...totals);
+  const unit = view.share ? { symbol: "%", ns: 1 } : plotUnit(longest);
+  return { ...view, unit, most: view.share ? 100 : longest / unit.ns, count: Math.max(1, ...lengths) };
+}
+
+function drawBarsOf(context, now, view, side, area, fill) {
+  const { unit, most, window, parts, share } = view;
+  const n = side.rows.length;
+  const y = plotLinear([0, most], [area.bottom, area.top]);
+  const what = share ? "share of the step's device time (%)" : `device time of a step (${unit.symbol})`;
+  const title = `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}`;
+  plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most, 4), title } });
+  if (!n) {
+    plotText(context, "no steps", (area.left + area.right) / 2, (area.top + area.bottom) / 2, now.muted, {
+      align: "center",
+    });
+    return [];
+  }
+  const slot = Math.min(92, (area.right - area.left) / view.count);
+  area.right = area.left + slot * n;
+  const gap = slot > 5 ? Math.min(6, slot * 0.2) : 0;
+  const wide = Math.max(0.6, slot - gap);
+  const every = plotEvery(n, slot, textWidth(context, String(side.rows.get("last", n - 1)), PLOT_TEXT) + 14);
+  const marks = [];
+  for (let row = 0; row < n; row += 1) {
+    const get = (name) => side.rows.get(name, row);
+    const x = area.left + row * slot;
+    const values = parts.map((part) => get(part) / (share ? 1 : unit.ns));
+    overlapStack(values, get("total_ns"), share, y).forEach((part, k) => {
+      context.fillStyle = fill(parts[k], now);
+      context.fillRect(x + gap / 2, part.y, wide, part.h);
+    });
+    if (side === view.sides[0] && overlapInside(get("start_ns"), get("end_ns"), window)) {
+      context.fillStyle = now.accent;
+      context.fillRect(x + gap / 2, area.bottom + 1, wide, 3);
+    }
+    if (row % every === 0)
+      plotText(context, String(get("first")), x + slot / 2, area.bottom + 6, now.muted, {
+        align: "center",
+        base: "top",
+      });
+    marks.push({ x, y: area.top, w: slot, h: area.bottom - area.top, data: { side, row } });
+  }
+  if (side === view.sides[view.sides.length - 1]) {
+    plotText(context, "step", (area.left + area.right) / 2, area.bottom + 23, now.muted, {
+      align: "center",
+      base: "top",
+    });
+  }
+  return marks;
+}
+
+/** Whether a step lies in a window, or the window in it, but for its edges. */
+export function overlapInside(start, end, window) {
+  if (!window) return false;
+  return Math.min(end, window[1]) - Math.max(start, window[0]) > 0.2 * Math.min(end - start, window[1] - window[0]);
+}

@@ -1,0 +1,202 @@
+// Explorer of overlap: bars of steps, the lanes of a window, and how its time parts.
+import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
+import { followTheme } from "../base/js/theme.mjs";
+import { ask, Superseded, table } from "../base/js/wire.mjs";
+import { overlapBars } from "./bars.mjs";
+import { overlapGutter, overlapLanes } from "./lanes.mjs";
+
+function render({ model, el }) {
+  const root = h("div", { class: "lp-overlap" });
+  el.append(root);
+  const panels = new Set();
+  const theme = followTheme(root, model, () => panels.forEach((panel) => panel.redraw()));
+  const says = status(model, root);
+  let choices = null;
+  let bars = []; // sides: {label, rank, rows}
+  let lanes = null; // {sides, buffers, summary, whole}
+
+  const report = (error) => error instanceof Superseded || says.error(error.message);
+  const set = (name, value) => {
+    model.set(name, value);
+    model.save_changes();
+  };
+  const rank = () => model.get("rank") ?? model.get("default_rank");
+  const colourOf = (part, now) => (part === "idle" ? now.faint : model.get("colours").part[part]);
+
+  const barsPanel = overlapBars({
+    shown: () => ({
+      sides: bars,
+      parts: choices?.parts ?? [],
+      share: model.get("bars") === "share",
+      window: model.get("window"),
+    }),
+    colours: () => theme.now(),
+    fill: colourOf,
+    pick: (first, last) => ask(model, "steps", { rank: rank(), first, last }).catch(report),
+  });
+  const lanesPanel = overlapLanes({
+    shown: () => lanes,
+    colours: () => theme.now(),
+    fill: colourOf,
+    go: (window) => set("window", window),
+  });
+  panels.add(barsPanel);
+  panels.add(lanesPanel);
+
+  const loadBars = async () => {
+    if (rank() === null) return;
+    const args = { rank: rank(), phase: model.get("phase"), against: model.get("against") };
+    try {
+      const { msg, buffers } = await ask(model, "bars", args);
+      let at = 0;
+      bars = msg.sides.map((side) => {
+        const rows = table(side.columns, buffers.slice(at, at + side.buffers));
+        at += side.buffers;
+        return { label: side.label, rank: side.rank, rows };
+      });
+      says.error("");
+      barsPanel.redraw();
+      root.dataset.bars = JSON.stringify(args);
+    } catch (error) {
+      report(error);
+    }
+  };
+  const sums = h("div", {});
+  let width = 0; // for which the lanes were asked; a hidden tab has none
+  const loadLanes = async () => {
+    if (rank() === null) return;
+    width = root.clientWidth;
+    const args = { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step") };
+    try {
+      const pixels = Math.max(100, Math.floor(width - overlapGutter(width) - 14));
+      const { msg, buffers } = await ask(model, "lanes", { ...args, pixels });
+      lanes = { ...msg, buffers, window: msg.sides[0]?.window ?? [0, 1] };
+      says.error("");
+      lanesPanel.redraw();
+      drawSums();
+      root.dataset.shown = JSON.stringify(args);
+    } catch (error) {
+      report(error);
+    }
+  };
+  const drawSums = () => {
+    if (!lanes.sides.length) return fill(sums);
+    const ns = (value) => formatNs(value);
+    const signed = (value) => `${value > 0 ? "+" : ""}${formatNs(value)}`;
+    const columns = [
+      { name: "part", title: "part of the time" },
+      { name: "a_ns", title: lanes.sides.length > 1 ? "A" : "time", number: true, format: ns },
+      { name: "a_share", title: lanes.sides.length > 1 ? "A, share" : "share", number: true, format: formatShare },
+    ];
+    if (lanes.sides.length > 1) {
+      columns.push(
+        { name: "b_ns", title: "B", number: true, format: ns },
+        { name: "b_share", title: "B, share", number: true, format: formatShare },
+        { name: "delta_ns", title: "B − A", number: true, format: signed },
+      );
+    }
+    const length = formatNs(lanes.window[1] - lanes.window[0]);
+    const events = lanes.sides.map((side) =>
+      formatNumber(side.lanes.filter((lane) => lane.stream).reduce((sum, lane) => sum + lane.count, 0)),
+    );
+    const where = lanes.chosen ? `In the window of ${length}` : `In the whole recording of the rank (${length})`;
+    const shifted = lanes.sides[1]?.of ? " B is aligned at the start of the same step." : "";
+    return fill(
+      sums,
+      h("p", {
+        class: "lp-note",
+        text: `${where}, ${events.join(" and ")} device events. Communication is hidden while compute runs beside it.${shifted}`,
+      }),
+      plotTable(columns, lanes.summary, { caption: "Parts of the time of the window" }),
+    );
+  };
+
+  const start = async () => {
+    try {
+      choices = (await ask(model, "choices")).msg;
+    } catch (error) {
+      return report(error);
+    }
+    if (!choices.ranks.length)
+      return fill(root, says.el, h("p", { class: "lp-empty", text: "Nothing ran on a device in this trace." }));
+    const sides = () => [
+      ["", "nothing"],
+      ...choices.ranks.filter((r) => r !== rank()).map((r) => [`rank:${r}`, `rank ${r}`]),
+      ...choices.others.map((r) => [`other:${r}`, `other trace, rank ${r}`]),
+    ];
+    const selects = {
+      rank: labelled(
+        "Rank",
+        choices.ranks.map((r) => [r, String(r)]),
+        rank(),
+        (value) => set("rank", Number(value)),
+      ),
+      against: labelled("Compare with", sides(), model.get("against"), (value) => set("against", value)),
+      phase: labelled("Phase", [["", "all"], ...choices.phases.map((p) => [p, p])], model.get("phase") ?? "", (value) =>
+        set("phase", value || null),
+      ),
+      bars: labelled(
+        "Bars",
+        [
+          ["time", "time"],
+          ["share", "share"],
+        ],
+        model.get("bars"),
+        (value) => set("bars", value),
+      ),
+    };
+    const changed = (name, ...then) =>
+      model.on(`change:${name}`, () => {
+        if (selects[name]) selects[name].select.value = String((name === "rank" ? rank() : model.get(name)) ?? "");
+        then.forEach((one) => one());
+      });
+    const offer = () => {
+      selects.against.select.replaceChildren(
+        ...sides().map(([value, text]) => h("option", { value, text, selected: value === model.get("against") })),
+      );
+    };
+    changed("rank", offer, loadBars, loadLanes);
+    changed("against", loadBars, loadLanes);
+    changed("phase", loadBars);
+    changed("bars", () => barsPanel.redraw());
+    changed("window", () => barsPanel.redraw(), loadLanes);
+    const button = (text, label, onclick) =>
+      h("button", { type: "button", text, "aria-label": label, title: label, onclick });
+    const zooms = h(
+      "span",
+      { class: "lp-label" },
+      button("+", "Zoom in (+)", () => lanesPanel.zoom(0.5)),
+      button("−", "Zoom out (-)", () => lanesPanel.zoom(2)),
+      button("◀", "Earlier (a)", () => lanesPanel.pan(-0.5)),
+      button("▶", "Later (d)", () => lanesPanel.pan(0.5)),
+      button("Whole recording", "Whole recording (0)", () => set("window", null)),
+    );
+    const legend = h("div", {});
+    const key = () => fill(legend, plotLegend(choices.parts.map((part) => [part, colourOf(part, theme.now())])));
+    key();
+    model.on("change:theme", key);
+    const bar = h("div", { class: "lp-bar" }, selects.rank.el, selects.against.el, selects.phase.el, selects.bars.el);
+    const upper = plotPart("Steps", legend, barsPanel.el);
+    const lower = plotPart("Window", zooms, lanesPanel.el);
+    fill(root, bar, says.el, upper.el, lower.el, h("div", { class: "lp-part" }, sums));
+    loadBars();
+    return loadLanes();
+  };
+  const resized = new ResizeObserver(() => {
+    if (lanes && root.clientWidth && Math.abs(root.clientWidth - width) > 40) loadLanes();
+  });
+  resized.observe(root);
+
+  fill(root, says.el);
+  start();
+  return () => {
+    theme.stop();
+    says.stop();
+    resized.disconnect();
+    panels.forEach((panel) => panel.stop());
+  };
+}
+
+export default { render };

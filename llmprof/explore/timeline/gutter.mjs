@@ -1,0 +1,69 @@
+// Names of the rows, with buttons to fold and to pin them.
+import { fill, h } from "../base/js/dom.mjs";
+
+/** Fill a gutter with the items of a pane; does nothing where it shows them already. act(kind, item) folds or pins. */
+export function fillGutter(gutter, items, pinned, act) {
+  const focused = gutter.querySelector(":focus")?.dataset.key;
+  fill(gutter, ...items.map((item) => (item.type === "group" ? groupHead(item, act) : rowHead(item, pinned, act))));
+  if (focused) gutter.querySelector(`[data-key="${focused}"]`)?.focus();
+}
+
+function groupHead(item, act) {
+  const open = !item.closed;
+  const button = h(
+    "button",
+    {
+      type: "button",
+      class: "lpt-group",
+      "aria-expanded": String(open),
+      "data-key": `g${item.rank}`,
+      disabled: !item.rows,
+      title: `${item.label} ${item.detail}`,
+      onclick: () => act("close", item),
+    },
+    h("i", { class: "lpt-chevron", text: item.rows ? (open ? "▾" : "▸") : "" }),
+    h("strong", { text: item.label }),
+    h("span", { text: item.detail }),
+  );
+  return place(button, item);
+}
+
+function rowHead(item, pinned, act) {
+  const foldable = item.levels.length > 1 || item.folded || item.levels[0]?.height > 10;
+  const fold = h(
+    "button",
+    {
+      type: "button",
+      class: "lpt-fold",
+      "aria-expanded": String(!item.folded),
+      "data-key": `f${item.number}`,
+      "aria-label": `${item.folded ? "Unfold" : "Fold"} ${item.label}`,
+      onclick: () => act("fold", item),
+      disabled: !foldable,
+    },
+    h("i", { class: "lpt-chevron", text: item.folded ? "▸" : "▾" }),
+  );
+  const pin = h(
+    "button",
+    {
+      type: "button",
+      class: "lpt-pin",
+      "aria-pressed": String(pinned),
+      "data-key": `p${item.number}`,
+      "aria-label": `${pinned ? "Unpin" : "Pin"} ${item.label}`,
+      title: pinned ? "Unpin (P)" : "Pin to the top (P)",
+      onclick: () => act("pin", item),
+    },
+    h("i", { text: pinned ? "★" : "☆" }),
+  );
+  return place(
+    h("div", { class: "lpt-row" }, fold, h("span", { class: "lpt-name", text: item.label, title: item.label }), pin),
+    item,
+  );
+}
+
+function place(el, item) {
+  el.style.top = `${item.top}px`;
+  el.style.height = `${item.height}px`;
+  return el;
+}

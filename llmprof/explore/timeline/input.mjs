@@ -1,0 +1,107 @@
+// Pointer gestures on the panes and on the minimap.
+import { toNs } from "../base/js/geometry.mjs";
+import { windowOnMap } from "./draw.mjs";
+
+const LEAST_DRAG = 4;
+
+/** Hover, click, double-click and dragging on a pane of a timeline. */
+export function followPointer(timeline, pane) {
+  const { canvas } = pane;
+  let drag = null;
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button > 1 || !timeline.window) return;
+    const [x, y] = at(event);
+    drag = {
+      x,
+      y,
+      window: timeline.window,
+      pan: event.shiftKey || event.button === 1,
+      moved: false,
+      id: event.pointerId,
+    };
+    canvas.focus({ preventScroll: true });
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const [x, y] = at(event);
+    if (!drag) {
+      const box = timeline.body.getBoundingClientRect();
+      const found = timeline.hover(pane, x, y, { left: event.clientX - box.left, top: event.clientY - box.top });
+      canvas.style.cursor = found && (found.event >= 0 || found.bin) ? "pointer" : "crosshair";
+      return;
+    }
+    if (!drag.moved && Math.abs(x - drag.x) < LEAST_DRAG) return;
+    if (!drag.moved) canvas.setPointerCapture(drag.id);
+    drag.moved = true;
+    timeline.leave();
+    if (drag.pan) {
+      const by = ((drag.x - x) / timeline.width) * (drag.window[1] - drag.window[0]);
+      timeline.move([drag.window[0] + by, drag.window[1] + by]);
+    } else {
+      const inside = (px) => toNs(Math.max(0, Math.min(timeline.width, px)), timeline.window, timeline.width);
+      timeline.dragged = [drag.x, x].map(inside).sort((a, b) => a - b);
+      timeline.draw();
+    }
+  });
+  const done = (event) => {
+    if (!drag) return;
+    const ended = drag;
+    drag = null;
+    const [from, to] = timeline.dragged ?? [];
+    timeline.dragged = null;
+    if (!ended.moved && event.type === "pointerup") timeline.click(pane, ended.x, ended.y);
+    else if (from !== undefined) timeline.select(from, to);
+  };
+  canvas.addEventListener("pointerup", done);
+  canvas.addEventListener("pointercancel", done);
+  canvas.addEventListener("dblclick", (event) => timeline.doubleClick(pane, ...at(event)));
+  canvas.addEventListener("pointerleave", () => timeline.leave());
+}
+
+/** Dragging the window, its ends or a new one on the minimap; the axis below it pans. */
+export function followMinimap(timeline, canvas, height) {
+  let drag = null;
+  const px = (event) => event.clientX - canvas.getBoundingClientRect().left;
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button || !timeline.window) return;
+    const x = px(event);
+    const onMap = event.clientY - canvas.getBoundingClientRect().top < height;
+    drag = { x, window: timeline.window, part: onMap ? mapPart(timeline, x) : "axis" };
+    canvas.setPointerCapture(event.pointerId);
+    if (drag.part === "beside") {
+      const half = (timeline.window[1] - timeline.window[0]) / 2;
+      const middle = toNs(x, timeline.whole, timeline.width);
+      timeline.move([middle - half, middle + half]);
+      drag = { x, window: timeline.window, part: "inside" };
+    }
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag) timeline.move(draggedWindow(drag, px(event), timeline.whole, timeline.width));
+    else {
+      const onMap = event.clientY - canvas.getBoundingClientRect().top < height;
+      const part = onMap ? mapPart(timeline, px(event)) : "axis";
+      canvas.style.cursor = { start: "ew-resize", end: "ew-resize", inside: "grab", axis: "grab" }[part] ?? "pointer";
+    }
+  });
+  for (const type of ["pointerup", "pointercancel"]) canvas.addEventListener(type, () => (drag = null));
+  canvas.addEventListener("dblclick", () => timeline.move(timeline.whole));
+}
+
+function mapPart(timeline, x) {
+  const [a, b] = windowOnMap(timeline.window, timeline.whole, timeline.width);
+  if (Math.abs(x - a) <= 5 && b - a > 12) return "start";
+  if (Math.abs(x - b) <= 5 && b - a > 12) return "end";
+  return x >= a - 4 && x <= b + 4 ? "inside" : "beside";
+}
+
+/** Window after a drag to x on the minimap or the axis. */
+export function draggedWindow({ x: from, window, part }, x, whole, width) {
+  const scale = part === "axis" ? window[1] - window[0] : whole[1] - whole[0];
+  const by = ((x - from) / width) * scale * (part === "axis" ? -1 : 1);
+  if (part === "start") return [Math.min(window[0] + by, window[1]), window[1]];
+  if (part === "end") return [window[0], Math.max(window[1] + by, window[0])];
+  return [window[0] + by, window[1] + by];
+}

@@ -1,0 +1,64 @@
+// What keys and the wheel do. Pure functions.
+
+/** Keys of the timeline and what they do, for the help. */
+export const KEYS = [
+  ["Wheel", "zoom at the pointer"],
+  ["Shift + wheel", "move in time"],
+  ["W  S", "zoom in, out"],
+  ["A  D  ←  →", "move in time"],
+  ["↑  ↓", "scroll the rows"],
+  ["Click", "select an event"],
+  ["Drag", "select a range of time"],
+  ["Shift + drag", "move in time"],
+  ["Double-click", "zoom to the event"],
+  ["F", "zoom to the selection"],
+  ["0", "the whole trace"],
+  ["[  ]", "previous, next event of the row"],
+  ["J  K", "next, previous row (selects what is in its middle)"],
+  ["P", "pin or unpin the row of the selection"],
+  ["C", "fold or unfold the row of the selection"],
+  ["/", "search; Enter and Shift + Enter go through the hits"],
+  ["Esc", "clear the selection, close this help"],
+  ["?", "this help"],
+];
+
+const ACTIONS = {
+  w: "in",
+  s: "out",
+  a: "left",
+  d: "right",
+  arrowleft: "left",
+  arrowright: "right",
+  arrowup: "up",
+  arrowdown: "down",
+  "+": "in",
+  "=": "in",
+  "-": "out",
+  f: "fit",
+  0: "whole",
+  home: "whole",
+  "[": "previous",
+  "]": "next",
+  p: "pin",
+  c: "fold",
+  "/": "search",
+  escape: "clear",
+  "?": "help",
+  j: "rowdown",
+  k: "rowup",
+};
+
+/** Action of a key event, or null; keys with Ctrl, Alt or Meta are the browser's. */
+export function actionOf(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return null;
+  return ACTIONS[String(event.key).toLowerCase()] ?? null;
+}
+
+/** What a wheel event does: {zoom: factor} or {pan: share of the window}. */
+export function wheelAction(event, width) {
+  const lines = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
+  const [dx, dy] = [event.deltaX * lines, event.deltaY * lines];
+  if (event.shiftKey) return { pan: (dy || dx) / width };
+  if (Math.abs(dx) > Math.abs(dy)) return { pan: dx / width };
+  return { zoom: Math.exp(Math.max(-240, Math.min(240, dy)) * (event.ctrlKey ? 0.006 : 0.0025)) };
+}

@@ -1,0 +1,100 @@
+// What keys, buttons and the wheel do to the timeline: methods of it.
+import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
+import { actionOf, wheelAction } from "./keys.mjs";
+
+export const moving = {
+  zoom(factor, at = 0.5) {
+    this.move(zoomWindow(this.window, factor, at, this.whole));
+  },
+
+  wheel(event) {
+    if (!this.window) return;
+    const action = wheelAction(event, this.width);
+    const [lo, hi] = this.window;
+    const out = action.zoom > 1 && hi - lo >= this.whole[1] - this.whole[0];
+    if (out) return; // nothing to zoom out to: the page scrolls
+    event.preventDefault();
+    this.card.hide();
+    if (action.pan !== undefined) this.move(panWindow(this.window, action.pan, this.whole));
+    else this.zoom(action.zoom, this.shareAt(event));
+  },
+
+  shareAt(event) {
+    const left = this.head.getBoundingClientRect().left;
+    return Math.max(0, Math.min(1, (event.clientX - left) / this.width));
+  },
+
+  key(event) {
+    const typing = event.target.closest("input, select, textarea");
+    if (event.key === "Escape" && this.help.open()) {
+      this.help.toggle(false);
+      event.stopPropagation();
+      return;
+    }
+    if (typing || !this.window) {
+      event.stopPropagation();
+      return;
+    }
+    if (event.target.closest("button") && (event.key === "Enter" || event.key === " ")) return;
+    const action = actionOf(event);
+    if (!action) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.perform(action);
+  },
+
+  perform(action) {
+    const scroll = (by) => this.mainPane.el.scrollBy({ top: by });
+    const todo = {
+      in: () => this.zoom(0.7),
+      out: () => this.zoom(1 / 0.7),
+      left: () => this.move(panWindow(this.window, -0.2, this.whole)),
+      right: () => this.move(panWindow(this.window, 0.2, this.whole)),
+      up: () => scroll(-60),
+      down: () => scroll(60),
+      whole: () => this.move(this.whole),
+      fit: () => this.fit(),
+      previous: () => this.neighbour(-1),
+      next: () => this.neighbour(1),
+      rowup: () => this.otherRow(-1),
+      rowdown: () => this.otherRow(1),
+      pin: () => this.actOnSelected("pin"),
+      fold: () => this.actOnSelected("fold"),
+      search: () => this.tools.focusSearch(),
+      clear: () => this.clear(),
+      help: () => this.help.toggle(),
+    };
+    todo[action]();
+  },
+
+  fit() {
+    if (this.hit) this.move(aroundSpan(this.hit.start, this.hit.end, this.whole, 0.6));
+    else if (this.span) this.move(aroundSpan(this.span[0], this.span[1], this.whole, 0.02));
+  },
+
+  actOnSelected(kind) {
+    const row = this.hit ? this.described.rows[this.hit.row] : null;
+    if (row) this.act(kind, { ...row, number: this.hit.row });
+  },
+
+  async neighbour(by) {
+    if (!this.hit) {
+      this.otherRow(1);
+      return;
+    }
+    const { row, level, id } = this.hit;
+    const answer = await this.get("neighbour", { row, level, id, by });
+    if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
+  },
+
+  async otherRow(by) {
+    const rows = [...this.pinnedPane.items, ...this.mainPane.items].filter((item) => item.type === "row" && item.count);
+    const at = rows.findIndex((item) => item.number === this.hit?.row);
+    const item = rows[at < 0 ? 0 : (at + by + rows.length) % rows.length];
+    if (!item) return;
+    const time = (this.window[0] + this.window[1]) / 2;
+    const reach = (this.window[1] - this.window[0]) / 2;
+    const answer = await this.get("pick", { row: item.number, level: 0, time, reach });
+    if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
+  },
+};

@@ -1,0 +1,91 @@
+// Drawing the timeline: methods of it.
+import { fitCanvas } from "../base/js/canvas.mjs";
+import { fill, h } from "../base/js/dom.mjs";
+import { formatNs } from "../base/js/format.mjs";
+import { toPx } from "../base/js/geometry.mjs";
+import { binImage, drawArrows, drawMinimap, drawOutline, drawPane, drawRuler } from "./draw.mjs";
+import { visibleItems } from "./rows.mjs";
+
+export const MAP_HEIGHT = 38;
+export const RULER_HEIGHT = 22;
+
+export const drawing = {
+  draw() {
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.paint());
+  },
+
+  paint() {
+    this.frame = 0;
+    if (!this.described || !this.window || !this.width || this.stopped) return;
+    const began = performance.now();
+    if (this.stale) binImage(this.view, this.paints, this.binCanvas);
+    this.stale = false;
+    const scene = {
+      view: this.view,
+      bins: this.binCanvas,
+      window: this.window,
+      whole: this.whole,
+      width: this.width,
+      theme: this.theme.now(),
+      paints: this.paints,
+      names: this.names,
+      dimmed: this.dimmed,
+      span: this.dragged ?? this.span,
+    };
+    const head = fitCanvas(this.head, this.width, MAP_HEIGHT + RULER_HEIGHT);
+    drawMinimap(head, MAP_HEIGHT, scene, this.overview);
+    drawRuler(head, MAP_HEIGHT, RULER_HEIGHT, scene);
+    for (const pane of [this.pinnedPane, this.mainPane]) if (pane.height) this.paintPane(pane, scene);
+    this.edge.textContent = `${formatNs(this.window[1] - this.window[0])} shown`;
+    this.host.dataset.shown = JSON.stringify(this.window.map(Math.round));
+    this.measure(began);
+  },
+
+  paintPane(pane, scene) {
+    const scroll = pane.el.scrollTop;
+    const context = fitCanvas(pane.canvas, this.width, pane.height);
+    const items = visibleItems(pane.items, scroll, pane.height);
+    drawPane(context, items, scroll, pane.height, scene);
+    const item = this.hit && items.find((one) => one.number === this.hit.row);
+    if (item) drawOutline(context, this.hit, item, scroll, scene);
+    if (this.flows.length) {
+      const ends = this.flows.map((flow) => flow.map((end) => this.placeOf(pane, end, scroll)));
+      drawArrows(
+        context,
+        ends.filter(([a, b]) => a && b),
+        scene.theme,
+      );
+    }
+  },
+
+  placeOf(pane, { row, level, time }, scroll) {
+    const item = pane.items.find((one) => one.number === row);
+    if (!item) return null;
+    const at = item.levels[Math.min(level, item.levels.length - 1)];
+    return { x: toPx(time, this.window, this.width), y: item.top - scroll + at.y + at.height / 2 };
+  },
+
+  showLegend() {
+    if (!this.described) return;
+    const codes = this.described.present[this.by] ?? [];
+    const chip = (code) => {
+      const swatch = h("i", { class: "lpt-swatch" });
+      swatch.style.background = this.paints.colour[code];
+      return h("span", { class: "lpt-chip" }, swatch, this.described.keys[code].name.replaceAll("_", " "));
+    };
+    fill(this.legend, codes.map(chip));
+  },
+
+  /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */
+  measure(began) {
+    const now = performance.now();
+    const { timings } = this;
+    timings.draw.push(now - began);
+    if (this.view?.of === this.window) {
+      timings.first ||= performance.timeOrigin + now;
+      if (this.movedAt) timings.exact.push(now - this.movedAt);
+      this.movedAt = null;
+    }
+    for (const list of [timings.draw, timings.exact]) if (list.length > 2000) list.splice(0, 1000);
+  },
+};

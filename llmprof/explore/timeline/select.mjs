@@ -1,0 +1,225 @@
+// What is under the pointer and what is selected: methods of the timeline.
+import { formatNs, formatShare } from "../base/js/format.mjs";
+import { aroundSpan, toNs } from "../base/js/geometry.mjs";
+import { eventLines } from "./card.mjs";
+import { formatSample } from "./draw.mjs";
+import { itemAt } from "./rows.mjs";
+import { binAt, eventAt, laneKey } from "./view.mjs";
+
+const DETAILS_ONLY = new Set(["start", "grid", "block", "registers a thread", "confidence"]);
+
+export const selecting = {
+  /** What is under a place of a pane: {item, level, time, event} or with a bin; null beside the rows. */
+  under(pane, x, y) {
+    const found = itemAt(pane.items, y + pane.el.scrollTop);
+    if (found?.item.type !== "row" || found.level < 0 || !this.view) return null;
+    const time = toNs(x, this.window, this.width);
+    const lane = this.view.lanes.get(laneKey(found.item.number, found.level));
+    const reach = (3 * (this.window[1] - this.window[0])) / this.width;
+    const event = lane ? eventAt(this.view, lane, time, reach) : -1;
+    const bin = lane && event < 0 ? binAt(this.view, lane, time) : null;
+    return { ...found, time, reach, lane, event, bin };
+  },
+
+  hover(pane, x, y, offset) {
+    this.cross.style.transform = `translateX(${this.gutter + x}px)`;
+    this.cross.style.display = "block";
+    const found = this.under(pane, x, y);
+    const { left, top } = offset;
+    if (found?.event >= 0) {
+      const key = `${found.item.number}/${this.view.id[found.event]}`;
+      const name = this.names.get(this.view.name[found.event]) ?? "";
+      const more = this.hovered?.key === key ? (this.hovered.facts ?? []) : [];
+      const lines = more.length ? more : eventLines(this.view, found.event, found.item, this.described.keys);
+      this.card.show(left, top, name, lines);
+      if (this.hovered?.key !== key) this.hoverFacts(key, found, left, top, name);
+      else this.hovered.at = [left, top];
+    } else if (found?.bin && found.item.kind !== "counter") {
+      const key = this.described.keys[found.bin.code];
+      this.card.show(left, top, found.item.label, [
+        ["busy", formatShare(found.bin.busy)],
+        ["mostly", key.name],
+      ]);
+    } else if (found?.lane && found.item.kind === "counter") {
+      this.counterCard(found, left, top);
+    } else {
+      this.card.hide();
+      this.hovered = null;
+    }
+    return found;
+  },
+
+  counterCard({ item, lane, time }, left, top) {
+    const { columns, samples, window } = this.view;
+    const column = Math.floor(((time - window[0]) / (window[1] - window[0])) * columns);
+    const value = samples[lane.bins * 2 * columns + columns + column];
+    if (Number.isFinite(value)) this.card.show(left, top, item.label, [["value", formatSample(value, item.unit)]]);
+    else this.card.hide();
+  },
+
+  /** Facts for the card, asked for when the pointer has rested a moment. */
+  hoverFacts(key, found, left, top, name) {
+    this.hovered = { key, at: [left, top] };
+    clearTimeout(this.resting);
+    this.resting = setTimeout(async () => {
+      const answer = await this.get("hover", { row: found.item.number, id: this.view.id[found.event] });
+      if (!answer || this.hovered?.key !== key) return;
+      this.hovered.facts = answer.msg.facts.filter(([label]) => !DETAILS_ONLY.has(label)).slice(0, 14);
+      this.card.show(...this.hovered.at, answer.msg.hit.name.slice(0, 240) || name, this.hovered.facts);
+    }, 90);
+  },
+
+  leave() {
+    this.cross.style.display = "none";
+    this.card.hide();
+    this.hovered = null;
+    clearTimeout(this.resting);
+  },
+
+  async click(pane, x, y) {
+    const found = this.under(pane, x, y);
+    if (!found) {
+      this.clear();
+      return null;
+    }
+    const time =
+      found.event >= 0
+        ? this.view.window[0] + this.view.start[found.event] + this.view.dur[found.event] / 2
+        : found.time;
+    const asked = { row: found.item.number, level: found.level, time, reach: found.reach };
+    const answer = await this.get("pick", asked);
+    if (!answer) return null;
+    if (answer.msg.hit) this.choose(answer.msg.hit);
+    else this.clear();
+    return answer.msg.hit;
+  },
+
+  async doubleClick(pane, x, y) {
+    const hit = (await this.click(pane, x, y)) ?? this.hit;
+    if (hit) this.move(aroundSpan(hit.start, hit.end, this.whole, 0.6));
+  },
+
+  /** Select a span and show what is known of it; show moves the picture where it would not be seen. */
+  async choose(hit, { show = false, sync = true } = {}) {
+    this.hit = hit;
+    this.flows = [];
+    this.setSpan(null);
+    if (sync) {
+      this.model.set("selection", { row: hit.row, id: hit.id });
+      this.model.save_changes();
+    }
+    if (show) this.reveal(hit);
+    this.draw();
+    const answer = await this.get("describe", { row: hit.row, id: hit.id });
+    if (!answer || this.hit?.id !== hit.id || this.hit?.row !== hit.row) return;
+    this.flows = answer.msg.flows;
+    this.showDetails(answer.msg);
+    this.draw();
+  },
+
+  showDetails({ facts, label }) {
+    const { hit } = this;
+    const where = this.described.groups.find((group) => group.rank === this.described.rows[hit.row].rank)?.label ?? "";
+    const actions = [
+      ["Zoom to it", "F", () => this.fit()],
+      ["Previous", "[", () => this.neighbour(-1)],
+      ["Next", "]", () => this.neighbour(1)],
+      ["Clear", "Esc", () => this.clear()],
+    ];
+    this.details.show(hit.name, this.paints.colour[hit.code], [["row", `${where} · ${label}`], ...facts], actions);
+    this.said.textContent = `${hit.name}, ${facts
+      .slice(0, 3)
+      .map((fact) => fact.join(" "))
+      .join(", ")}`;
+  },
+
+  reveal(hit) {
+    const [lo, hi] = this.window;
+    const px = ((hit.end - hit.start) / (hi - lo)) * this.width;
+    if (hit.start < lo || hit.end > hi || px < 2) {
+      const long = hit.end - hit.start;
+      const span = px < 2 ? long * 40 : Math.max(hi - lo, long * 1.5);
+      const middle = (hit.start + hit.end) / 2;
+      this.move([middle - span / 2, middle + span / 2]);
+    }
+    const rank = this.described.rows[hit.row].rank;
+    if (this.state.closed.delete(rank) || (hit.level > 0 && this.state.folded.delete(hit.row))) this.arrange();
+    const item = this.mainPane.items.find((one) => one.number === hit.row);
+    if (!item) return;
+    const { el, height } = this.mainPane;
+    const y = item.top + (item.levels[hit.level]?.y ?? 0);
+    if (y < el.scrollTop || y + 24 > el.scrollTop + height) el.scrollTop = Math.max(0, y - height / 2);
+  },
+
+  clear() {
+    this.hit = null;
+    this.flows = [];
+    this.setSpan(null);
+    this.details.empty();
+    this.model.set("selection", null);
+    this.model.save_changes();
+    this.draw();
+  },
+
+  async selectionFromPython() {
+    const wanted = this.model.get("selection");
+    if (!this.described) return;
+    if (!wanted) {
+      if (this.hit) {
+        this.hit = null;
+        this.flows = [];
+        this.details.empty();
+        this.draw();
+      }
+      return;
+    }
+    const known = this.hit && wanted.row === this.hit.row && wanted.id === this.hit.id;
+    const answer = await this.get("describe", wanted);
+    if (!answer) return;
+    this.hit = answer.msg.hit;
+    this.flows = answer.msg.flows;
+    if (!known) this.reveal(this.hit);
+    this.showDetails(answer.msg);
+    this.draw();
+  },
+
+  setSpan(span, { sync = true } = {}) {
+    this.span = span;
+    if (sync && JSON.stringify(this.model.get("span")) !== JSON.stringify(span)) {
+      this.model.set("span", span);
+      this.model.save_changes();
+    }
+  },
+
+  spanFromPython() {
+    const span = this.model.get("span");
+    if (JSON.stringify(span ?? null) === JSON.stringify(this.span ?? null)) return;
+    this.setSpan(span, { sync: false });
+    if (span) this.showSpan();
+    else if (!this.hit) this.details.empty();
+    this.draw();
+  },
+
+  /** A range of time was dragged over. */
+  select(from, to) {
+    this.hit = null;
+    this.flows = [];
+    this.model.set("selection", null);
+    this.setSpan([Math.min(from, to), Math.max(from, to)]);
+    this.showSpan();
+    this.draw();
+  },
+
+  async showSpan() {
+    const { span } = this;
+    const answer = await this.get("summary", { span });
+    if (!answer || this.span !== span) return;
+    const actions = [
+      ["Zoom to it", "F", () => this.fit()],
+      ["Clear", "Esc", () => this.clear()],
+    ];
+    const title = `${formatNs(span[1] - span[0])} selected`;
+    this.details.show(title, null, answer.msg.facts, actions);
+    this.said.textContent = title;
+  },
+};

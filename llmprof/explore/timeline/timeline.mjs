@@ -1,0 +1,315 @@
+// Timeline: ranks, streams, threads, steps and layers on one axis of time.
+import { fill, h, status } from "../base/js/dom.mjs";
+import { clampWindow } from "../base/js/geometry.mjs";
+import { followTheme } from "../base/js/theme.mjs";
+import { ask, Superseded } from "../base/js/wire.mjs";
+import { makeCard, makeDetails, makeHelp } from "./card.mjs";
+import { makePaints } from "./draw.mjs";
+import { fillGutter } from "./gutter.mjs";
+import { followMinimap, followPointer } from "./input.mjs";
+import { moving } from "./move.mjs";
+import { drawing, MAP_HEIGHT, RULER_HEIGHT } from "./paint.mjs";
+import { foldedAtFirst, layOut, visibleItems } from "./rows.mjs";
+import { selecting } from "./select.mjs";
+import { makeTools } from "./tools.mjs";
+import { readView, unknownNames } from "./view.mjs";
+
+const SYNC_MS = 120;
+const LEAST_ROOM = 120;
+
+function render({ model, el }) {
+  const timeline = new TimelineView(model, el);
+  timeline.start();
+  return () => timeline.stop();
+}
+
+/** @type {new () => typeof moving & typeof selecting & typeof drawing} */
+const Behaviour = /** @type {any} */ (class {});
+Object.assign(Behaviour.prototype, moving, selecting, drawing);
+
+class TimelineView extends Behaviour {
+  constructor(model, el) {
+    super();
+    this.model = model;
+    this.host = el;
+    this.state = { closed: new Set(), folded: new Set(), pinned: new Set() };
+    this.names = new Map();
+    this.binCanvas = document.createElement("canvas");
+    this.described = null;
+    this.view = null;
+    this.overview = null;
+    this.window = null;
+    this.hit = null;
+    this.flows = [];
+    this.dimmed = null;
+    this.frame = 0;
+    this.movedAt = null;
+    this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
+    el.llmprofTimings = this.timings;
+    this.stopped = false;
+    this.build();
+  }
+
+  build() {
+    const { model, host } = this;
+    this.theme = followTheme(host, model, () => this.recolour());
+    host.classList.add("lpt");
+    // JupyterLab's own shortcuts must not see the keys that are typed here
+    host.dataset.lmSuppressShortcuts = "true";
+    this.status = status(model, host);
+    this.tools = makeTools(this);
+    this.head = h("canvas", {
+      class: "lpt-head",
+      role: "img",
+      "aria-label": "Overview of the whole trace and time axis",
+    });
+    this.pinnedPane = this.makePane("lpt-pinned");
+    this.mainPane = this.makePane("lpt-main");
+    this.mainPane.canvas.tabIndex = 0;
+    this.mainPane.canvas.setAttribute("role", "application");
+    this.mainPane.canvas.setAttribute("aria-label", "Timeline. Press question mark for the keys.");
+    this.cross = h("div", { class: "lpt-cross", "aria-hidden": "true" });
+    this.edge = h("div", { class: "lpt-edge" });
+    this.body = h(
+      "div",
+      { class: "lpt-body" },
+      h("div", { class: "lpt-corner" }, this.edge),
+      this.head,
+      this.pinnedPane.el,
+      this.mainPane.el,
+      this.cross,
+    );
+    this.message = h("p", { class: "lpt-empty", hidden: true });
+    this.legend = h("div", { class: "lpt-legend", "aria-label": "Colours" });
+    this.details = makeDetails();
+    this.said = h("div", { class: "lp-hidden", "aria-live": "polite" });
+    this.tools.el.append(this.status.el);
+    fill(host, this.tools.el, this.body, this.message, this.legend, this.details.el, this.said);
+    this.card = makeCard(this.body);
+    this.help = makeHelp(host);
+  }
+
+  makePane(name) {
+    const gutter = h("div", { class: "lpt-gutter" });
+    const canvas = h("canvas", {});
+    const inner = h("div", { class: "lpt-inner" }, gutter, canvas);
+    const el = h("div", { class: `lpt-pane ${name}` }, inner);
+    return { el, inner, gutter, canvas, items: [], shown: [], height: 0 };
+  }
+
+  async start() {
+    const { model } = this;
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.host);
+    this.mainPane.el.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    this.host.addEventListener("keydown", (event) => this.key(event));
+    for (const pane of [this.pinnedPane, this.mainPane]) followPointer(this, pane);
+    followMinimap(this, this.head, MAP_HEIGHT);
+    for (const target of [this.head, this.pinnedPane.canvas, this.mainPane.canvas]) {
+      target.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    }
+    model.on("change:window", () => this.windowFromPython());
+    model.on("change:selection", () => this.selectionFromPython());
+    model.on("change:span", () => this.spanFromPython());
+    model.on("change:by", () => this.recolour());
+    model.on("change:height", () => this.resize());
+    await this.load();
+    this.find();
+  }
+
+  stop() {
+    this.stopped = true;
+    this.observer.disconnect();
+    this.theme.stop();
+    this.status.stop();
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.syncing);
+  }
+
+  /** Ask; shows errors, and gives null for them and for requests that were superseded. */
+  async get(what, args = {}) {
+    try {
+      const answer = await ask(this.model, what, args);
+      this.status.error("");
+      return this.stopped ? null : answer;
+    } catch (error) {
+      if (!(error instanceof Superseded)) this.status.error(error.message);
+      return null;
+    }
+  }
+
+  async load() {
+    const answer = await this.get("rows");
+    if (!answer) return;
+    const first = !this.described;
+    this.described = answer.msg;
+    this.paints = makePaints(answer.msg.keys, this.theme.name());
+    answer.msg.names.forEach((name, number) => this.names.set(number, name));
+    if (first) {
+      this.state.folded = foldedAtFirst(answer.msg);
+      const wanted = this.model.get("window");
+      this.window = clampWindow(wanted ?? answer.msg.whole, answer.msg.whole);
+      this.spanFromPython();
+    }
+    const empty = !answer.msg.rows.length;
+    this.body.hidden = empty;
+    this.message.hidden = !empty && !answer.msg.missing;
+    this.message.textContent = empty ? "This trace has no events to draw." : answer.msg.missing;
+    this.tools.update(answer.msg);
+    this.showLegend();
+    this.arrange();
+    if (first) this.selectionFromPython();
+    this.resize();
+  }
+
+  async find() {
+    if (!this.described?.rows.length) return;
+    if (!this.described.found) {
+      const answer = await this.get("find");
+      if (!answer) return;
+    }
+    await this.load();
+    this.recolour();
+    if (this.hit) this.selectionFromPython();
+  }
+
+  recolour() {
+    if (!this.described) return;
+    this.paints = makePaints(this.described.keys, this.theme.name());
+    this.stale = Boolean(this.view);
+    this.overview = null;
+    this.showLegend();
+    this.tools.colour(this.by);
+    this.request();
+  }
+
+  get by() {
+    return this.model.get("by") ?? "stage";
+  }
+
+  get whole() {
+    return this.described?.whole ?? [0, 1];
+  }
+
+  // ---- size and rows
+
+  arrange() {
+    if (!this.described) return;
+    const laid = layOut(this.described, this.state);
+    this.mainPane.items = laid.items;
+    this.mainPane.content = laid.height;
+    this.pinnedPane.items = laid.pinned;
+    this.pinnedPane.content = laid.pinnedHeight;
+    const act = (kind, item) => this.act(kind, item);
+    fillGutter(this.mainPane.gutter, laid.items, false, act);
+    fillGutter(this.pinnedPane.gutter, laid.pinned, true, act);
+    this.pinnedPane.el.hidden = !laid.pinned.length;
+    this.resize();
+  }
+
+  act(kind, item) {
+    const set = { close: this.state.closed, fold: this.state.folded, pin: this.state.pinned }[kind];
+    const key = kind === "close" ? item.rank : item.number;
+    if (!set.delete(key)) set.add(key);
+    this.arrange();
+  }
+
+  resize() {
+    if (!this.described || this.stopped) return;
+    const total = this.body.clientWidth;
+    if (!total) return;
+    const gutter = total < 520 ? 84 : total < 900 ? 132 : 168;
+    this.host.style.setProperty("--lpt-gutter", `${gutter}px`);
+    this.host.classList.toggle("lpt-narrow", total < 520);
+    const bar = this.mainPane.el.offsetWidth - this.mainPane.el.clientWidth;
+    this.gutter = gutter;
+    this.width = Math.max(LEAST_ROOM, total - gutter - bar);
+    const pinned = this.pinnedPane;
+    pinned.height = Math.min(pinned.content ?? 0, 200);
+    const room = (this.model.get("height") ?? 460) - MAP_HEIGHT - RULER_HEIGHT - pinned.height;
+    this.mainPane.height = Math.max(60, Math.min(room, this.mainPane.content ?? 60));
+    for (const pane of [pinned, this.mainPane]) {
+      pane.el.style.height = `${pane.height}px`;
+      pane.inner.style.height = `${Math.max(pane.content ?? 0, pane.height)}px`;
+    }
+    this.draw();
+    this.request();
+  }
+
+  scrolled() {
+    this.draw();
+    this.card.hide();
+    this.request();
+  }
+
+  // ---- data
+
+  /** Rows on the screen, and some beyond, so that scrolling shows something at once. */
+  wantedRows() {
+    const { el, height, items } = this.mainPane;
+    const near = visibleItems(items, el.scrollTop - 80, height + 160);
+    return [...this.pinnedPane.items, ...near].filter((item) => item.type === "row").map((item) => item.number);
+  }
+
+  async request() {
+    if (!this.described || !this.window || !this.width) return;
+    const asked = { window: this.window, width: this.width, rows: this.wantedRows(), by: this.by };
+    const coming = this.get("view", asked);
+    if (!this.overview) this.requestOverview();
+    const answer = await coming;
+    if (!answer) return;
+    this.view = readView(answer.msg, answer.buffers);
+    this.view.of = asked.window;
+    this.stale = true; // its bins are painted with the next picture
+    const bytes = answer.buffers.reduce((sum, buffer) => sum + buffer.byteLength, 0);
+    this.timings.bytes = Math.max(this.timings.bytes, bytes);
+    this.draw();
+    const missing = unknownNames(this.view, this.names);
+    if (missing.length) this.requestNames(missing);
+  }
+
+  async requestOverview() {
+    this.overview = { lanes: new Map(), columns: 1 };
+    const answer = await this.get("overview", { width: this.width, by: this.by });
+    if (!answer) return;
+    this.overview = readView(answer.msg, answer.buffers);
+    this.draw();
+  }
+
+  async requestNames(numbers) {
+    const answer = await this.get("names", { numbers: numbers.slice(0, 5000) });
+    if (!answer) return;
+    if (this.names.size > 50000) this.names.clear();
+    for (const [number, name] of Object.entries(answer.msg.names)) this.names.set(Number(number), name);
+    this.draw();
+  }
+
+  // ---- window
+
+  move(window, { sync = true } = {}) {
+    this.movedAt ??= performance.now();
+    this.window = clampWindow(window, this.whole);
+    this.draw();
+    this.request();
+    if (!sync) return;
+    clearTimeout(this.syncing);
+    this.syncing = setTimeout(() => this.syncWindow(), SYNC_MS);
+  }
+
+  syncWindow() {
+    this.sent = [...this.window];
+    this.model.set("window", this.sent);
+    this.model.save_changes();
+  }
+
+  windowFromPython() {
+    const wanted = this.model.get("window");
+    const same = (a, b) => a && b && Math.abs(a[0] - b[0]) < 1 && Math.abs(a[1] - b[1]) < 1;
+    if (!this.described || same(wanted, this.sent) || same(wanted, this.window)) return;
+    clearTimeout(this.syncing);
+    this.move(wanted ?? this.whole, { sync: false });
+    this.sent = null;
+  }
+}
+
+export default { render };

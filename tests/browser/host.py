@@ -1,0 +1,128 @@
+"""A page that shows one widget without JupyterLab: anywidget's model in the browser, the widget in this process.
+
+For gestures and pictures: a page is there in a second. What JupyterLab adds (kernels, its shortcuts and themes) is
+tested in JupyterLab.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>{css}</style></head>
+<body data-jp-theme-light="{light}" style="margin:0;background:{ground}"><div id="host"></div></body></html>"""
+
+MODEL = """async () => {
+  const state = JSON.parse(await pythonState());
+  const listeners = new Map();
+  const of = (name) => listeners.get(name) ?? [];
+  const fire = (name, ...rest) => of(name).forEach((listener) => listener(...rest));
+  let changed = {};
+  const model = {
+    get: (name) => state[name],
+    set: (name, value) => {
+      if (JSON.stringify(state[name]) === JSON.stringify(value)) return;
+      changed[name] = state[name] = value;
+      fire(`change:${name}`);
+    },
+    save_changes: () => { pythonSet(JSON.stringify(changed)); changed = {}; },
+    send: (content) => pythonSend(JSON.stringify(content)),
+    on: (names, listener) => names.split(" ").forEach((name) => listeners.set(name, [...of(name), listener])),
+    off: () => listeners.clear(),
+  };
+  window.model = model;
+  const bytes = (text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+  const poll = async () => {
+    for (const one of JSON.parse(await pythonNews())) {
+      if (one.state) {
+        for (const [name, value] of Object.entries(one.state)) {
+          if (JSON.stringify(state[name]) === JSON.stringify(value)) continue;
+          state[name] = value;
+          fire(`change:${name}`);
+        }
+      } else fire("msg:custom", one.content, one.buffers.map(bytes));
+    }
+    setTimeout(poll, 15);
+  };
+  const source = new Blob([await pythonSource()], { type: "text/javascript" });
+  const widget = (await import(URL.createObjectURL(source))).default;
+  widget.render({ model, el: document.getElementById("host") });
+  poll();
+}"""
+
+
+class Host:
+    """One widget in a page of its own.
+
+    Parameters
+    ----------
+    browser : Browser
+        A running browser.
+    widget : Explorer
+        What is shown; its traits and messages go to the page and back.
+    theme : str
+        ``light`` or ``dark``.
+    """
+
+    def __init__(
+        self, browser: Browser, widget: Any, *, width: int = 1200, height: int = 900, theme: str = "light"
+    ) -> None:
+        self.widget = widget
+        self.problems: list[str] = []
+        self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.page: Page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", lambda message: message.type == "error" and self.problems.append(message.text))
+        synced = [name for name in widget.traits(sync=True) if not name.startswith("_") and name not in SKIPPED]
+        widget.observe(self._changed, synced)
+        object.__setattr__(widget, "send", self._send)
+        state = json.dumps({name: getattr(widget, name) for name in synced})
+        self.page.expose_function("pythonState", lambda: state)
+        self.page.expose_function("pythonSource", lambda: str(widget._esm))
+        self.page.expose_function("pythonSet", self._set)
+        self.page.expose_function("pythonSend", lambda text: widget._receive(widget, json.loads(text), []))
+        self.page.expose_function("pythonNews", self._poll)
+        light, ground = ("true", "#ffffff") if theme == "light" else ("false", "#111111")
+        self.page.set_content(PAGE.format(css=str(widget._css), light=light, ground=ground))
+        self.page.evaluate(MODEL)
+
+    def _changed(self, change: dict[str, Any]) -> None:
+        self._news.put({"state": {change["name"]: change["new"]}})
+
+    def _send(self, content: dict[str, Any], buffers: Any = ()) -> None:
+        texts = [base64.b64encode(bytes(buffer)).decode("ascii") for buffer in buffers or ()]
+        self._news.put({"content": content, "buffers": texts})
+
+    def _set(self, text: str) -> None:
+        for name, value in json.loads(text).items():
+            setattr(self.widget, name, value)
+
+    def _poll(self) -> str:
+        news = []
+        while not self._news.empty():
+            news.append(self._news.get())
+        return json.dumps(news)
+
+    def wait(self, true: Any, *, seconds: float = 20) -> Any:
+        """What ``true()`` gives, once it is true."""
+        deadline = time.monotonic() + seconds
+        while not (value := true()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {seconds} s it is still {value!r}")
+            self.page.wait_for_timeout(30)
+        return value
+
+    def shot(self, path: Path) -> Path:
+        """Screenshot of the widget."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page.locator("#host").screenshot(path=path)
+        return path
+
+
+SKIPPED = {"comm", "keys", "layout", "tabbable", "tooltip", "tooltips"}

@@ -1,11 +1,15 @@
-"""The same call on different ranks: matched by order within a group, checked by when it ends.
+"""The same call on different ranks: matched by group, order and kind, checked by when the ranks leave it.
 
-Where a kernel does not name its group (custom all-reduce, NCCL called without torch), the groups are found from the
-ends: the ranks of one call leave it together, so over all calls the difference of their ends hardly varies. A
-difference that is large but constant is a difference of clocks.
+The ranks of one call leave it together: over many calls the difference of their ends hardly varies, and none leaves
+before the last has come. How much it may vary is taken from the recording, not from a fixed limit: ends of a ring of
+eight scatter by tens of microseconds, those of a custom all-reduce by less than one. A difference that is large but
+constant, or grows evenly, is a difference of clocks and corrected. Where a kernel does not name its group (custom
+all-reduce, NCCL called without torch), the groups follow from the ends too.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -13,16 +17,92 @@ LEAVES_EARLY = ("send_recv", "broadcast", "reduce")
 """Kinds in which a rank may be done before another one has begun (it has sent into a buffer)."""
 
 NEAR_NS = 10_000
-"""The ends of one call on two ranks are this close …"""
+"""Ends of one call that are this close agree, however short the calls are."""
 
 NEAR_SHARE = 0.8
-"""… in at least this share of the calls, if the two ranks call together …"""
+"""Share of the calls in which the ends of two ranks must agree, if they call together."""
 
 NEAR_EARLY_NS, NEAR_EARLY_SHARE = 50_000, 0.5
-"""… or so close in this share, for kinds that a rank may leave early."""
+"""The same for kinds that a rank may leave early."""
+
+OF_SPACING = 8
+"""Ends may scatter by up to one part in so many of the time from one call to the next: by chance, two ranks that have
+nothing to do with each other agree so well in a quarter of the calls."""
+
+AS_CLOSE = 4
+"""A rank belongs to a set if its ends scatter no more than so many times those of the closest two ranks."""
 
 CLOCK_CALLS = 8
-"""A constant difference of ends beyond ``NEAR_NS`` is one of clocks if so many calls say so: few may look alike."""
+"""A constant difference of ends is one of clocks if so many calls say so: few may look alike."""
+
+MAX_DRIFT = 1e-3
+"""Largest drift between two clocks (a share of the time); crystals differ by less than a tenth of it."""
+
+SURE = 0.9
+"""Waits are told where at least this share of a set's calls overlap on all ranks, as calls that wait do."""
+
+MAX_SHIFT = 64
+"""Calls by which the recording of one rank may begin earlier than that of another whose clock differs."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far the clock of one rank is ahead of another's: ``offset_ns + drift * t``."""
+
+    offset_ns: float = 0.0
+    drift: float = 0.0
+
+    def at(self, time: pl.Series) -> pl.Series:
+        """Offset at moments of the clock that is ahead (ns)."""
+        return (time * self.drift + self.offset_ns).round().cast(pl.Int64)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A rank's calls, numbered as those of the reference: ``_row, call, difference`` (of the ends, ns; may be null)."""
+
+    calls: pl.DataFrame
+    clock: Clock | None
+    scatter_ns: float
+
+
+@dataclass
+class Matches:
+    """What was matched so far, and why the rest was not."""
+
+    parts: list[pl.DataFrame] = field(default_factory=list)
+    clocks: dict[tuple[int, int], tuple[Clock, int]] = field(default_factory=dict)
+    calls: int = 0
+
+    def add(self, members: dict[int, Pair], reference: int, by: str, reason: str | None) -> None:
+        """Add one set of ranks that call together."""
+        columns = {
+            "ranks_in_group": pl.lit(len(members), dtype=pl.Int32),
+            "matched_by": pl.lit(by if len(members) > 1 else None, dtype=pl.String),
+            "unmatched": pl.lit(reason, dtype=pl.String),
+            "_set": pl.lit(len(self.parts), dtype=pl.Int64),
+        }
+        matched = pl.concat([pair.calls.select("_row", "call") for pair in members.values()])
+        self.parts.append(matched.with_columns(pl.col("call") + self.calls, **columns))
+        highest = self.parts[-1]["call"].max()
+        self.calls = highest + 1 if isinstance(highest, int) else self.calls
+        for rank, pair in members.items():
+            if rank != reference and pair.clock is not None:
+                known = self.clocks.get((reference, rank))
+                if known is None or known[1] < pair.calls.height:
+                    self.clocks[reference, rank] = (pair.clock, pair.calls.height)
+
+
+_NO_CALLS = pl.DataFrame(
+    schema={
+        "_row": pl.UInt32,
+        "call": pl.Int64,
+        "ranks_in_group": pl.Int32,
+        "matched_by": pl.String,
+        "unmatched": pl.String,
+        "_set": pl.Int64,
+    }
+)
 
 
 def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
@@ -36,106 +116,230 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        With ``call`` (int64, null where a row has no counterpart on a rank that should have one),
-        ``ranks_in_group`` (int32: ranks of this trace that call together) and ``clock_offset_ns`` (int64).
+        With ``call`` (int64, null where a row has no counterpart on a rank that should have one), ``ranks_in_group``
+        (int32: ranks of this trace that call together), ``clock_offset_ns`` (int64), ``matched_by`` (group: the
+        recording names it; ends: the ranks leave together; null where a rank calls alone), ``match_confidence``
+        (share of the calls of these ranks and this kind that overlap on all ranks; null for kinds that a rank may
+        leave early, and for a rank alone) and ``unmatched`` (why a row has no counterpart, null where it has one).
     """
     frame = frame.sort("rank", "start_ns", maintain_order=True).with_row_index("_row")
-    frame = frame.with_columns(clock_offset_ns=_clock_offsets(frame))
     ends = frame.select(
         "_row", "rank", "group", "group_ranks", "kind", "world",
-        end=pl.col("start_ns") + pl.col("dur_ns") - pl.col("clock_offset_ns"),
+        start=pl.col("start_ns"), end=pl.col("start_ns") + pl.col("dur_ns"),
     )  # fmt: skip
-    parts, calls = [], 0
-    for (group, _, kind), rows in ends.group_by("group", "group_ranks", "kind", maintain_order=True):
-        by_rank = {int(key[0]): part.sort("end") for key, part in rows.group_by("rank", maintain_order=True)}
-        fits = rows["world"].is_null().all() or len(by_rank) <= max(rows["world"].drop_nulls())
-        for members in _sets(by_rank, trusted=group is not None and fits, synchronises=kind not in LEAVES_EARLY):
-            matched = pl.concat(members).with_columns(
-                pl.col("call") + calls, ranks_in_group=pl.lit(len(members), dtype=pl.Int32)
-            )
-            highest = matched["call"].max()
-            calls = highest + 1 if isinstance(highest, int) else calls
-            parts.append(matched)
-    columns = pl.concat(parts) if parts else _NO_CALLS
-    return frame.join(columns, on="_row", how="left", maintain_order="left").drop("_row")
+    matches = Matches()
+    early = pl.col("kind").is_in(LEAVES_EARLY)
+    _match(ends.filter(~early), matches, synchronises=True)
+    offsets = _offsets(frame, matches)
+    corrected = ends.with_columns((pl.col(c) - offsets).alias(c) for c in ("start", "end"))
+    _match(corrected.filter(early), matches, synchronises=False)
+    columns = pl.concat(matches.parts) if matches.parts else _NO_CALLS
+    frame = frame.with_columns(clock_offset_ns=offsets).join(columns, on="_row", how="left", maintain_order="left")
+    return _with_confidence(frame).drop("_row", "_set")
 
 
-_NO_CALLS = pl.DataFrame(schema={"_row": pl.UInt32, "call": pl.Int64, "ranks_in_group": pl.Int32})
+def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
+    """Match the calls of each group and kind."""
+    for (group, _, _kind), rows in ends.group_by("group", "group_ranks", "kind", maintain_order=True):
+        waiting = {
+            int(key[0]): part.sort("end", maintain_order=True)
+            for key, part in rows.group_by("rank", maintain_order=True)
+        }
+        fits = rows["world"].is_null().all() or len(waiting) <= max(rows["world"].drop_nulls())
+        trusted = group is not None and fits
+        alone = len(waiting) == 1
+        while waiting:
+            reference = max(waiting, key=lambda rank: (waiting[rank].height, -rank))
+            own = waiting.pop(reference).with_columns(call=pl.int_range(pl.len(), dtype=pl.Int64))
+            pairs = {}
+            for rank, part in waiting.items():
+                pair = _pair(own, part, trusted=trusted, synchronises=synchronises)
+                if pair is not None:
+                    pairs[rank] = pair
+            if not trusted:
+                pairs = _closest(pairs)
+            waiting = {rank: part for rank, part in waiting.items() if rank not in pairs}
+            itself = Pair(own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)), Clock(), 0.0)
+            reason = None
+            if not pairs and not alone:
+                others = ", ".join(str(rank) for rank in sorted(set(rows["rank"].unique()) - {reference}))
+                reason = f"ends and number of these calls agree with those of no other rank ({others})"
+            members = {reference: itself, **pairs}
+            matches.add(dict(sorted(members.items())), reference, "group" if trusted else "ends", reason)
 
 
-def _sets(ranks: dict[int, pl.DataFrame], *, trusted: bool, synchronises: bool) -> list[list[pl.DataFrame]]:
-    """Calls of one group and kind (``_row, end`` by rank), parted into sets of ranks that call together.
-
-    A set is a list of frames ``_row, call``, one a rank. Where the group is known by its name, ``trusted``, equal
-    counts are enough; else the ends must agree.
-    """
-    waiting = sorted(ranks)
-    found = []
-    while waiting:
-        reference = max(waiting, key=lambda rank: (ranks[rank].height, -rank))
-        numbered = ranks[reference].with_row_index("call").with_columns(pl.col("call").cast(pl.Int64))
-        members = {reference: numbered}
-        for rank in [r for r in waiting if r != reference]:
-            own = ranks[rank]
-            if own.height == numbered.height and (
-                trusted or _together(own["end"] - numbered["end"], synchronises=synchronises)
-            ):
-                members[rank] = own.with_columns(numbered["call"])
-            elif synchronises and (near := _nearest(numbered, own)) is not None:
-                members[rank] = near
-        waiting = [rank for rank in waiting if rank not in members]
-        found.append([members[rank].select("_row", "call") for rank in sorted(members)])
-    return found
+def _pair(reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchronises: bool) -> Pair | None:
+    """Calls of a rank numbered as those of the reference, by the best evidence; None if they are not the same ones."""
+    in_order = own.height == reference.height
+    near, share = (NEAR_NS, NEAR_SHARE) if synchronises else (NEAR_EARLY_NS, NEAR_EARLY_SHARE)
+    limit = max(near, _spacing(reference) // OF_SPACING) if synchronises else near
+    if in_order:
+        ordered = own.select("_row", "start", "end", call=reference["call"], of=reference["end"], at=reference["start"])
+        difference = ordered["end"] - ordered["of"]
+        if _share(difference.abs() <= limit) >= share and (not synchronises or _overlap(ordered, Clock())):
+            return _paired(ordered, Clock())
+    if not synchronises:
+        return _paired(ordered, None) if in_order and trusted else None
+    nearest = _nearest(reference, own)
+    if nearest is not None:
+        return nearest
+    if in_order and (clock := _clock(ordered, limit)) is not None:
+        return _paired(ordered, clock)
+    if in_order and trusted:
+        return _paired(ordered, None)
+    return _shifted(reference, own, limit)
 
 
-def _together(difference: pl.Series, *, synchronises: bool = True) -> bool:
-    """Whether two ranks leave their calls together, from the differences of the ends."""
-    limit, least = (NEAR_NS, NEAR_SHARE) if synchronises else (NEAR_EARLY_NS, NEAR_EARLY_SHARE)
-    near = (difference.abs() <= limit).mean()
-    return isinstance(near, float) and near >= least
+def _paired(ordered: pl.DataFrame, clock: Clock | None) -> Pair:
+    difference = ordered["end"] - ordered["of"]
+    rest = difference - (clock.at(ordered["end"]) if clock is not None else 0)
+    middle = rest.median()
+    scatter = (rest - middle).abs().quantile(NEAR_SHARE) if isinstance(middle, int | float) else None
+    return Pair(ordered.select("_row", "call").with_columns(difference=rest), clock, float(scatter or 0))
 
 
-def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame | None:
+def _closest(pairs: dict[int, Pair]) -> dict[int, Pair]:
+    """Of ranks whose ends agree, those that agree as well as the closest do, directly or through one another."""
+    if not pairs:
+        return pairs
+    limit = AS_CLOSE * max(NEAR_NS / 2, min(pair.scatter_ns for pair in pairs.values()))
+    kept = {rank: pair for rank, pair in pairs.items() if pair.scatter_ns <= limit}
+    left = {rank: pair for rank, pair in pairs.items() if rank not in kept}
+    grows = True
+    while grows and left:
+        grows = False
+        for rank, pair in list(left.items()):
+            if any(_scatter_between(pair, other) <= limit for other in list(kept.values())):
+                kept[rank] = left.pop(rank)
+                grows = True
+    return kept
+
+
+def _scatter_between(a: Pair, b: Pair) -> float:
+    both = a.calls.join(b.calls, on="call", suffix="_b").select(pl.col("difference") - pl.col("difference_b"))
+    rest = both.to_series()
+    scatter = (rest - rest.median()).abs().quantile(NEAR_SHARE) if rest.len() else None
+    return float("inf") if scatter is None else float(scatter)
+
+
+def _spacing(calls: pl.DataFrame) -> int:
+    """Usual time from the end of one call to the end of the next (ns)."""
+    middle = calls["end"].diff().median()
+    return int(middle) if isinstance(middle, int | float) else 0
+
+
+def _share(true: pl.Series) -> float:
+    mean = true.mean()
+    return float(mean) if isinstance(mean, int | float) else 0.0
+
+
+def _overlap(ordered: pl.DataFrame, clock: Clock) -> bool:
+    """Whether the calls of two ranks overlap: neither leaves before the other has come."""
+    ahead = clock.at(ordered["end"])
+    own_first = ordered["end"] - ahead + NEAR_NS >= ordered["at"]
+    other_first = ordered["of"] + NEAR_NS >= ordered["start"] - ahead
+    return _share(own_first & other_first) >= SURE
+
+
+def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
+    """Difference of two clocks that makes the ends agree: a constant, else one that grows evenly; None without one."""
+    if ordered.height < CLOCK_CALLS:
+        return None
+    difference = ordered["end"] - ordered["of"]
+    middle = difference.median()
+    half = ordered.height // 2
+    first, last = ordered.head(half), ordered.tail(half)
+    steps = [
+        (float(part.select((pl.col("end") - pl.col("of")).median()).item()), float(part["end"].median() or 0))  # type: ignore[arg-type]
+        for part in (first, last)
+    ]
+    drift = (steps[1][0] - steps[0][0]) / max(1.0, steps[1][1] - steps[0][1])
+    candidates = [Clock(float(middle))] if isinstance(middle, int | float) else []
+    if abs(drift) <= MAX_DRIFT:
+        candidates.append(Clock(steps[0][0] - drift * steps[0][1], drift))
+    for clock in candidates:
+        agree = _share((difference - clock.at(ordered["end"])).abs() <= limit) >= NEAR_SHARE
+        if agree and _overlap(ordered, clock):
+            return clock
+    return None
+
+
+def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
     """Calls of a rank whose recording began later, ended earlier or has holes; None if they are not the same ones."""
     matched = own.join_asof(
-        reference.select("call", "end"), on="end", strategy="nearest", tolerance=NEAR_NS, check_sortedness=False
+        reference.select("call", "end", of="end"),
+        on="end",
+        strategy="nearest",
+        tolerance=NEAR_NS,
+        check_sortedness=False,
     )
     common = pl.col("end").is_between(reference["end"][0] - NEAR_NS, reference["end"][-1] + NEAR_NS)
     share = matched.filter(common).select(pl.col("call").is_not_null().mean()).item()
     if share is None or share < NEAR_SHARE:
         return None
     alone = pl.len().over("call") == 1
-    return matched.with_columns(call=pl.when(alone).then("call"))
+    matched = matched.with_columns(call=pl.when(alone).then("call"))
+    return Pair(matched.select("_row", "call", difference=pl.col("end") - pl.col("of")), Clock(), 0.0)
 
 
-def _clock_offsets(frame: pl.DataFrame) -> pl.Series:
-    """How far the clock of each row's rank is ahead of that of the lowest rank that it calls together with (ns)."""
-    ends: dict[int, dict[tuple[object, ...], pl.Series]] = {}
-    rows = frame.filter(~pl.col("kind").is_in(LEAVES_EARLY))
-    for (rank, *key), part in rows.group_by("rank", "group", "group_ranks", "kind", maintain_order=True):
-        ends.setdefault(int(rank), {})[tuple(key)] = (part["start_ns"] + part["dur_ns"]).sort()
-    offsets: dict[int, int] = {}
-    for reference in sorted(ends):
-        if reference in offsets:
+def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair | None:
+    """Calls of a rank whose recording began some calls earlier or later and whose clock differs.
+
+    None if no shift makes the ends agree, or several do: in a run that repeats itself every shift by a step would.
+    """
+    agreeing = []
+    for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
+        first, of_first = max(0, -shift), max(0, shift)
+        count = min(own.height - first, reference.height - of_first)
+        if count < max(CLOCK_CALLS, own.height // 2):
             continue
-        offsets[reference] = 0
-        for rank in sorted(ends.keys() - offsets.keys()):
-            ahead = _clock_offset(ends[reference], ends[rank])
-            if ahead is not None:
-                offsets[rank] = ahead
-    return frame["rank"].replace_strict(offsets, default=0, return_dtype=pl.Int64)
+        part, of = own.slice(first, count), reference.slice(of_first, count)
+        ordered = part.select("_row", "start", "end", call=of["call"], of=of["end"], at=of["start"])
+        if (clock := _clock(ordered, limit)) is not None:
+            agreeing.append(_paired(ordered, clock))
+    if len(agreeing) != 1:
+        return None
+    found = agreeing[0]
+    rest = own.select("_row").join(found.calls, on="_row", how="anti")
+    unmatched = rest.with_columns(call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64))
+    return Pair(pl.concat([found.calls, unmatched]), found.clock, found.scatter_ns)
 
 
-def _clock_offset(a: dict[tuple[object, ...], pl.Series], b: dict[tuple[object, ...], pl.Series]) -> int | None:
-    """How far the clock of one rank is ahead of another's; None if they do not call together."""
-    common = [key for key in a if key in b and a[key].len() == b[key].len()]
-    if not common:
-        return None
-    key = max(common, key=lambda k: a[k].len())
-    difference = b[key] - a[key]
-    middle = difference.median()
-    if not isinstance(middle, int | float) or not _together(difference - int(middle)):
-        return None
-    if abs(middle) <= NEAR_NS:
-        return 0
-    return int(middle) if difference.len() >= CLOCK_CALLS else None
+def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:
+    """How far the clock of each row's rank is ahead of that of the lowest rank that it calls with (ns)."""
+    ranks = frame["rank"].unique().sort().to_list()
+    edges: dict[int, list[tuple[int, Clock, int]]] = {rank: [] for rank in ranks}
+    for (reference, rank), (clock, calls) in matches.clocks.items():
+        edges[reference].append((rank, clock, calls))
+        edges[rank].append((reference, Clock(-clock.offset_ns, -clock.drift), calls))
+    ahead: dict[int, Clock] = {}
+    for lowest in ranks:
+        if lowest in ahead:
+            continue
+        ahead[lowest] = Clock()
+        queue = [lowest]
+        while queue:
+            rank = queue.pop(0)
+            for other, clock, _ in sorted(edges[rank], key=lambda edge: -edge[2]):
+                if other not in ahead:
+                    here = ahead[rank]
+                    ahead[other] = Clock(here.offset_ns + clock.offset_ns, here.drift + clock.drift)
+                    queue.append(other)
+    end = frame["start_ns"] + frame["dur_ns"]
+    offset = frame["rank"].replace_strict({r: c.offset_ns for r, c in ahead.items()}, return_dtype=pl.Float64)
+    drift = frame["rank"].replace_strict({r: c.drift for r, c in ahead.items()}, return_dtype=pl.Float64)
+    return (offset + drift * end).round().cast(pl.Int64)
+
+
+def _with_confidence(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add the share of calls that overlap on all ranks, by set of ranks and kind."""
+    start = pl.col("start_ns") - pl.col("clock_offset_ns")
+    together = (
+        frame.filter(pl.col("call").is_not_null() & ~pl.col("kind").is_in(LEAVES_EARLY))
+        .group_by("_set", "call")
+        .agg(last=start.max(), first_end=(start + pl.col("dur_ns")).min(), ranks=pl.len())
+        .filter(pl.col("ranks") > 1)
+        .group_by("_set")
+        .agg(match_confidence=(pl.col("last") <= pl.col("first_end") + NEAR_NS).mean())
+    )
+    return frame.join(together, on="_set", how="left", maintain_order="left")

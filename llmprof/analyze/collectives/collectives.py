@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names, schema
-from llmprof.analyze.collectives.calls import LEAVES_EARLY, match_calls
+from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls
 from llmprof.analyze.collectives.sizes import with_sizes
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.memo import per_trace
@@ -16,7 +16,8 @@ from llmprof.trace import Trace
 COLUMNS = [
     "rank", "step", "phase", "layer", "call", "kind", "algorithm", "group", "world", "ranks_seen", "bytes",
     "bytes_source", "dtype", "start_ns", "dur_ns", "arrival_skew_ns", "wait_ns", "transfer_ns", "last_rank",
-    "end_spread_ns", "clock_offset_ns", "algorithm_gbps", "bus_gbps", "name",
+    "end_spread_ns", "clock_offset_ns", "algorithm_gbps", "bus_gbps", "name", "matched_by", "match_confidence",
+    "unmatched",
 ]  # fmt: skip
 
 
@@ -42,10 +43,13 @@ def collectives(trace: Trace) -> pl.DataFrame:
         ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks of a call, null
         where it has no match), ``kind, algorithm, group, world`` (ranks in the group), ``ranks_seen``, ``bytes,
         bytes_source`` (metadata, shapes or null), ``dtype, start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus
-        first start), ``wait_ns, transfer_ns`` (null unless all ranks of the group are in the trace), ``last_rank``
-        (who arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree),
-        ``clock_offset_ns`` (correction of this rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s)
-        and ``name``.
+        first start), ``wait_ns, transfer_ns`` (null where they cannot be told: ``unmatched`` says why), ``last_rank``
+        (who arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree and the
+        ranks leave at once, tens where they leave one after another around a ring), ``clock_offset_ns`` (correction
+        of this rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by`` (group:
+        the recording names the group; ends: the ranks leave together), ``match_confidence`` (share of the calls of
+        these ranks that overlap on all of them, as they must; null for kinds that a rank may leave early) and
+        ``unmatched`` (why there is no wait, null where there is one).
 
     Raises
     ------
@@ -71,10 +75,11 @@ def collectives(trace: Trace) -> pl.DataFrame:
             end_spread_ns=pl.col("_end").max() - pl.col("_end").min(),
             last_rank=pl.col("rank").get(pl.col("_start").arg_max()),
             ranks_seen=pl.col("rank").n_unique().cast(pl.Int32),
+            _first_end=pl.col("_end").min(),
         )
     )
     found = found.join(per_call, on="call", how="left", maintain_order="left")
-    complete = (pl.col("ranks_seen") >= pl.col("world")).fill_null(value=False)
+    unmatched = _why_no_wait()
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = pl.when(left_early).then(0).otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
     n = pl.col("world").cast(pl.Float64)
@@ -86,16 +91,51 @@ def collectives(trace: Trace) -> pl.DataFrame:
         .otherwise(1.0)
     )
     return (
-        found.with_columns(wait_ns=pl.when(complete).then(wait))
+        found.with_columns(unmatched=unmatched)
+        .with_columns(wait_ns=pl.when(pl.col("unmatched").is_null()).then(wait))
         .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
         .with_columns(
             algorithm_gbps=pl.when(pl.col("transfer_ns") > 0).then(pl.col("bytes") / pl.col("transfer_ns")),
-            **{c: pl.when(complete).then(pl.col(c)) for c in ("arrival_skew_ns", "end_spread_ns", "last_rank")},
+            **{
+                c: pl.when(pl.col("unmatched").is_null()).then(pl.col(c))
+                for c in ("arrival_skew_ns", "end_spread_ns", "last_rank")
+            },
         )
         .with_columns(bus_gbps=pl.col("algorithm_gbps") * factor)
         .select(COLUMNS)
         .cast(_TYPES)
         .sort("rank", "start_ns", maintain_order=True)
+    )
+
+
+def _why_no_wait() -> pl.Expr:
+    """Why the waiting of a call cannot be told, as a text; null where it can."""
+    seen, world, sure = pl.col("ranks_seen"), pl.col("world"), pl.col("match_confidence")
+    apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
+    return (
+        pl.when(world == 1)
+        .then(pl.lit(None, dtype=pl.String))
+        .when(pl.col("call").is_null() | (seen < pl.col("ranks_in_group")))
+        .then(pl.lit("the recording of another rank of the group lacks this call"))
+        .when(world.is_null())
+        .then(
+            pl.coalesce(
+                "unmatched",
+                pl.lit("no other rank of this trace makes such calls, and how many ranks the group has is unknown"),
+            )
+        )
+        .when(seen < world)
+        .then(pl.coalesce("unmatched", pl.format("{} of the {} ranks of the group are in the trace", seen, world)))
+        .when(sure < SURE)
+        .then(
+            pl.format(
+                "only {} % of these calls overlap on all ranks: the clocks differ in a way that is not known, or the "
+                "calls are not the same",
+                (sure * 100).round(0).cast(pl.Int64),
+            )
+        )
+        .when(apart)
+        .then(pl.lit("this call ends on one rank before it begins on another"))
     )
 
 
@@ -138,8 +178,11 @@ _TYPES = pl.Schema(
     {
         **dict.fromkeys(COLUMNS, pl.Int64()),
         **dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32()),
-        **dict.fromkeys(["phase", "kind", "algorithm", "group", "bytes_source", "dtype", "name"], pl.String()),
-        **dict.fromkeys(["algorithm_gbps", "bus_gbps"], pl.Float64()),
+        **dict.fromkeys(
+            ["phase", "kind", "algorithm", "group", "bytes_source", "dtype", "name", "matched_by", "unmatched"],
+            pl.String(),
+        ),
+        **dict.fromkeys(["algorithm_gbps", "bus_gbps", "match_confidence"], pl.Float64()),
     }
 )
 

@@ -39,8 +39,9 @@ from llmprof.units import format_ns
 _SOURCE = "llmprof.analyze.idle(trace)"
 _MEANING = {
     "host_bound": "the host launched the next kernel too late",
+    "launch": "the launching call was at work",
     "sync": "the host was waiting in a synchronising call",
-    "queued": "launched in time, started later",
+    "queued": "launched, and held by something",
     "unknown": "the launch was not captured",
 }
 _PLOT, _SPACE = WIDTH - 2 * PADDING - 76, 80
@@ -52,7 +53,7 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``idle(trace)``: gaps in which no stream of a device ran anything.
+        Rows of ``idle(trace)``: parts of the gaps in which no stream of a device ran anything.
     title : str, optional
         Title instead of the one that says what is shown.
 
@@ -77,7 +78,10 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     height = 34 * sums["row"].n_unique()
     by_rank = bars.properties(width=_PLOT, height=height, title=heading("By cause and rank"))
     meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
-    notes = ["A gap counts when no stream of the device runs anything.", f"{meanings}."]
+    notes = [
+        "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it.",
+        f"{meanings}.",
+    ]
     chart = alt.vconcat(by_rank, _lengths(rows, palette), spacing=36)
     return finish(chart, title or _headline(rows), notes)
 
@@ -97,9 +101,9 @@ def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> alt.HConcatChart:
     places = {cause: i for i, cause in enumerate(palette)}
     bins = log_bins(rows, "dur_ns", unit, by="cause", per_decade=12).with_columns(time=pl.col("sum_ns") / total.ns)
     bins = bins.sort("start", pl.col("cause").replace_strict(places, return_dtype=pl.Int64))
-    many = _columns(bins, "n", "gaps", unit=unit, palette=palette, title="Number of gaps")
+    many = _columns(bins, "n", "parts", unit=unit, palette=palette, title="Number of parts of gaps")
     axis = f"time ({total.symbol})"
-    long = _columns(bins, "time", axis, unit=unit, palette=palette, title="Time in gaps of that length")
+    long = _columns(bins, "time", axis, unit=unit, palette=palette, title="Time in parts of that length")
     return alt.hconcat(many, long, spacing=_SPACE, bounds="flush")
 
 
@@ -108,7 +112,7 @@ def _columns(
 ) -> alt.LayerChart:
     upper = pl.col(field).cum_sum().over("start")
     stacked = bins.with_columns(bottom=upper - pl.col(field), top=upper)
-    x = log_axis(domain_of(bins), f"length of the gap ({unit.symbol}, log scale)")
+    x = log_axis(domain_of(bins), f"length of the part ({unit.symbol}, log scale)")
     y = alt.Y("bottom:Q", axis=alt.Axis(title=axis, format=NUMBER, tickCount=4))
     tips = [
         alt.Tooltip("cause:N"),

@@ -66,8 +66,8 @@ VIEWS: dict[str, View] = {
     ),
     "idle": View(
         "idle",
-        "gaps in which the device does nothing, and their causes",
-        ("rank", "step", "start_ns", "dur_ns", "cause", "sync_name", "next_name"),
+        "parts of the gaps in which the device does nothing, and their causes",
+        ("rank", "step", "start_ns", "dur_ns", "gap_ns", "cause", "doing", "held_by", "next_name"),
         longest_first=True,
     ),
     "stream-gaps": View(

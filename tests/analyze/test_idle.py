@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+import llmprof
 from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
+from llmprof.analyze.idle.host import holds_the_device
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
@@ -23,67 +26,192 @@ SCHEMA = {
     "name": pl.String(),
     "source": pl.String(),
     "launch_start_ns": pl.Int64(),
+    "launch_end_ns": pl.Int64(),
     "launch_thread": pl.Int64(),
 }
-# Rank 0: the gaps of the device are [20,30) [40,50) [60,70) [80,90); stream 7 also waits [10,15) while 8 works.
-EVENTS = pl.DataFrame(
-    [
-        (0, 0, 0, 7, 0, 0, 10, "a", "kernel", -9, 1),
-        (1, 0, 0, 8, 0, 5, 15, "b", "kernel", 1, 1),
-        (2, 0, 0, 7, 0, 15, 5, "c", "kernel", 2, 1),
-        (3, 0, 0, 7, 0, 30, 10, "d", "kernel", 12, 1),  # launched at 12, before the gap began: queued
-        (4, 0, 0, 7, 0, 50, 10, "e", "kernel", 45, 1),  # launched in the gap: the host came late
-        (5, 0, 0, 7, 1, 70, 10, "f", "kernel", 66, 1),  # launched after the synchronisation [52,64) ended
-        (6, 0, 0, 7, None, 90, 10, "g", "kernel", None, None),
-        (7, 1, 1, 7, 0, 0, 10, "a", "kernel", 0, 2),
-        (8, 1, 1, 7, 0, 12, 3, "b", "copy", 11, 2),  # the synchronising call is another thread's
-    ],
-    schema=SCHEMA,
-    orient="row",
+US = 1_000
+
+
+def us(frame: pl.DataFrame) -> pl.DataFrame:
+    """Times that are written in us, in ns."""
+    return frame.with_columns(pl.col("^.*_ns$") * US)
+
+
+# In us. Rank 0: the gaps of the device are [20,30) [40,50) [60,70) [80,90) [100,130); stream 7 also waits [10,15) while
+# 8 works. The usual time from a launch that found the device idle to its event: median of 5, 4 and 28, which is 5.
+EVENTS = us(
+    pl.DataFrame(
+        [
+            (0, 0, 0, 7, 0, 0, 10, "a", "kernel", -9, -8, 1),
+            (1, 0, 0, 8, 0, 5, 15, "b", "kernel", 1, 2, 1),
+            (2, 0, 0, 7, 0, 15, 5, "c", "kernel", 2, 3, 1),
+            (3, 0, 0, 8, 0, 30, 10, "d", "kernel", 12, 13, 1),  # launched at 12, before the gap began: queued
+            (4, 0, 0, 7, 0, 50, 10, "e", "kernel", 45, 46, 1),  # launched in the gap: the host came late
+            (5, 0, 0, 7, 1, 70, 10, "f", "kernel", 66, 67, 1),  # launched after the synchronisation [52,64) ended
+            (6, 0, 0, 7, None, 90, 10, "g", "kernel", None, None, None),
+            (7, 0, 0, 7, 1, 130, 10, "h", "kernel", 102, 108, 1),  # late, then 6 in the launch, then held
+            (8, 1, 1, 7, 0, 0, 10, "a", "kernel", 0, 1, 2),
+            (9, 1, 1, 7, 0, 12, 3, "b", "copy", 11, 12, 2),  # the synchronising call is another thread's
+        ],
+        schema=SCHEMA,
+        orient="row",
+    )
 )
-CALLS = pl.DataFrame(
-    [
-        (0, 1, 52, 12, "cudaStreamSynchronize"),
-        (0, 1, 53, 2, "cuStreamSynchronize"),  # inside the other one; it ends before the gap begins
-        (0, 1, 38, 3, "cudaMemcpyAsync"),
-        (1, 3, 5, 6, "cudaDeviceSynchronize"),
-    ],
-    schema={
-        "rank": pl.Int32(),
-        "thread": pl.Int64(),
-        "start_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-        "name": pl.String(),
-    },
-    orient="row",
+SPANS = us(
+    pl.DataFrame(
+        [
+            (0, 1, 39, 8, "aten::mm", "op"),
+            (0, 1, 40, 2, "aten::empty", "op"),
+            (0, 1, 52, 12, "cudaStreamSynchronize", "call"),
+            (0, 1, 53, 2, "cuStreamSynchronize", "call"),  # inside the other one; it ends before the gap begins
+            (0, 1, 38, 1, "cudaMemcpyAsync", "call"),
+            (0, 5, 104, 40, "cudaMalloc", "call"),
+            (1, 3, 5, 6, "cudaDeviceSynchronize", "call"),
+        ],
+        schema={
+            "rank": pl.Int32(),
+            "thread": pl.Int64(),
+            "start_ns": pl.Int64(),
+            "dur_ns": pl.Int64(),
+            "name": pl.String(),
+            "kind": pl.String(),
+        },
+        orient="row",
+    )
 )
+
+
+def parts(frame: pl.DataFrame) -> list[tuple[object, ...]]:
+    """Rank, gap, start and length in us, cause."""
+    return frame.select("rank", "gap", pl.col("start_ns", "dur_ns") // US, "cause").rows()
 
 
 def test_causes_by_hand() -> None:
-    got = idle_of(EVENTS, CALLS)
-    assert got.rows() == [
-        (0, 0, 0, True, 20, 10, "queued", 3, "d", 12, None),
-        (0, 0, 0, True, 40, 10, "host_bound", 4, "e", 45, None),
-        (0, 0, 1, False, 60, 10, "sync", 5, "f", 66, "cudaStreamSynchronize"),
-        (0, 0, None, None, 80, 10, "unknown", 6, "g", None, None),
-        (1, 1, 0, True, 10, 2, "host_bound", 8, "b", 11, None),
+    got = idle_of(EVENTS, SPANS)
+    assert parts(got) == [
+        (0, 0, 20, 10, "queued"),
+        (0, 1, 40, 5, "host_bound"),
+        (0, 1, 45, 5, "launch"),
+        (0, 2, 60, 6, "sync"),
+        (0, 2, 66, 4, "launch"),
+        (0, 3, 80, 10, "unknown"),
+        (0, 4, 100, 2, "host_bound"),
+        (0, 4, 102, 6, "launch"),
+        (0, 4, 108, 22, "queued"),
+        (1, 5, 10, 1, "host_bound"),
+        (1, 5, 11, 1, "launch"),
     ]
+    assert got.group_by("gap").agg(pl.col("dur_ns").sum() - pl.col("gap_ns").first())["dur_ns"].unique().to_list() == [
+        0
+    ]
+    ends = got.select("rank", "device", "step", "in_step", "next_event", "next_name", "launch_start_ns").unique(
+        maintain_order=True
+    )
+    assert ends.rows() == [
+        (0, 0, 0, True, 3, "d", 12 * US),
+        (0, 0, 0, True, 4, "e", 45 * US),
+        (0, 0, 1, False, 5, "f", 66 * US),
+        (0, 0, None, None, 6, "g", None),
+        (0, 0, 1, True, 7, "h", 102 * US),
+        (1, 1, 0, True, 9, "b", 11 * US),
+    ]
+    assert got.filter(pl.col("sync_name").is_not_null())["gap"].to_list() == [2]
+
+
+def test_what_the_host_did_and_what_held_the_device() -> None:
+    got = idle_of(EVENTS, SPANS)
+    late = got.filter(gap=1).row(0, named=True)
+    assert (late["doing"], late["doing_kind"]) == ("aten::mm", "op")
+    assert late["doing_share"] == pytest.approx(3 / 5)  # of [40, 45) two are in the operator inside of it
+    sync = got.filter(gap=2).row(0, named=True)
+    assert (sync["doing"], sync["doing_share"]) == ("cudaStreamSynchronize", pytest.approx(4 / 6))
+    held = got.filter(pl.col("cause") == "queued").select("gap", "held_by", "held_kind", "after_name", "after_stream")
+    assert held.rows() == [
+        (0, "b", "stream", "b", 8),  # b and c end when the gap begins; d follows b on its stream
+        (4, "cudaMalloc", "call", "g", 7),
+    ]
+
+
+def test_a_stream_that_was_told_to_wait_for_an_event() -> None:
+    wait = SPANS.head(1).with_columns(
+        name=pl.lit("cudaStreamWaitEvent"),
+        kind=pl.lit("call"),
+        start_ns=pl.lit(11 * US, dtype=pl.Int64),
+        dur_ns=pl.lit(US, dtype=pl.Int64),
+    )
+    got = idle_of(EVENTS, wait).filter(gap=0)
+    assert got.select("cause", "held_kind").rows() == [("queued", "event")]
+    # a wait before the stream's last launch was for that one
+    early = wait.with_columns(start_ns=pl.lit(0, dtype=pl.Int64))
+    assert "event" not in idle_of(EVENTS, early)["held_kind"].to_list()
+
+
+def test_nodes_of_one_graph() -> None:
+    graph = EVENTS.filter(pl.col("event").is_in([3, 4])).with_columns(
+        stream=pl.lit(7, dtype=pl.Int64),
+        launch_start_ns=pl.lit(10 * US, dtype=pl.Int64),
+        launch_end_ns=pl.lit(15 * US, dtype=pl.Int64),
+    )
+    assert idle_of(graph).select("cause", "held_kind", "held_by").rows() == [("queued", "graph", "d")]
+    # while the launching call still runs, it is what the nodes come from
+    slow = graph.with_columns(launch_end_ns=pl.lit(48 * US, dtype=pl.Int64))
+    assert parts(idle_of(slow)) == [(0, 0, 40, 8, "launch"), (0, 0, 48, 2, "queued")]
+
+
+def test_a_long_wait_that_nothing_recorded_explains() -> None:
+    apart = EVENTS.filter(pl.col("event").is_in([0, 2])).with_columns(
+        start_ns=pl.when(event=2).then(pl.lit(500 * US, dtype=pl.Int64)).otherwise("start_ns")
+    )
+    got = idle_of(apart)
+    assert got.select("cause", "held_kind", "after_name").rows() == [("queued", None, "a")]
+
+
+def test_a_copy_that_waits_for_itself_is_no_long_launch() -> None:
+    # a blocking copy is launched at 12 and runs at [40, 50): its call lasts to 55
+    copy = EVENTS.filter(pl.col("event").is_in([3, 4])).with_columns(
+        launch_start_ns=pl.when(event=4).then(pl.lit(41 * US, dtype=pl.Int64)).otherwise("launch_start_ns"),
+        launch_end_ns=pl.when(event=4).then(pl.lit(65 * US, dtype=pl.Int64)).otherwise("launch_end_ns"),
+        start_ns=pl.when(event=4).then(pl.lit(60 * US, dtype=pl.Int64)).otherwise("start_ns"),
+    )
+    another = EVENTS.filter(pl.col("event").is_in([7])).with_columns(
+        start_ns=pl.lit(73 * US, dtype=pl.Int64),
+        launch_start_ns=pl.lit(72 * US, dtype=pl.Int64),
+        launch_end_ns=pl.lit(73 * US, dtype=pl.Int64),
+    )
+    more = another.with_columns(
+        event=pl.lit(9, dtype=pl.UInt32()),
+        start_ns=pl.lit(86 * US, dtype=pl.Int64),
+        launch_start_ns=pl.lit(84 * US, dtype=pl.Int64),
+        launch_end_ns=pl.lit(85 * US, dtype=pl.Int64),
+    )
+    call = SPANS.head(1).with_columns(
+        name=pl.lit("hipMemcpyWithStream"),
+        kind=pl.lit("call"),
+        start_ns=pl.lit(41 * US, dtype=pl.Int64),
+        dur_ns=pl.lit(24 * US, dtype=pl.Int64),
+    )
+    got = idle_of(pl.concat([copy, another, more]), call).filter(gap=0)
+    assert parts(got) == [(0, 0, 40, 1, "host_bound"), (0, 0, 41, 2, "launch"), (0, 0, 43, 17, "queued")]
+    assert got["held_by"].to_list() == [None, None, "hipMemcpyWithStream"]
 
 
 def test_a_call_in_progress_covers_the_gap_only_if_the_launch_came_after_it() -> None:
     # The synchronisation ends at 64; a launch at 62 did not wait for it (a call of the same thread cannot overlap,
     # but clocks are not perfect), so the cause is not claimed.
     early = EVENTS.with_columns(
-        launch_start_ns=pl.when(pl.col("event") == 5).then(62).otherwise("launch_start_ns").cast(pl.Int64)
+        launch_start_ns=pl.when(pl.col("event") == 5)
+        .then(pl.lit(62 * US, dtype=pl.Int64))
+        .otherwise("launch_start_ns")
+        .cast(pl.Int64)
     )
-    assert idle_of(early, CALLS)["cause"].to_list() == ["queued", "host_bound", "host_bound", "unknown", "host_bound"]
+    assert "sync" not in idle_of(early, SPANS)["cause"].to_list()
 
 
 def test_without_runtime_calls_or_launches() -> None:
     assert "sync" not in idle_of(EVENTS)["cause"].to_list()
     blind = EVENTS.with_columns(launch_start_ns=pl.lit(None, dtype=pl.Int64))
     got = idle_of(blind)
-    assert got.height == 5
+    assert got.height == 6
     assert set(got["cause"]) == {"unknown"}
 
 
@@ -93,26 +221,29 @@ def test_operators_that_stand_in_for_the_device_have_no_cause() -> None:
 
 
 def test_shortest_gap() -> None:
-    assert idle_of(EVENTS, CALLS, min_ns=3)["dur_ns"].to_list() == [10] * 4
-    assert idle_of(EVENTS.clear(), CALLS).height == 0
+    assert idle_of(EVENTS, SPANS, min_ns=3 * US)["gap_ns"].unique().sort().to_list() == [10 * US, 30 * US]
+    assert idle_of(EVENTS.clear(), SPANS).height == 0
 
 
 def test_order_of_the_rows_does_not_matter() -> None:
     shuffled = EVENTS.sample(fraction=1, shuffle=True, seed=3)
-    assert_frame_equal(idle_of(shuffled, CALLS.reverse()), idle_of(EVENTS, CALLS))
+    assert_frame_equal(idle_of(shuffled, SPANS.reverse()), idle_of(EVENTS, SPANS))
 
 
 def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
     got = stream_gaps_of(EVENTS.filter(pl.col("rank") == 0))
     of_seven = got.filter(pl.col("stream") == 7)
-    assert of_seven.select("start_ns", "dur_ns", "next_name", "busy_elsewhere_ns", "share_busy_elsewhere").rows() == [
+    rows = of_seven.select(
+        pl.col("start_ns", "dur_ns") // US, "next_name", pl.col("busy_elsewhere_ns") // US, "share_busy_elsewhere"
+    ).rows()
+    assert rows == [
         (10, 5, "c", 5, 1.0),
-        (20, 10, "d", 0, 0.0),
-        (40, 10, "e", 0, 0.0),
+        (20, 30, "e", 10, pytest.approx(1 / 3)),
         (60, 10, "f", 0, 0.0),
         (80, 10, "g", 0, 0.0),
+        (100, 30, "h", 0, 0.0),
     ]
-    assert got.filter(pl.col("stream") == 8).height == 0
+    assert got.filter(pl.col("stream") == 8)["busy_elsewhere_ns"].to_list() == [0]
 
 
 @pytest.mark.parametrize(
@@ -147,11 +278,46 @@ def test_nothing_recorded() -> None:
         idle(Trace({}))
 
 
-def test_causes_in_recordings(sample_trace: Callable[[str], Trace]) -> None:
-    # Sums that a separate script found in the files' events.
-    def causes(name: str) -> dict[str, int]:
-        return dict(idle(sample_trace(name)).group_by("cause").agg(pl.col("dur_ns").sum()).rows())
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hipMemcpyWithStream", True),
+        ("cudaMalloc_v3020", True),
+        ("cudaFree", True),
+        ("cuModuleLoadData", True),
+        ("cudaGraphInstantiateWithFlags_v11040", True),
+        ("AscendCL@aclrtMalloc", True),
+        ("cudaStreamSynchronize", False),  # waits for the device and does not hold it
+        ("cudaMallocAsync", False),
+        ("cudaMemcpyAsync", False),
+        ("cudaLaunchKernel", False),
+    ],
+)
+def test_names_of_calls_that_hold_the_device(name: str, expected: bool) -> None:
+    assert pl.select(holds_the_device(pl.lit(name))).item() is expected
 
-    assert causes("torch_transformers_generate") == {"host_bound": 82_939_323, "sync": 1_128_097, "queued": 212_961}
+
+def test_causes_in_recordings(sample_trace: Callable[[str], Trace]) -> None:
+    found = idle(sample_trace("torch_transformers_generate"))
+    # sums of whole gaps that a separate script found in the file's events, by what their launch says
+    late = found.filter(pl.col("launch_start_ns") > pl.col("start_ns").min().over("gap"))
+    by_sync = late.group_by("gap").agg(pl.col("gap_ns").first(), sync=(pl.col("cause") == "sync").any())
+    sums = dict(by_sync.group_by("sync").agg(pl.col("gap_ns").sum()).rows())
+    assert sums == {False: 82_939_323, True: 1_128_097}
+    assert found["dur_ns"].sum() == 82_939_323 + 1_128_097 + 212_961
     # The thread that waits for the output on rank 0 spends 0.56 s in cudaEventSynchronize; the launching thread none.
-    assert "sync" not in causes("torch_tp4_eager_custom_allreduce")
+    assert "sync" not in idle(sample_trace("torch_tp4_eager_custom_allreduce"))["cause"].to_list()
+
+
+def test_a_device_held_by_a_blocking_copy(shared: Path) -> None:
+    file = "real/chrome/tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
+    found = idle(llmprof.read(shared / file), min_ns=100_000_000)
+    assert found["gap_ns"].unique().to_list() == [463_295_405]
+    # launched 38 us after the gap began, and held for all the rest
+    assert found.select("cause", "held_by").rows() == [
+        ("host_bound", None),
+        ("launch", None),
+        ("queued", "hipMemcpyWithStream"),
+    ]
+    assert found["dur_ns"][0] == 123_144 - 84_835
+    assert found["dur_ns"][2] > 463_200_000

@@ -57,12 +57,14 @@ def test_idle_knows_steps_and_launches() -> None:
     got = idle(trace_of()).select("step", "in_step", "start_ns", "dur_ns", "cause", "next_name")
     assert got.rows() == [
         (0, True, 30, 10, "queued", "gemm"),
-        (1, False, 60, 60, "host_bound", "rms_norm_kernel"),
+        (1, False, 60, 50, "host_bound", "rms_norm_kernel"),
+        (1, False, 110, 10, "launch", "rms_norm_kernel"),
         (1, True, 130, 10, "queued", "gemm"),
-        (2, False, 160, 60, "host_bound", "rms_norm_kernel"),
+        (2, False, 160, 50, "host_bound", "rms_norm_kernel"),
+        (2, False, 210, 10, "launch", "rms_norm_kernel"),
         (2, True, 230, 10, "queued", "gemm"),
     ]
-    assert idle(trace_of(), min_ns=11).height == 2
+    assert idle(trace_of(), min_ns=11)["gap"].n_unique() == 2
     assert stream_gaps(trace_of()).height == 5
 
 

@@ -122,8 +122,8 @@ def idled() -> pl.DataFrame:
     rows = []
     for rank in range(RANKS):
         for _ in range(900):
-            cause = rng.choices(["host_bound", "sync", "queued", "unknown"], [20, 1, 60, 4])[0]
-            centre = {"host_bound": 9.6, "sync": 12.5, "queued": 7.3, "unknown": 8.0}[cause]
+            cause = rng.choices(["host_bound", "sync", "launch", "queued", "unknown"], [20, 1, 15, 60, 4])[0]
+            centre = {"host_bound": 9.6, "sync": 12.5, "launch": 8.2, "queued": 7.3, "unknown": 8.0}[cause]
             rows.append((rank, rank, 1, int(rng.lognormvariate(centre, 0.6)) + 200, cause))
     return pl.DataFrame(rows, schema=["rank", "device", "step", "dur_ns", "cause"], orient="row")
 

@@ -122,7 +122,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
 
 def host_bound(scope: Scope) -> Measure | None:
     """Idle time that ends with a kernel which the host had not launched yet."""
-    gaps = scope.within(idle(scope.trace)).filter((pl.col("cause") == "host_bound") & pl.col("in_step"))
+    gaps = scope.within(idle(scope.trace)).filter(pl.col("cause").is_in(["host_bound", "launch"]) & pl.col("in_step"))
     spans = scope.overlap.group_by("rank").agg(span=pl.col("total_ns").sum()).filter(pl.col("span") > 0)
     by_rank = (
         spans.join(gaps.group_by("rank").agg(gap=pl.col("dur_ns").sum()), on="rank", how="left")

@@ -74,6 +74,43 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
     polars.DataFrame
         The points in their order with the row of the span in ``spans`` (u32), null where none covers the point.
     """
+    after = _changes(spans, by).rename({"_inner": name})
+    return (
+        points.with_row_index("_point")
+        .sort(at)
+        .join_asof(
+            after.sort("_time"), left_on=at, right_on="_time", by=list(by), strategy="backward", check_sortedness=False
+        )
+        .sort("_point")
+        .drop("_point", "_time", strict=False)
+    )
+
+
+def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Time of each group in pieces, each with the innermost span that covers it.
+
+    Parameters
+    ----------
+    spans : polars.DataFrame
+        ``start_ns, dur_ns`` (ns) and the columns of ``by``; spans of one group nest, as calls of one thread do.
+    by : sequence of str
+        Columns that part them into groups, such as rank and thread.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, start_ns, dur_ns, span`` (row of the span in ``spans``, u32), disjoint, in the order of the groups
+        and time. The pieces of a span add up to its self time; where no span is, there is no piece.
+    """
+    after = _changes(spans, by).sort(*by, "_time")
+    until = pl.col("_time").shift(-1).over(by)
+    return after.select(*by, start_ns="_time", dur_ns=until - pl.col("_time"), span="_inner").filter(
+        pl.col("span").is_not_null() & (pl.col("dur_ns") > 0)
+    )
+
+
+def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Moments at which the innermost span changes: ``<by...>, _time, _inner`` (null where none covers the time)."""
     start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
     numbered = spans.select(*by, "start_ns", "dur_ns").with_row_index("_span").filter(pl.col("dur_ns") > 0)
     row = pl.col("_span").cast(pl.Int64)
@@ -86,19 +123,10 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
     parents = opened.with_columns(_depth=pl.col("_depth") - 1).join_asof(
         opened.rename({"_span": "_parent"}), on="_edge", by=[*by, "_depth"], strategy="backward", check_sortedness=False
     )
-    after = (
+    return (
         edges.join(parents.select("_span", "_parent"), on="_span", how="left")
-        .select(*by, "_edge", "_time", pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias(name))
+        .select(*by, "_edge", "_time", pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias("_inner"))
         .sort("_edge")
         .unique([*by, "_time"], keep="last", maintain_order=True)
         .drop("_edge")
-    )
-    return (
-        points.with_row_index("_point")
-        .sort(at)
-        .join_asof(
-            after.sort("_time"), left_on=at, right_on="_time", by=list(by), strategy="backward", check_sortedness=False
-        )
-        .sort("_point")
-        .drop("_point", "_time", strict=False)
     )

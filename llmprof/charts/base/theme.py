@@ -88,6 +88,7 @@ PHASES: dict[str, str] = {
 CAUSES: dict[str, str] = {
     "host_bound": "#CC6677",
     "sync": "#332288",
+    "launch": "#AA4499",
     "queued": "#DDCC77",
     "unknown": "#B8BFC7",
 }

@@ -266,10 +266,11 @@ def _shape(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
 
 
 _DURATIONS = {"busy_ns": "busy", "wait_ns": "waiting", "transfer_ns": "transfer", "arrival_skew_ns": "arrival skew",
-              "host_dur_ns": "on the host"}  # fmt: skip
+              "host_dur_ns": "on the host", "gap_ns": "whole gap"}  # fmt: skip
 _FOUND = {"phase": "phase", "step": "step", "layer": "layer", "stage": "stage", "kernels": "kernels", "kind": "kind",
           "algorithm": "algorithm", "world": "ranks in the group", "last_rank": "last rank", "cause": "cause",
-          "next_name": "next event", "sync_name": "waits in", "context_tokens": "prompt tokens",
+          "next_name": "next event", "after_name": "event before", "doing": "the host is in",
+          "held_by": "held by", "sync_name": "waits in", "context_tokens": "prompt tokens",
           "generation_tokens": "generated tokens", "generation_requests": "requests in decode",
           "confidence": "confidence", "source": "label of", "name": "label"}  # fmt: skip
 

@@ -81,24 +81,23 @@ def read(
     chosen = None if format is None else registry.reader(format)
     files = [(reader, file) for path in paths for reader, file in _files(path, chosen)]
     reader = _only_reader(files)
-    request = Request(wanted, python_functions, progress)
+    read_for = wanted.with_sources()
+    request = Request(read_for, python_functions, progress)
     if reader.alone:
         return _warned(wanted.part_of(_whole(reader, files[0][1], request)))
     options = reader.options(request)
     sources = [file for _, file in files]
     whole = trace_cache.entry(sources, options)
-    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": wanted.listed()})
+    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": read_for.listed()})
     trace = None if cache is False else trace_cache.load(entry) or trace_cache.load(whole)
     database = reader.database(sources[0], request) if reader.database is not None and len(sources) == 1 else None
-    if trace is not None:
-        trace = wanted.part_of(trace, database=database)
-    else:
+    if trace is None:
         begin = time.perf_counter()
         parts = [part for file in sources for part in _parts(reader, file, request)]
-        trace = Trace(*combine(parts, reader.name, wanted), database=database)
+        trace = Trace(*combine(parts, reader.name, read_for))
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)
-    return _warned(trace)
+    return _warned(wanted.part_of(trace, database=database))
 
 
 def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:

@@ -70,7 +70,7 @@ def test_a_window_without_kernels_has_no_collectives_of_the_host(tmp_path):
     events = [kernel(NCCL, 1000, 2), op("c10d::allreduce_", 1, 2)]
     trace = llmprof.read(write(tmp_path / "trace.json", text_of(events)), cache=False)
     start, _ = trace.span_ns
-    part = trace.select(window_ns=(start, start + 10_000))
+    part = trace.select(window=(start, start + 10_000))
     assert part.ops.height == 1
     assert part.collectives.is_empty()
     again = Trace.open(part.save(tmp_path / "part"))

@@ -9,12 +9,17 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import communication, names, schema
+from llmprof import schema
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.storage import parquet, redaction, sqlite
+from llmprof.storage import parquet, sqlite
 from llmprof.storage.parquet import META_FILE
+from llmprof.storage.pseudonyms import Pseudonyms
 
 __all__ = ["META_FILE", "Trace"]
+
+_META_KEPT = ("format", "start_epoch_ns", "clock", "device", "world_size", "missing_ranks", "versions", "options")
+_RANK_KEPT = ("backend", "groups", "devices")
+"""What a redacted trace keeps of its metadata."""
 
 
 class Trace:
@@ -53,7 +58,6 @@ class Trace:
         self._tables = {name: schema.conform(frame, name, asked.get(name)) for name, frame in tables.items()}
         self._database = database
         self._memo: dict[Any, Any] = {}
-        self._collectives: tuple[int, pl.DataFrame | None] | None = None
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -87,12 +91,7 @@ class Trace:
 
     @property
     def collectives(self) -> pl.DataFrame:
-        """Collective and point-to-point communication, one row a call and rank.
-
-        Beside what the profiler describes as a collective, it has the kernels whose names say that they are one, by
-        the patterns of :mod:`llmprof.names` at the time of asking; where the trace was read in part (``tables=``),
-        at the time of reading.
-        """
+        """Collective and point-to-point communication, one row a call and rank."""
         return self.table("collectives")
 
     @property
@@ -115,30 +114,20 @@ class Trace:
         """
         if name not in schema.TABLES:
             raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
-        frame = self._frame(name)
-        if frame is not None:
-            return frame
-        if self.asked is not None and name not in self.asked:
+        if name not in self._tables and self.asked is not None and name not in self.asked:
             raise NotCapturedError(
                 f"this trace was read without its {name}",
                 expected=f"one of those asked for: {sorted(self.asked)}",
                 hint=f"read the file again with {name!r} among tables=, or without tables=",
                 table=name,
             )
-        raise NotCapturedError(
-            f"this capture holds no {name}",
-            hint=f"record it with {schema.TABLES[name].recorded_by}",
-            table=name,
-        )
-
-    def _frame(self, name: str) -> pl.DataFrame | None:
-        """Frame of a table, None if it was not recorded."""
-        if name != "collectives" or self.asked is not None:
-            return self._tables.get(name)
-        version = names.version()
-        if self._collectives is None or self._collectives[0] != version:
-            self._collectives = version, communication.collectives(self._tables, self.device_ranks)
-        return self._collectives[1]
+        if name not in self._tables:
+            raise NotCapturedError(
+                f"this capture holds no {name}",
+                hint=f"record it with {schema.TABLES[name].recorded_by}",
+                table=name,
+            )
+        return self._tables[name]
 
     @property
     def asked(self) -> dict[str, list[str] | None] | None:
@@ -146,26 +135,14 @@ class Trace:
         asked: dict[str, list[str] | None] | None = self.coverage.get("asked")
         return asked
 
-    def has(self, *tables: str) -> bool:
+    def has(self, *names: str) -> bool:
         """Whether all the tables were recorded and have rows."""
-        return all((frame := self._frame(table)) is not None and frame.height > 0 for table in tables)
+        return all(name in self._tables and self._tables[name].height > 0 for name in names)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """The recorded tables by name."""
-        return {name: frame for name in schema.TABLES if (frame := self._frame(name)) is not None}
-
-    @property
-    def recorded(self) -> dict[str, pl.DataFrame]:
-        """The tables without what names mean: those of :attr:`tables`, but of the collectives what was recorded."""
         return dict(self._tables)
-
-    @property
-    def device_ranks(self) -> list[int]:
-        """Ranks whose recording holds kernels, be they in this part of the trace or not."""
-        said = {rank["rank"] for rank in self.meta.get("ranks", ()) if rank.get("kernels")}
-        kernels = self._tables.get("kernels")
-        return sorted(said if kernels is None else said | set(kernels["rank"].unique()))
 
     def sql(self, query: str) -> pl.DataFrame:
         """Answer of an SQL query to the profiler's own SQLite file, which is opened read-only.
@@ -241,29 +218,38 @@ class Trace:
             tables[name] = frame
         return Trace(tables, self.meta, self.coverage, database=self._database)
 
-    def redact(self) -> Trace:
-        """The trace without absolute paths in names, file names and process groups.
+    def redact(self, names: Pseudonyms | None = None) -> Trace:
+        """The trace with pseudonyms for what its texts say of people, machines and secrets.
 
-        For a file that can be handed on, redact the profiler's own file: :func:`llmprof.storage.redaction.redact`.
+        For a file that can be handed on, redact the profiler's own file: :func:`llmprof.redaction.redact`.
+
+        Parameters
+        ----------
+        names : Pseudonyms, optional
+            What replaces texts; with a random key if not given.
 
         Returns
         -------
         Trace
-            With the same rows and times.
+            With the same rows and times; of its metadata what the schema needs.
         """
-        named = ("ops", "markers", "runtime")
-        tables = {
-            name: frame.with_columns(redaction.scrub(pl.col("name"))) if name in named else frame
-            for name, frame in self._tables.items()
-        }
-        ranks = [
-            {k: v for k, v in rank.items() if k != "groups"} | {"file": f"rank {rank.get('rank')}"}
-            for rank in self.meta.get("ranks", [])
+        names = Pseudonyms() if names is None else names
+        tables = {name: names.frame(frame) for name, frame in self._tables.items()}
+        meta = {key: names.value(self.meta[key]) for key in _META_KEPT if key in self.meta}
+        if "ranks" in self.meta:
+            meta["ranks"] = [
+                {"rank": rank.get("rank"), "file": f"rank {rank.get('rank')}"}
+                | {key: names.value(rank[key]) for key in _RANK_KEPT if key in rank}
+                for rank in self.meta["ranks"]
+            ]
+        coverage: dict[str, Any] = {k: v for k, v in self.coverage.items() if isinstance(v, int | float)}
+        coverage |= {"asked": self.asked} if self.asked is not None else {}
+        coverage["files"] = [
+            {"rank": part.get("rank"), "file": f"rank {part.get('rank')}"}
+            | {key: value for key, value in part.items() if isinstance(value, int | float)}
+            for part in self.coverage.get("files", [])
         ]
-        files = [{**part, "file": f"rank {part.get('rank')}"} for part in self.coverage.get("files", [])]
-        meta = {**self.meta, **({"ranks": ranks} if ranks else {})}
-        coverage = {**self.coverage, **({"files": files} if files else {}), "warnings": []}
-        return Trace(tables, meta, coverage)
+        return Trace(tables, meta, coverage | {"warnings": []})
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the trace as Parquet, one file a table, and ``llmprof.json``.

@@ -235,7 +235,7 @@ class TestRedact:
         code, out, err = run("redact", trace, "-o", str(copy))
         assert (code, err) == (0, "")
         assert out.splitlines()[0].split() == ["place", "what", "count"]
-        assert "values of host, user and job keys" in out
+        assert "keys that no table needs" in out
         assert out.splitlines()[-1] == f"Copy  {copy}"
         for secret in ("gpu-box-17", "someone"):
             assert secret not in out
@@ -245,7 +245,7 @@ class TestRedact:
         copy = tmp_path / "copy.json"
         said = json.loads(run("redact", trace, "--output", str(copy), "--json")[1])
         assert said["copy"] == str(copy)
-        assert said["removed"] == [{"place": "trace", "what": "values of host, user and job keys", "count": 2}]
+        assert said["removed"] == [{"place": "document", "what": "keys that no table needs", "count": 2}]
 
     def test_nothing_to_remove(self, run, tmp_path):
         clean, copy = tmp_path / "clean.json", tmp_path / "copy.json"
@@ -253,7 +253,26 @@ class TestRedact:
         code, out, _ = run("redact", str(clean), "-o", str(copy))
         assert code == 0
         assert out.startswith("nothing was found")
-        assert copy.read_text() == clean.read_text()
+        assert json.loads(copy.read_text()) == {"traceEvents": []}
+
+    def test_a_check_lists_what_would_be_removed(self, run, trace, tmp_path):
+        code, out, err = run("redact", trace, "--check")
+        assert (code, err) == (0, "")
+        assert out.splitlines()[0].split() == ["place", "what", "count", "example"]
+        assert "host_name" in out
+        assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
+        said = json.loads(run("redact", trace, "--check", "--json")[1])
+        assert said["would_remove"][0]["what"] == "keys that no table needs"
+
+    def test_a_key_file_gives_the_same_copy_again(self, run, trace, tmp_path):
+        key = tmp_path / "key"
+        key.write_text("a long enough key")
+        copies = [tmp_path / "a.json", tmp_path / "b.json"]
+        for copy in copies:
+            assert run("redact", trace, "-o", str(copy), "--key-file", str(key))[0] == 0
+        assert copies[0].read_bytes() == copies[1].read_bytes()
+        key.write_text("short")
+        assert run("redact", trace, "-o", str(tmp_path / "c"), "--key-file", str(key))[0] == 2
 
     def test_a_file_is_never_replaced(self, run, trace):
         code, out, err = run("redact", trace, "-o", trace)
@@ -261,11 +280,10 @@ class TestRedact:
         assert err.startswith("llmprof: error:")
         assert "exists" in err
 
-    def test_without_a_place_for_the_copy(self, run, trace, capsys):
-        with pytest.raises(SystemExit) as caught:
-            run("redact", trace)
-        assert caught.value.code == 2
-        assert "-o/--output" in capsys.readouterr().err
+    def test_without_a_place_for_the_copy(self, run, trace):
+        code, out, err = run("redact", trace)
+        assert (code, out) == (2, "")
+        assert "-o COPY" in err
 
 
 class TestReport:
@@ -364,7 +382,7 @@ def test_a_figure_stays_with_its_unit():
 class TestFailures:
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(b"", "is empty"), (b"just text", "expected Chrome trace JSON"), (None, "does not exist")],
+        [(b"", "is empty"), (b"just text", "Chrome trace JSON"), (None, "does not exist")],
     )
     def test_files_that_are_no_traces(self, run, tmp_path, content, message):
         path = tmp_path / "x.json"

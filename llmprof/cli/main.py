@@ -202,9 +202,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--over", nargs="+", metavar="RUN", help="run folders, or a folder of them: once for each, and an index page"
     )
-    sub = add("redact", "redact", "copy a profiler's file without secrets, users, hosts and paths", shared)
-    sub.add_argument("file", metavar="FILE", help="SQLite export of Nsight Systems, or Chrome trace (plain or gzip)")
-    sub.add_argument("-o", "--output", required=True, metavar="COPY", help="file to write; it must not exist")
+    sub = add("redact", "redact", "copy a profile without secrets, users, hosts and paths", shared)
+    sub.add_argument("file", metavar="FILE", help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder")
+    sub.add_argument("-o", "--output", metavar="COPY", help="file or folder to write; it must not exist")
+    sub.add_argument("--check", action="store_true", help="only list what would be removed, with an example of each")
+    sub.add_argument("--key-file", metavar="FILE", help="key of the pseudonyms, to get the same ones in several copies")
     add("samples", "samples", "list the sample traces", shared)
     sub = add("demo", "demo", "notebook and report of a bundled TP=4 trace, and what they find", shared)
     sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")

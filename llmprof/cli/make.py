@@ -12,13 +12,13 @@ from llmprof.cli.analyze import findings_text
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_json, wrapped
 from llmprof.errors import LlmprofError
 from llmprof.progress import Progress
-from llmprof.storage import redaction
 
 if TYPE_CHECKING:
     from llmprof.report import Report
 
 DEMO_SAMPLE = "torch_tp4_eager_custom_allreduce"
 MOST_FINDINGS = 5
+LEAST_KEY_BYTES = 8
 
 
 def report(args: Namespace, terminal: Terminal) -> str:
@@ -118,10 +118,32 @@ def demo(args: Namespace, terminal: Terminal) -> str:
 
 
 def redact(args: Namespace, terminal: Terminal) -> str:
-    """Write a copy without secrets, users, hosts and paths, and say what was removed."""
+    """Write a copy that can be handed on and say what was left out, or only list what would be."""
+    from llmprof import redaction
+
+    if args.check:
+        found = redaction.check(args.file)
+        if args.json:
+            return to_json({"file": args.file, "would_remove": rows_of(found)})
+        return text.table(found, width=terminal.width) if found.height else "nothing in it would be removed"
+    if args.output is None:
+        raise LlmprofError("no name for the copy was given", expected="-o COPY, or --check to list what is removed")
     copy = Path(args.output)
-    removed = redaction.redact(args.file, copy)
+    removed = redaction.redact(args.file, copy, key=_key(args.key_file))
     if args.json:
         return to_json({"copy": copy, "removed": rows_of(removed)})
     table = text.table(removed, width=terminal.width) if removed.height else "nothing was found that had to be removed"
     return f"{table}\nCopy  {text.plain(copy)}"
+
+
+def _key(path: str | None) -> bytes | None:
+    """Key of the pseudonyms out of a file; None if none is named."""
+    if path is None:
+        return None
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise LlmprofError(f"cannot read the key file {path}: {error.strerror or error}") from error
+    if len(key) < LEAST_KEY_BYTES:
+        raise LlmprofError(f"the key in {path} has {len(key)} bytes", expected=f"at least {LEAST_KEY_BYTES}")
+    return key

@@ -12,6 +12,7 @@ from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import registry
+from llmprof.readers.common.border import border
 from llmprof.readers.common.combine import combine
 from llmprof.readers.common.part import Part, Tables, Wanted
 from llmprof.readers.common.reader import Probe, Reader, Request
@@ -79,25 +80,32 @@ def read(
     if not paths:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
     chosen = None if format is None else registry.reader(format)
+    with border(", ".join(path.name or str(path) for path in paths[:3])):
+        trace = _read(paths, chosen, Request(wanted, python_functions, progress), cache=cache)
+    return _warned(trace)
+
+
+def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None) -> Trace:
     files = [(reader, file) for path in paths for reader, file in _files(path, chosen)]
     reader = _only_reader(files)
-    read_for = wanted.with_sources()
-    request = Request(read_for, python_functions, progress)
+    wanted = request.wanted
     if reader.alone:
-        return _warned(wanted.part_of(_whole(reader, files[0][1], request)))
+        return wanted.part_of(_whole(reader, files[0][1], request))
     options = reader.options(request)
     sources = [file for _, file in files]
     whole = trace_cache.entry(sources, options)
-    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": read_for.listed()})
+    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": wanted.listed()})
     trace = None if cache is False else trace_cache.load(entry) or trace_cache.load(whole)
     database = reader.database(sources[0], request) if reader.database is not None and len(sources) == 1 else None
-    if trace is None:
+    if trace is not None:
+        trace = wanted.part_of(trace, database=database)
+    else:
         begin = time.perf_counter()
         parts = [part for file in sources for part in _parts(reader, file, request)]
-        trace = Trace(*combine(parts, reader.name, read_for))
+        trace = Trace(*combine(parts, reader.name, wanted), database=database)
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)
-    return _warned(wanted.part_of(trace, database=database))
+    return trace
 
 
 def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:

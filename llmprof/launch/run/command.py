@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.launch.config.rules import ncu_options, setting
-from llmprof.storage.redaction import REMOVED
+from llmprof.storage.pseudonyms import REMOVED
 
 if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig

@@ -1,0 +1,88 @@
+"""Copy of CSV of Nsight Compute: its pages without the names of hosts, and without what the program printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Final
+
+from llmprof.errors import ReadError, UnknownFormatError
+from llmprof.readers.ncu import reader
+from llmprof.readers.ncu.pages import LAUNCH, Segment, split
+from llmprof.redaction.chrome import process_name
+from llmprof.redaction.ledger import Ledger, writing
+
+_COLUMNS: Final = frozenset(LAUNCH) | {
+    "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Body Item Label", "Rule Name", "Rule Type",
+    "Rule Description", "Estimated Speedup Type", "Estimated Speedup", "Device Name",
+}  # fmt: skip
+REPORT_HINT: Final = "ncu --import FILE.ncu-rep --csv --page raw --print-units base > raw.csv, then redact the CSV"
+_HIDDEN: Final = frozenset({"Host Name", "Process Name", "Kernel Time"})
+
+
+def copy(source: Path, target: Path, ledger: Ledger) -> None:
+    """Write a copy of CSV of ``ncu --csv``.
+
+    Raises
+    ------
+    ReadError
+        The source cannot be read.
+    UnknownFormatError
+        It holds no page of Nsight Compute.
+    OutputError
+        The copy cannot be written.
+    """
+    data, _ = reader.content(source)
+    if reader.kind(data[: reader.HEAD]) == "report":
+        raise ReadError(f"{source.name} is a report of Nsight Compute, which is not redacted", hint=REPORT_HINT)
+    found = split(reader.text(data))
+    if not found.segments:
+        raise UnknownFormatError(f"{source.name} holds no page of Nsight Compute", expected=reader.EXPECTED)
+    for segment in found.segments:
+        _learn(segment, ledger)
+    ledger.leave_out("text", "lines that are no row", found.other_lines)
+    with writing(target), target.open("w", encoding="utf-8", newline="") as file:
+        for segment in found.segments:
+            file.write(_page(segment, ledger))
+
+
+def _learn(segment: Segment, ledger: Ledger) -> None:
+    for name in ("Host Name", "Process Name"):
+        if name in segment.header:
+            at = segment.header.index(name)
+            cells = {row[at] for row in segment.rows if len(row) > at}
+            ledger.names.know(cells, identity=name == "Host Name")
+
+
+def _page(segment: Segment, ledger: Ledger) -> str:
+    out = io.StringIO()
+    write = csv.writer(out, quoting=csv.QUOTE_ALL if segment.quoted else csv.QUOTE_MINIMAL, lineterminator="\n")
+    write.writerow([_heading(name, ledger) for name in segment.header])
+    is_open = set(segment.open_rows)
+    for i, row in enumerate(segment.rows):
+        if i in is_open and segment.is_long:
+            ledger.leave_out("rows", "rows that are cut")
+            continue
+        cells = row[:-1] if i in is_open else row  # the last cell of a cut row may be half of one
+        if not cells:
+            continue
+        if len(cells) > len(segment.header) and not segment.is_long:
+            ledger.leave_out("rows", "rows that are broken")
+            continue
+        names = [*segment.header, *[""] * (len(cells) - len(segment.header))]
+        write.writerow([_cell(name, cell, ledger) for name, cell in zip(names, cells, strict=False)])
+    return out.getvalue()
+
+
+def _heading(name: str, ledger: Ledger) -> str:
+    return name if name in _COLUMNS or name in _HIDDEN else ledger.text(name, "headings")
+
+
+def _cell(name: str, cell: str, ledger: Ledger) -> str:
+    if name == "Process Name" and cell:
+        return process_name(cell, ledger, name)
+    if name in _HIDDEN and cell:
+        ledger.leave_out(name, "values", example=cell)
+        return ledger.names.name("host", cell) if name == "Host Name" else ""
+    return ledger.text(cell, name if name in _COLUMNS else "metrics")

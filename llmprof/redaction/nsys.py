@@ -1,0 +1,381 @@
+"""Copy of an export of Nsight Systems: tables and columns that are known to hold measurements, in a fresh file.
+
+Nsight Systems stores the environment of the profiled processes (API keys among it), command lines, users, hosts and
+paths: in META_DATA_CAPTURE, META_DATA_EXPORT, TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE,
+DIAGNOSTIC_EVENT, and as rows of StringIds that no event refers to. Rows are copied one by one into a new file, so
+nothing is left in the free pages of the old one.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.redaction.chrome import process_name
+from llmprof.redaction.ledger import Ledger, writing
+from llmprof.storage import sqlite
+
+_TABLES: Final = re.compile(
+    r"CUPTI_ACTIVITY_KIND_(?:KERNEL|MEMCPY|MEMSET|RUNTIME|SYNCHRONIZATION|GRAPH_TRACE|CUDA_EVENT|OVERHEAD|OPENACC_\w{4,6})|"
+    r"ENUM_[A-Z0-9_]{3,60}|NVTX_EVENTS|CUDA_(?:GPU_MEMORY_USAGE_EVENTS|GRAPH_EVENTS|GRAPH_NODE_EVENTS|"
+    r"UM_[CG]PU_PAGE_FAULT_EVENTS)|GPU_(?:METRICS|CONTEXT_SWITCH_EVENTS|VIDEO_ENGINE_WORKLOAD)|OSRT_API|SCHED_EVENTS|"
+    r"COMPOSITE_EVENTS|MPI_(?:OTHER|P2P|COLLECTIVES|START_WAIT|RANKS|COMMUNICATORS)\w{0,20}|CUDNN_EVENTS|CUBLAS_EVENTS|"
+    r"PROFILER_OVERHEAD|ANALYSIS_DETAILS|TARGET_INFO_(?:GPU|GPU_METRICS|SESSION_START_TIME|CUDA_DEVICE|CUDA_STREAM|"
+    r"CUDA_CONTEXT_INFO|CUDA_NULL_STREAM)|META_DATA_EXPORT|EXPORT_META_DATA|PROCESSES|StringIds"
+)
+_NUMBERS: Final = frozenset(
+    [
+        "start",
+        "end",
+        "duration",
+        "startTime",
+        "stopTime",
+        "timestamp",
+        "rawTimestamp",
+        "time",
+        "eventClass",
+        "eventType",
+        "eventKind",
+        "eventId",
+        "eventSyncId",
+        "rangeId",
+        "category",
+        "color",
+        "domainId",
+        "textId",
+        "nameId",
+        "demangledName",
+        "shortName",
+        "mangledName",
+        "kernelName",
+        "funcName",
+        "globalTid",
+        "endGlobalTid",
+        "globalPid",
+        "globalVid",
+        "pid",
+        "vmId",
+        "hwId",
+        "gpuId",
+        "cudaId",
+        "deviceId",
+        "contextId",
+        "greenContextId",
+        "streamId",
+        "correlationId",
+        "endCorrelationId",
+        "graphId",
+        "graphExecId",
+        "graphNodeId",
+        "originalGraphNodeId",
+        "gridId",
+        "gridX",
+        "gridY",
+        "gridZ",
+        "blockX",
+        "blockY",
+        "blockZ",
+        "clusterX",
+        "clusterY",
+        "clusterZ",
+        "clusterSchedulingPolicy",
+        "maxPotentialClusterSize",
+        "maxActiveClusters",
+        "cacheConfig",
+        "registersPerThread",
+        "staticSharedMemory",
+        "dynamicSharedMemory",
+        "localMemoryPerThread",
+        "localMemoryTotal",
+        "sharedMemoryExecuted",
+        "sharedMemoryLimitConfig",
+        "sharedMemoryRequestedPercentage",
+        "launchType",
+        "bytes",
+        "value",
+        "copyKind",
+        "copyCount",
+        "srcKind",
+        "dstKind",
+        "memKind",
+        "srcDeviceId",
+        "dstDeviceId",
+        "srcContextId",
+        "dstContextId",
+        "migrationCause",
+        "virtualAddress",
+        "address",
+        "pc",
+        "memoryOperationType",
+        "returnValue",
+        "callchainId",
+        "syncType",
+        "overheadType",
+        "nestingLevel",
+        "typeId",
+        "metricId",
+        "rawValue",
+        "cpu",
+        "cpuCycles",
+        "isSchedIn",
+        "threadState",
+        "threadBlock",
+        "id",
+        "number",
+        "uint64Value",
+        "int64Value",
+        "doubleValue",
+        "uint32Value",
+        "int32Value",
+        "floatValue",
+        "utcEpochNs",
+        "systemClockNs",
+        "processId",
+        "nullStreamId",
+        "isGreenContext",
+        "parentContextId",
+        "flag",
+        "priority",
+        "smCount",
+        "clockRate",
+        "memoryBandwidth",
+        "totalMemory",
+        "l2CacheSize",
+        "constantMemory",
+        "computeMajor",
+        "computeMinor",
+        "smMajor",
+        "smMinor",
+        "maxWarpsPerSm",
+        "maxBlocksPerSm",
+        "maxThreadsPerBlock",
+        "maxRegistersPerSm",
+        "maxRegistersPerBlock",
+        "maxShmemPerSm",
+        "maxShmemPerBlock",
+        "maxShmemPerBlockOptin",
+        "maxBlockDimX",
+        "maxBlockDimY",
+        "maxBlockDimZ",
+        "maxGridDimX",
+        "maxGridDimY",
+        "maxGridDimZ",
+        "threadsPerWarp",
+        "asyncEngines",
+        "isDiscrete",
+        "cuDevice",
+        "numberOfPageFaults",
+        "faultAccessType",
+        "numGangs",
+        "numWorkers",
+        "vectorLength",
+        "lineNo",
+        "size",
+        "tag",
+        "rank",
+        "rootRank",
+        "remoteRank",
+        "commHandle",
+        "remoteSize",
+    ]
+)
+_TEXTS: Final = frozenset({"text", "value", "name", "label", "metricName", "chipName"})
+_STRING_IDS: Final = ("nameId", "textId", "demangledName", "shortName", "mangledName", "kernelName", "funcName")
+_EXPORT_KEYS: Final = re.compile(r"EXPORT_(?:PRODUCT_(?:NAME|VERSION|DATE)|SCHEMA_VERSION(?:_[A-Z]{3,6})?)")
+_PLAIN: Final = re.compile(r"[\w. +-]{0,64}")
+_WHOLE: Final = re.compile(r"\s*[+-]?\d{1,18}(?!\d)")
+_SECRET_TABLES: Final = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "EXPORT_META_DATA")
+_IDENTITY: Final = re.compile(r"(?i)host|user|login|(?:^|[:_])(?:WORKING_DIR|COMMAND|ARG)")
+
+Row = tuple[object, ...]
+
+
+def copy(source: Path, target: Path, ledger: Ledger) -> None:
+    """Write a copy of an SQLite export into a fresh file.
+
+    Raises
+    ------
+    ReadError
+        The source cannot be read.
+    OutputError
+        The copy cannot be written.
+    """
+    with sqlite.connect(source) as old:
+        old.text_factory = lambda data: data.decode("utf-8", "replace")
+        tables = {name: sqlite.columns(old, name) for name in _names(old)}
+        _learn(old, tables, ledger)
+        with writing(target):
+            new = sqlite3.connect(target)
+        try:
+            with writing(target):
+                new.execute("PRAGMA journal_mode = OFF")
+            _Copier(old, new, target, ledger).copy(tables)
+            with writing(target):
+                new.commit()
+        finally:
+            new.close()
+
+
+def _names(old: sqlite3.Connection) -> list[str]:
+    names = old.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return [name for (name,) in names if isinstance(name, str)]
+
+
+def _learn(old: sqlite3.Connection, tables: dict[str, list[str]], ledger: Ledger) -> None:
+    """Take up the values that the capture's own metadata holds: whatever of them stands elsewhere goes, too."""
+    for table in _SECRET_TABLES:
+        if not {"name", "value"} <= set(tables.get(table, ())):
+            continue
+        for name, value in old.execute(f"SELECT name, value FROM {table}"):  # noqa: S608 (one of four)
+            if not isinstance(value, str) or _EXPORT_KEYS.fullmatch(str(name)):
+                continue
+            ledger.names.know([value], identity=bool(_IDENTITY.search(str(name))))
+            for part in re.split(r"[\0;\n]", value):
+                ledger.names.know([part, part.partition("=")[2]])
+    if {"name"} <= set(tables.get("PROCESSES", ())):
+        rows = old.execute("SELECT name FROM PROCESSES").fetchall()
+        commands = [name for (name,) in rows if isinstance(name, str) and re.search(r"\s", name)]
+        ledger.names.know(commands)
+
+
+class _Copier:
+    """Copies tables row by row into a new database."""
+
+    def __init__(self, old: sqlite3.Connection, new: sqlite3.Connection, target: Path, ledger: Ledger) -> None:
+        self.old, self.new, self.target, self.ledger = old, new, target, ledger
+        self.used: set[int] = set()
+
+    def copy(self, tables: dict[str, list[str]]) -> None:
+        """Copy all tables; StringIds comes last, when it is known which of its texts an event refers to."""
+        for name in sorted(tables, key=lambda name: name == "StringIds"):
+            if not _TABLES.fullmatch(name):
+                (count,) = self.old.execute(f"SELECT count(*) FROM {sqlite.quoted(name)}").fetchone()  # noqa: S608
+                self.ledger.leave_out("tables", "tables that no analysis needs", example=name)
+                self.ledger.leave_out("tables", "rows of those", count)
+                continue
+            self._table(name, tables[name])
+
+    def _table(self, name: str, columns: list[str]) -> None:
+        kept = [column for column in columns if column in _NUMBERS or column in _TEXTS]
+        for column in set(columns) - set(kept):
+            self.ledger.leave_out(name, "columns that no analysis needs", example=column)
+        if not kept:
+            return
+        listed, table = ", ".join(map(sqlite.quoted, kept)), sqlite.quoted(name)
+        with writing(self.target):
+            self.new.execute(f"CREATE TABLE {table} ({listed})")
+        insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(kept))})"  # noqa: S608
+        clean = [self._cleaner(name, column) for column in kept]
+        ids = [i for i, column in enumerate(kept) if column in _STRING_IDS]
+        cursor = self.old.execute(f"SELECT {listed} FROM {table}")  # noqa: S608
+        for rows in _batches(cursor):
+            wanted = self._wanted(name, kept, rows)
+            for i in ids:
+                self.used.update(value for row in wanted if isinstance(value := _number(row[i]), int))
+            with writing(self.target):
+                self.new.executemany(
+                    insert, [tuple(make(v) for make, v in zip(clean, row, strict=True)) for row in wanted]
+                )
+
+    def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
+        if name == "StringIds" and "id" in columns:
+            at = columns.index("id")
+            wanted = [row for row in rows if _number(row[at]) in self.used]
+        elif name in ("META_DATA_EXPORT", "EXPORT_META_DATA") and {"name", "value"} <= set(columns):
+            key, value = columns.index("name"), columns.index("value")
+            wanted = [r for r in rows if _EXPORT_KEYS.fullmatch(str(r[key])) and _PLAIN.fullmatch(str(r[value]))]
+        else:
+            return rows
+        self.ledger.leave_out(name, "rows that no analysis needs", len(rows) - len(wanted))
+        return wanted
+
+    def _cleaner(self, table: str, column: str) -> Callable[[object], object]:
+        if table == "PROCESSES" and column == "name":
+            return lambda value: process_name(value, self.ledger, table) if isinstance(value, str) else None
+        if column in _TEXTS:
+            return lambda value: self._text(value, table)
+        return _number
+
+    def _text(self, value: object, table: str) -> object:
+        if isinstance(value, bytes):
+            self.ledger.leave_out(table, "binary values")
+            return None
+        return self.ledger.text(value, table) if isinstance(value, str) else value
+
+
+def _number(value: object) -> object:
+    """A number; of a text the whole number that it begins with, as SQLite casts it."""
+    if isinstance(value, str):
+        begin = _WHOLE.match(value)
+        return int(begin[0]) if begin else 0
+    return value if isinstance(value, int | float) else None
+
+
+def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Row]]:
+    while rows := cursor.fetchmany(10_000):
+        yield rows
+
+
+def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
+    """Write a copy of a folder of Parquet files, as ``nsys export --type parquetdir`` writes it.
+
+    Raises
+    ------
+    ReadError
+        A file cannot be read.
+    OutputError
+        The copy cannot be written.
+    """
+    used: set[int] = set()
+    paths = sorted(source.glob("*.parquet"), key=lambda path: path.stem == "StringIds")
+    with writing(target):
+        target.mkdir(mode=0o700)
+    for path in paths:
+        if not _TABLES.fullmatch(path.stem):
+            ledger.leave_out("tables", "tables that no analysis needs", example=path.stem)
+            continue
+        try:
+            columns = pl.read_parquet_schema(path)
+            frame = pl.read_parquet(path, columns=[c for c in columns if c in _NUMBERS or c in _TEXTS])
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise ReadError(f"{path.name} is damaged: {error}", hint="export the report again") from error
+        for column in columns.keys() - set(frame.columns):
+            ledger.leave_out(path.stem, "columns that no analysis needs", example=column)
+        frame = _clean_frame(frame, path.stem, used, ledger)
+        with writing(target):
+            frame.write_parquet(target / path.name)
+
+
+def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger) -> pl.DataFrame:
+    if name == "StringIds" and "id" in frame.columns:
+        before = frame.height
+        frame = frame.filter(pl.col("id").is_in(list(used)))
+        ledger.leave_out(name, "rows that no analysis needs", before - frame.height)
+    if name in ("META_DATA_EXPORT", "EXPORT_META_DATA") and {"name", "value"} <= set(frame.columns):
+        text = pl.col("name").cast(pl.String), pl.col("value").cast(pl.String)
+        frame = frame.filter(
+            text[0].str.contains(f"^(?:{_EXPORT_KEYS.pattern})$") & text[1].str.contains(f"^{_PLAIN.pattern}$")
+        )
+    for column in frame.columns:
+        series = frame[column]
+        if column in _STRING_IDS and series.dtype.is_integer():
+            used.update(series.drop_nulls().unique().to_list())
+        if series.dtype.is_numeric() or series.dtype == pl.Boolean:
+            continue
+        if series.dtype == pl.Binary or column not in _TEXTS:
+            ledger.leave_out(name, "values of another type than is known", series.count())
+            frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias(column))
+            continue
+        texts = series.cast(pl.String, strict=False)
+        made = {
+            text: process_name(text, ledger, name) if name == "PROCESSES" else ledger.text(text, name)
+            for text in texts.drop_nulls().unique()
+        }
+        frame = frame.with_columns(texts.replace(made) if made else texts)
+    return frame

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -236,6 +238,52 @@ def sample_metrics(name: str) -> Metrics:
     if describe(name).profiler != _METRICS_PROFILER:
         raise LlmprofError(f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})")
     return read_metrics(files(name))
+
+
+SYNTHETIC_VARIANTS = ("baseline", "split", "micro_batch", "both")
+"""Variants of the synthetic recording of an NPU."""
+
+_GENERATOR = "ascend_synthetic.py"
+
+
+def synthetic_npu(variant: str, folder: Path) -> Path:
+    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs: nothing in it was measured.
+
+    Parameters
+    ----------
+    variant : str
+        One of :data:`SYNTHETIC_VARIANTS`: ``baseline``; ``split``, the AllReduce after the experts as ReduceScatter and
+        a later AllGather; ``micro_batch``, each batch in two halves on two streams; ``both``.
+    folder : pathlib.Path
+        Where to write, a folder of its own: two ranks ``*_ascend_pt``, and ``truth.json`` with the layer and stage of
+        every kernel and the overlap of every step. Where the durations come from stands in
+        ``sample_traces/ascend_synthetic.py``.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder, for :func:`llmprof.read`.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such variant, no folder of samples, or the folder cannot be written.
+    """
+    if variant not in SYNTHETIC_VARIANTS:
+        raise LlmprofError(f"there is no variant {variant!r}", expected=f"one of {list(SYNTHETIC_VARIANTS)}")
+    script = samples_folder() / _GENERATOR
+    done = subprocess.run(  # noqa: S603 (a script of llmprof)
+        [sys.executable, "-B", str(script), str(folder), "--variant", variant],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise LlmprofError(
+            f"the synthetic recording could not be written to {folder}: {(done.stderr.splitlines() or ['?'])[-1]}",
+            hint="name a folder that can be written",
+        )
+    return folder
 
 
 def _names(folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 import llmprof
+from llmprof import bundled
 from llmprof.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,3 +53,9 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("there is no folder of recordings beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def synthetic_npu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of a variant of the synthetic recording of two NPUs, made once in a session."""
+    return functools.cache(lambda variant: bundled.synthetic_npu(variant, tmp_path_factory.mktemp("npu") / variant))

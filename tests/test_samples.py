@@ -16,7 +16,7 @@ from llmprof.errors import LlmprofError, ReadError
 from llmprof.storage import sqlite
 
 ROOT = bundled.samples_folder()
-NAMES = sorted(path.name for path in ROOT.iterdir())
+NAMES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
 BUDGET_BYTES = 30_000_000
 
 # What a recording must not carry along: paths of a machine, its names and addresses, the environment, secrets.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.errors import LlmprofError
+from llmprof.names import ascend
 
 CATEGORIES = (
     "attention",
@@ -66,6 +67,7 @@ the moe_forward after, but they themselves only compute element by element or al
 
 KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
+    *ascend.PATTERNS,
     ("collective", _COLLECTIVE),
     ("copy", r"^memcpy"),
     ("fill", r"^memset"),

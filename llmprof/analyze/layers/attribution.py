@@ -43,6 +43,8 @@ _SEPARATORS = ("norm", "activation", "moe_experts", "moe_routing", "collective")
 _ADDS = r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d"
 _MULTIPLIES = r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d"
 _ROUTES = "(?i)topk|gating|softmax|routing|gate"
+_MOVES = "(?i)init_?routing|finali[sz]e|permute|re_?routing"
+"""Kernels of a mixture of experts that bring tokens to the experts or back, and do not choose."""
 _CACHES = "(?i)CatArray|index_copy|index_put|aten::cat$"
 _PREPARES = (
     r"^aten::(?:view|reshape|empty|empty_like|empty_strided|new_empty|slice|select|narrow|split|split_with_sizes|chunk|"
@@ -140,12 +142,14 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
     Patterns are matched once a distinct name. Names are joined by their number, and categories and stages are numbers
     until the end: with text, ten million events take three times as long.
     """
+    launches = [c for c in ("launch_thread", "launch_start_ns") if c in events.columns]
     events = events.select(
         "event",
         "rank",
         "stream",
         "start_ns",
         "step",
+        *launches,
         pl.col("source").cast(pl.Enum(["kernel", "copy", "op"])),
         pl.col("category").cast(pl.Enum(names.CATEGORIES)),
         pl.col("name").cast(pl.Categorical),
@@ -163,7 +167,7 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         gemm=((category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")) | (category == "moe_experts"),
         adds=(category == "other") & name.str.contains(_ADDS),
         multiplies=(category == "other") & name.str.contains(_MULTIPLIES),
-        routes=(category == "moe_routing") & name.str.contains(_ROUTES),
+        routes=(category == "moe_routing") & name.str.contains(_ROUTES) & ~name.str.contains(_MOVES),
         embeds=(category == "embedding") & name.str.contains(f"(?i){names.EMBEDDING}"),
         caches=(category == "copy") & name.str.contains(_CACHES),
         prepares=(category == "quantize")
@@ -171,7 +175,7 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         | ((pl.col("source") == "op") & name.str.contains(_PREPARES)),
     )
     key = ["_name", "category", "source"]
-    roles = events.drop("name").join(unique, on=key, how="left", maintain_order="left").drop("_name")
+    roles = events.drop("name", *launches).join(unique, on=key, how="left", maintain_order="left").drop("_name")
     if kinds is not None:
         said = kinds.select("event", said=pl.col("kind").cast(STAGE, strict=False))
         roles = roles.join(said, on="event", how="left", maintain_order="left")
@@ -189,12 +193,34 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         maintain_order="left",
         nulls_equal=True,
     )
+    launched_after = _stream_launched_before(events, roles["attention_stream"], streams)
     return roles.with_columns(
         sequence=pl.when(pl.col("attention_stream"))
         .then("stream")
         .when(pl.col("kind").is_in(IN_SEQUENCE))
-        .then("main_stream")
+        .then(pl.coalesce(launched_after, "main_stream"))
     ).drop("main_stream", "attention_stream", "backward")
+
+
+def _stream_launched_before(events: pl.DataFrame, attends: pl.Series, streams: pl.DataFrame) -> pl.Series:
+    """Stream with attentions whose kernel was launched last before each event, by the same thread.
+
+    Where a batch runs in halves on several streams, a collective on a stream of its own belongs to the half that was
+    being launched. Null on ranks with one such stream, and where launches were not recorded.
+    """
+    several = streams.group_by("rank").len().filter(pl.col("len") > 1)["rank"]
+    nothing = pl.Series("launched_after", [None], dtype=pl.Int64).new_from_index(0, events.height)
+    if not several.len() or "launch_start_ns" not in events.columns:
+        return nothing
+    frame = events.select("rank", "launch_thread", "launch_start_ns", row=pl.int_range(pl.len()))
+    frame = frame.with_columns(at=pl.when(attends.fill_null(value=False)).then(events["stream"]))
+    known = pl.col("rank").is_in(several.implode()) & pl.col("launch_start_ns").is_not_null()
+    order = frame.filter(known).sort("rank", "launch_thread", "launch_start_ns", "row")
+    order = order.select("row", launched_after=pl.col("at").forward_fill().over("rank", "launch_thread"))
+    joined = frame.select(pl.col("row").cast(pl.Int64)).join(
+        order.with_columns(pl.col("row").cast(pl.Int64)), on="row", how="left", maintain_order="left"
+    )
+    return joined["launched_after"]
 
 
 def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:

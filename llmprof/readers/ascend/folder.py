@@ -20,7 +20,8 @@ OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
 _RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
 _RAW: Final = re.compile(r"^(?:PROF_\w+|FRAMEWORK)$")
 _LAYERS: Final = re.compile(
-    rb'"(?:Ascend Hardware|CANN|HCCL|Communication|Overlap Analysis|Step Trace|Task Scheduler)"'
+    rb'"(?:Ascend Hardware|CANN|HCCL|Communication|Overlap Analysis|Step Trace|Task Scheduler|Physic Stream Id)"'
+    rb'|"(?:AscendCL|Node|Dequeue)@'
 )
 _SNIFF_BYTES: Final = 4 << 20
 _MOST_DEPTH: Final = 4

@@ -11,6 +11,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof import names
 from llmprof.readers.ascend import kinds
 
 Frames = dict[str, pl.DataFrame]
@@ -60,6 +61,7 @@ PIECES: Final = {
     "link": pl.String,
     "transport": pl.String,
     "notify": pl.String,
+    "task_id": pl.Int64,
 }
 """Columns of the pieces of collective calls: transfers, reductions, notifies."""
 
@@ -125,7 +127,7 @@ def device_tables(
     calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)
     calls = _with_streams(calls, pieces)
     known = typed(tasks, TASKS).with_columns(kind=kinds.kind(pl.col("name"), pl.col("task_type")))
-    known = _with_pieces(known, pieces)
+    known = _with_calls(_with_pieces(known, pieces), calls)
     wraps = _wraps(known, calls)
     known = known.with_columns(kind=pl.when(wraps).then(pl.lit(kinds.CONTROL)).otherwise("kind"))
     details = [c for c in known.columns if c.startswith("ascend_")]
@@ -179,7 +181,7 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 
 def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """Tasks with what is known of them as pieces of calls; pieces without a task are added."""
-    columns = [c for c in PIECES if c not in ("device", "stream", "start_ns", "dur_ns", "name")]
+    columns = [c for c in PIECES if c not in ("device", "stream", "start_ns", "dur_ns", "name", "task_id")]
     keys = ["stream", "start_ns"]
     facts = pieces.filter(pl.col("stream").is_not_null()).unique(keys, keep="first", maintain_order=True)
     facts = facts.select(*keys, pl.col("name").alias("_piece"), *columns)
@@ -199,6 +201,15 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
         kind=pl.when(pl.col("kind").is_in([kinds.KERNEL, kinds.COPY])).then(pl.lit(kinds.TRANSFER)).otherwise("kind")
     )
     return pl.concat([found, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+
+
+def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Tasks with the correlation and the operator of the call that they are pieces of, where they have none."""
+    said = calls.select("name", _correlation="correlation", _op="op_id").unique("name", keep="none")
+    found = tasks.join(said, left_on="collective", right_on="name", how="left", maintain_order="left")
+    return found.with_columns(
+        correlation=pl.coalesce("correlation", "_correlation"), op_id=pl.coalesce("op_id", "_op")
+    ).drop("_correlation", "_op")
 
 
 def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
@@ -236,12 +247,20 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
     gets = name.str.contains(r"(?i)reduce_?scatter|receive")
     is_known = name.str.contains(r"(?i)all_?reduce|all_?gather|broadcast|reduce|send|receive")
     extra = [c for c in calls.columns if c.startswith("ascend_")]
+    calls = calls.with_columns(kind=names.collective_kinds(calls["name"]))
+    sent, got = pl.when(is_known & ~gets).then("count"), pl.when(gets).then("count")
+    # what all ranks together have at the larger end of the call
+    parts = pl.when(pl.col("kind").is_in(["all_gather", "reduce_scatter"])).then("world").otherwise(1)
+    size = (pl.when(is_known | gets).then("count") * parts * names.element_bytes(pl.col("dtype"))).cast(pl.Int64)
     return calls.select(
         "device", "stream", "start_ns", "dur_ns", "name", "group", "algorithm", "dtype", "world", "correlation",
         "op_id",
         *extra,
-        in_elements=pl.when(is_known & ~gets).then("count"),
-        out_elements=pl.when(gets).then("count"),
+        kind="kind",
+        in_elements=pl.when(pl.col("kind") == "reduce_scatter").then(got * pl.col("world")).otherwise(sent),
+        out_elements=pl.when(pl.col("kind") == "all_gather").then(sent * pl.col("world")).otherwise(got),
+        bytes=size,
+        bytes_source=pl.when(size.is_not_null()).then(pl.lit("metadata")),
         on_device=pl.lit(value=True),
         ascend_count=pl.col("count"),
     )  # fmt: skip

@@ -108,7 +108,7 @@ def _tables(
         kernels, listed_calls = kernels.filter(~of_calls), kernels.filter(of_calls)
     if found is None:
         calls = _with_said(_of_details(listed_calls), calls_said)
-        return device_tables(kernels, calls, None)
+        return device_tables(kernels, calls if calls.height else None, None)
     host = _host(found)
     tasks = _tasks(found)
     calls, pieces = _communication(found)
@@ -161,6 +161,9 @@ def _host(found: timeline.Timeline) -> Frames:
     queue = events.filter(pl.col("cat").is_in(["enqueue", "dequeue"])).with_columns(level=pl.lit("queue"))
     calls = pl.concat([found.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     if calls.height:
+        own = events["process"].drop_nulls().unique()
+        if own.len() == 1:  # the layer CANN has a number of its own, its threads are those of the process
+            calls = calls.with_columns(process=pl.lit(own[0], dtype=pl.Int64))
         out["runtime"] = calls.select(
             "process", "thread", "start_ns", "dur_ns", "name", api=pl.lit("runtime"), correlation="connection",
             ascend_level=pl.coalesce("level", pl.col("name").str.extract(r"^(\w+)@").str.to_lowercase()),
@@ -214,7 +217,7 @@ def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame
     whole = kinds.is_call(pl.col("name")) | pl.col("thread_name").str.contains(r"(?i)communication(?: kernel)?$")
     whole = whole.fill_null(value=False)
     calls = events.filter(whole).select(
-        "start_ns", "dur_ns", "name", "count", pl.col("thread").alias("_lane"),
+        "start_ns", "dur_ns", "name", "count", pl.col("thread").alias("_lane"), stream=pl.lit(None, dtype=pl.Int64),
         group=pl.lit(None, dtype=pl.String), algorithm=pl.col("algorithm").str.to_lowercase(), dtype="data_type",
         correlation="connection",
     )  # fmt: skip
@@ -245,6 +248,7 @@ def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame
         transport=_said(pl.col("transport")),
         group=pl.lit(None, dtype=pl.String),
         notify=pl.col("notify").cast(pl.String),
+        task_id="hccl_task",
     )  # fmt: skip
 
 
@@ -253,20 +257,25 @@ def _said(value: pl.Expr) -> pl.Expr:
 
 
 def _links(found: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
-    """Start of device work and the operator it came from, by the flows of the profiler."""
-    schema = {"start_ns": pl.Int64, "op_id": pl.Int64}
+    """Place of device work (stream, null for a collective call; start) and the operator it came from, by flows."""
+    schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
     if ops is None or not found.flows.height:
         return pl.DataFrame(schema=schema)
-    sources = found.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="first")
-    targets = found.flows.filter(~pl.col("is_source")).select("id", _at="start_ns")
+    # the identifier is the start on the device: of two with one start, none is told
+    sources = found.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
+    processes = found.layer("communication")["process"].unique()
+    targets = found.flows.filter(~pl.col("is_source")).select(
+        "id", "start_ns", stream=pl.when(~pl.col("process").is_in(processes.implode())).then("thread")
+    )
     # where two operators begin at once the inner one is shorter
     begin = ops.filter(pl.col("kind") == "op").sort("dur_ns").unique(["thread", "start_ns"], keep="first")
     sources = sources.join(begin.select("thread", "start_ns", "op_id"), on=["thread", "start_ns"])
-    return targets.join(sources.select("id", "op_id"), on="id").select(start_ns="_at", op_id="op_id").unique("start_ns")
+    linked = targets.join(sources.select("id", "op_id"), on="id", maintain_order="left")
+    return linked.select(schema.keys()).unique(["stream", "start_ns"], keep="first", maintain_order=True)
 
 
 def _linked(frame: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    return frame.join(links, on="start_ns", how="left", maintain_order="left")
+    return frame.join(links, on=["stream", "start_ns"], how="left", maintain_order="left", nulls_equal=True)
 
 
 def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:

@@ -205,6 +205,9 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
     layer = _layers(processes)
     frames = {name: pl.concat(frames, how="vertical_relaxed") for name, frames in parts.items()}
     events = frames.get("events", _spans([])).join(layer, on="process", how="left", maintain_order="left")
+    events = events.with_columns(
+        layer=pl.when(pl.col("process_name").is_null()).then(_layer_of_events()).otherwise("layer")
+    )
     named = pl.DataFrame(
         [(*key, name) for key, name in threads.items()],
         schema={"process": pl.Int64, "thread": pl.Int64, "thread_name": pl.String},
@@ -237,6 +240,22 @@ def _layers(processes: dict[int, str]) -> pl.DataFrame:
         layer = next((layer for layer, pattern in LAYERS if re.search(pattern, name, re.IGNORECASE)), None)
         rows.append((process, layer, name))
     return pl.DataFrame(rows, schema={"process": pl.Int64, "layer": pl.String, "process_name": pl.String}, orient="row")
+
+
+def _layer_of_events() -> pl.Expr:
+    """Layer of events whose process has no name, as where the end of a file with the names is lost."""
+    return (
+        pl.when(pl.col("task_type").is_not_null())
+        .then(pl.lit("device"))
+        .when(pl.col("hccl_stream").is_not_null() | pl.col("name").str.starts_with("hcom_"))
+        .then(pl.lit("communication"))
+        .when(pl.col("name").str.contains(r"^(?:AscendCL|Node|Hccl|Model|Runtime)@"))
+        .then(pl.lit("cann"))
+        .when(pl.col("cat").is_in(["cpu_op", "enqueue", "dequeue", "python_function"]))
+        .then(pl.lit("host"))
+        .when(pl.col("name").str.contains(r"^(?:Computing|Communication(?:\(Not Overlapped\))?|Free)$"))
+        .then(pl.lit("overlap"))
+    )
 
 
 def _spans(events: list[_Event]) -> pl.DataFrame:

@@ -1,0 +1,222 @@
+"""The synthetic recording of two NPUs: both forms give the same frames, and analyses give its ground truth."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze, names, schema
+from llmprof.bundled import SYNTHETIC_VARIANTS
+from llmprof.bundled import synthetic_npu as make
+from llmprof.errors import LlmprofError
+from llmprof.readers import ascend
+from llmprof.readers.ascend import kinds
+from llmprof.readers.ascend.csvfile import heading, ns_of_text
+from llmprof.trace import Trace
+
+
+def one_form(folder: Path, target: Path, form: str) -> Path:
+    """A copy of a recording with its text files only, or its databases only."""
+    shutil.copytree(folder, target)
+    for file in target.rglob("*"):
+        if file.is_file() and file.parent.name == "ASCEND_PROFILER_OUTPUT" and (file.suffix == ".db") != (form == "db"):
+            file.unlink()
+    return target
+
+
+@pytest.fixture(scope="module")
+def forms(synthetic_npu, tmp_path_factory) -> tuple[Trace, Trace]:
+    folder = tmp_path_factory.mktemp("forms")
+    copies = [one_form(synthetic_npu("both"), folder / form, form) for form in ("text", "db")]
+    text, database = (llmprof.read(copy, cache=False) for copy in copies)
+    return text, database
+
+
+@pytest.mark.parametrize("table", list(schema.TABLES))
+def test_text_and_database_give_the_same_frames(forms, table):
+    text, database = forms
+    assert (table in text.tables) == (table in database.tables)
+    if table not in text.tables:
+        return
+    one, other = text.table(table), database.table(table)
+    shared = [c for c in one.columns if c in other.columns]
+    # identifiers count rows of the file, and the text has no device, step times or kinds of counters of the database
+    left_out = {"op_id", "device", "ascend_queue_id", "ascend_task_type", "ascend_cube_utilization_pct"}
+    columns = [c for c in shared if c not in left_out]
+    if table == "counters":
+        one, other = (f.filter(pl.col("name") == "AI Core Freq") for f in (one, other))
+    key = [c for c in ("rank", "start_ns", "time_ns", "stream", "thread", "dur_ns", "name", "kind") if c in columns]
+    one, other = (f.select(columns).sort(key, nulls_last=True) for f in (one, other))
+    assert set(one.columns) ^ set(text.table(table).columns) <= left_out | {"ascend_op_state"}
+    assert_frame_equal(one, other, check_exact=False, rel_tol=1e-9, abs_tol=1.0)
+
+
+def test_operators_of_kernels_are_the_same_in_both_forms(forms):
+    named = []
+    for trace in forms:
+        ops = trace.ops.select("rank", "op_id", operator="name", began="start_ns")
+        named.append(
+            trace.kernels.join(ops, on=["rank", "op_id"]).select("rank", "start_ns", "name", "operator", "began")
+        )
+    assert named[0].height == forms[0].kernels.height
+    assert_frame_equal(named[0], named[1], check_row_order=False)
+
+
+@pytest.mark.parametrize("variant", SYNTHETIC_VARIANTS)
+def test_layers_stages_and_overlap_equal_the_ground_truth(synthetic_npu, variant):
+    folder = synthetic_npu(variant)
+    truth = json.loads((folder / "truth.json").read_text())
+    trace = llmprof.read(folder, cache=False)
+    known = pl.DataFrame(truth["kernels"], infer_schema_length=None)
+    found = analyze.attribute(trace)
+    shift = found["start_ns"].min() - known["start_ns"].min()
+    known = known.with_columns(pl.col("start_ns") + shift)
+    both = known.join(found, on=["rank", "start_ns", "name"], suffix="_found")
+    assert both.height == known.height == found.height
+    assert both["layer"].equals(both["layer_found"].cast(pl.Int64), null_equal=True)
+    assert both["stage"].to_list() == both["stage_found"].to_list()
+    assert both["step"].to_list() == both["step_found"].to_list()
+    ours = analyze.overlap(trace).filter(pl.col("step").is_not_null()).sort("rank", "step")
+    for said, row in zip(truth["steps"], ours.iter_rows(named=True), strict=True):
+        assert (row["rank"], row["step"]) == (said["rank"], said["step"])
+        assert row["compute_ns"] == pytest.approx(said["computing_ns"], abs=50)
+        assert row["communication_ns"] == pytest.approx(said["communication_ns"], abs=50)
+        assert row["exposed_communication_ns"] == pytest.approx(said["communication_not_overlapped_ns"], abs=50)
+        assert row["hidden_communication_ns"] == pytest.approx(said["overlapped_ns"], abs=50)
+        assert row["idle_ns"] == pytest.approx(said["free_ns"], abs=50)
+
+
+def test_the_synthetic_recording_says_that_it_is_one(synthetic_npu):
+    trace = llmprof.read(synthetic_npu("baseline"), cache=False)
+    assert "synthetic" in trace.meta["device"]
+    assert [part["rank"] for part in trace.meta["ranks"]] == [0, 1]
+    assert trace.meta["world_size"] == 2
+    assert trace.coverage["warnings"] == []
+    with pytest.raises(LlmprofError, match="no variant 'fast'"):
+        make("fast", Path("nowhere"))
+
+
+def test_steps_phases_and_collectives_over_both_ranks(synthetic_npu):
+    trace = llmprof.read(synthetic_npu("baseline"), cache=False)
+    steps = analyze.steps(trace)
+    assert steps["phase"].to_list() == ["prefill", "decode", "decode"] * 2
+    assert steps.filter(pl.col("rank") == 0)["context_tokens"].to_list() == [4096, 0, 0]
+    calls = analyze.collectives(trace)
+    assert calls["call"].null_count() == 0
+    assert calls["ranks_seen"].unique().to_list() == [2]
+    assert set(calls["kind"]) == {"all_reduce", "all_gather"}
+    # hand: an all-reduce of 4,096 x 7,168 bf16 is 58,720,256 bytes
+    first = calls.filter((pl.col("rank") == 0) & (pl.col("kind") == "all_reduce")).row(0, named=True)
+    assert first["bytes"] == 4096 * 7168 * 2
+    # its transfer: 12 us and 58,720,256 B at 60 GB/s = 990.671 us
+    assert first["transfer_ns"] == pytest.approx(12_000 + 58_720_256 / 60, abs=20)
+
+
+def test_kernels_carry_what_the_profiler_knows_of_them(synthetic_npu):
+    trace = llmprof.read(synthetic_npu("baseline"), cache=False)
+    kernels = trace.kernels.filter(pl.col("ascend_op_type") == "GroupedMatmul")
+    assert kernels["ascend_core"].unique().to_list() == ["AI_CORE"]
+    assert kernels["ascend_input_shapes"][0] == "2048,7168;8,7168,4096;8"
+    assert kernels["ascend_input_dtypes"][0] == "DT_BF16;DT_BF16;DT_BF16"
+    assert 0 < kernels["ascend_aic_mac_ratio"].min() <= kernels["ascend_aic_mac_ratio"].max() <= 1
+    vector = trace.kernels.filter(pl.col("ascend_core") == "AI_VECTOR_CORE")
+    assert vector["ascend_aiv_vec_ratio"].unique().to_list() == [0.25]
+
+
+def test_sums_of_the_tool_are_frames_of_their_own(synthetic_npu, tmp_path):
+    folder = one_form(synthetic_npu("baseline"), tmp_path / "text", "text")
+    found = ascend.summaries(folder)
+    assert set(found) == {"step_trace_time", "op_statistic", "communication", "communication_matrix"}
+    steps = found["step_trace_time"]
+    assert steps["rank"].to_list() == [0, 0, 0, 1, 1, 1]
+    assert (
+        steps["computing_ns"] + steps["communication_not_overlapped_ns"] + steps["free_ns"] - steps["stage_ns"]
+    ).abs().max() <= 5
+    matrix = found["communication_matrix"]
+    assert set(zip(matrix["src_rank"], matrix["dst_rank"], strict=True)) == {(0, 1), (1, 0)}
+    databases = one_form(synthetic_npu("baseline"), tmp_path / "db", "db")
+    assert_frame_equal(ascend.summaries(databases)["step_trace_time"], steps, abs_tol=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1736408883704643.212", 1736408883704643212),
+        ("1736408883704643", 1736408883704643000),
+        ("0.02", 20),
+        ("840.07675", 840077),
+        ("-1.5", -1500),
+        ("1e-05", 0),
+        ("N/A", None),
+        ("", None),
+    ],
+)
+def test_times_keep_their_digits(text, ns):
+    assert pl.select(ns_of_text(pl.lit(text))).item() == ns
+
+
+def test_headings_have_one_form():
+    assert heading("\ufeffStart Time(us)") == "start_time_us"
+    assert heading("cube_utilization(%)") == "cube_utilization_pct"
+    assert heading("Communication(Not Overlapped)") == "communication_not_overlapped"
+    assert heading("Size(KB)") == "size_KB"
+
+
+@pytest.mark.parametrize(
+    ("name", "task_type", "kind"),
+    [
+        ("aclnnMm_MatMulCommon_MatMulV2", "AI_CORE", "kernel"),
+        ("Default/dropout/DropoutGenMask-op2", "AI_CPU", "kernel"),
+        ("aclnnTopk_TopkV2_TopKV2", "MIX_AIV", "kernel"),
+        ("aclnnInplaceZero_ZerosLikeAiCore_ZerosLike", "Other", "kernel"),
+        ("MEMCPY_ASYNC", "SDMA_SQE", "copy"),
+        ("MEMCPY_ASYNC", "PCIE_DMA_SQE", "copy"),
+        ("EVENT_WAIT", "EVENT_WAIT_SQE", "event_wait"),
+        ("EVENT_RECORD", "PLACE_HOLDER_SQE", "event_record"),
+        ("Notify Wait", "Notify Wait", "notify_wait"),
+        ("NOTIFY_RECORD", "NOTIFY_RECORD", "notify_record"),
+        ("Write Value", "Write Value", "notify_record"),
+        ("REDUCE_ASYNC_V2", "REDUCE_ASYNC_V2", "transfer"),
+        ("PROFILING_ENABLE", "PLACE_HOLDER_SQE", "control"),
+        ("MODEL_EXECUTE", "MODEL_EXECUTE", "control"),
+    ],
+)
+def test_kind_of_device_tasks(name, task_type, kind):
+    assert pl.select(kinds.kind(pl.lit(name), pl.lit(task_type))).item() == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("aclnnMatmul_MatMulCommon_MatMulV2", "linear"),
+        ("aclnnQuantMatmulV4_QuantBatchMatmulV3_QuantBatchMatmulV3", "linear"),
+        ("aclnnMatmulAllReduce_MatmulAllReduce_MatmulAllReduce", "linear"),
+        ("Conv2DBackpropInput5", "linear"),
+        ("aclnnFusedInferAttentionScoreV3_FusedInferAttentionScore_FusedInferAttentionScore", "attention"),
+        ("aclnnFlashAttentionScore_FlashAttentionScore_FlashAttentionScore", "attention"),
+        ("aclnnMoeGatingTopKSoftmax_MoeGatingTopKSoftmax_MoeGatingTopKSoftmax", "moe_routing"),
+        ("aclnnMoeFinalizeRoutingV2_MoeFinalizeRoutingV2_MoeFinalizeRoutingV2", "moe_routing"),
+        ("aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul", "moe_experts"),
+        ("aclnnMoeDistributeDispatchV2_MoeDistributeDispatchV2_MoeDistributeDispatchV2", "collective"),
+        ("aclnnKvRmsNormRopeCache_KvRmsNormRopeCache_KvRmsNormRopeCache", "kv_cache_write"),
+        ("aclnnAddRmsNorm_AddRmsNorm_AddRmsNorm", "norm"),
+        ("aclnnRotaryMul_RotaryMul_RotaryMul", "rope"),
+        ("aclnnSwiGlu_SwiGlu_SwiGlu", "activation"),
+        ("aclnnDynamicQuant_DynamicQuant_DynamicQuant", "quantize"),
+        ("aclnnMaxPool2dWithMask_MaxPoolWithArgmaxV1AiCore_MaxPoolWithArgmaxV1", "other"),
+        ("Conv2DBackpropFilter10_MemSet", "other"),
+        ("trans_TransData_0", "other"),
+        ("Default/grad_reducer/TransData-op363", "other"),
+        ("Default/network/fc3-Dense/MatMul-op259", "linear"),
+        ("Default/AllReduce-op534_0", "collective"),
+        ("hcom_allReduce__586_0_1", "collective"),
+    ],
+)
+def test_category_of_ascend_names(name, category):
+    assert names.categories(pl.Series([name])).item() == category

@@ -1,0 +1,258 @@
+"""Folders of an NPU that are incomplete, cut or never exported: what can be read is read, the rest is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sqlite3
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import llmprof
+from llmprof.errors import LlmprofError, ReadError, TraceWarning
+from llmprof.readers import ascend
+from llmprof.trace import Trace
+
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+
+
+@pytest.fixture
+def rank(synthetic_npu, tmp_path) -> Path:
+    """Folder of rank 0, to be damaged."""
+    return Path(shutil.copytree(synthetic_npu("baseline") / "synthetic_rank0_ascend_pt", tmp_path / "r0_ascend_pt"))
+
+
+@pytest.fixture
+def whole(synthetic_npu) -> Trace:
+    return read(synthetic_npu("baseline") / "synthetic_rank0_ascend_pt")
+
+
+def read(path: Path) -> Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        return llmprof.read(path, cache=False)
+
+
+def drop(rank: Path, *patterns: str) -> Path:
+    for pattern in patterns:
+        found = list((rank / OUTPUT).glob(pattern))
+        assert found, pattern
+        for file in found:
+            file.unlink()
+    return rank
+
+
+def tables(rank: Path, *names: str) -> Path:
+    """Take tables out of the database."""
+    (file,) = (rank / OUTPUT).glob("ascend_pytorch_profiler*.db")
+    with closing(sqlite3.connect(file)) as connection:
+        for name in names:
+            connection.execute(f'DROP TABLE "{name}"')
+        connection.commit()
+    return rank
+
+
+def test_a_missing_rank_is_said(rank):
+    with pytest.warns(TraceWarning, match="1 of 2 ranks are missing"):
+        trace = llmprof.read(rank, cache=False)
+    assert trace.ranks == [0]
+
+
+def test_only_a_timeline(rank, whole):
+    trace = read(drop(rank, "*.db", "*.csv", "communication*.json"))
+    assert trace.kernels.height == whole.kernels.height
+    assert trace.collectives.height == whole.collectives.height
+    assert "ascend_input_shapes" not in trace.kernels.columns
+
+
+def test_only_the_table_of_kernels(rank, whole):
+    trace = read(drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv"))
+    assert trace.kernels["dur_ns"].sum() == whole.kernels["dur_ns"].sum()
+    assert trace.collectives.height == whole.collectives.height
+    assert not trace.has("runtime")
+    assert not trace.has("memory")
+
+
+def test_only_the_sums_are_no_trace(rank):
+    drop(rank, "*.db", "trace_view.json", "kernel_details.csv", "memory_record.csv", "operator_memory.csv")
+    drop(rank, "communication.json")
+    with pytest.raises(ReadError, match="sums without times"):
+        read(rank)
+    assert set(ascend.summaries(rank)) == {"step_trace_time", "op_statistic", "communication_matrix"}
+
+
+def test_text_gives_what_the_database_lacks(rank, whole):
+    trace = read(tables(rank, "PYTORCH_API", "MEMORY_RECORD", "OP_MEMORY"))
+    assert trace.ops.height == whole.ops.height
+    assert trace.memory.height == whole.memory.height
+    assert trace.kernels.height == whole.kernels.height
+    assert any("has no PYTORCH_API" in warning for warning in trace.coverage["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("gone", "left_out"),
+    [
+        ("TASK_PMU_INFO", "ascend_aic_mac_ratio"),
+        ("COMPUTE_TASK_INFO", "ascend_input_shapes"),
+        ("COMMUNICATION_TASK_INFO", None),
+        ("CONNECTION_IDS", None),
+        ("CANN_API", None),
+        ("RANK_DEVICE_MAP", None),
+        ("NPU_INFO", None),
+        ("ENUM_HCCL_LINK_TYPE", None),
+    ],
+)
+def test_tables_absent_by_level(rank, whole, gone, left_out):
+    trace = read(tables(drop(rank, "*.csv", "*.json"), gone))
+    assert trace.kernels.height == whole.kernels.height
+    assert trace.kernels["dur_ns"].sum() == whole.kernels["dur_ns"].sum()
+    if left_out is not None:
+        assert left_out not in trace.kernels.columns
+
+
+def test_a_database_that_is_cut_gives_way_to_the_text(rank, whole):
+    (file,) = (rank / OUTPUT).glob("ascend_pytorch_profiler*.db")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    trace = read(rank)
+    assert trace.kernels.height == whole.kernels.height
+    assert trace.ops.height == whole.ops.height
+
+
+def test_a_timeline_cut_short_keeps_its_beginning(rank, whole):
+    file = drop(rank, "*.db") / OUTPUT / "trace_view.json"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    trace = read(rank)
+    assert 0 < trace.runtime.height < whole.runtime.height
+    # the table of kernels is whole, and those that the timeline lost are taken from it
+    assert trace.kernels.height == whole.kernels.height
+    assert any("the list of events" in warning for warning in trace.coverage["warnings"])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(lambda text: text.replace('"dur": 4.5', '"dur": NaN', 3), id="nan"),
+        pytest.param(lambda text: text[:-1] + ",", id="comma and no bracket"),
+        pytest.param(lambda text: text.replace("aten::linear", "aten::\x01linear", 2), id="control character"),
+        pytest.param(lambda text: text.replace('"name": "aten::linear"', '"name": "a "quoted" name"', 1), id="quotes"),
+        pytest.param(lambda text: text.replace('"dur": 4.5, ', '"dur": 4.5, , ', 1), id="two commas"),
+        pytest.param(lambda text: text.replace("}, {", "}, {}, {", 1), id="an empty event"),
+    ],
+)
+def test_a_timeline_that_is_invalid_json(rank, whole, fault):
+    file = drop(rank, "*.db") / OUTPUT / "trace_view.json"
+    file.write_text(fault(file.read_text()))
+    trace = read(rank)
+    assert trace.kernels.height == whole.kernels.height
+    assert trace.ops.height >= whole.ops.height - 2
+
+
+def test_csv_with_other_columns_line_ends_and_cells(rank, whole):
+    """Reordered and renamed columns, one more, some fewer, TABs, N/A, CRLF and a call stack over several lines."""
+    file = drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv") / OUTPUT / "kernel_details.csv"
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    kept = ["Duration(us)", "Accelerator Core", "Type", "Start Time(us)", "Name", "Stream ID"]
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, [*kept, "Call Stack", "Device_id"], lineterminator="\r\n", extrasaction="ignore")
+        writer.writeheader()
+        for row in rows:
+            stack = '/a/model.py(1): "forward";\r\n/a/run.py(2): main'
+            writer.writerow({**row, "Start Time(us)": row["Start Time(us)"] + "\t", "Call Stack": stack,
+                             "Device_id": "N/A\t"})  # fmt: skip
+    trace = read(rank)
+    assert trace.kernels.height == whole.kernels.height
+    assert trace.kernels["dur_ns"].sum() == whole.kernels["dur_ns"].sum()
+    assert trace.kernels["stream"].null_count() == trace.collectives.height
+    assert "ascend_aic_mac_ratio" not in trace.kernels.columns
+
+
+def test_a_csv_cut_in_a_quoted_cell_keeps_the_lines_before(rank, whole):
+    file = drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv") / OUTPUT / "kernel_details.csv"
+    text = file.read_text()
+    place = text.index('"', len(text) // 2)
+    file.write_text(text[: place + 4])
+    trace = read(rank)
+    assert 0.3 * whole.kernels.height < trace.kernels.height < 0.7 * whole.kernels.height
+
+
+@pytest.mark.parametrize("content", ["", "Name,Start Time(us)\n", "Name,Duration(us),Accelerator Core\na,1,AI_CORE\n"])
+def test_a_table_of_kernels_without_kernels(rank, content):
+    file = drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv") / OUTPUT / "kernel_details.csv"
+    file.write_text(content)
+    with pytest.raises(LlmprofError):
+        read(rank)
+
+
+def test_one_broken_file_of_many_is_named(rank, whole):
+    folder = drop(rank, "*.db") / OUTPUT
+    (folder / "communication.json").write_text('{"step0": {"collective": {"Communication Time Info"')
+    trace = read(rank)
+    assert any("communication.json is no valid JSON" in warning for warning in trace.coverage["warnings"])
+    assert trace.collectives.height == whole.collectives.height
+
+
+@pytest.mark.parametrize("layout", ["torch_npu", "msprof"])
+def test_raw_data_say_how_to_export_them(tmp_path, layout):
+    folder = tmp_path / "host_1_20250101_ascend_pt" if layout == "torch_npu" else tmp_path / "PROF_000001_20250101_ABC"
+    raw = folder / "PROF_000001_20250101_ABC" if layout == "torch_npu" else folder
+    (raw / "device_0" / "data").mkdir(parents=True)
+    (raw / "device_0" / "data" / "aicore.data.0.slice_0").write_bytes(b"\x00\x01")
+    (raw / "host").mkdir()
+    with pytest.raises(ReadError, match=r"only raw data .*(analyse|msprof --export=on)"):
+        llmprof.read(folder)
+
+
+def test_a_rank_that_was_never_exported_is_left_out_with_a_note(rank, synthetic_npu, tmp_path):
+    other = tmp_path / "r1_ascend_pt" / "PROF_000001_20250101_ABC" / "device_1" / "data"
+    other.mkdir(parents=True)
+    trace = read(tmp_path)
+    assert trace.ranks == [0]
+    assert any("r1_ascend_pt was never exported" in warning for warning in trace.coverage["warnings"])
+
+
+def test_a_folder_of_something_else_is_not_taken(tmp_path):
+    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ReadError):
+        llmprof.read(tmp_path)
+
+
+def test_single_files_read_by_their_content(rank, whole, tmp_path):
+    for name in ("trace_view.json", "kernel_details.csv", "ascend_pytorch_profiler_0.db"):
+        copy = tmp_path / f"x{Path(name).suffix}"
+        shutil.copy(rank / OUTPUT / name, copy)
+        assert read(copy).kernels.height == whole.kernels.height
+        copy.unlink()
+    memory = read(Path(shutil.copy(rank / OUTPUT / "memory_record.csv", tmp_path / "m.csv")))
+    assert set(memory.tables) == {"memory"}
+    calls = read(Path(shutil.copy(rank / OUTPUT / "communication.json", tmp_path / "c.json")))
+    assert calls.collectives.height == whole.collectives.height
+    assert calls.kernels.height == calls.collectives.height
+
+
+def test_a_call_of_one_name_is_matched_by_its_time(rank):
+    """Old HCCL repeats a call's name in every step: the times of the right one are taken."""
+    folder = drop(rank, "*.db", "kernel_details.csv") / OUTPUT
+    view = json.loads((folder / "trace_view.json").read_text())
+    calls = json.loads((folder / "communication.json").read_text())
+    renamed = {event["name"] for event in view if str(event.get("name")).startswith("hcom_")}
+    for event in view:
+        if event.get("name") in renamed:
+            event["name"] = "hcom_allReduce__1_0_1"
+    (folder / "trace_view.json").write_text(json.dumps(view))
+    text = json.dumps(calls)
+    (folder / "communication.json").write_text(text)
+    trace = read(rank)
+    assert trace.collectives.height == len(renamed)
+    assert trace.collectives["name"].unique().to_list() == ["hcom_allReduce__1_0_1"]
+
+
+def test_hostile_names_stay_text(rank):
+    folder = drop(rank, "*.db") / OUTPUT
+    view = (folder / "trace_view.json").read_text().replace("npu::npu_swiglu", "<script>alert(1)</script>")
+    (folder / "trace_view.json").write_text(view)
+    trace = read(rank)
+    assert "<script>alert(1)</script>" in [*trace.ops["name"], *trace.markers["name"]]

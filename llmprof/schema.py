@@ -14,7 +14,7 @@ import polars as pl
 
 from llmprof.errors import SchemaError
 
-VERSION = 1
+VERSION = 2
 """Version of the schema: part of saved traces and of the cache key."""
 
 VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_")
@@ -174,6 +174,15 @@ COLLECTIVES = Table(
         _START,
         _DUR,
         _NAME,
+        Column(
+            "recorded_as", _STR, "what the profiler calls the collective (allreduce, _allgather_base), where it does"
+        ),
+        Column(
+            "evidence",
+            _STR,
+            "metadata (the profiler describes the kernel as a collective) or name (its name says it); null: the call "
+            "was recorded as one",
+        ),
         Column("kind", _STR, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, other"),
         Column("algorithm", _STR, "custom_1stage, ring_ll, nvls … as far as the name tells"),
         Column("group", _STR, "name of the process group"),

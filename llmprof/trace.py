@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import schema
+from llmprof import communication, names, schema
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.storage import parquet, sqlite
 from llmprof.storage.parquet import META_FILE
@@ -58,6 +58,7 @@ class Trace:
         self._tables = {name: schema.conform(frame, name, asked.get(name)) for name, frame in tables.items()}
         self._database = database
         self._memo: dict[Any, Any] = {}
+        self._collectives: tuple[int, pl.DataFrame | None] | None = None
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -91,7 +92,12 @@ class Trace:
 
     @property
     def collectives(self) -> pl.DataFrame:
-        """Collective and point-to-point communication, one row a call and rank."""
+        """Collective and point-to-point communication, one row a call and rank.
+
+        Beside what the profiler describes as a collective, it has the kernels whose names say that they are one, by
+        the patterns of :mod:`llmprof.names` at the time of asking; where the trace was read in part (``tables=``),
+        at the time of reading.
+        """
         return self.table("collectives")
 
     @property
@@ -114,20 +120,30 @@ class Trace:
         """
         if name not in schema.TABLES:
             raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
-        if name not in self._tables and self.asked is not None and name not in self.asked:
+        frame = self._frame(name)
+        if frame is not None:
+            return frame
+        if self.asked is not None and name not in self.asked:
             raise NotCapturedError(
                 f"this trace was read without its {name}",
                 expected=f"one of those asked for: {sorted(self.asked)}",
                 hint=f"read the file again with {name!r} among tables=, or without tables=",
                 table=name,
             )
-        if name not in self._tables:
-            raise NotCapturedError(
-                f"this capture holds no {name}",
-                hint=f"record it with {schema.TABLES[name].recorded_by}",
-                table=name,
-            )
-        return self._tables[name]
+        raise NotCapturedError(
+            f"this capture holds no {name}",
+            hint=f"record it with {schema.TABLES[name].recorded_by}",
+            table=name,
+        )
+
+    def _frame(self, name: str) -> pl.DataFrame | None:
+        """Frame of a table, None if it was not recorded."""
+        if name != "collectives" or self.asked is not None:
+            return self._tables.get(name)
+        version = names.version()
+        if self._collectives is None or self._collectives[0] != version:
+            self._collectives = version, communication.collectives(self._tables, self.device_ranks)
+        return self._collectives[1]
 
     @property
     def asked(self) -> dict[str, list[str] | None] | None:
@@ -135,14 +151,26 @@ class Trace:
         asked: dict[str, list[str] | None] | None = self.coverage.get("asked")
         return asked
 
-    def has(self, *names: str) -> bool:
+    def has(self, *tables: str) -> bool:
         """Whether all the tables were recorded and have rows."""
-        return all(name in self._tables and self._tables[name].height > 0 for name in names)
+        return all((frame := self._frame(table)) is not None and frame.height > 0 for table in tables)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """The recorded tables by name."""
+        return {name: frame for name in schema.TABLES if (frame := self._frame(name)) is not None}
+
+    @property
+    def recorded(self) -> dict[str, pl.DataFrame]:
+        """The tables without what names mean: those of :attr:`tables`, but of the collectives what was recorded."""
         return dict(self._tables)
+
+    @property
+    def device_ranks(self) -> list[int]:
+        """Ranks whose recording holds kernels, be they in this part of the trace or not."""
+        said = {rank["rank"] for rank in self.meta.get("ranks", ()) if rank.get("kernels")}
+        kernels = self._tables.get("kernels")
+        return sorted(said if kernels is None else said | set(kernels["rank"].unique()))
 
     def sql(self, query: str) -> pl.DataFrame:
         """Answer of an SQL query to the profiler's own SQLite file, which is opened read-only.

@@ -202,10 +202,10 @@ def test_metadata_that_json_cannot_hold_is_refused_before_anything_is_there(trac
     [
         (None, "holds no saved trace"),
         ("{", "holds no saved trace"),
-        ("[]", "schema None.*expected schema 1"),
-        ('{"schema": 0}', "schema 0.*expected schema 1.*read the profiler's own file again"),
-        ('{"schema": 1}', "is damaged: 'tables'"),
-        ('{"schema": 1, "tables": {"kernel": 1}, "meta": {}, "coverage": {}}', "is damaged"),
+        ("[]", "schema None.*expected schema 2"),
+        ('{"schema": 0}', "schema 0.*expected schema 2.*read the profiler's own file again"),
+        ('{"schema": 2}', "is damaged: 'tables'"),
+        ('{"schema": 2, "tables": {"kernel": 1}, "meta": {}, "coverage": {}}', "is damaged"),
     ],
 )
 def test_a_head_that_is_not_ours_is_said_so(tmp_path, head, message):

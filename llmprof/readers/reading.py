@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError
@@ -89,23 +90,23 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
     files = [(reader, file) for path in paths for reader, file in _files(path, chosen)]
     reader = _only_reader(files)
     wanted = request.wanted
+    read_for = wanted.with_sources()
+    request = replace(request, wanted=read_for)
     if reader.alone:
         return wanted.part_of(_whole(reader, files[0][1], request))
     options = reader.options(request)
     sources = [file for _, file in files]
     whole = trace_cache.entry(sources, options)
-    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": wanted.listed()})
+    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": read_for.listed()})
     trace = None if cache is False else trace_cache.load(entry) or trace_cache.load(whole)
     database = reader.database(sources[0], request) if reader.database is not None and len(sources) == 1 else None
-    if trace is not None:
-        trace = wanted.part_of(trace, database=database)
-    else:
+    if trace is None:
         begin = time.perf_counter()
         parts = [part for file in sources for part in _parts(reader, file, request)]
-        trace = Trace(*combine(parts, reader.name, wanted), database=database)
+        trace = Trace(*combine(parts, reader.name, read_for))
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)
-    return trace
+    return wanted.part_of(trace, database=database)
 
 
 def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:

@@ -10,7 +10,7 @@ import pytest
 
 from llmprof import schema
 from llmprof.trace import Trace
-from tests.readers.traces import event, kernel, launch, op, read_one, text_of, write
+from tests.readers.traces import collectives_of, event, kernel, launch, op, read_one, text_of, write
 
 
 @pytest.fixture
@@ -399,14 +399,14 @@ def test_events_come_in_any_order_and_may_overlap(read, tmp_path):
     ],
 )
 def test_collectives_of_every_library(read, name, kind):
-    found = read([kernel(name, 1, 2), kernel("gemm")]).tables["collectives"]
+    found = collectives_of(read([kernel(name, 1, 2), kernel("gemm")]))
     assert found.select("name", "kind", "start_ns", "dur_ns", "on_device").rows() == [(name, kind, 1000, 2000, True)]
 
 
 def test_collective_described_by_nccl_metadata(read):
     args = {"Collective name": "_allgather_base", "In msg nelems": 1000, "Out msg nelems": 4000, "Group size": 4,
             "dtype": "BFloat16", "Process Group Name": "15", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
-    found = read([kernel("ncclDevKernel_Generic", **args), kernel("x")]).tables["collectives"]
+    found = collectives_of(read([kernel("ncclDevKernel_Generic", **args), kernel("x")]))
     columns = ["kind", "world", "dtype", "in_elements", "out_elements", "bytes", "bytes_source", "group", "group_ranks"]
     assert found.select(columns).row(0) == (
         "all_gather", 4, "BFloat16", 1000, 4000, 8000, "metadata", "15", "[0, 1, 2, 3]",
@@ -416,12 +416,12 @@ def test_collective_described_by_nccl_metadata(read):
 def test_point_to_point_says_its_peer(read):
     events = [kernel("ncclDevKernel_SendRecv", **{"Collective name": n, r: 1, "In msg nelems": 5, "dtype": "Float"})
               for n, r in (("send", "Dst Rank"), ("recv", "Src Rank"))]  # fmt: skip
-    found = read(events).tables["collectives"]
+    found = collectives_of(read(events))
     assert found.select("kind", "peer", "bytes").rows() == [("send_recv", 1, 20), ("send_recv", 1, 20)]
 
 
 def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
-    found = read([op("_C::shm_allreduce", 4, 2), op("aten::mm")]).tables["collectives"]
+    found = collectives_of(read([op("_C::shm_allreduce", 4, 2), op("aten::mm")]))
     assert found.select("kind", "algorithm", "on_device", "device").rows() == [
         ("all_reduce", "shared_memory", False, None)
     ]
@@ -508,7 +508,7 @@ def test_counters(read):
 
 
 def test_what_was_not_recorded_is_absent_and_not_empty(read):
-    assert read([op()]).tables.keys() == {"ops", "collectives"}
+    assert read([op()]).tables.keys() == {"ops"}
     assert "memory" not in read([op(), {"ph": "i", "name": "Record Window End", "ts": 1}]).tables
 
 
@@ -543,7 +543,7 @@ def test_events_go_by_the_name_of_their_process(read, named_first, block_bytes):
     assert part.tables["copies"].select("name", "stream", "kind").rows() == [("MEMCPY_ASYNC", 9, "unknown")]
     assert part.tables["runtime"].select("name", "correlation", "api").rows() == [("AscendCL@aclnnAdd", 11, "runtime")]
     assert names(part, "markers") == ["enqueue"]
-    collectives = part.tables["collectives"].select("name", "kind", "dur_ns", "bytes", "dtype")
+    collectives = collectives_of(part).select("name", "kind", "dur_ns", "bytes", "dtype")
     assert collectives.rows() == [("hcom_allReduce__271_0_1", "all_reduce", 7000, 200, "FP16")]
     skipped = {"overlap analysis of the vendor": 1, "parts of HCCL calls": 1, "metadata": 6}
     assert part.coverage["skipped"] == skipped

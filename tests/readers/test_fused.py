@@ -48,7 +48,7 @@ def test_a_merged_file_gives_every_rank(tmp_path, merge, block_bytes):
     assert [part.rank for part in parts] == [0, 1]
     assert [part.tables["kernels"]["name"].to_list() for part in parts] == [["k0"], ["k1"]]
     assert sum(part.coverage["events"] for part in parts) == 10
-    assert all(set(part.tables) == {"kernels", "runtime", "ops", "collectives"} for part in parts)
+    assert all(set(part.tables) == {"kernels", "runtime", "ops"} for part in parts)
     trace = llmprof.read(path, cache=False)
     assert trace.kernels.select("rank", "name", "start_ns", "correlation", "device", "stream").rows() == [
         (0, "k0", 10_000, 5, 0, 7), (1, "k1", 11_000, 5, 0, 7),

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from llmprof import communication
 from llmprof.readers.chrome import reader
 from llmprof.readers.common.part import Part
 
@@ -64,6 +65,13 @@ def op(name: str = "aten::mm", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[s
 
 def launch(name: str = "cudaLaunchKernel", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[str, Any]:
     return event("cuda_runtime", name, ts, dur, pid=100, tid=101, args=args)
+
+
+def collectives_of(part: Part) -> pl.DataFrame:
+    """Collectives of one file, in its absolute times."""
+    found = communication.collectives({name: frame.with_columns(rank=0) for name, frame in part.tables.items()})
+    assert found is not None
+    return found
 
 
 def text_of(events: Iterable[Any], **keys: Any) -> bytes:

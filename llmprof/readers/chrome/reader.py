@@ -211,7 +211,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="chrome",
-    version=3,
+    version=4,
     what="Chrome trace JSON (PyTorch profiler, Ascend trace_view.json), plain or gzip",
     sniff=_sniff,
     read=_read,

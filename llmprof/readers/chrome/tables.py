@@ -11,7 +11,6 @@ import msgspec
 import polars as pl
 
 from llmprof.readers.chrome.columns import Texts
-from llmprof.readers.common import communication
 
 _COPY_KIND: Final = re.compile(
     r"\b(?:copy|memcpy)?_?([HDP])(?:ost|evice|eer)?\s*(?:to|2)\s*([HDP])(?:ost|evice|eer)?\b", re.IGNORECASE
@@ -30,6 +29,11 @@ _HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
 _DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
 
 _MOST_DEVICES: Final = 1 << 12
+
+_DESCRIPTION: Final = (
+    "collective", "in_elements", "out_elements", "world", "dtype", "group", "group_ranks", "peer",
+)  # fmt: skip
+"""Columns of kernels that describe a collective, where the profiler wrote such."""
 
 Frames = dict[str, pl.DataFrame]
 
@@ -59,26 +63,34 @@ def tables(
     for kind, frame in told.items():
         found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
     kernels = found.get("kernel")
-    ops = _concat(
-        _with(found.get("op"), kind=pl.lit("op")),
-        _with(found.get("python"), kind=pl.lit("python")),
-    )
     out = {
-        "kernels": None if kernels is None else kernels.drop(communication.METADATA, strict=False),
+        "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
         "copies": _described(found.get("copy")),
         "runtime": _concat(
             _with(found.get("runtime"), api=pl.lit("runtime")), _with(found.get("driver"), api=pl.lit("driver"))
         ),
-        "ops": ops,
+        "ops": _concat(_with(found.get("op"), kind=pl.lit("op")), _with(found.get("python"), kind=pl.lit("python"))),
         "markers": _concat(
             _with(found.get("marker"), on_device=pl.lit(value=False)),
             _with(found.get("device_marker"), on_device=pl.lit(value=True)),
         ),
-        "collectives": communication.find(kernels if hccl is None else hccl, ops),
+        "collectives": _collectives(kernels) if hccl is None else hccl.with_columns(on_device=pl.lit(value=True)),
         "memory": None if (memory := found.get("memory")) is None else memory.drop("name"),
         "counters": found.get("counter"),
     }
     return {name: frame for name, frame in out.items() if frame is not None}, skipped
+
+
+def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Kernels that the profiler describes as collectives; None where it describes none."""
+    if kernels is None or "collective" not in kernels.columns:
+        return None
+    described = kernels.filter(pl.col("collective").is_not_null() | pl.col("in_elements").is_not_null())
+    return described.select(
+        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
+        *(c for c in _DESCRIPTION[1:] if c in described.columns),
+        recorded_as="collective", evidence=pl.lit("metadata"), on_device=pl.lit(value=True),
+    )  # fmt: skip
 
 
 def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:

@@ -147,6 +147,7 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
         warnings += [loss for loss in part.losses() if loss not in warnings]
     recorded = {name for part in parts for name in part.tables}
     wanted = Wanted() if wanted is None else wanted
+    kernels = [part.tables["kernels"].height if "kernels" in part.tables else 0 for part in parts]
     tables, origin = _merge(parts, ranks, wanted)
     if not recorded & {"kernels", "copies"}:
         warnings += _no_device(parts, tables)
@@ -166,8 +167,9 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
                 "backend": part.head.get("backend"),
                 "groups": part.head.get("groups", {}),
                 "devices": sorted(set(part.head.get("devices", []))),
+                "kernels": count,
             }
-            for part, rank in zip(parts, ranks, strict=True)
+            for part, rank, count in zip(parts, ranks, kernels, strict=True)
         ],
     }
     coverage: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import schema
+from llmprof import communication, schema
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
@@ -153,11 +153,25 @@ class Wanted:
         needed = {c.name for c in schema.TABLES[table].columns if not c.nullable}
         return frame.select(c for c in frame.columns if c in columns or c in needed)
 
+    def with_sources(self) -> Wanted:
+        """What must be read for it: collectives are found among kernels and operators."""
+        if self.asked is None or "collectives" not in self.asked:
+            return self
+        asked = dict(self.asked)
+        for name, columns in communication.SOURCES.items():
+            known = asked.get(name, frozenset())
+            asked[name] = None if known is None else known | columns
+        return Wanted(asked)
+
     def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
-        """What is wanted of a trace."""
-        if self.asked is None or trace.coverage.get("asked") == self.listed():
-            return Trace(trace.tables, trace.meta, trace.coverage, database=database) if database else trace
-        tables = {name: self.narrowed(frame, name) for name, frame in trace.tables.items() if name in self}
+        """What is wanted of a trace that was read :meth:`with_sources`."""
+        if self.asked is None:
+            return Trace(trace.recorded, trace.meta, trace.coverage, database=database) if database else trace
+        tables = dict(trace.recorded)
+        if "collectives" in self and trace.asked in (None, self.with_sources().listed()):
+            found = communication.collectives(tables, trace.device_ranks)
+            tables |= {} if found is None else {"collectives": found}
+        tables = {name: self.narrowed(frame, name) for name, frame in tables.items() if name in self}
         return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
 
     def covered(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers import cache
-from llmprof.readers.common import communication
 from llmprof.readers.common.part import Part, Wanted
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.nsys.export import (
@@ -84,11 +83,6 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     parts = []
     for rank, tables in _by_rank(frames, ranks).items():
         kernels = tables.get("kernels")
-        if kernels is not None and "collectives" in wanted:
-            no_op = pl.lit(None, dtype=pl.Int64).alias("op_id")
-            collectives = communication.find(kernels.with_columns(no_op), None)
-            if collectives is not None:
-                tables["collectives"] = collectives
         if counters is not None and rank >= 0:
             devices = kernels["device"].unique().to_list() if kernels is not None else []
             tables["counters"] = counters.filter(pl.col("device").is_in(devices))
@@ -121,7 +115,7 @@ class _Export(DeviceTables, HostTables):
 
     def frame(self, table: str) -> pl.DataFrame | None:
         """Frame of a table, or of its times, devices and processes if it is not wanted."""
-        if table not in self.wanted and not (table == "kernels" and "collectives" in self.wanted):
+        if table not in self.wanted:
             return self._skeleton(*_SOURCES[table])
         read: dict[str, Callable[[], pl.DataFrame | None]] = {
             "kernels": self.kernels,
@@ -216,7 +210,7 @@ class _Export(DeviceTables, HostTables):
 
     def coverage(self, tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
         """Counts, in the form that all readers use."""
-        rows = sum(frame.height for name, frame in tables.items() if name != "collectives")
+        rows = sum(frame.height for frame in tables.values())
         return {
             "file": self.path.name,
             "events": rows,
@@ -283,7 +277,7 @@ def _recording(folder: Path) -> str:
 
 READER = Reader(
     name="nsys",
-    version=2,
+    version=3,
     what="an export of Nsight Systems (SQLite or Parquet) or its report",
     sniff=_sniff,
     read=_read,

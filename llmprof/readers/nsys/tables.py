@@ -43,8 +43,7 @@ class DeviceTables(Export):
     def _kernel_rows(self) -> pl.DataFrame | None:
         wanted = ["start", "end", "deviceId", "globalPid"]
         for old, new in KERNEL_COLUMNS.items():
-            collective = new in ("stream", "correlation") and "collectives" in self.wanted
-            if collective or self.wanted.has("kernels", new):
+            if self.wanted.has("kernels", new):
                 wanted.append(old)
         if self.wanted.has("kernels", "shared_bytes"):
             wanted += _SHARED_MEMORY

@@ -1,0 +1,118 @@
+"""The table of collectives of a trace: what the profiler describes as communication, and what names say beside it.
+
+Readers keep the first part only. The second depends on the patterns of :mod:`llmprof.names`, which a session can
+extend, so it is made when a trace is asked for its collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import polars as pl
+
+from llmprof import names, schema
+
+METADATA: Final = "metadata"
+"""Evidence of a row: the profiler describes the kernel as a collective (torch's NCCL metadata)."""
+
+NAME: Final = "name"
+"""Evidence of a row: the name of the kernel or operator."""
+
+SOURCES: Final[dict[str, frozenset[str]]] = {
+    "kernels": frozenset({"device", "stream", "correlation", "op_id"}),
+    "ops": frozenset({"op_id"}),
+}
+"""Tables and their nullable columns that collectives are found in."""
+
+_KEY: Final = ["rank", "stream", "start_ns", "name"]
+_SHARED: Final = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id"]
+_HOST_OPS: Final = r"^_C::shm_(?:allreduce|all_gather|gather|send_tensor_list|recv_tensor_list)|^c10d::|^gloo:"
+
+
+def collectives(tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int] = ()) -> pl.DataFrame | None:
+    """The table of collectives.
+
+    A rank whose profiler wrote a track of collective calls (Ascend) has those. On another rank they are the kernels
+    that the profiler describes as collectives and those whose names say that they are; on a rank without kernels
+    the operators of CPU backends.
+
+    Parameters
+    ----------
+    tables : mapping of str to polars.DataFrame
+        ``kernels``, ``ops`` and ``collectives`` as they were recorded, as far as they were.
+    device_ranks : collection of int
+        Ranks that recorded kernels, even if none of them is in ``kernels``: their operators are no communication.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        Rows of the schema's table; None where neither collectives nor kernels nor operators were recorded.
+    """
+    if not tables.keys() & {"collectives", "kernels", "ops"}:
+        return None
+    kernels, ops = tables.get("kernels"), tables.get("ops")
+    recorded = schema.conform(tables.get("collectives", schema.empty("collectives")), "collectives")
+    found_again = pl.when("on_device").then(kernels is not None).otherwise(ops is not None)
+    recorded = recorded.filter(~(pl.col("evidence").eq_missing(NAME) & found_again))
+    complete = set(recorded.filter(pl.col("evidence").is_null())["rank"])
+    parts = []
+    if kernels is not None and kernels.height:
+        parts.append(_of_kernels(_not_of(kernels, complete), recorded))
+        device_ranks = {*device_ranks, *kernels["rank"].unique()}
+    if ops is not None and ops.height:
+        parts.append(_of_operators(_not_of(ops, complete | set(device_ranks))))
+    found = pl.concat([recorded, *(part for part in parts if part.height)], how="diagonal_relaxed")
+    return schema.conform(_described(found), "collectives")
+
+
+def _not_of(frame: pl.DataFrame, ranks: Collection[int]) -> pl.DataFrame:
+    return frame.filter(~pl.col("rank").is_in(list(ranks))) if ranks else frame
+
+
+def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
+    """Kernels whose name is that of a collective and that are not among the recorded ones."""
+    distinct = kernels["name"].unique()
+    collective = distinct.filter(names.by_unique_name(distinct, _patterns(), "") == "collective")
+    found = kernels.filter(pl.col("name").is_in(collective.implode()))
+    found = found.select(c for c in _SHARED if c in found.columns)
+    if recorded.height:
+        found = found.join(recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left")
+    return found.with_columns(on_device=pl.lit(value=True), evidence=pl.lit(NAME))
+
+
+def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
+    """Operators of a backend that communicates on the host."""
+    found = ops.filter(pl.col("name").str.contains(_HOST_OPS))
+    return found.select(
+        "rank", "start_ns", "dur_ns", "name", *(c for c in ("op_id",) if c in found.columns)
+    ).with_columns(on_device=pl.lit(value=False), evidence=pl.lit(NAME))
+
+
+def _patterns() -> list[tuple[str, str]]:
+    """Patterns of kernels as far as they decide which are collectives."""
+    last = max(i for i, (category, _) in enumerate(names.KERNEL_PATTERNS) if category == "collective")
+    return names.KERNEL_PATTERNS[: last + 1]
+
+
+def _described(found: pl.DataFrame) -> pl.DataFrame:
+    """Kind, algorithm and size of each row where they are null.
+
+    The kind follows from the collective's own name where the profiler wrote one, else from the kernel's.
+    """
+    distinct = found.select("recorded_as", "name").unique()
+    own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]
+    said = distinct.with_columns(
+        _kind=names.collective_kinds(own), _algorithm=names.collective_algorithms(distinct["name"])
+    )
+    found = found.join(said, on=["recorded_as", "name"], how="left", nulls_equal=True, maintain_order="left")
+    elements = pl.max_horizontal("in_elements", "out_elements")
+    size = (elements * names.element_bytes(pl.col("dtype"))).cast(pl.Int64)
+    return found.with_columns(
+        kind=pl.coalesce("kind", "_kind"),
+        algorithm=pl.coalesce("algorithm", "_algorithm"),
+        bytes=pl.coalesce("bytes", size),
+        bytes_source=pl.when(pl.col("bytes").is_null() & size.is_not_null())
+        .then(pl.lit(METADATA))
+        .otherwise("bytes_source"),
+    ).drop("_kind", "_algorithm")

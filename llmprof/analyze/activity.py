@@ -1,15 +1,43 @@
-"""What keeps the device busy: kernels and copies in one frame, each with its launch and its category."""
+"""What keeps the device busy: kernels and copies in one frame, each with its launch and its category.
+
+What a kernel does follows from the best witness that the trace holds: the module that it was launched in, else the
+operator that launched it, else its own name. A name alone misleads: a GEMM whose epilogue could apply a relu has it in
+its name.
+"""
 
 from __future__ import annotations
 
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze.intervals.nesting import innermost
 from llmprof.analyze.memo import per_trace
+from llmprof.analyze.modules import modules_of
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 COLUMNS = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "source", "correlation", "op_id"]
+
+CATEGORY = pl.Enum(names.CATEGORIES)
+EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
+"""What a label rests on, the strongest first."""
+
+_LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head", "router")
+_BESIDE_A_GEMM = (
+    "fill",
+    "copy",
+    "quantize",
+    "collective",
+    "elementwise",
+    "norm",
+    "moe_routing",
+    "sampling",
+    "embedding",
+)
+"""Categories that a kernel keeps in a linear module: it prepares or finishes the GEMM."""
+
+_OPERATOR_RANGE = r"^(\w+::\w+)(?:, (?:seq|op_id) = .*)?$"
+"""NVTX ranges that torch's ``emit_nvtx`` makes of operators."""
 
 _LAUNCHES = r"(?i)launch|memcpy|memset|graph|module|cooperative|hcom|aclnn|aclop"
 
@@ -29,7 +57,9 @@ def activity(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``event`` (row number), ``rank, device, stream, start_ns, dur_ns, name``, ``source`` (kernel, copy or op),
-        ``category``, ``correlation, op_id``, and of the host call that launched it ``launch_start_ns,
+        ``category``, ``category_by`` (module, operator, metadata or name; null where none of them says it),
+        ``replayed`` (true where a graph was replayed: launch and operator are those of the whole graph),
+        ``correlation, op_id``, and of the host call that launched it ``launch_start_ns,
         launch_end_ns, launch_thread``, null where the launch is not in the window or was not recorded.
 
     Raises
@@ -40,7 +70,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.tables]
     if recorded:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
-        events = _with_launches(events, trace)
+        events = _categorised(_with_launches(events, trace), trace)
     elif trace.has("runtime"):
         raise NotCapturedError(
             "this capture holds host calls but no device activity",
@@ -57,20 +87,114 @@ def activity(trace: Trace) -> pl.DataFrame:
             table="kernels",
         )
     return events.with_row_index("event").select(
-        "event", *COLUMNS[:7], "category", *COLUMNS[7:], "launch_start_ns", "launch_end_ns", "launch_thread"
+        "event",
+        *COLUMNS[:7],
+        "category",
+        "category_by",
+        "replayed",
+        *COLUMNS[7:],
+        "launch_start_ns",
+        "launch_end_ns",
+        "launch_thread",
     )
 
 
 def _of(trace: Trace, table: str) -> pl.DataFrame:
-    """Rows of one of the two tables; a copy's category follows from its kind, a kernel's from its name."""
+    """Rows of one of the two tables; a copy's category follows from its kind, a kernel's is not known yet."""
     frame = trace.table(table)
+    in_graph = pl.col("graph_node").is_not_null() if "graph_node" in frame.columns else pl.lit(value=False)
     if table == "kernels":
-        frame = frame.with_columns(names.categories(frame["name"]), source=pl.lit("kernel"))
+        category, source = pl.lit(None, dtype=CATEGORY), pl.lit("kernel")
     else:
-        is_fill = pl.col("kind") == "memset"
-        category = pl.when(is_fill).then(pl.lit("fill")).otherwise(pl.lit("copy"))
-        frame = frame.with_columns(category.alias("category"), source=pl.lit("copy"))
-    return frame.select(*COLUMNS, "category")
+        filled = pl.col("kind") == "memset"
+        category = pl.when(filled).then(pl.lit("fill", dtype=CATEGORY)).otherwise(pl.lit("copy", dtype=CATEGORY))
+        source = pl.lit("copy")
+    return frame.select(*COLUMNS[:6], source.alias("source"), *COLUMNS[7:], category=category, replayed=in_graph)
+
+
+def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``category`` and ``category_by``: of kernels by module, operator and name, of copies by their kind."""
+    is_copy = pl.col("source") == "copy"
+    named = names.named_categories(events["name"]).cast(CATEGORY)
+    events = events.with_columns(
+        named=pl.when(~is_copy).then(named), of_operator=operator_categories(events, trace), copied="category"
+    )
+    operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
+    category = pl.when(operator).then("of_operator").otherwise(pl.coalesce("named", "copied"))
+    by = (
+        pl.when(is_copy)
+        .then(pl.lit("metadata", dtype=EVIDENCE))
+        .when(operator)
+        .then(pl.lit("operator", dtype=EVIDENCE))
+        .when(pl.col("named").is_not_null())
+        .then(pl.lit("name", dtype=EVIDENCE))
+    )
+    events = events.with_columns(category=category, category_by=by)
+    modules = modules_of(events.with_row_index("event"), trace)
+    if modules is not None:
+        linear = pl.col("role").is_in(_LINEAR_ROLES) | pl.col("generic")
+        inside = modules.select("event", linear=linear.fill_null(value=False)).filter("linear")
+        events = events.with_row_index("event").join(inside, on="event", how="left", maintain_order="left")
+        gemm = pl.col("linear") & ~is_copy & ~pl.col("category").is_in(_BESIDE_A_GEMM).fill_null(value=False)
+        gemm = gemm.fill_null(value=False)
+        events = events.with_columns(
+            category=pl.when(gemm).then(pl.lit("linear", dtype=CATEGORY)).otherwise("category"),
+            category_by=pl.when(gemm).then(pl.lit("module", dtype=EVIDENCE)).otherwise("category_by"),
+        ).drop("event", "linear")
+    return events.with_columns(pl.col("category").fill_null("other").cast(pl.String), pl.col("category_by"))
+
+
+def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
+    """Category of each event as the operator says it that launched it.
+
+    Parameters
+    ----------
+    events : polars.DataFrame
+        ``rank, op_id, launch_start_ns, launch_thread, replayed``.
+    trace : Trace
+        With operators, or with NVTX ranges that torch made of them.
+
+    Returns
+    -------
+    polars.Series
+        Categories, null where the operator is not known, does several things, or replays a graph.
+    """
+    calls = _operator_calls(trace)
+    if calls is None:
+        return pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
+    frame = events.select("rank", "op_id", "launch_start_ns", "launch_thread", "replayed").with_row_index("_row")
+    open_ = frame.filter(~pl.col("replayed"))
+    by_id = calls.filter(pl.col("op_id").is_not_null()).unique(["rank", "op_id"], keep="last", maintain_order=True)
+    found = open_.join(
+        by_id.select("rank", "op_id", "category", known=pl.lit(value=True)), on=["rank", "op_id"], how="left"
+    )
+    rest = found.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
+    parts = [found.filter("known").select("_row", "category")]
+    if rest.height:
+        points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
+        at = innermost(points, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
+        parts.append(at.select("_row", category=pl.lit(calls["category"]).gather(pl.col("_call"))))
+    joined = frame.select("_row").join(pl.concat(parts), on="_row", how="left", maintain_order="left")
+    return joined["category"].alias("of_operator")
+
+
+def _operator_calls(trace: Trace) -> pl.DataFrame | None:
+    """Operators by their start with the category that each says; None where none was recorded."""
+    if trace.has("ops"):
+        calls = trace.ops.filter(pl.col("kind") == "op")
+        calls = calls.select("rank", pl.col("thread").fill_null(-1), "start_ns", "dur_ns", "name", "op_id")
+    elif trace.has("markers"):
+        name = pl.col("name").str.extract(_OPERATOR_RANGE, 1)
+        calls = trace.markers.filter(~pl.col("on_device")).with_columns(name=name)
+        calls = calls.filter(pl.col("name").is_not_null()).select(
+            "rank", pl.col("thread").fill_null(-1), "start_ns", "dur_ns", "name", op_id=pl.lit(None, dtype=pl.Int64)
+        )
+    else:
+        return None
+    if not calls.height:
+        return None
+    said = names.operator_categories(calls["name"]).cast(CATEGORY)
+    return calls.drop("name").with_columns(category=said).sort("start_ns", maintain_order=True)
 
 
 def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
@@ -93,9 +217,11 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             launch_start_ns="start_ns",
             launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
             launch_thread="thread",
+            graph=pl.col("name").str.contains("(?i)graphlaunch"),
         )
     )
-    return events.join(calls, on=["rank", "correlation"], how="left", maintain_order="left")
+    events = events.join(calls, on=["rank", "correlation"], how="left", maintain_order="left")
+    return events.with_columns(replayed=pl.col("replayed") | pl.col("graph").fill_null(value=False)).drop("graph")
 
 
 def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
@@ -121,8 +247,16 @@ def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     ops = outermost_ops(ops)
+    of_operator = names.operator_categories(ops["name"])
+    named = names.named_categories(ops["name"])
+    by = (
+        pl.when(of_operator.is_not_null())
+        .then(pl.lit("operator", dtype=EVIDENCE))
+        .when(named.is_not_null())
+        .then(pl.lit("name", dtype=EVIDENCE))
+    )
     return (
-        ops.with_columns(names.categories(ops["name"]))
+        ops.with_columns(category=pl.coalesce(of_operator, named, pl.lit("other")), category_by=by)
         .select(
             "rank",
             pl.lit(None, dtype=pl.Int32).alias("device"),
@@ -132,6 +266,8 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
             "name",
             pl.lit("op").alias("source"),
             "category",
+            "category_by",
+            pl.lit(value=False).alias("replayed"),
             pl.lit(None, dtype=pl.Int64).alias("correlation"),
             "op_id",
             pl.col("start_ns").alias("launch_start_ns"),

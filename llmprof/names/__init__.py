@@ -14,6 +14,11 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.names import ascend
+from llmprof.names.matching import by_unique_name as by_unique_name
+from llmprof.names.matching import match as match
+from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
+from llmprof.names.operators import decides as decides
+from llmprof.names.operators import operator_categories as operator_categories
 
 CATEGORIES = (
     "attention",
@@ -28,6 +33,7 @@ CATEGORIES = (
     "sampling",
     "quantize",
     "collective",
+    "elementwise",
     "copy",
     "fill",
     "other",
@@ -59,7 +65,7 @@ _INDUCTOR: list[tuple[str, str]] = [
         ("embedding", r"\w*embedding"),
         ("sampling", r"\w*(?:argmax|multinomial|exponential)"),
         ("copy", r"(?:_to_copy|clone|cat|constant_pad_nd|moe_forward|_)*_\d"),
-        ("other", ""),
+        ("elementwise", ""),
     )
 ]
 """Kernels that torch.compile wrote: their names list the operators around them too, such as the all_reduce before or
@@ -73,7 +79,13 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ("fill", r"^memset"),
     (
         "other",
-        r"prepare_varlen_num_blocks|get_scheduler_metadata|get_mla_metadata|fbgemm_gpu::permute|bounds_check_ind",
+        r"prepare_varlen_num_blocks|get_scheduler_metadata|get_mla_metadata|fbgemm_gpu::permute|bounds_check_ind|"
+        r"kv_indices|kv_indptr|compute_position|compute_slot_mapping|prepare_(?:inputs|next_token|pos)|req_to_token",
+    ),
+    ("copy", r"(?:grouped_gemm|deep_gemm|deep_ep)::(?:\w+::)*(?:transpose|utils::transpose)|batched_transpose_\d"),
+    (
+        "quantize",
+        r"cast_to_fp[48]|cvt_\w*fp[468]|convert\w*_fp4|quantize_with_block_size|fp4_quant|_to_mx|mxfp[48]_quant",
     ),
     ("attention", r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn"),
     (
@@ -86,7 +98,10 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"flash_?attn|flash_fprop|_sdpa_|flash_fwd|flash_bwd|fmha|paged_attention|mla_|_attn_fwd|attn_fwd|"
         r"unified_attention|BatchPrefillWith|BatchDecodeWith|SinglePrefillWith|SingleDecodeWith|scaled_dot_product|"
         r"PagedAttention|_fwd_grouped_kernel|_fwd_kernel_stage|flash::|cpu_attention|FlashAttention|flex_attention|"
-        r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache",
+        r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache|"
+        r"masked_softmax_(?:warp|kernel)|sage_?attn|qk_int\d_sv|cutlass_mla|flash_?mla|FlashMLA|Sm100Mla|\bmla::|"
+        r"mha_(?:varlen_)?(?:fwd|batch_prefill)|fmha_v\d|_attn_kernel\b|kernel_mha|decode_attn|prefill_attn|"
+        r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash",
     ),
     ("attention", _RECURRENCE),
     (
@@ -98,22 +113,38 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "moe_experts",
-        r"fused_?moe|moe_forward|grouped_?gemm|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|moe_ck2stages|fmoe_|"
-        r"GroupedMatmul|^bmm_\w+_dynB|bmm_.*(?:moe|swiglu)|_matmul_ogs|m_grouped|deep_gemm::GemmType\)[12]",
+        r"fused_?moe|moe_forward|m_grouped|grouped_?gemm(?:[^:\w]|_|\d|$)|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|"
+        r"moe_ck2stages|fmoe_|GroupedMatmul|^bmm_\w+_dynB|bmm_.*(?:moe|swiglu)|_matmul_ogs|GemmType\)[12]|"
+        r"moe_?flatmm|moe_wna16|moe_(?:up|down)_|gemm_moe|cutlass_moe|_p_matmul_ogs|expert_gemm",
     ),
     ("norm", r"rms_?norm|layer_?norm|l2_?norm|group_norm|batch_norm|cudnn::bn_|_norm_kernel|fused_add_rms"),
-    ("linear", r"mul_mat_|cudnn.*(?:conv|winograd|wgrad|dgrad|fprop|scudnn)|wgrad_alg|implicit_convolve"),
+    (
+        "linear",
+        r"mul_mat_|(?:cudnn|cutlass).*(?:conv\d?d|winograd|wgrad|dgrad|fprop)|scudnn|wgrad_alg|implicit_convolve|"
+        r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im2[Cc]ol|_conv_fwd|grouped_conv|"
+        r"conv\w*_(?:fwd|bwd)_|convolve_|depthwise_conv|cudnn::cnn|cudnn.*convolve",
+    ),
+    # what a GEMM's name says of its epilogue (relu, gelu, a conversion) is not what it is
+    (
+        "linear",
+        r"nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
+        r"gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
+    ),
     (
         "activation",
         r"act_and_mul|silu|swiglu|gelu|swish|relu|geglu|gated_act|xielu|activation_kernel|doActivation|"
         r"moe::dev::activation",
     ),
-    ("quantize", r"quantiz|quant_kernel|per_token_group|scaled_fp8|_quant_|dequant|fp8_cast"),
+    (
+        "quantize",
+        r"quantiz|quant_kernel|per_token_group|per_token_quant|scaled_fp[48]|_quant_|dequant|fp8_cast|float8_copy",
+    ),
     ("rope", r"rotary|rope_|_rope|\brope|RotaryPos|apply_rot"),
     (
         "sampling",
         r"argmax|top_?[kp]_|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|rejection|"
-        r"radixSortKV|DeviceSegmentedRadixSort|distribution_|exponential_|min_p_|_topk_",
+        r"radixSortKV|DeviceSegmentedRadixSort|distribution_|exponential_|min_p_|_topk_|verify_tree|build_tree|"
+        r"tree_speculative|sample_recovered|expand_batch_to_tokens",
     ),
     ("embedding", r"embedding|vectorized_gather|indexSelect|index_select|VocabParallel|GatherV"),
     (
@@ -125,7 +156,17 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ("fill", r"FillFunctor|\bfill_kernel|zero_kernel|aten::(?:zero_|fill_|zeros|full)$"),
     (
         "copy",
-        r"copy_kernel|CatArrayBatchedCopy|_copy_|index_copy|aten::(?:copy_|cat|contiguous|clone|to|_to_copy)$",
+        r"copy_kernel|CatArrayBatchedCopy|_copy_|index_copy|aten::(?:copy_|cat|contiguous|clone|to|_to_copy)$|"
+        r"nchwToNhwc|nhwcToNchw|transpose_readWrite|batched_transpose|tensorTransformGeneric|SubTensorOp",
+    ),
+    (
+        "elementwise",
+        r"at::native::.*(?:elementwise_kernel|reduce_kernel|softmax|multi_tensor_apply|welford|scan_\w*kernel|"
+        r"scatter_gather|index_\w*kernel|triu_tril|masked_\w+)|elementwise_kernel_with_index|softmax_warp_|"
+        r"cunn_\w*SoftMax|CUDAFunctor|BinaryFunctor|multi_tensor_apply|^triton__\d|^triton_|OpTensor|"
+        r"pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"
+        r"aten::(?:add|sub|rsub|mul|div|pow|rsqrt|neg|mean|sum|cumsum|max|min|where|masked_fill|sin|cos|exp|sigmoid|"
+        r"softmax|_softmax|eq|ne|lt|le|gt|ge|index|index_put_|arange|all|any|bitwise_\w+|logical_\w+)_?$",
     ),
 ]
 """Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
@@ -249,54 +290,9 @@ def version() -> int:
     return hash(tuple(KERNEL_PATTERNS))
 
 
-def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
-    """First pattern that a name matches.
-
-    Parameters
-    ----------
-    name : polars.Expr
-        Names.
-    patterns : list of (str, str)
-        Ordered ``(value, pattern)``.
-    default : str or None
-        Value where none matches.
-
-    Returns
-    -------
-    polars.Expr
-        The value of the first match.
-    """
-    tests = [pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value)) for value, pattern in patterns]
-    return pl.coalesce(*tests, pl.lit(default, dtype=pl.String))
-
-
-def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
-    """Like :func:`match`, each distinct name looked at once.
-
-    Parameters
-    ----------
-    names : polars.Series
-        Names, with repetitions.
-    patterns : list of (str, str)
-        Ordered ``(value, pattern)``.
-    default : str or None
-        Value where none matches.
-
-    Returns
-    -------
-    polars.Series
-        One value a name, in the same order.
-    """
-    coded = names.cast(pl.Categorical)
-    distinct = coded.drop_nulls().unique()
-    if distinct.is_empty():
-        return pl.Series("value", [None], dtype=pl.String).new_from_index(0, names.len())
-    codes = distinct.to_physical().cast(pl.UInt32)
-    found = pl.DataFrame({"code": codes, "name": distinct.cast(pl.String)})
-    found = found.select("code", value=match(pl.col("name"), patterns, default))
-    every = pl.DataFrame({"code": range(max(codes.to_list()) + 1)}, schema={"code": pl.UInt32})
-    by_code = every.join(found, on="code", how="left", maintain_order="left")["value"]
-    return by_code.gather(coded.to_physical())
+def named_categories(names: pl.Series) -> pl.Series:
+    """Category of each kernel or operator name, null where no pattern matches it."""
+    return by_unique_name(names, KERNEL_PATTERNS, None).alias("category")
 
 
 def categories(names: pl.Series) -> pl.Series:

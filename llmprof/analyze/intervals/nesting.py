@@ -111,6 +111,39 @@ def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Moments at which the innermost span changes: ``<by...>, _time, _inner`` (null where none covers the time)."""
+    edges, parents = _nested(spans, by)
+    return (
+        edges.join(parents.select("_span", "_parent"), on="_span", how="left")
+        .select(*by, "_edge", "_time", pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias("_inner"))
+        .sort("_edge")
+        .unique([*by, "_time"], keep="last", maintain_order=True)
+        .drop("_edge")
+    )
+
+
+def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Row of the span that each span lies in directly, null for the outermost ones and for spans of no length.
+
+    Parameters
+    ----------
+    spans : polars.DataFrame
+        ``start_ns, dur_ns`` (ns) and the columns of ``by``; those of one group nest.
+    by : sequence of str
+        Columns that part them into groups, such as rank and thread.
+
+    Returns
+    -------
+    polars.Series
+        Row numbers (u32) in the order of ``spans``.
+    """
+    _, found = _nested(spans, by)
+    rows = pl.DataFrame({"_span": pl.Series(range(spans.height), dtype=pl.UInt32)})
+    joined = rows.join(found.select("_span", "_parent"), on="_span", how="left", maintain_order="left")
+    return joined["_parent"].alias("parent")
+
+
+def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Begins and ends of spans in their order, and ``_span, _parent`` of each."""
     start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
     numbered = spans.select(*by, "start_ns", "dur_ns").with_row_index("_span").filter(pl.col("dur_ns") > 0)
     row = pl.col("_span").cast(pl.Int64)
@@ -123,10 +156,4 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     parents = opened.with_columns(_depth=pl.col("_depth") - 1).join_asof(
         opened.rename({"_span": "_parent"}), on="_edge", by=[*by, "_depth"], strategy="backward", check_sortedness=False
     )
-    return (
-        edges.join(parents.select("_span", "_parent"), on="_span", how="left")
-        .select(*by, "_edge", "_time", pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias("_inner"))
-        .sort("_edge")
-        .unique([*by, "_time"], keep="last", maintain_order=True)
-        .drop("_edge")
-    )
+    return edges, parents

@@ -20,10 +20,12 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze import lookup
-from llmprof.analyze.activity import activity
+from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.stages import STAGE, name_stages, stage
+from llmprof.analyze.layers.witnesses import by_modules
 from llmprof.analyze.memo import per_trace
+from llmprof.analyze.modules import modules_of
 from llmprof.analyze.steps.steps import events_with_steps
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
@@ -75,6 +77,8 @@ def attribute(trace: Trace) -> pl.DataFrame:
         that one's stage. The confidence is 1 where the end of the layer follows from its activation or experts and its
         GEMMs are as many as in most layers of the rank, 0.8 where their number differs, 0.5 where the end was
         taken from other layers; a layer's events before its attention have the confidence of the end before them.
+        ``evidence`` says what the stage rests on: module (the launch lay in it; then the layer is the module's too),
+        operator, metadata (of a copy), name (of the kernel) or position (its place among the others).
 
     Raises
     ------
@@ -82,7 +86,38 @@ def attribute(trace: Trace) -> pl.DataFrame:
         The trace has neither kernels nor copies nor operators.
     """
     events = events_with_steps(trace)
-    return label(events, _described_kinds(events, trace))
+    return _with_modules(label(events, _described_kinds(events, trace)), trace)
+
+
+_SAID_BY_CATEGORY = (
+    "norm", "attention", "rope", "kv_cache_write", "activation", "embedding", "sampling", "moe_experts", "collective",
+    "copy",
+)  # fmt: skip
+"""Categories that say the stage by themselves; a GEMM's follows from its place."""
+
+
+def _with_modules(found: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Put the layers and stages that modules say in place of those from names and place, and add ``evidence``."""
+    alone = pl.col("category").is_in(_SAID_BY_CATEGORY)
+    by_category = pl.when(alone).then("category_by").otherwise(pl.lit("position", dtype=EVIDENCE))
+    found = found.with_columns(evidence=pl.when(pl.col("stage").is_not_null()).then(by_category))
+    modules = modules_of(found, trace)
+    if modules is None:
+        return found
+    said = by_modules(found, modules)
+    found = found.join(
+        said.rename({"layer": "_layer", "stage": "_stage"}), on="event", how="left", maintain_order="left"
+    )
+    of_module = pl.col("stage_known").fill_null(value=False)
+    layer_known = pl.col("layer_known").fill_null(value=False)
+    layer = pl.when(layer_known).then("_layer").otherwise("layer")
+    sure = pl.when(layer.is_null()).then(None).when(of_module).then(1.0).otherwise(pl.coalesce("confidence", 1.0))
+    return found.with_columns(
+        layer=layer.cast(pl.Int32),
+        stage=pl.coalesce(pl.col("_stage").cast(pl.String), "stage"),
+        confidence=sure,
+        evidence=pl.when(of_module).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
+    ).drop("_layer", "_stage", "layer_known", "stage_known")
 
 
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -156,6 +191,7 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
     ).with_columns(_name=pl.col("name").to_physical())
     unique = events.select("name", "_name", "category", "source").unique().with_columns(pl.col("name").cast(pl.String))
     name, category = pl.col("name"), pl.col("category")
+    plain = category.is_in(["other", "elementwise"])
     backward = (category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")
     unique = unique.select(
         "_name",
@@ -165,8 +201,8 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         attends=(category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}") & ~backward,
         backward=backward,
         gemm=((category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")) | (category == "moe_experts"),
-        adds=(category == "other") & name.str.contains(_ADDS),
-        multiplies=(category == "other") & name.str.contains(_MULTIPLIES),
+        adds=plain & name.str.contains(_ADDS),
+        multiplies=plain & name.str.contains(_MULTIPLIES),
         routes=(category == "moe_routing") & name.str.contains(_ROUTES) & ~name.str.contains(_MOVES),
         embeds=(category == "embedding") & name.str.contains(f"(?i){names.EMBEDDING}"),
         caches=(category == "copy") & name.str.contains(_CACHES),

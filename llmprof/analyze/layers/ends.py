@@ -94,8 +94,10 @@ def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
     """Number of the GEMM that ends each layer, from activation and experts, else from the other layers."""
     seen = pl.max_horizontal(pl.col("last_expert"), pl.col("activation_at") + 1 + pl.col("gated_apart").cast(pl.Int32))
     seen = pl.when(pl.col("has_attention") & seen.is_not_null()).then(pl.min_horizontal(seen, "gemm_count"))
-    stretches = stretches.with_columns(seen=seen)
     inner = pl.col("has_attention") & ~pl.col("is_last")
+    # after the last layer a head may follow with an activation of its own: the layer ends where its siblings do
+    most = seen.filter(inner).max().over("group")
+    stretches = stretches.with_columns(seen=pl.when("is_last").then(pl.min_horizontal(seen, most)).otherwise(seen))
     by_rank = stretches.group_by("rank").agg(
         usual_end=pl.col("seen").filter("has_attention").drop_nulls().mode().min(),
         qkv=(pl.col("gemm_count") - pl.col("seen")).filter(inner).drop_nulls().mode().min(),
@@ -130,7 +132,7 @@ def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
     part_of_end = (
         pl.col("gemm")
         | pl.col("category").is_in(["linear", "collective", "moe_routing", "moe_experts"])
-        | ((pl.col("source") == "copy") & ((after == "collective") | (before == "moe_routing")))
+        | ((pl.col("source") == "copy") & ((after == "collective") | before.is_in(["moe_routing", "collective"])))
     )
     closes = part_of_end | (
         pl.col("adds")

@@ -50,6 +50,8 @@ def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
         .then(_collective())
         .when((pl.col("source") == "copy") & (pl.col("category").shift(-1) == "collective"))
         .then(pl.col("kind").shift(-1))
+        .when(_copied_back())
+        .then(pl.col("kind").shift(1))
         .when(place == "body")
         .then(_body())
         .when(in_next)
@@ -89,6 +91,7 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
     """
     row, category = pl.col("row"), pl.col("category")
     first_qkv = pl.col("gemm_count") - pl.col("qkv") + 1
+    projected_in = (category == "linear") & (pl.col("gemm_no") < first_qkv) & ~pl.col("has_attention")
     before_qkv, projected = pl.col("gemm_no") < first_qkv, pl.col("gemm_no") == pl.col("gemm_count")
     bounds = frame.group_by("stretch", maintain_order=True).agg(
         qkv_row=row.filter(pl.col("gemm") & (pl.col("gemm_no") == first_qkv)).min(),
@@ -96,10 +99,15 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
         gathered=row.filter((category == "collective") & before_qkv).min(),
         norm_row=row.filter((category == "norm") & before_qkv).min(),
         lead=pl.col("lead").first(),
-        embedding_row=pl.coalesce(row.filter("embeds").min(), row.filter(category == "embedding").min()),
+        # images have a convolution or a projection of their patches in place of a look-up
+        embedding_row=pl.coalesce(
+            row.filter("embeds").min(), row.filter(category == "embedding").min(), row.filter(projected_in).min()
+        ),
         last_rope=row.filter(category == "rope").max(),
         last_compute=row.filter(~category.is_in(["copy", "kv_cache_write"])).max(),
-        first_norm_qk=row.filter(projected & category.is_in(["norm", "other"]) & ~pl.col("prepares")).min(),
+        first_norm_qk=row.filter(
+            projected & category.is_in(["norm", "other", "elementwise"]) & ~pl.col("prepares")
+        ).min(),
     )
     # the embedding's own collective comes before the first norm; one after that is the first layer's
     gathered = pl.when((pl.col("gathered") < pl.col("norm_row")).fill_null(value=True)).then("gathered")
@@ -122,6 +130,12 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
         .then(_place("prologue"))
         .otherwise(_place("before")),
     )
+
+
+def _copied_back() -> pl.Expr:
+    """Whether a row copies the result of a collective out of the buffer that the input was copied into."""
+    is_copy = pl.col("source") == "copy"
+    return is_copy & (pl.col("category").shift(1) == "collective") & is_copy.shift(2).fill_null(value=False)
 
 
 def _collective() -> pl.Expr:
@@ -225,6 +239,8 @@ def _after() -> pl.Expr:
         .then(stage("final_norm"))
         .when((n == head) & (pl.col("category") == "linear"))
         .then(stage("lm_head"))
+        .when(~has_head & (pl.col("row") <= pl.col("end_row") + pl.col("lead")) & (pl.col("source") != "copy"))
+        .then(stage("final_norm"))
         .when(has_head)
         .then(stage("sampling"))
         .when(pl.col("source") == "copy")

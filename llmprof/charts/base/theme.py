@@ -70,6 +70,7 @@ CATEGORIES: dict[str, str] = {
     "sampling": STAGES["sampling"],
     "quantize": "#56B4E9",
     "collective": COMMUNICATION,
+    "elementwise": "#B9A88F",
     "copy": COPY,
     "fill": "#D3C4EE",
     "other": STAGES["other"],

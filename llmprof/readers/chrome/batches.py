@@ -62,12 +62,17 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "op": (kinds.OpArgs, columns.ops),
     "python": (None, columns.python_functions),
     "marker": (kinds.Args, columns.markers),
+    "module": (None, columns.modules),
     "device_marker": (kinds.DeviceMarkerArgs, columns.device_markers),
     "process": (kinds.ProcessArgs, columns.by_process),
     "memory": (kinds.MemoryArgs, columns.memory),
     "counter": (None, columns.counters),
 }
 """Kind of event -> its arguments (None: none, or of no fixed kind) and what makes columns of it."""
+
+_PYTHON: Final = "python_function"
+_MODULE: Final = "nn.Module: "
+"""How the name of a Python function begins that is the call of a torch module; such calls are kept as markers."""
 
 _LEFT_OUT: Final = {"s": "flow", "t": "flow", "f": "flow", "M": "metadata", "i": "instant", "I": "instant"}
 
@@ -116,11 +121,24 @@ class Batches:
         for event in [e for e in events if type(e) in COMPLETE]:
             append[event.cat](event)
         self._add_others([e for e in events if type(e) not in COMPLETE], groups)
+        self._take_modules(groups)
         for kind, group in groups.items():
             if kind in _COLUMNS:
                 self._frames[kind].append(self._columns(kind, group))
             else:
                 self.skipped[kind] += len(group)
+
+    def _take_modules(self, groups: dict[str, list[Any]]) -> None:
+        """Make calls of modules a group of their own, beside the Python functions where those are kept."""
+        kept = "python" in groups
+        functions = groups.get("python" if kept else _PYTHON, [])
+        modules = [e for e in functions if e.name is not None and e.name.startswith(_MODULE)]
+        if modules:
+            groups["module"] = modules
+            if kept:
+                self.kept -= len(modules)
+            else:
+                groups[_PYTHON] = [e for e in functions if e.name is None or not e.name.startswith(_MODULE)]
 
     def _add_others(self, events: list[Any], groups: dict[str, list[Any]]) -> None:
         counts: Counter[type[Any]] = Counter(map(type, events))
@@ -187,7 +205,7 @@ class _Kinds(dict[str | None, str]):
 
     def __init__(self, *, python_functions: bool) -> None:
         super().__init__()
-        self._python = "python" if python_functions else "python_function"
+        self._python = "python" if python_functions else _PYTHON
 
     def __missing__(self, category: str | None) -> str:
         lower = (category or "").lower()

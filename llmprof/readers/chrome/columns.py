@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from llmprof.names.modules import DOMAIN
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.times import times
 from llmprof.readers.common.fitting import objects
@@ -167,6 +168,11 @@ def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) ->
 def markers(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
     """Markers on the host."""
     return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), "domain": _domains(texts, events)}
+
+
+def modules(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
+    """Calls of torch modules on the host, as markers of the domain :data:`~llmprof.names.modules.DOMAIN`."""
+    return {**_span(texts, events), **_on_host(events), "domain": texts.codes("domain", [DOMAIN] * len(events))}
 
 
 def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:

@@ -72,6 +72,7 @@ def tables(
         "ops": _concat(_with(found.get("op"), kind=pl.lit("op")), _with(found.get("python"), kind=pl.lit("python"))),
         "markers": _concat(
             _with(found.get("marker"), on_device=pl.lit(value=False)),
+            _with(found.get("module"), on_device=pl.lit(value=False)),
             _with(found.get("device_marker"), on_device=pl.lit(value=True)),
         ),
         "collectives": _collectives(kernels) if hccl is None else hccl.with_columns(on_device=pl.lit(value=True)),

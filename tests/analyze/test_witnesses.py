@@ -1,0 +1,179 @@
+"""Labels follow from the best witness: the module of the launch, then its operator, then the kernel's name."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.analyze import attribute
+from llmprof.analyze.activity import activity
+from llmprof.analyze.modules import module_calls
+from llmprof.trace import Trace
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import fidelity
+
+Samples = Callable[[str], Trace]
+
+GEMMS = [
+    "nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(cutlass_80_tensorop_b)",
+    "ampere_fp16_s16816gemm_fp16_128x128_ldg8_relu_f2f_stages_32x5_tn",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_ASEM1_CLR1",
+    "void gemmk1_kernel<int, float, 256, 5, true, false, false, false, cublasGemvTensorStridedBatched<float const>",
+    "void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4, 4, false, true>",
+    "cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1",
+    "void deep_gemm::sm90_fp8_gemm_1d2d_impl<4096u, 7168u, 128u, (deep_gemm::GemmType)1>(__nv_bfloat16*)",
+    "bmm_Bfloat16_MxE2m1MxE4m3_castBfloat16_Fp32_t128x8x512_et128x8_m128x8x32_swiGlu_dynBatch_sm100f",
+    "_ZN7ck_tile6kentryINS_17FlatmmKernelINS_25GemmSpatiallyLocalTilePartitioner",
+    "triton_tem_fused_addmm_relu_5",
+    "fused_moe_kernel",
+    "void acme_unheard_of<float>(float*)",
+]
+"""Names of GEMMs as libraries have them, also of GEMMs for other uses, and one that no pattern knows."""
+
+
+def read(path: Path) -> Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return llmprof.read(path)
+
+
+def renamed(trace: Trace, kernels: pl.Series, name: str) -> Trace:
+    """The trace with another name for some kernels, given by their number."""
+    frame = trace.kernels.with_row_index("_row")
+    new = pl.when(pl.col("_row").is_in(kernels.implode())).then(pl.lit(name)).otherwise("name")
+    return Trace({**trace.tables, "kernels": frame.with_columns(name=new).drop("_row")}, trace.meta, trace.coverage)
+
+
+def gemms_of(trace: Trace, by: str) -> pl.Series:
+    """Numbers of the kernels that are GEMMs, as their operators say (or their names, where modules are known)."""
+    events = activity(trace).filter(pl.col("source") == "kernel").with_row_index("_row")
+    gemm = (pl.col("category") == "linear") & pl.col("name").str.contains("nvjet|gemm")
+    return events.filter(gemm & (pl.col("category_by") == by))["_row"]
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(name: str, sample_trace: Samples) -> None:
+    trace = sample_trace("torch_tp1_eager")
+    kernels = gemms_of(trace, "operator")
+    assert kernels.len() > 1500
+    columns = ["category", "layer", "stage", "confidence"]
+    assert attribute(renamed(trace, kernels, name)).select(columns).equals(attribute(trace).select(columns))
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(name: str, shared: Path) -> None:
+    trace = read(shared / "captures" / "nsys_tp1_layer_nvtx")
+    inside = attribute(trace).filter((pl.col("source") == "kernel") & (pl.col("evidence") == "module"))
+    linear = inside.filter((pl.col("category") == "linear") & ~pl.col("name").str.contains("splitK(?:reduce)"))
+    numbers = (
+        activity(trace).filter(pl.col("source") == "kernel").with_row_index("_row").join(linear, on="event")["_row"]
+    )
+    assert numbers.len() > 800
+    columns = ["category", "layer", "stage"]
+    found = attribute(renamed(trace, numbers, name))
+    assert found.select(columns).equals(attribute(trace).select(columns))
+
+
+HOST = {"rank": 0, "process": 1, "thread": 1, "on_device": False, "domain": "module"}
+
+
+def modules(spans: list[tuple[int, int, str]]) -> pl.DataFrame:
+    rows = [{**HOST, "start_ns": start, "dur_ns": dur, "name": f"nn.Module: {name}"} for start, dur, name in spans]
+    return pl.DataFrame(rows)
+
+
+def layer_of(number: int, at: int) -> list[tuple[int, int, str]]:
+    """Calls of a layer: norm, attention with two linear modules, MLP with two and an activation."""
+    first = 4 * number
+    return [
+        (at, 190, f"AcmeLayer_{number}"),
+        (at + 1, 8, f"RMSNorm_{number}"),
+        (at + 10, 80, f"AcmeAttention_{number}"),
+        (at + 11, 20, f"Linear_{first}"),
+        (at + 60, 20, f"Linear_{first + 1}"),
+        (at + 100, 80, f"AcmeMLP_{number}"),
+        (at + 101, 20, f"Linear_{first + 2}"),
+        (at + 130, 10, f"SiLU_{number}"),
+        (at + 150, 20, f"Linear_{first + 3}"),
+    ]
+
+
+def test_layers_are_the_siblings_that_hold_attention() -> None:
+    """Two layers of attention and MLP between an embedding and a norm; a head with two blocks of no attention."""
+    spans = [(0, 1000, "AcmeForCausalLM_0"), (10, 20, "Embedding_0"), *layer_of(0, 100), *layer_of(1, 300)]
+    spans += [(600, 10, "RMSNorm_4"), (700, 50, "HeadBlock_0"), (701, 9, "Linear_8"), (760, 50, "HeadBlock_1")]
+    spans += [(761, 9, "Linear_9")]
+    found = module_calls(Trace({"markers": modules(spans)}))
+    by_name = {(row["name"], row["start_ns"]): row for row in found.iter_rows(named=True)}
+    assert [by_name["AcmeLayer", at]["layer"] for at in (100, 300)] == [0, 1]
+    assert by_name["Linear", 311]["layer"] == 1
+    assert by_name["Linear", 701]["layer"] is None
+    assert by_name["RMSNorm", 600]["layer"] is None
+    assert by_name["RMSNorm", 101]["role"] == "norm"
+    assert [by_name["Linear", at]["last_linear"] for at in (111, 160, 201, 250)] == [False, True, False, True]
+    assert by_name["Linear", 201]["block"] == "feed_forward"
+    assert set(found["first_layer_ns"]) == {100}
+
+
+def test_modules_decide_the_labels_of_what_they_launched() -> None:
+    """A layer whose kernels have names that say nothing, after one that the modules do not hold."""
+    spans = [(0, 1000, "AcmeModel_0"), *layer_of(0, 100), *layer_of(1, 300)]
+    launches = [(at + offset) for at in (100, 300) for offset in (2, 12, 40, 62, 102, 132, 152)]
+    names = ["k1", "k2", "flash_fwd_kernel", "k3", "k4", "k5", "k6"] * 2
+    kernels = pl.DataFrame(
+        {"rank": 0, "device": 0, "stream": 7, "start_ns": [t + 5 for t in launches], "dur_ns": 5, "name": names,
+         "correlation": range(14)}
+    )  # fmt: skip
+    runtime = pl.DataFrame(
+        {"rank": 0, "process": 1, "thread": 1, "start_ns": launches, "dur_ns": 2, "name": "cudaLaunchKernel",
+         "api": "runtime", "correlation": range(14)}
+    )  # fmt: skip
+    step = {**HOST, "domain": "user_annotation", "start_ns": 0, "dur_ns": 1000, "name": "ProfilerStep#1"}
+    marks = pl.concat([modules(spans), pl.DataFrame([step])], how="diagonal_relaxed")
+    events = attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": marks}))
+    assert events["layer"].to_list() == [0] * 7 + [1] * 7
+    one = ["norm", "qkv_proj", "attention", "o_proj", "gate_up_proj", "activation", "down_proj"]
+    assert events["stage"].to_list() == one * 2
+    assert events["category"].to_list()[1::7] == ["linear", "linear"]
+    assert set(events["evidence"]) == {"module"}
+    assert set(events["confidence"]) == {1.0}
+
+
+def test_a_vision_transformer_whose_gemms_are_called_relu(shared: Path) -> None:
+    """12 layers of q, k, v, o, two GEMMs of the MLP; the convolution of the patches comes before them."""
+    [path] = (shared / "real/chrome/tracelens").glob("h100__Falconsai*")
+    trace = read(path)
+    for found in (attribute(trace), attribute(fidelity.without_modules(trace))):
+        gemms = found.filter(pl.col("layer").is_not_null() & (pl.col("category") == "linear"))
+        counts = dict(gemms.group_by("stage").len().iter_rows())
+        assert counts == {"qkv_proj": 36, "o_proj": 12, "gate_up_proj": 12, "down_proj": 12}
+        assert found.group_by("layer").len().drop_nulls()["len"].unique().to_list() == [12]
+
+
+LABELLED = {
+    "captures/nsys_tp1_layer_nvtx": (1.0, 0.999),
+    "real/chrome/tracelens/b200__eager_trace.json.gz": (1.0, 0.999),
+    "real/chrome/tracelens/h100__Falconsai_nsfw_image_detection__1016002.json.gz": (1.0, 0.995),
+    "real/chrome/tracelens/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (1.0, 0.998),
+    "real/chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (1.0, 0.997),
+    "real/chrome/tracelens/inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz": (1.0, 0.999),
+}
+"""Least share of device time whose layer and stage are right without the modules, as measured."""
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labels_without_modules_agree_with_those_of_modules(name: str, shared: Path) -> None:
+    both = fidelity.compare(read(shared / name))
+    layers, stages = LABELLED[name]
+    assert both.height > 100
+    assert fidelity.share(both.filter("said"), "right_layer") >= layers
+    assert fidelity.share(both, "right_stage") >= stages

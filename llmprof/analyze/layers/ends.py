@@ -97,7 +97,9 @@ def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
     inner = pl.col("has_attention") & ~pl.col("is_last")
     # after the last layer a head may follow with an activation of its own: the layer ends where its siblings do
     most = seen.filter(inner).max().over("group")
-    stretches = stretches.with_columns(seen=pl.when("is_last").then(pl.min_horizontal(seen, most)).otherwise(seen))
+    stretches = stretches.with_columns(
+        seen=pl.when(pl.col("is_last") & seen.is_not_null()).then(pl.min_horizontal(seen, most)).otherwise(seen)
+    )
     by_rank = stretches.group_by("rank").agg(
         usual_end=pl.col("seen").filter("has_attention").drop_nulls().mode().min(),
         qkv=(pl.col("gemm_count") - pl.col("seen")).filter(inner).drop_nulls().mode().min(),

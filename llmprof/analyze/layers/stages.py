@@ -16,6 +16,9 @@ _OUTSIDE = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", 
 STAGE = pl.Enum(list(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS))))
 """Type of a stage while events are labelled: a number in place of a text for each of millions of events."""
 
+_LEAST_OF_A_NORM = 3
+"""A norm that the framework computes kernel by kernel (square, mean, root, product) has more than this."""
+
 _PLACE = pl.Enum(["body", "prologue", "after", "before"])
 
 
@@ -234,12 +237,14 @@ def _after() -> pl.Expr:
     """After the last layer: final norm, lm_head and sampling."""
     n, head = pl.col("gemm_no"), pl.col("last_gemm") + 1
     has_head = pl.col("gemm_count") >= head
+    # a norm out of many kernels, as between the layers
+    norm_of_many = (pl.col("lead") >= _LEAST_OF_A_NORM) & (pl.col("row") <= pl.col("end_row") + pl.col("lead"))
     return (
         pl.when((n < head) & (has_head | (pl.col("category") == "norm")))
         .then(stage("final_norm"))
         .when((n == head) & (pl.col("category") == "linear"))
         .then(stage("lm_head"))
-        .when(~has_head & (pl.col("row") <= pl.col("end_row") + pl.col("lead")) & (pl.col("source") != "copy"))
+        .when(~has_head & norm_of_many & (pl.col("source") != "copy"))
         .then(stage("final_norm"))
         .when(has_head)
         .then(stage("sampling"))

@@ -88,16 +88,6 @@ def _parts(label: str) -> tuple[int, ...]:
     return (*(parts.get(name, 0) for name in _ORDER[:-1]), int(label) if label.isdecimal() else parts.get("TP", 0))
 
 
-<<<<<<< HEAD
-=======
-VERSION = 4
-"""Raised whenever the same file would give other frames: part of the cache key."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of a file, the bytes of it that were read, and its size."""
-
-
->>>>>>> e0f4937 (Labels from the best witness: modules of the launch, operators, then names; benchmarks/fidelity measures them)
 def read(
     path: Path,
     *,

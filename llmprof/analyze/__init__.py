@@ -11,6 +11,8 @@ Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :fu
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`
+On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
+                      :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
 Conclusions           :func:`findings`, :func:`diff`
 ===================== ===========================================================================================
@@ -37,6 +39,15 @@ from llmprof.analyze.layers.layers import layer_gaps, layers
 from llmprof.analyze.ncu.command import ncu_command
 from llmprof.analyze.ncu.join import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
+from llmprof.analyze.npu import (
+    core_time,
+    event_waits,
+    host_synchronisation,
+    launch_path,
+    links,
+    memory_by_component,
+    operator_shapes,
+)
 from llmprof.analyze.overlap import overlap, overlap_within
 from llmprof.analyze.roofline.join import roofline_join
 from llmprof.analyze.roofline.observed import stage_observations
@@ -49,21 +60,28 @@ __all__ = [
     "collective_arrivals",
     "collective_sizes",
     "collectives",
+    "core_time",
     "coverage",
     "diff",
+    "event_waits",
     "events_within",
     "findings",
+    "host_synchronisation",
     "idle",
     "kernel_categories",
     "kernel_summary",
     "kernels_within",
     "launch_delay",
+    "launch_path",
     "layer_gaps",
     "layers",
+    "links",
+    "memory_by_component",
     "name_layers",
     "ncu_command",
     "ncu_join",
     "nsys",
+    "operator_shapes",
     "ops_to_kernels",
     "overlap",
     "overlap_within",

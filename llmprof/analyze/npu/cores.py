@@ -1,0 +1,183 @@
+"""What the cores of a device do: cube and vector time, operators by shape and format, memory by component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.memo import per_trace
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+
+_KEY: Final = ["rank", "stream", "start_ns", "name"]
+_COUNTERS: Final = {"aic_ns": ("aic_time_ns", None), "cube_ns": ("aic_mac_time_ns", "aic_mac_ratio"),
+                    "aiv_ns": ("aiv_time_ns", None), "vector_ns": ("aiv_vec_time_ns", "aiv_vec_ratio")}  # fmt: skip
+_FORMS: Final = ("input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_formats")
+_HINT: Final = "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu's _ExperimentalConfig"
+
+
+@per_trace
+def core_time(trace: Trace, *, by: Sequence[str] = ("category",)) -> pl.DataFrame:
+    """Time of the AI cores of an NPU: how much of the kernels' time cube and vector units were at work.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of an NPU recorded with metrics of the AI cores (PipeUtilization).
+    by : sequence of str
+        Columns of :func:`~llmprof.analyze.attribute`, or ``op_type`` and ``core`` (type of operator and of core).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, count, total_ns`` (sum of durations), ``aic_ns, aiv_ns`` (AI cube cores and vector cores at work),
+        ``cube_ns, vector_ns`` (their arithmetic units), and as shares of ``total_ns`` ``cube_share, vector_share``;
+        ``measured_share``: of the time in kernels that have the metrics at all. Largest time first. Collective calls
+        are left out.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no kernels, or none of them has metrics of its cores.
+    AnalysisError
+        ``by`` names an unknown column.
+    """
+    kernels = trace.table("kernels")
+    if not {"ascend_aic_mac_ratio", "ascend_aiv_vec_ratio"} & set(kernels.columns):
+        raise NotCapturedError("the kernels have no metrics of AI cores", hint=_HINT, table="kernels")
+    # of a cube core's own time, which msprof gives beside the task's
+    values = {}
+    for name, (time, ratio) in _COUNTERS.items():
+        if f"ascend_{time}" in kernels.columns:
+            values[name] = pl.col(f"ascend_{time}")
+        elif ratio and f"ascend_{ratio}" in kernels.columns:
+            values[name] = pl.col(f"ascend_{ratio}") * pl.col("dur_ns")
+        else:
+            values[name] = pl.lit(None, dtype=pl.Float64)
+    facts = kernels.select(
+        *_KEY,
+        **values,
+        op_type=_or_null(kernels, "ascend_op_type"),
+        core=_or_null(kernels, "ascend_core"),
+    ).unique(_KEY, keep="first", maintain_order=True)
+    wanted = [c for c in by if c not in ("op_type", "core")]
+    events = labelled(trace, wanted or ["category"]).filter(
+        (pl.col("source") == "kernel") & (pl.col("category") != "collective")
+    )
+    events = events.join(facts, on=_KEY, how="left", maintain_order="left", nulls_equal=True)
+    if missing := [c for c in by if c not in events.columns]:
+        raise AnalysisError(f"device events have no column {missing}", expected=f"some of {events.columns}")
+    measured = pl.col("cube_ns").is_not_null() | pl.col("vector_ns").is_not_null()
+    total = pl.col("total_ns")
+    return (
+        events.group_by(list(by))
+        .agg(
+            count=pl.len(),
+            total_ns=pl.col("dur_ns").sum(),
+            **{name: pl.col(name).sum() for name in _COUNTERS},
+            _measured=pl.col("dur_ns").filter(measured).sum(),
+        )
+        .with_columns(
+            cube_share=pl.col("cube_ns") / total,
+            vector_share=pl.col("vector_ns") / total,
+            measured_share=pl.col("_measured") / total,
+        )
+        .drop("_measured")
+        .sort("total_ns", *by, descending=[True, *[False] * len(by)], nulls_last=True)
+    )
+
+
+def _or_null(frame: pl.DataFrame, column: str) -> pl.Expr:
+    return pl.col(column) if column in frame.columns else pl.lit(None, dtype=pl.String)
+
+
+@per_trace
+def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
+    """Time of kernels by type of operator, and by the shapes and formats of what goes in and comes out.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of an NPU; other kernels have no type and are grouped by name.
+    shapes : bool
+        Part the types by shapes, element types and formats.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``op_type, core``, with ``shapes`` also ``input_shapes, input_dtypes, input_formats, output_shapes,
+        output_formats`` as the profiler wrote them (inputs apart by ``;``), then ``count, total_ns, mean_ns, min_ns,
+        max_ns`` and ``share`` (of the time of all kernels, collective calls among them). Largest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no kernels.
+    """
+    kernels = trace.table("kernels")
+    keys = ["op_type", "core"]
+    told = {"op_type": pl.coalesce(_or_null(kernels, "ascend_op_type"), _type_of_call(), "name"),
+            "core": _or_null(kernels, "ascend_core")}  # fmt: skip
+    if shapes:
+        for column in _FORMS:
+            told[column] = _or_null(kernels, f"ascend_{column}")
+            keys.append(column)
+    return (
+        kernels.select("dur_ns", **told)
+        .group_by(keys)
+        .agg(
+            count=pl.len(),
+            total_ns=pl.col("dur_ns").sum(),
+            mean_ns=pl.col("dur_ns").mean(),
+            min_ns=pl.col("dur_ns").min(),
+            max_ns=pl.col("dur_ns").max(),
+        )
+        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .sort("total_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
+    )
+
+
+def _type_of_call() -> pl.Expr:
+    """Type of a collective call, without its group and number: ``hcom_allReduce_``."""
+    return pl.col("name").str.extract(r"^(hcom_[A-Za-z]+_)")
+
+
+@per_trace
+def memory_by_component(trace: Trace) -> pl.DataFrame:
+    """Peak of allocated and reserved memory of each component (allocator) of each rank.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with memory recorded.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, component`` (PTA: torch_npu's allocator; GE: graph engine; APP: all of the process; operators:
+        allocations with their operator; null where the profiler names none), ``samples, peak_allocated_bytes,
+        peak_reserved_bytes, peak_ns`` (when the first of these two was reached, or the second where the first is
+        unknown).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no memory events.
+    """
+    memory = trace.table("memory").filter("on_device")
+    memory = memory.with_columns(component=_or_null(memory, "ascend_component"))
+    most = pl.coalesce("allocated_bytes", "reserved_bytes")
+    return (
+        memory.with_columns(_most=most)
+        .group_by("rank", "component")
+        .agg(
+            samples=pl.len(),
+            peak_allocated_bytes=pl.col("allocated_bytes").max(),
+            peak_reserved_bytes=pl.col("reserved_bytes").max(),
+            peak_ns=pl.col("time_ns").sort_by("_most", descending=True, nulls_last=True).first(),
+        )
+        .sort("rank", "component", nulls_last=True)
+    )

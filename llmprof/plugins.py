@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from llmprof.errors import PluginWarning
 
@@ -25,6 +25,9 @@ ANALYSES: Final = "llmprof.analyses"
 KERNEL_NAMES: Final = "llmprof.kernel_names"
 
 T = TypeVar("T")
+
+Place: TypeAlias = str
+"""Where something is, written as an entry point is: ``module:attribute``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,17 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     return found
 
 
-def listed(places: Iterable[str], kind: type[T]) -> tuple[T, ...]:
+def at(place: Place) -> Any:
+    """What is at a place.
+
+    >>> at("llmprof.units:NS_PER_S")
+    1000000000
+    """
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
     """The records of llmprof itself, from a list of places written as an entry point is: ``module:attribute``.
 
     Parameters
@@ -119,8 +132,7 @@ def listed(places: Iterable[str], kind: type[T]) -> tuple[T, ...]:
     """
     found: list[T] = []
     for place in places:
-        module, _, attribute = place.partition(":")
-        value = getattr(importlib.import_module(module), attribute)
+        value = at(place)
         for record in value if isinstance(value, list | tuple) else (value,):
             if not isinstance(record, kind):
                 raise TypeError(f"{place} is {record!r}, no {kind.__name__}")

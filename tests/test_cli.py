@@ -16,6 +16,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.catalog import views
 from llmprof.cli import commands, main, output
 from llmprof.errors import LlmprofError, TraceWarning
 from tests.report.builders import HOSTILE, build
@@ -75,12 +76,12 @@ class TestInfo:
 
 
 class TestAnalyze:
-    @pytest.mark.parametrize("what", list(commands.VIEWS))
+    @pytest.mark.parametrize("what", list(views()))
     def test_every_analysis_prints_a_table_json_and_csv(self, run, saved, tmp_path, what):
         code, out, err = run("analyze", saved, "--what", what, "--limit", "3")
         assert (code, err) == (0, "")
         assert out.strip()
-        expected = getattr(analyze, commands.VIEWS[what].analysis)(llmprof.read(saved), **commands.VIEWS[what].options)
+        expected = views()[what].function(llmprof.read(saved), **views()[what].options)
         found = json.loads(run("analyze", saved, "--what", what, "--json")[1])
         assert len(found) == expected.height
         file = tmp_path / "out.csv"
@@ -126,7 +127,7 @@ class TestAnalyze:
 
     def test_it_fits_the_terminal(self, run, saved, monkeypatch):
         monkeypatch.setenv("COLUMNS", "70")
-        for what in commands.VIEWS:
+        for what in views():
             out = run("analyze", saved, "--what", what)[1]
             table = [line for line in out.splitlines() if not line.startswith("(") and "--limit" not in line]
             assert max(map(len, table)) <= 70, what

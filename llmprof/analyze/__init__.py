@@ -22,6 +22,9 @@ Summaries under the names of Nsight Systems are in :mod:`llmprof.analyze.nsys`.
 
 from __future__ import annotations
 
+import pkgutil
+from typing import TYPE_CHECKING
+
 # All are imported here, so that llmprof.analyze.steps is the function and never the folder: a submodule becomes an
 # attribute of its package when it is first loaded, which is before these lines bind the function to the name.
 from llmprof.analyze import nsys
@@ -98,3 +101,16 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # for a type checker, only what is imported above exists
+
+    def __getattr__(name: str) -> object:
+        """An analysis that a plug-in adds, by the name of its function."""
+        if not name.startswith("_") and name not in {module.name for module in pkgutil.iter_modules(__path__)}:
+            from llmprof.analyze.catalog import analyses
+
+            for one in analyses():
+                if one.name == name:
+                    return one.function
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.intervals.nesting import innermost
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.modules import modules_of
@@ -309,3 +310,11 @@ def kernel_categories(trace: Trace) -> pl.DataFrame:
         .with_columns(share=pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()))
         .sort("total_ns", "name", descending=[True, False])
     )
+
+
+ANALYSIS = Analysis(
+    function=kernel_categories,
+    question="What is each kernel?",
+    help="category of each kernel name",
+    view="categories",
+)

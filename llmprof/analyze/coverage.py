@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.memo import per_trace
 from llmprof.trace import Trace
@@ -62,3 +63,14 @@ def coverage(trace: Trace) -> pl.DataFrame:
         .select("rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of")
         .sort("rank", maintain_order=True)
     )
+
+
+ANALYSIS = Analysis(
+    function=coverage,
+    question="How much of the device time is explained?",
+    help="share of the device time that has a step, a stage, a launch …",
+    view="coverage",
+    columns=("rank", "measure", "share", "covered_ns", "total_ns", "missing_events", "of"),
+    reported=True,
+    section="steps",
+)

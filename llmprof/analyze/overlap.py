@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.intervals.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
@@ -166,3 +167,25 @@ def overlap_within(trace: Trace, *, window: tuple[int, int], ranks: Sequence[int
     busy = pl.col("compute_ns") + pl.col("exposed_communication_ns") + exposed_copy
     total = pl.lit(last - first, dtype=pl.Int64)
     return found.select("rank", total.alias("total_ns"), pl.exclude("rank"), idle_ns=total - busy)
+
+
+ANALYSIS = Analysis(
+    function=overlap,
+    question="How much communication is hidden behind compute?",
+    help="compute, exposed and hidden communication, copies and idle time",
+    view="overlap",
+    columns=(
+        "rank", "step", "phase", "stage", "total_ns", "compute_ns", "exposed_communication_ns",
+        "hidden_communication_ns", "exposed_copy_ns", "idle_ns",
+    ),
+    grouped_by="by",
+    options={"by": ("rank", "step", "phase")},
+    reported=True,
+    section=Section(
+        "communication",
+        "How much of the communication is waiting?",
+        "A collective ends when its last rank has arrived: on all the others its kernel mostly waits. Communication is "
+        "hidden while compute runs beside it.",
+    ),
+    figures=("llmprof.report.figures:OVERLAP",),
+)  # fmt: skip

@@ -4,126 +4,25 @@ from __future__ import annotations
 
 import textwrap
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from llmprof import analyze, text
+from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.catalog import analyses, views
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An analysis as the command line shows it: its name, what it says, the columns that people want, their order."""
-
-    analysis: str
-    help: str
-    columns: tuple[str, ...] = ()
-    longest_first: bool = False
-    by: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-VIEWS: dict[str, View] = {
-    "findings": View("findings", "what takes the time, most important first, and what to try"),
-    "steps": View(
-        "steps",
-        "every step of the engine on every rank",
-        (
-            "rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "context_tokens",
-            "generation_requests", "source",
-        ),
-    ),
-    "steady": View(
-        "steady_state",
-        "the decode steps that represent the run",
-        ("rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "generation_requests", "source"),
-    ),
-    "layers": View(
-        "layers",
-        "every layer of every step by stage",
-        (
-            "rank", "step", "phase", "layer", "stage", "occurrence", "start_ns", "dur_ns", "busy_ns", "kernels",
-            "host_dur_ns",
-        ),
-        by="layer",
-    ),
-    "overlap": View(
-        "overlap",
-        "compute, exposed and hidden communication, copies and idle time",
-        (
-            "rank", "step", "phase", "stage", "total_ns", "compute_ns", "exposed_communication_ns",
-            "hidden_communication_ns", "exposed_copy_ns", "idle_ns",
-        ),
-        by="columns",
-        options={"by": ("rank", "step", "phase")},
-    ),
-    "idle": View(
-        "idle",
-        "parts of the gaps in which the device does nothing, and their causes",
-        ("rank", "step", "start_ns", "dur_ns", "gap_ns", "cause", "doing", "held_by", "next_name"),
-        longest_first=True,
-    ),
-    "stream-gaps": View(
-        "stream_gaps",
-        "gaps of single streams, and how much others worked meanwhile",
-        ("rank", "stream", "step", "start_ns", "dur_ns", "share_busy_elsewhere", "next_name"),
-        longest_first=True,
-    ),
-    "collectives": View(
-        "collectives",
-        "every collective: waiting, transfer, bandwidth",
-        (
-            "rank", "step", "layer", "call", "kind", "algorithm", "bytes", "dur_ns", "wait_ns", "transfer_ns",
-            "last_rank", "bus_gbps",
-        ),
-    ),
-    "launch-delay": View(
-        "launch_delay",
-        "from the host's launch call to the start of the kernel",
-        (
-            "rank", "step", "kernels", "calls", "share_launched", "host_call_ns", "median_ns", "p95_ns", "min_ns",
-            "max_ns",
-        ),
-    ),
-    "kernels": View(
-        "kernel_summary",
-        "time of each kernel",
-        ("rank", "step", "phase", "stage", "total_ns", "share", "count", "median_ns", "max_ns", "category", "name"),
-        by="columns",
-    ),
-    "ops": View(
-        "ops_to_kernels",
-        "operators of the host, their kernels and shapes",
-        ("rank", "total_ns", "share", "count", "op", "kernel", "shapes"),
-    ),
-    "categories": View("kernel_categories", "category of each kernel name"),
-    "coverage": View(
-        "coverage",
-        "share of the device time that has a step, a stage, a launch …",
-        ("rank", "measure", "share", "covered_ns", "total_ns", "missing_events", "of"),
-    ),
-    "events": View(
-        "attribute",
-        "every device event with its step, layer and stage",
-        ("rank", "stream", "step", "phase", "layer", "stage", "start_ns", "dur_ns", "name"),
-    ),
-}  # fmt: skip
-"""What ``llmprof analyze --what`` takes."""
-
 
 ROWS_SHOWN = 20
 
 
 def analysis(args: Namespace, terminal: Terminal) -> str:
     """One analysis of a trace as a table, JSON or CSV."""
-    view = VIEWS[args.what]
+    view = views()[args.what]
     trace = open_trace(args.paths, args, terminal)
     if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
         raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {trace.ranks}")
@@ -150,26 +49,24 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def _ranked(view: View, trace: Trace, args: Namespace) -> pl.DataFrame:
+def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
     """The frame of a view; of the wanted ranks only, but computed with all of them where it has ranks."""
-    function: Callable[..., pl.DataFrame] = getattr(analyze, view.analysis)
     options = dict(view.options) | _by(view, args.by)
-    frame = function(trace, **options)
+    frame = view.function(trace, **options)
     if not args.rank:
         return frame
     if "rank" in frame.columns:
         return frame.filter(pl.col("rank").is_in(args.rank))
-    return function(trace.select(ranks=args.rank), **options)
+    return view.function(trace.select(ranks=args.rank), **options)
 
 
-def _by(view: View, by: str | None) -> dict[str, Any]:
+def _by(view: Analysis, by: str | None) -> dict[str, Any]:
     if not by:
         return {}
-    if not view.by:
-        raise AnalysisError(f"{view.analysis} takes no --by", expected="--by with layers, overlap or kernels")
-    if view.by == "layer":
-        return {"per": by}
-    return {"by": tuple(name.strip() for name in by.split(","))}
+    if not view.grouped_by:
+        takers = ", ".join(one.view for one in analyses() if one.grouped_by)
+        raise AnalysisError(f"{view.name} takes no --by", expected=f"--by with one of {takers}")
+    return {view.grouped_by: by if view.grouped_by == "per" else tuple(name.strip() for name in by.split(","))}
 
 
 def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
@@ -198,8 +95,8 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
     return "\n".join(out)
 
 
-def _view_of(analysis_name: str) -> str:
-    return next((name for name, view in VIEWS.items() if view.analysis == analysis_name), analysis_name)
+def _view_of(name: str) -> str:
+    return next((one.view for one in analyses() if one.name == name), name)
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:

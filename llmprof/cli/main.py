@@ -264,12 +264,13 @@ def _reading() -> argparse.ArgumentParser:
 
 
 def _analyze(sub: argparse.ArgumentParser) -> None:
-    from llmprof.cli.commands import VIEWS
+    from llmprof.analyze.catalog import views
 
+    found = views()
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {view.help}" for name, view in VIEWS.items())
+    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {view.help}" for name, view in found.items())
     sub.add_argument(
-        "--what", choices=list(VIEWS), default="findings", metavar="NAME", help="analysis (default: findings)"
+        "--what", choices=list(found), default="findings", metavar="NAME", help="analysis (default: findings)"
     )
     sub.add_argument(
         "--rank", type=int, action="append", metavar="N", help="only this rank; may be given several times"

@@ -7,99 +7,71 @@ from dataclasses import replace
 
 import polars as pl
 
+from llmprof import plugins
+from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.catalog import analyses
 from llmprof.progress import Progress
 from llmprof.report import about
-from llmprof.report.figures import FIGURES, figure
-from llmprof.report.parts import ANALYSES, Absent, Column, Contents, Figure, Section, Table, run
+from llmprof.report.figures import Drawing, drawings, figure
+from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table, run
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 MOST_KERNELS = 25
 
-_QUESTIONS: tuple[tuple[str, str, str, tuple[str, ...], tuple[str, ...]], ...] = (
-    (
-        "steps",
-        "Where does a step go?",
-        "A step is one forward pass over one batch. Its device time is summed over kernels and copies, so work on two "
-        "streams at once counts twice.",
-        ("breakdown", "categories"),
-        ("steps", "coverage"),
-    ),
-    (
-        "layers",
-        "Which layers take the time?",
-        "A layer reaches from its first kernel to its last. Even rows are the normal case; a dark row is a layer that "
-        "differs, a dark column a step that was held up.",
-        ("layers",),
-        ("layers",),
-    ),
-    (
-        "communication",
-        "How much of the communication is waiting?",
-        "A collective ends when its last rank has arrived: on all the others its kernel mostly waits. Communication is "
-        "hidden while compute runs beside it.",
-        ("overlap", "all_reduce"),
-        ("overlap", "collectives"),
-    ),
-    (
-        "idle",
-        "When is the device idle, and why?",
-        "A gap counts only when no stream of the device runs anything; a gap on one stream is not an idle device.",
-        ("idle", "launch_delay"),
-        ("idle", "launch_delay"),
-    ),
-    (
-        "kernels",
-        "Which kernels are hot?",
-        "Sums over all ranks and steps. A collective's time holds its waiting.",
-        (),
-        ("kernel_summary", "ops_to_kernels"),
-    ),
-    (
-        "timeline",
-        "What does one step look like?",
-        "One lane a stream, grey where nothing runs on it. Hold the pointer over a bar for its kernel and its length.",
-        ("step_timeline", "layer_timeline"),
-        (),
-    ),
-)
-
 
 def sections(
     figures: Mapping[str, Figure], frames: Mapping[str, pl.DataFrame | Absent], what: str = "kernels and copies"
 ) -> list[Section]:
-    """Sections of the page.
+    """Sections of the page: those that the analyses of the catalogue open, each with all that join it.
 
     Parameters
     ----------
     figures : mapping of str to Figure
         All figures by name.
     frames : mapping of str to polars.DataFrame or Absent
-        Results of the analyses, or why there is none.
+        Results of the analyses by name, or why there is none.
     what : str
         What device time is made of.
 
     Returns
     -------
     list of Section
-        In the order of the page.
+        In the order of the catalogue.
     """
-    found = []
-    for anchor, question, words, names, evidence in _QUESTIONS:
-        blocks: list[Figure | Table | Absent] = [figures[name] for name in names]
-        steps, kernels = frames["steps"], frames["kernel_summary"]
-        if anchor == "steps" and isinstance(steps, pl.DataFrame) and steps.height:
-            blocks.insert(0, steps_table(steps))
-        if anchor == "kernels":
-            if isinstance(kernels, Absent):
-                blocks.append(replace(kernels, part="time of each kernel"))
-            else:
-                blocks.append(kernels_table(kernels, what))
-        found.append(Section(anchor, question, words, blocks, evidence))
-    return found
+    members: dict[str, list[Analysis]] = {}
+    for analysis in analyses():
+        if analysis.anchor:
+            members.setdefault(analysis.anchor, []).append(analysis)
+    out = []
+    for anchor, joined in members.items():
+        opened = next((one.section for one in joined if not isinstance(one.section, str)), None)
+        blocks = [block for one in joined for block in _tables(one, frames.get(one.name), what)]
+        drawn = [figures[drawing.name] for one in joined for drawing in drawings(one)]
+        evidence = tuple(one.name for one in joined if one.reported)
+        head = (opened.question, opened.words) if opened is not None else (joined[0].question, "")
+        out.append(Section(anchor, *head, [*blocks, *drawn], evidence))
+    return out
 
 
-def steps_table(steps: pl.DataFrame) -> Table:
+def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
+    """The table of an analysis, if it has one; why there is none where no figure says it."""
+    if not analysis.table or frame is None:
+        return []
+    if isinstance(frame, Absent):
+        return [] if analysis.figures else [replace(frame, part=analysis.help)]
+    if not frame.height and analysis.figures:
+        return []
+    if not analysis.package:
+        return [plugins.at(analysis.table)(frame, what)]
+    try:
+        return [plugins.at(analysis.table)(frame, what)]
+    except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a report)
+        failed = f"the table of {analysis.name!r} of {analysis.package} failed: {type(error).__name__}: {error}"
+        return [Absent(analysis.help, captured=True, found=failed, hint="tell its authors")]
+
+
+def steps_table(steps: pl.DataFrame, _what: str = "") -> Table:
     """Steps by phase: how many, how large, how long."""
     span = pl.col("dur_ns")
     phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
@@ -196,20 +168,24 @@ def contents(
     """
     tell = progress or _silent
     results: dict[str, pl.DataFrame | Absent] = {}
-    for done, name in enumerate(ANALYSES):
-        tell(f"analysing: {name}", done, len(ANALYSES))
-        results[name] = run(name, trace)
+    reported = [analysis for analysis in analyses() if analysis.reported]
+    for done, analysis in enumerate(reported):
+        tell(f"analysing: {analysis.name}", done, len(reported))
+        results[analysis.name] = run(analysis, trace)
     found = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     absent = [result for result in results.values() if isinstance(result, Absent)]
     figures = {}
     if drawn is not None:
         for given in [one for section in first for one in section.figures]:
             drawn(given)
-    for done, (name, (shows, _)) in enumerate(FIGURES.items()):
-        tell(f"drawing: {shows}", done, len(FIGURES))
-        figures[name] = figure(trace, name)
+    wanted: dict[str, Drawing] = {}
+    for drawing in (drawing for analysis in analyses() for drawing in drawings(analysis)):
+        wanted.setdefault(drawing.name, drawing)
+    for done, drawing in enumerate(wanted.values()):
+        tell(f"drawing: {drawing.shows}", done, len(wanted))
+        figures[drawing.name] = figure(trace, drawing)
         if drawn is not None:
-            drawn(figures[name])
+            drawn(figures[drawing.name])
     absent += [part.absent for part in figures.values() if part.absent is not None]
     return Contents(
         title=title or about.headline(trace),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from llmprof import analyze, charts
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof import analyze, charts, plugins
+from llmprof.analyze.analysis import Analysis
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.report import vega
 from llmprof.report.parts import Absent, Figure
 from llmprof.trace import Trace
@@ -16,6 +18,8 @@ from llmprof.units import format_ns
 
 if TYPE_CHECKING:
     import altair as alt
+
+_MOST_RANKS = 64
 
 MAX_CELLS = 12_000
 """Cells of the heat map; the page draws each as a shape of its own."""
@@ -119,6 +123,21 @@ def fewer_steps(frame: pl.DataFrame, limit: int, file: str) -> tuple[pl.DataFram
 
 
 Drawn = tuple["alt.TopLevelMixin", str]
+"""A chart, and what was left out to keep it small, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure of a report: one record beside the function that draws it, named by the analysis that it belongs to."""
+
+    name: str
+    """Stem of its PNG file, and its id in the page."""
+    shows: str
+    """What it shows, as a noun."""
+    draw: Callable[[Trace], Drawn]
+    """Draws it; raises NotCapturedError or AnalysisError where the capture does not allow it."""
+    package: str = ""
+    """Name and version of the package that a plug-in is in."""
 
 
 def breakdown(trace: Trace) -> Drawn:
@@ -199,32 +218,61 @@ def layer_timeline(trace: Trace) -> Drawn:
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
-FIGURES: dict[str, tuple[str, Callable[[Trace], Drawn]]] = {
-    "breakdown": ("device time by phase and stage", breakdown),
-    "categories": ("device time by rank and category of kernel", breakdown_by_category),
-    "layers": ("time of every layer in every step", layer_heatmap),
-    "overlap": ("overlap of compute, communication and copies", overlap),
-    "all_reduce": ("waiting and transfer of collectives", all_reduce),
-    "idle": ("idle time of the device and its causes", idle),
-    "launch_delay": ("delay from launch call to kernel start", launch_delay),
-    "step_timeline": ("timeline of one step", step_timeline),
-    "layer_timeline": ("timeline of one layer", layer_timeline),
-}
-"""Figures by the name of their file: what each shows, and how it is drawn."""
-
-_MOST_RANKS = 64
+BREAKDOWN = Drawing("breakdown", "device time by phase and stage", breakdown)
+CATEGORIES = Drawing("categories", "device time by rank and category of kernel", breakdown_by_category)
+LAYERS = Drawing("layers", "time of every layer in every step", layer_heatmap)
+OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", overlap)
+ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", all_reduce)
+IDLE = Drawing("idle", "idle time of the device and its causes", idle)
+LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", launch_delay)
+STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", step_timeline)
+LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", layer_timeline)
 
 
-def figure(trace: Trace, name: str) -> Figure:
-    """A figure of :data:`FIGURES`, or the reason why the capture does not allow it."""
-    shows, draw = FIGURES[name]
+def drawings(analysis: Analysis) -> list[Drawing]:
+    """The figures of an analysis.
+
+    Warns
+    -----
+    PluginWarning
+        A plug-in names something that is no figure; it is left out.
+    """
+    if not analysis.package:
+        return list(plugins.listed(analysis.figures, Drawing))
+    found: list[Drawing] = []
+    for place in analysis.figures:
+        try:
+            found += plugins.listed([place], Drawing)
+        except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a report)
+            plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, f"{type(error).__name__}: {error}")
+    return [replace(drawing, package=analysis.package) for drawing in found]
+
+
+def figure(trace: Trace, drawing: Drawing) -> Figure:
+    """A figure, or the reason why the capture does not allow it."""
+    name, shows = drawing.name, drawing.shows
     try:
-        chart, note = draw(trace)
+        chart, note = _drawn(trace, drawing)
     except NotCapturedError as error:
         return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
     except AnalysisError as error:
         return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
     return Figure(name, shows, spec=vega.specification(chart), note=note)
+
+
+def _drawn(trace: Trace, drawing: Drawing) -> Drawn:
+    """Chart and note; whatever a plug-in raises that is no error of llmprof becomes one that names the plug-in."""
+    if not drawing.package:
+        return drawing.draw(trace)
+    try:
+        return drawing.draw(trace)
+    except LlmprofError:
+        raise
+    except Exception as error:
+        raise AnalysisError(
+            f"the figure {drawing.name!r} of {drawing.package} failed: {type(error).__name__}: {error}",
+            hint="tell its authors",
+        ) from error
 
 
 def _step(trace: Trace) -> tuple[pl.DataFrame, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
-from llmprof import analyze
+from llmprof.analyze.analysis import Analysis
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
@@ -116,25 +116,9 @@ class Contents:
         return [figure for section in self.sections for figure in section.figures]
 
 
-ANALYSES: dict[str, dict[str, Any]] = {
-    "findings": {},
-    "coverage": {},
-    "steps": {},
-    "layers": {},
-    "overlap": {"by": ("rank", "step", "phase")},
-    "collectives": {},
-    "idle": {},
-    "launch_delay": {},
-    "kernel_summary": {},
-    "ops_to_kernels": {},
-}
-"""Options of each analysis by its name, which is also that of its file; in the order of the page."""
-
-
-def run(name: str, trace: Trace) -> pl.DataFrame | Absent:
-    """Frame of an analysis of :data:`ANALYSES`, or why there is none."""
-    analysis: Callable[..., pl.DataFrame] = getattr(analyze, name)
-    return attempt(name, lambda: analysis(trace, **ANALYSES[name]))
+def run(analysis: Analysis, trace: Trace) -> pl.DataFrame | Absent:
+    """Frame of an analysis, or why there is none."""
+    return attempt(analysis.name, lambda: analysis.function(trace, **analysis.options))
 
 
 def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absent:

@@ -145,7 +145,7 @@ def test_what_was_not_captured_is_said_with_its_option():
 
 def test_without_launches_the_delay_is_absent_and_not_zero(small):
     tables = {name: frame for name, frame in small.tables.items() if name != "runtime"}
-    absent = figures.figure(Trace(tables, small.meta), "launch_delay").absent
+    absent = figures.figure(Trace(tables, small.meta), figures.LAUNCH_DELAY).absent
     assert absent is not None
     assert not absent.captured
     assert "host activity (torch: ProfilerActivity.CUDA" in absent.hint
@@ -155,7 +155,7 @@ def test_one_rank_has_no_collectives_to_show(small):
     tables = small.select(ranks=0).tables
     tables["kernels"] = tables["kernels"].filter(~tables["kernels"]["name"].str.contains("nccl"))
     tables["collectives"] = tables["collectives"].clear()
-    absent = figures.figure(Trace(tables, {"world_size": 1}), "all_reduce").absent
+    absent = figures.figure(Trace(tables, {"world_size": 1}), figures.ALL_REDUCE).absent
     assert absent is not None
     assert absent.captured
     assert "holds no collective" in absent.found

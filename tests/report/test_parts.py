@@ -80,7 +80,7 @@ def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
 
 def test_big_frames_become_charts_of_bounded_size(monkeypatch, small):
     monkeypatch.setattr(figures, "MAX_CELLS", 3)
-    chart = figures.figure(small, "layers")
+    chart = figures.figure(small, figures.LAYERS)
     assert chart.spec
     assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names, schema
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls
 from llmprof.analyze.collectives.sizes import with_sizes
 from llmprof.analyze.layers.attribution import attribute
@@ -328,3 +329,18 @@ def collective_sizes_of(calls: pl.DataFrame, *, peak_gbps: float | None = None) 
         .with_columns(share_of_peak=pl.col("bus_gbps") / pl.col("peak_gbps"))
         .sort(_KEY, nulls_last=True)
     )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    function=collectives,
+    question="How much of the communication is waiting, and for which rank?",
+    help="every collective: waiting, transfer, bandwidth",
+    view="collectives",
+    columns=(
+        "rank", "step", "layer", "call", "kind", "algorithm", "bytes", "dur_ns", "wait_ns", "transfer_ns", "last_rank",
+        "bus_gbps",
+    ),
+    reported=True,
+    section="communication",
+    figures=("llmprof.report.figures:ALL_REDUCE",),
+)  # fmt: skip

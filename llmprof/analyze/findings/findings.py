@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.findings.rules import RULES, Measure, Rule
 from llmprof.analyze.findings.scope import Scope, scope_of
 from llmprof.analyze.memo import per_trace
@@ -91,3 +92,12 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
         "detail": rule.detail.format(**measure.words),
         "suggestion": rule.suggestion,
     }
+
+
+ANALYSIS = Analysis(
+    function=findings,
+    question="What takes the time, and what can be done about it?",
+    help="what takes the time, most important first, and what to try",
+    view="findings",
+    reported=True,
+)

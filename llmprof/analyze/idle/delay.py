@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
 from llmprof.trace import Trace
@@ -73,3 +74,17 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("rank", "step", nulls_last=True)
     )
+
+
+ANALYSIS = Analysis(
+    function=launch_delay,
+    question="How far is the host ahead of the device?",
+    help="from the host's launch call to the start of the kernel",
+    view="launch-delay",
+    columns=(
+        "rank", "step", "kernels", "calls", "share_launched", "host_call_ns", "median_ns", "p95_ns", "min_ns", "max_ns",
+    ),
+    reported=True,
+    section="idle",
+    figures=("llmprof.report.figures:LAUNCH_DELAY",),
+)  # fmt: skip

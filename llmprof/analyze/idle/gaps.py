@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.idle.host import HOST_SPANS, doing, holds_the_device, host_spans, is_synchronising, waits_for_event
 from llmprof.analyze.intervals.intervals import gaps
 from llmprof.analyze.layers.attribution import labelled
@@ -297,3 +298,20 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
         check_sortedness=False,
     )
     return rows.filter(pl.col("_event") >= pl.col("_last")).select("_part", "_event")
+
+
+ANALYSIS = Analysis(
+    function=idle,
+    question="When is the device idle, and why?",
+    help="parts of the gaps in which the device does nothing, and their causes",
+    view="idle",
+    columns=("rank", "step", "start_ns", "dur_ns", "gap_ns", "cause", "doing", "held_by", "next_name"),
+    longest_first=True,
+    reported=True,
+    section=Section(
+        "idle",
+        "When is the device idle, and why?",
+        "A gap counts only when no stream of the device runs anything; a gap on one stream is not an idle device.",
+    ),
+    figures=("llmprof.report.figures:IDLE",),
+)

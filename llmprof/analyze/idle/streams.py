@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.intervals.intervals import gaps, length_within
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
@@ -66,3 +67,13 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
         "busy_elsewhere_ns",
         share_busy_elsewhere=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
     )
+
+
+ANALYSIS = Analysis(
+    function=stream_gaps,
+    question="When does one stream wait while others work?",
+    help="gaps of single streams, and how much others worked meanwhile",
+    view="stream-gaps",
+    columns=("rank", "stream", "step", "start_ns", "dur_ns", "share_busy_elsewhere", "next_name"),
+    longest_first=True,
+)

@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.memo import per_trace
 from llmprof.errors import AnalysisError
@@ -274,3 +275,18 @@ def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> p
     filled = places.join(sums, on=["_row", "part"], how="left").sort("_row", "part")
     series = filled.group_by("_row", maintain_order=True).agg(series=pl.col("dur_ns").fill_null(0))
     return numbered.join(series, on="_row").drop("_row")
+
+
+ANALYSIS = Analysis(
+    function=kernel_summary,
+    question="Which kernels are hot?",
+    help="time of each kernel",
+    view="kernels",
+    columns=("rank", "step", "phase", "stage", "total_ns", "share", "count", "median_ns", "max_ns", "category", "name"),
+    grouped_by="by",
+    reported=True,
+    section=Section(
+        "kernels", "Which kernels are hot?", "Sums over all ranks and steps. A collective's time holds its waiting."
+    ),
+    table="llmprof.report.contents:kernels_table",
+)

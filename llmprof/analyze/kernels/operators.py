@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.intervals.nesting import innermost
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
@@ -112,3 +113,14 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     )
     by_time = by_time.drop("_op").with_columns(match=pl.when(pl.col("op").is_not_null()).then(pl.lit("time")))
     return pl.concat([found, by_time]).sort("_row").drop("_row")
+
+
+ANALYSIS = Analysis(
+    function=ops_to_kernels,
+    question="Which operator launched which kernels, with which shapes?",
+    help="operators of the host, their kernels and shapes",
+    view="ops",
+    columns=("rank", "total_ns", "share", "count", "op", "kernel", "shapes"),
+    reported=True,
+    section="kernels",
+)

@@ -21,6 +21,7 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze import lookup
 from llmprof.analyze.activity import EVIDENCE, activity
+from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.stages import STAGE, name_stages, stage
 from llmprof.analyze.layers.witnesses import by_modules
@@ -312,3 +313,18 @@ def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
         if not (missing := [c for c in columns if c not in events.columns]):
             return events
     raise AnalysisError(f"device events have no column {missing}", expected=f"some of {events.columns}")
+
+
+ANALYSIS = Analysis(
+    function=attribute,
+    question="Which step, layer and stage does each event belong to?",
+    help="every device event with its step, layer and stage",
+    view="events",
+    columns=("rank", "stream", "step", "phase", "layer", "stage", "start_ns", "dur_ns", "name"),
+    section=Section(
+        "timeline",
+        "What does one step look like?",
+        "One lane a stream, grey where nothing runs on it. Hold the pointer over a bar for its kernel and its length.",
+    ),
+    figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
+)

@@ -7,6 +7,7 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.activity import outermost_ops
+from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.intervals.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.stages import STAGE
@@ -229,3 +230,24 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
         communication_ns=pl.col("dur_ns").sum(),
         exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
     )
+
+
+ANALYSIS = Analysis(
+    function=layers,
+    question="Which layers take the time?",
+    help="every layer of every step by stage",
+    view="layers",
+    columns=(
+        "rank", "step", "phase", "layer", "stage", "occurrence", "start_ns", "dur_ns", "busy_ns", "kernels",
+        "host_dur_ns",
+    ),
+    grouped_by="per",
+    reported=True,
+    section=Section(
+        "layers",
+        "Which layers take the time?",
+        "A layer reaches from its first kernel to its last. Even rows are the normal case; a dark row is a layer that "
+        "differs, a dark column a step that was held up.",
+    ),
+    figures=("llmprof.report.figures:LAYERS",),
+)  # fmt: skip

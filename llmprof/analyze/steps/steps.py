@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import activity
+from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.inference import NO_STEPS, infer
@@ -203,3 +204,23 @@ def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame
     )
     host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
     return pl.concat([host, device])
+
+
+ANALYSIS = Analysis(
+    function=steps,
+    question="Where does a step go?",
+    help="every step of the engine on every rank",
+    view="steps",
+    columns=(
+        "rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "context_tokens", "generation_requests", "source",
+    ),
+    reported=True,
+    section=Section(
+        "steps",
+        "Where does a step go?",
+        "A step is one forward pass over one batch. Its device time is summed over kernels and copies, so work on two "
+        "streams at once counts twice.",
+    ),
+    table="llmprof.report.contents:steps_table",
+    figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
+)  # fmt: skip

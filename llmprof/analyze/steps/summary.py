@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.overlap import overlap
 from llmprof.analyze.steps.steps import steps
@@ -107,3 +108,12 @@ def step_time(trace: Trace) -> pl.DataFrame:
         .select(*SCHEMA)
         .cast(SCHEMA)  # type: ignore[arg-type]
     )
+
+
+ANALYSIS = Analysis(
+    function=steady_state,
+    question="Which steps represent the run?",
+    help="the decode steps that represent the run",
+    view="steady",
+    columns=("rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "generation_requests", "source"),
+)

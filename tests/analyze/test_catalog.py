@@ -1,0 +1,74 @@
+"""The list of analyses, and what follows from it: views, sections and figures of the report, the page in docs."""
+
+from __future__ import annotations
+
+import inspect
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.analyze import catalog
+from llmprof.analyze.analysis import Section
+from llmprof.errors import LlmprofError
+from llmprof.report.contents import sections
+from llmprof.report.figures import drawings
+from llmprof.report.parts import Absent, Figure
+
+
+def test_names_and_views_are_unique_and_public():
+    found = catalog.analyses()
+    assert len({one.name for one in found}) == len({one.view for one in found}) == len(found)
+    for one in found:
+        assert getattr(analyze, one.name) is one.function
+        assert one.question.endswith("?")
+        assert one.help
+        assert one.package == ""
+
+
+def test_options_are_those_of_the_function():
+    for one in catalog.analyses():
+        takes = inspect.signature(inspect.unwrap(one.function)).parameters
+        assert set(one.options) <= set(takes)
+        if one.grouped_by:
+            assert one.grouped_by in takes
+
+
+def test_an_analysis_by_name_or_view():
+    assert catalog.analysis("kernel_summary") is catalog.analysis("kernels") is catalog.views()["kernels"]
+    with pytest.raises(LlmprofError, match="there is no analysis 'nothing'; expected one of"):
+        catalog.analysis("nothing")
+
+
+def test_what_no_analysis_is_called_is_no_attribute():
+    with pytest.raises(AttributeError, match=r"'llmprof\.analyze' has no attribute 'nothing'"):
+        _ = analyze.nothing
+
+
+def test_the_page_is_in_step(root):
+    assert (root / "docs" / "analyses.md").read_text() == catalog.markdown()
+
+
+def test_the_sections_of_a_report():
+    drawn = {d.name: Figure(d.name, d.shows) for one in catalog.analyses() for d in drawings(one)}
+    found = sections(drawn, {})
+    assert [(s.anchor, [f.name for f in s.figures], s.evidence) for s in found] == [
+        ("steps", ["breakdown", "categories"], ("steps", "coverage")),
+        ("layers", ["layers"], ("layers",)),
+        ("communication", ["overlap", "all_reduce"], ("overlap", "collectives")),
+        ("idle", ["idle", "launch_delay"], ("idle", "launch_delay")),
+        ("kernels", [], ("kernel_summary", "ops_to_kernels")),
+        ("timeline", ["step_timeline", "layer_timeline"], ()),
+    ]
+    anchors = {one.anchor for one in catalog.analyses() if isinstance(one.section, Section)}
+    assert {one.anchor for one in catalog.analyses()} - {""} == anchors
+
+
+def test_why_there_is_no_table_is_said_where_no_figure_says_it():
+    drawn = {d.name: Figure(d.name, d.shows) for one in catalog.analyses() for d in drawings(one)}
+    absent = Absent("x", captured=False, found="nothing", hint="")
+    by_anchor = {s.anchor: s for s in sections(drawn, {"steps": absent, "kernel_summary": absent})}
+    assert [type(block) for block in by_anchor["steps"].blocks] == [Figure, Figure]
+    assert [block.part for block in by_anchor["kernels"].blocks] == ["time of each kernel"]
+    frames = {"steps": pl.DataFrame()}
+    assert [type(block) for block in sections(drawn, frames)[0].blocks] == [Figure, Figure]

@@ -1,8 +1,8 @@
-"""The sample traces that come with a checkout of the repository: list them, open one.
+"""The sample traces that come with llmprof, and the folders of what comes with it.
 
 Each is a folder of ``sample_traces/`` with the profiler's own files, or a whole run folder of ``llmprof run``, and a
-``sample.json`` that says what ran, where the files come from, their licence and their sha256. The environment variable
-``LLMPROF_SAMPLES`` names another folder.
+``sample.json`` that says what ran, where the files come from, their licence and their sha256. An installed package has
+the files of two samples; all are in the repository. The environment variable ``LLMPROF_SAMPLES`` names another folder.
 """
 
 from __future__ import annotations
@@ -66,23 +66,43 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     files: list[SampleFile]
 
 
-def samples_folder() -> Path:
-    """Folder of the bundled samples.
+def folder_of(name: str, variable: str) -> Path:
+    """Folder of something that comes with llmprof: in a checkout beside the package, installed within it.
+
+    Parameters
+    ----------
+    name : str
+        ``sample_traces`` or ``notebooks``.
+    variable : str
+        Environment variable that names another folder.
 
     Raises
     ------
     LlmprofError
-        There is none: llmprof runs from an installed package, or the variable names no folder.
+        The variable names no folder, or the package is not whole.
     """
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    folder = Path(named) if named else Path(__file__).resolve().parents[1] / "sample_traces"
-    if not folder.is_dir():
-        raise LlmprofError(
-            f"there are no sample traces at {folder}",
-            expected="the folder sample_traces of the llmprof repository",
-            hint=f"clone the repository, or set {ENVIRONMENT_VARIABLE} to that folder",
-        )
-    return folder
+    package = Path(__file__).resolve().parent
+    named = os.environ.get(variable)
+    places = [Path(named)] if named else [package.parent / name, package / "data" / name]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise LlmprofError(
+        f"there is no folder {places[0]}",
+        expected=f"the folder {name} of llmprof",
+        hint=f"install llmprof again, or set {variable} to the folder {name} of a clone of its repository",
+    )
+
+
+def samples_folder() -> Path:
+    """Folder of the samples.
+
+    Raises
+    ------
+    LlmprofError
+        There is none.
+    """
+    return folder_of("sample_traces", ENVIRONMENT_VARIABLE)
 
 
 def describe(name: str) -> Sample:
@@ -132,6 +152,12 @@ def files(name: str) -> list[Path]:
     for file in [file for file in listed if file.name.startswith(_TRACES)] or listed:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
+        if size is None and not is_here(name):
+            raise LlmprofError(
+                f"the sample {name!r} is not among those that were installed",
+                expected=f"one of {', '.join(filter(is_here, _names(samples_folder())))}",
+                hint=f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder sample_traces",
+            )
         if size != file.bytes:
             raise ReadError(
                 f"{path} " + ("is missing" if size is None else f"has {size:,} bytes"),
@@ -142,6 +168,11 @@ def files(name: str) -> list[Path]:
     return paths
 
 
+def is_here(name: str) -> bool:
+    """Whether the files of a sample are on this machine, or only what is known of it."""
+    return any(path.name != HEAD_FILE for path in (samples_folder() / name).iterdir())
+
+
 def samples() -> pl.DataFrame:
     """The samples that can be opened with :func:`sample`.
 
@@ -149,7 +180,8 @@ def samples() -> pl.DataFrame:
     -------
     polars.DataFrame
         ``name, title, model, engine, device, ranks, tensor_parallel, pipeline_parallel, execution (eager |
-        cuda_graphs), profiler, files, bytes, captured, licence, description``, one row a sample, sorted by name.
+        cuda_graphs), profiler, files, bytes, here (whether its files are on this machine), captured, licence,
+        description``, one row a sample, sorted by name.
 
     Raises
     ------
@@ -169,6 +201,7 @@ def samples() -> pl.DataFrame:
         "profiler": pl.String,
         "files": pl.Int32,
         "bytes": pl.Int64,
+        "here": pl.Boolean,
         "captured": pl.String,
         "licence": pl.String,
         "description": pl.String,
@@ -181,6 +214,7 @@ def samples() -> pl.DataFrame:
             "pipeline_parallel": head.parallelism.get("pipeline"),
             "files": len(head.files),
             "bytes": sum(file.bytes for file in head.files),
+            "here": is_here(head.name),
         }
         for head in heads
     ]

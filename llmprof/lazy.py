@@ -10,7 +10,9 @@ from types import ModuleType
 __all__ = ["attach"]
 
 
-def attach(package: str, homes: Mapping[str, str | None]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def attach(
+    package: str, homes: Mapping[str, str | None], *, extra: str | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
     A public name may be the name of a submodule, too (``charts.timeline`` is a function, its code lies in the folder
@@ -22,6 +24,8 @@ def attach(package: str, homes: Mapping[str, str | None]) -> tuple[Callable[[str
         Name of the package, its ``__name__``.
     homes : mapping of str to str or None
         For each public name the module that defines it; None where the name is that of a public submodule.
+    extra : str, optional
+        The extra of llmprof that the modules need; an import that fails for want of a library names it.
 
     Returns
     -------
@@ -45,7 +49,15 @@ def attach(package: str, homes: Mapping[str, str | None]) -> tuple[Callable[[str
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
-        value = import_module(f"{package}.{name}") if home is None else getattr(import_module(home), name)
+        try:
+            value = import_module(f"{package}.{name}") if home is None else getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            if extra is None or (error.name or "").partition(".")[0] == "llmprof":
+                raise
+            raise ModuleNotFoundError(
+                f"{package}.{name} needs {error.name}, which is not installed: pip install 'llmprof[{extra}]'",
+                name=error.name,
+            ) from error
         setattr(sys.modules[package], name, value)  # the next use finds it there
         return value
 

@@ -162,7 +162,7 @@ def test_the_variable_names_another_folder(copied, tmp_path):
     shutil.rmtree(copied)
     assert llmprof.samples().is_empty()
     tmp_path.rmdir()
-    with pytest.raises(LlmprofError, match=r"no sample traces at .*set LLMPROF_SAMPLES"):
+    with pytest.raises(LlmprofError, match=r"there is no folder .*set LLMPROF_SAMPLES"):
         llmprof.samples()
 
 

@@ -7,6 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from llmprof import bundled, text
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_json, wrapped
@@ -91,8 +93,13 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     frame = bundled.samples()
     if args.json:
         return to_json(rows_of(frame))
-    table = text.table(frame, width=terminal.width, columns=["name", "ranks", "execution", "bytes", "model", "title"])
-    return f"{table}\nOpen one with its name: llmprof report sample:{frame['name'][0] if frame.height else 'NAME'}"
+    here, elsewhere = frame.filter("here"), frame.filter(~pl.col("here"))
+    table = text.table(here, width=terminal.width, columns=["name", "ranks", "execution", "bytes", "model", "title"])
+    traces = here.filter(pl.col("profiler") != "Nsight Compute")["name"]
+    lines = [table, f"Open one with its name: llmprof report sample:{traces[0] if len(traces) else 'NAME'}"]
+    if elsewhere.height:
+        lines.append(f"In the repository of llmprof, not installed here: {', '.join(elsewhere['name'])}")
+    return "\n".join(lines)
 
 
 def demo(args: Namespace, terminal: Terminal) -> str:

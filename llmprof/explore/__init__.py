@@ -42,4 +42,5 @@ else:
             "overlap": "llmprof.explore.overlap.explorer",
             "timeline": "llmprof.explore.timeline.explorer",
         },
+        extra="notebook",
     )

@@ -46,4 +46,5 @@ else:
             "resume": "llmprof.launch.run.runner",
             "plan": "llmprof.launch.run.passes",
         },
+        extra="launch",
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmprof.bundled import folder_of
 from llmprof.errors import LlmprofError, OutputError, ReadError
 from llmprof.progress import Progress
 
@@ -28,17 +29,9 @@ def notebooks_folder() -> Path:
     Raises
     ------
     LlmprofError
-        There is none: llmprof runs from an installed package, or the variable names no folder.
+        There is none.
     """
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "notebooks"
-    if not folder.is_dir():
-        raise LlmprofError(
-            f"there are no notebooks at {folder}",
-            expected="the folder notebooks of the llmprof repository",
-            hint=f"clone the repository, or set {ENVIRONMENT_VARIABLE} to that folder",
-        )
-    return folder
+    return folder_of("notebooks", ENVIRONMENT_VARIABLE)
 
 
 def find(name: str) -> Path:

@@ -34,4 +34,5 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {"Sampler": "llmprof.launch.monitors.sampler", "counters": "llmprof.launch.monitors.counters"},
+        extra="launch",
     )

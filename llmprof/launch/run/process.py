@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Final
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError
 from llmprof.launch.run.files import refused
 from llmprof.progress import Progress
 from llmprof.text import plain
+
+if TYPE_CHECKING:
+    from llmprof.launch.run.family import Family
 
 
 class Events:
@@ -191,23 +195,24 @@ def run(
     OutputError
         The log cannot be written.
     """
+    families = _families()
     mark = uuid.uuid4().hex
     tail = Events(events, progress)
     with _opened(log) as out:
         _note(out, log, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}")
         began = time.monotonic()
-        process = _started(argv, env={**env, MARK: mark}, cwd=cwd, out=out)
+        process = _started(argv, env={**env, families.MARK: mark}, cwd=cwd, out=out)
         family: Family | None = None
         try:
             with contextlib.ExitStack() as guarded:
                 try:  # an interrupt may come from here on at any time
                     guarded.enter_context(_guarded(process.pid, mark, log))
-                    family = Family(process.pid, mark, log)
+                    family = families.Family(process.pid, mark, log)
                     if started is not None:
                         started(process.pid)
                     _wait(process, family, tail, watch, until=began + timeout_s if timeout_s else None)
                 finally:
-                    left_over = _end(process, family if family is not None else Family(process.pid, mark, log))
+                    left_over = _end(process, family if family is not None else families.Family(process.pid, mark, log))
                     seconds = time.monotonic() - began
         except TimeoutError:
             raise LaunchError(
@@ -335,9 +340,12 @@ def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
             guard.communicate(b"done")
 
 
-try:
-    from llmprof.launch.run.family import MARK, Family
-except ImportError as error:
-    raise LaunchError(
-        "launching a run needs the package psutil, which is not installed", hint="pip install 'llmprof[launch]'"
-    ) from error
+def _families() -> ModuleType:
+    """What finds the processes of a run; it needs psutil, and reading traces does not."""
+    try:
+        from llmprof.launch.run import family
+    except ImportError as error:
+        raise LaunchError(
+            "launching a run needs the package psutil, which is not installed", hint="pip install 'llmprof[launch]'"
+        ) from error
+    return family

@@ -76,6 +76,4 @@ def test_what_needs_an_extra_names_it(wheel, tmp_path):
     run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
     said = run(python, "-c", "from llmprof import explore; explore.timeline", cwd=tmp_path, code=1)
     assert "pip install 'llmprof[notebook]'" in said
-    said = run(python, "-c", "import llmprof; llmprof.ExperimentRunner", cwd=tmp_path, code=1)
-    assert "pip install 'llmprof[launch]'" in said
     assert "pip install 'llmprof[notebook]'" in run(python, "-m", "llmprof", "demo", cwd=tmp_path, code=2)

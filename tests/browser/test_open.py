@@ -45,9 +45,9 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
 
 def test_a_long_preparation_says_how_far_it_is_and_can_be_cancelled(notebook):
     slow = """import threading
-from llmprof.explore import _panels
+from llmprof.explore import tabs
 go_on = threading.Event()
-panel = next(p for p in _panels.PANELS if p.name == "kernels")
+panel = next(p for p in tabs.PANELS if p.name == "kernels")
 object.__setattr__(panel, "stages", lambda given: [("reading", lambda: None), ("counting sheep", go_on.wait)])
 w = explore.open(trace)
 w"""

@@ -227,7 +227,8 @@ def test_the_stop_button_of_a_notebook_ends_the_engine(stand_ins, monkeypatch):
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         client.execute(f"""
-            from llmprof.launch import ExperimentConfig, ExperimentRunner, process
+            from llmprof.launch import ExperimentConfig, ExperimentRunner
+            from llmprof.launch.run import process
             process.INTERRUPT_S = 3.0
             ExperimentRunner(ExperimentConfig.from_dict({config!r}), check=False).run()
         """)

@@ -210,7 +210,7 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path):
     runner = f"""
         import os
         from pathlib import Path
-        from llmprof.launch import process
+        from llmprof.launch.run import process
         process.run({engine!r}, log=Path({str(tmp_path / "experiment.log")!r}), env=dict(os.environ))
     """
     (tmp_path / "runner.py").write_text(textwrap.dedent(runner))

@@ -25,6 +25,8 @@ from axe_playwright_python.sync_playwright import Axe
 from jupyter_client import BlockingKernelClient
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
 
+from tests.browser.host import Host
+
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 FLAGS = [
@@ -130,6 +132,20 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def host(browser: Browser) -> Iterator[Callable[..., Host]]:
+    """Show a widget in a page of its own, without JupyterLab."""
+    opened: list[Host] = []
+
+    def show(widget: object, **options: object) -> Host:
+        opened.append(Host(browser, widget, **options))
+        return opened[-1]
+
+    yield show
+    for one in opened:
+        one.page.close()
 
 
 @dataclass

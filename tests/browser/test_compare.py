@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmprof import explore
+
 SETUP = """import llmprof
 from llmprof import explore
 a = llmprof.sample("torch_tp4_eager_custom_allreduce")
@@ -61,27 +63,33 @@ def test_verdicts_rows_and_bars(notebook):
     assert opened.asked == set()
 
 
-def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(notebook):
-    opened = notebook([SETUP, SHOW], height=1700)
-    widget = ready(opened)
-    # pressed, then the rows and filters are drawn anew, then released
-    row = widget.locator("tr[data-row='1'] td").first
-    box = row.bounding_box()
-    opened.page.mouse.move(box["x"] + 10, box["y"] + 10)
-    opened.page.mouse.down()
-    opened.run("w.sort = 'stage'")
-    widget.locator("th[aria-sort='ascending']").get_by_text("stage").wait_for()
-    opened.page.wait_for_timeout(500)
-    opened.page.mouse.up()
-    opened.wait("w.picked == w.table.select('phase', 'stage', 'category').row(1, named=True)")
+def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_trace):
+    widget = explore.compare(
+        sample_trace("torch_tp4_eager_custom_allreduce"), sample_trace("torch_tp4_eager_nccl"), names=("custom", "nccl")
+    )
+    shown = host(widget, height=1400)
+    rows = shown.page.locator("tr[data-row]")
+    rows.first.wait_for()
+    # pressed, then other rows come, then released: the click means the row that was on the screen
+    second = widget.table.select("phase", "stage", "category").row(1, named=True)
+    box = rows.nth(1).bounding_box()
+    shown.page.mouse.move(box["x"] + 10, box["y"] + 10)
+    shown.page.mouse.down()
+    widget.sort = "stage"
+    shown.wait(lambda: rows.nth(0).inner_text() and widget.busy == "")
+    shown.page.wait_for_timeout(300)
+    shown.page.mouse.up()
+    assert shown.wait(lambda: widget.picked) == second
+    shown.page.locator("tr[data-row='0']", has_text=widget.table["stage"][0]).wait_for()
 
     # clicks right after each other: the next one does not wait for the rows of the one before
     pressed = """button => [1, 2, 3].map(() => { button.click(); return button.getAttribute("aria-pressed"); })"""
-    assert widget.get_by_role("button", name="vanished").evaluate(pressed) == ["true", "false", "true"]
-    opened.wait("w.status == 'only_a'")
-    head = widget.get_by_role("button", name="change", exact=True)
+    assert shown.page.get_by_role("button", name="vanished").evaluate(pressed) == ["true", "false", "true"]
+    shown.wait(lambda: widget.status == "only_a")
+    head = shown.page.get_by_role("button", name="change", exact=True)
     head.evaluate("button => { button.click(); button.click(); }")
-    opened.wait("w.sort == 'delta_ns'")
+    shown.wait(lambda: widget.sort == "delta_ns")
+    assert shown.problems == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -131,29 +131,33 @@ function render({ model, el }) {
     try {
       const asked = view();
       const { msg } = await ask(model, "table", { view: asked, count: TABLE_BLOCK });
-      shown = asked;
-      state.error("");
-      largest = msg.largest;
-      controls(msg.phases);
-      tell(msg.counts, msg.total, msg.all);
-      grid.show(msg.total, msg.rows);
-      if (drawn !== JSON.stringify(msg.bars)) {
-        drawn = JSON.stringify(msg.bars);
-        bars?.stop();
-        bars = compareBars(msg.bars, model.get("names"), model, theme.now, (picked) => set({ picked }));
-        const stages = model.get("colours").stage;
-        const there = new Set(msg.bars.flatMap((phase) => phase.stages.map((stage) => stage.stage)));
-        fill(legend, plotLegend(Object.entries(stages).filter(([name]) => there.has(name))));
-        fill(
-          top,
-          msg.bars.length ? bars.el : h("p", { class: "lp-empty", text: "No step of either trace has device events." }),
-        );
-        bars.redraw();
-      }
+      // not under a pressed pointer: its click means the rows that are on the screen
+      whenReleased(grid.el, () => showTable(asked, msg));
     } catch (error) {
       if (error instanceof Superseded) return;
       grid.show(0, []);
       state.error(error.message);
+    }
+  };
+  const showTable = (asked, msg) => {
+    shown = asked;
+    state.error("");
+    largest = msg.largest;
+    controls(msg.phases);
+    tell(msg.counts, msg.total, msg.all);
+    grid.show(msg.total, msg.rows);
+    if (drawn !== JSON.stringify(msg.bars)) {
+      drawn = JSON.stringify(msg.bars);
+      bars?.stop();
+      bars = compareBars(msg.bars, model.get("names"), model, theme.now, (picked) => set({ picked }));
+      const stages = model.get("colours").stage;
+      const there = new Set(msg.bars.flatMap((phase) => phase.stages.map((stage) => stage.stage)));
+      fill(legend, plotLegend(Object.entries(stages).filter(([name]) => there.has(name))));
+      fill(
+        top,
+        msg.bars.length ? bars.el : h("p", { class: "lp-empty", text: "No step of either trace has device events." }),
+      );
+      bars.redraw();
     }
   };
 

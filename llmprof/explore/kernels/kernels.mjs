@@ -106,24 +106,28 @@ function render({ model, el }) {
         count: TABLE_BLOCK,
         kernel: model.get("kernel"),
       });
-      shown = asked;
-      state.error("");
-      fillFilters(msg.options);
-      grid.show(msg.total, kernelRows(msg, buffers));
-      if (fresh && msg.at !== null) grid.reveal(msg.at);
-      fresh = false;
-      const missed = msg.unmatched
-        ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.`
-        : "";
-      note.textContent = msg.total
-        ? `${formatNumber(msg.total)} rows, ${formatNumber(msg.launches)} launches, ${formatNs(msg.total_ns)} in total.${missed}`
-        : "No kernel fits.";
+      // not under a pressed pointer: its click means the rows that are on the screen
+      whenReleased(grid.el, () => showTable(asked, msg, buffers));
     } catch (error) {
       if (error instanceof Superseded) return;
       grid.show(0, []);
       note.textContent = "";
       state.error(error.message);
     }
+  };
+  const showTable = (asked, msg, buffers) => {
+    shown = asked;
+    state.error("");
+    fillFilters(msg.options);
+    grid.show(msg.total, kernelRows(msg, buffers));
+    if (fresh && msg.at !== null) grid.reveal(msg.at);
+    fresh = false;
+    const missed = msg.unmatched
+      ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.`
+      : "";
+    note.textContent = msg.total
+      ? `${formatNumber(msg.total)} rows, ${formatNumber(msg.launches)} launches, ${formatNs(msg.total_ns)} in total.${missed}`
+      : "No kernel fits.";
   };
 
   const command = () => {

@@ -69,7 +69,8 @@ node_modules/.installed: package.json package-lock.json
 	@npm ci --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
-bundles: web ## bundle the explorers' JavaScript and styles anew, after a change of them
+bundles: setup web ## bundle the explorers' JavaScript and styles anew, and write the types of their messages
+	@$(BIN)/python -m llmprof.explore.base.typescript
 	@npm run --silent build
 
 lint: setup ## ruff, mypy and import-linter only

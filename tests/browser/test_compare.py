@@ -37,7 +37,7 @@ def test_verdicts_rows_and_bars(notebook):
     opened.wait("w.sort == 'delta_ns'")
     widget.get_by_role("button", name="change", exact=True).click()
     opened.wait("w.sort == '-delta_ns'")
-    widget.locator("tr[data-row]").first.click()
+    widget.locator("[aria-busy=false] tr[data-row]").first.click()  # a click means the rows on the screen
     opened.wait("w.picked == w.table.select('phase', 'stage', 'category').row(0, named=True)")
     widget.get_by_text("In every step of the phase").wait_for()
     assert opened.python("sorted(set(w.selected['trace']))") == ["custom", "nccl"]

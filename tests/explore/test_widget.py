@@ -11,7 +11,8 @@ import traitlets
 
 from llmprof import explore
 from llmprof.errors import AnalysisError
-from llmprof.explore.base.widget import Explorer, in_background
+from llmprof.explore.base.messages import Message
+from llmprof.explore.base.widget import Explorer, answers
 from llmprof.explore.base.wire import array, pack
 from llmprof.trace import Trace
 
@@ -31,16 +32,19 @@ class Probe(Explorer):
         self.sent.append((content, buffers))
         self.done.set()
 
+    @answers(Message("twice", asks={"number": int}, answers={"number": int}))
     def _on_twice(self, number):
         return {"number": 2 * number}, [b"ab"]
 
+    @answers(Message("refuse"))
     def _on_refuse(self):
         raise AnalysisError("no steps were found", hint="record some")
 
+    @answers(Message("break"))
     def _on_break(self):
         raise RuntimeError("a bug")
 
-    @in_background("counting kernels")
+    @answers(Message("slow", answers={"slow": bool}, busy="counting kernels"))
     def _on_slow(self):
         self.gate.wait(10)
         return {"slow": True}, []
@@ -59,10 +63,16 @@ def test_a_request_is_answered_by_its_method():
     ("what", "args", "text"),
     [
         ("refuse", {}, "no steps were found; record some."),
-        ("twice", {"size": 1}, "unexpected keyword argument 'size'"),
+        (
+            "twice",
+            {"size": 1},
+            "'twice' does not fit its declaration: Object contains unknown field `size`",
+        ),
+        ("twice", {"number": "7"}, "Expected `int`, got `str` - at `$.number`"),
+        ("twice", {}, "Object missing required field `number`"),
         ("nothing", {}, "does not answer 'nothing'"),
     ],
-    ids=["explained", "wrong arguments", "unknown"],
+    ids=["explained", "unknown field", "wrong type", "missing field", "unknown"],
 )
 def test_errors_come_back_as_text(what, args, text):
     widget = Probe()

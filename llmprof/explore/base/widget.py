@@ -8,6 +8,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ import traitlets
 
 from llmprof.charts.base import theme as base_theme
 from llmprof.errors import LlmprofError
+from llmprof.explore.base.messages import Message
 from llmprof.explore.base.wire import Buffers
 from llmprof.trace import Trace
 
@@ -140,22 +142,31 @@ COLOURS: dict[str, dict[str, str]] = {
 """Colours of the charts, by kind and name."""
 
 
-def in_background(text: str) -> Callable[[F], F]:
-    """Answer a request in a thread, so that others are answered meanwhile; ``text`` says what is computed."""
+def answers(message: Message) -> Callable[[F], F]:
+    """Answer requests of a kind with a method: it gets their fields by name, and gives the answer and its buffers."""
 
     def mark(method: F) -> F:
-        method.busy_text = text  # type: ignore[attr-defined]
+        method.message = message  # type: ignore[attr-defined]
         return method
 
     return mark
 
 
+@dataclass(frozen=True)
+class Handler:
+    """A kind of request and the name of the method that answers it."""
+
+    message: Message
+    method: str
+
+
 class Explorer(anywidget.AnyWidget):
     """Widget that shows a trace and hands back frames.
 
-    The browser's side asks for ``what`` with arguments; the method ``_on_<what>(**arguments)`` answers with a
-    message (JSON) and buffers. An error becomes a text that the widget shows. Of requests of one kind the browser keeps
-    one under way and remembers the newest, so a slow answer is never followed by a queue of stale ones.
+    The browser's side asks for ``what`` with arguments; the method that :func:`answers` gave to messages of this name
+    answers with a message (JSON) and buffers. An error becomes a text that the widget shows. Of requests of one kind
+    the browser keeps one under way and remembers the newest, so a slow answer is never followed by a queue of stale
+    ones.
 
     Parameters
     ----------
@@ -165,7 +176,7 @@ class Explorer(anywidget.AnyWidget):
         ``window, rank, step, layer, stage, theme`` to begin with.
     """
 
-    window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True)
+    window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """First and last time that is shown or chosen, in ns from the start of the trace."""
 
     rank: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
@@ -178,8 +189,20 @@ class Explorer(anywidget.AnyWidget):
 
     colours = traitlets.Dict(default_value=COLOURS).tag(sync=True)
 
+    handlers: ClassVar[Mapping[str, Handler]] = {}
+    """Requests that it answers, by name."""
+
     _width: ClassVar[int] = 1000
     """Width of the picture (px)."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        found = {
+            message.name: Handler(message, name)
+            for name, method in vars(cls).items()
+            if (message := getattr(method, "message", None)) is not None and isinstance(message, Message)
+        }
+        cls.handlers = {**cls.handlers, **found}
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
         self.trace = trace
@@ -213,26 +236,26 @@ class Explorer(anywidget.AnyWidget):
             self._finish(what)
         if kind != "ask":
             return
-        method = getattr(self, f"_on_{what}", None)
-        if method is None:
+        handler = self.handlers.get(what)
+        if handler is None:
             self._reply(content, {"error": f"{type(self).__name__} does not answer {what!r}."}, [])
-        elif text := getattr(method, "busy_text", None):
+        elif handler.message.busy:
             token = object()
             with self._lock:
-                self._running[what] = (token, text)
+                self._running[what] = (token, handler.message.busy)
                 self._say()
-            task = threading.Thread(target=self._answer, args=(method, content, token), daemon=True)
-            task.start()
+            threading.Thread(target=self._answer, args=(handler, content, token), daemon=True).start()
         else:
-            self._answer(method, content, None)
+            self._answer(handler, content, None)
 
-    def _answer(self, method: Callable[..., Answer], content: Mapping[str, Any], token: object) -> None:
+    def _answer(self, handler: Handler, content: Mapping[str, Any], token: object) -> None:
         """Run a method and send what it returns, or why it could not; nothing if it was cancelled meanwhile."""
         what = content["what"]
         message: dict[str, Any] = {"error": f"{what}: unexpected failure; the kernel's log says more."}
         buffers: Buffers = []
         try:
-            message, buffers = method(**content.get("args", {}))
+            arguments = handler.message.arguments(content.get("args", {}))
+            message, buffers = getattr(self, handler.method)(**arguments)
         except (LlmprofError, pl.exceptions.PolarsError, ValueError, TypeError) as error:
             message = {"error": str(error) or type(error).__name__}
         finally:

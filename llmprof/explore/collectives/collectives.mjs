@@ -20,6 +20,7 @@ const CALL_COLUMNS = [
   { name: "bus_gbps", title: "bus GB/s", number: true, format: (value) => formatNumber(value) },
 ];
 
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const root = h("div", { class: "lp-collectives" });
   el.append(root);
@@ -170,7 +171,7 @@ function render({ model, el }) {
     };
     const within = h("input", { type: "checkbox", onchange: () => set("in_window", within.checked) });
     within.checked = model.get("in_window");
-    for (const name of ["kind", "phase", "rank"]) {
+    for (const name of /** @type {const} */ (["kind", "phase", "rank"])) {
       model.on(`change:${name}`, () => {
         selects[name].select.value = String(model.get(name) ?? "");
         load();

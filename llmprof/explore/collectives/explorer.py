@@ -11,7 +11,8 @@ import traitlets
 from llmprof import charts
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.charts.base import theme
-from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.explore.collectives import messages
 from llmprof.explore.collectives import views as data
 from llmprof.trace import Trace
 
@@ -67,7 +68,7 @@ class AllReduce(Explorer):
         window = (round(self.window[0]), round(self.window[1])) if self.in_window and self.window else None
         return data.calls_of(self.trace, kind=self.kind, phase=self.phase, window=window)
 
-    @in_background("matching calls over the ranks")
+    @answers(messages.CHOICES)
     def _on_choices(self) -> Answer:
         found = data.choices(self.trace)
         names = [kind for kind, _ in found["kinds"]]
@@ -75,16 +76,18 @@ class AllReduce(Explorer):
             self.kind = "all_reduce" if "all_reduce" in names and self.kind is None else names[0]
         return found, []
 
-    @in_background("measuring calls")
+    @answers(messages.VIEW)
     def _on_view(self, *, kind: str, phase: str | None, rank: int | None, window: Sequence[float] | None) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
         return data.view(self.trace, data.calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
 
+    @answers(messages.CALL)
     def _on_call(self, *, call: int | None, kind: str | None, phase: str | None) -> Answer:
         before, after = data.beside(data.calls_of(self.trace, kind=kind, phase=phase), call)
         rows = data.call_of(self.trace, call).to_dicts() if call is not None else []
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 
+    @answers(messages.PICK)
     def _on_pick(self, *, call: int) -> Answer:
         rows = collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:

@@ -5,7 +5,7 @@ import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, table } from "../base/js/wire.mjs";
+import { ask, Superseded, setTraits, table } from "../base/js/wire.mjs";
 import { compareBars } from "./bars.mjs";
 import { compareChange, compareColumns } from "./columns.mjs";
 import { compareSteps } from "./steps.mjs";
@@ -19,6 +19,7 @@ const COMPARE_ALIGNED = [
   ["name", "kernel"],
 ];
 
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const top = h("div");
   const legend = h("div");
@@ -36,10 +37,8 @@ function render({ model, el }) {
   const failed = (error) => {
     if (!(error instanceof Superseded)) state.error(error.message);
   };
-  const set = (values) => {
-    for (const [name, value] of Object.entries(values)) model.set(name, value);
-    model.save_changes();
-  };
+  /** @param {Partial<import("./messages").Traits>} values */
+  const set = (values) => setTraits(model, values);
   const search = h("input", { type: "search", placeholder: "stage, category or kernel", "aria-label": "Search rows" });
   search.value = model.get("search");
   let typing = 0;
@@ -102,9 +101,13 @@ function render({ model, el }) {
     const picked = model.get("picked");
     return picked !== null && Object.entries(picked).every(([name, value]) => row[name] === value);
   };
+  /** @type {(keyof import("./messages").Shown)[]} */
   const viewed = ["by", "tolerance", "phase", "status", "search", "sort"];
-  // what is asked about goes with the request: traits may reach the kernel after it
-  const view = () => Object.fromEntries(viewed.map((name) => [name, model.get(name)]));
+  /**
+   * What is asked about goes with the request: traits may reach the kernel after it.
+   * @returns {import("./messages").Shown}
+   */
+  const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
   let shown = view(); // that of the rows which are on the screen
   const newGrid = () => {
     grid = tableGrid({
@@ -128,6 +131,7 @@ function render({ model, el }) {
 
   let drawn = "";
   const show = async () => {
+    grid.wait();
     try {
       const asked = view();
       const { msg } = await ask(model, "table", { view: asked, count: TABLE_BLOCK });
@@ -259,6 +263,7 @@ function render({ model, el }) {
   model.on("change:phase change:status change:search change:sort change:tolerance", () => {
     if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
     mark();
+    grid.wait();
     later(show);
   });
   model.on("change:by", () => {

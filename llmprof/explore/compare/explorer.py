@@ -9,9 +9,9 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze import diff
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.base.wire import pack
-from llmprof.explore.compare import data
+from llmprof.explore.compare import data, messages
 from llmprof.explore.kernels.table import nothing_of
 from llmprof.trace import Trace
 
@@ -97,7 +97,7 @@ class Compare(Explorer):
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
         return data.arranged(frame, **chosen)
 
-    @in_background("comparing the traces")
+    @answers(messages.TABLE)
     def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Answer:
         whole = self._diff(tuple(view["by"]), view["tolerance"])
         aligned, frame = self._diff(data.ALIGNED[0], view["tolerance"]), self._rows(view)
@@ -112,16 +112,18 @@ class Compare(Explorer):
             "bars": data.bars(aligned),
         }, []
 
+    @answers(messages.ROWS)
     def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
         return {"rows": data.block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
+    @answers(messages.PICK)
     def _on_pick(self, view: Mapping[str, Any], row: int) -> Answer:
         frame = self._rows(view)
         if 0 <= row < frame.height:
             self.picked = frame.select(data.keys_of(view["by"])).row(row, named=True)
         return {}, []
 
-    @in_background("looking into both traces")
+    @answers(messages.DETAILS)
     def _on_details(self, picked: Mapping[str, Any], tolerance: float) -> Answer:
         described, buffers = [], []
         for trace in (self.trace, self.other):

@@ -101,7 +101,10 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
   return plotPanel({ label, height: DETAIL_HEIGHT, colours, draw, describe, pick: picked, reach: 10 });
 }
 
-/** Operators and the shapes that they were called with. */
+/**
+ * Operators and the shapes that they were called with.
+ * @param {import("./messages").Messages["shapes"]["answers"]} found
+ */
 export function detailShapes({ rows, why, total }) {
   if (!rows.length) return plotPart("Shapes", h("p", { class: "lp-note", text: why || "No shapes were recorded." })).el;
   const columns = [

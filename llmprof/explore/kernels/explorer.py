@@ -12,7 +12,8 @@ import traitlets
 from llmprof.analyze import attribute, events_within, kernels_within, ncu_command
 from llmprof.charts.base.theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.kernels import messages
 from llmprof.explore.kernels import table as details
 from llmprof.explore.kernels.metrics import Profiled, glossary, profiled, shown, values
 from llmprof.explore.kernels.table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options, short
@@ -135,7 +136,7 @@ class Kernels(Explorer):
             self._profiled = profiled(self.trace, self.metrics)
         return self._profiled
 
-    @in_background("adding up kernels")
+    @answers(messages.TABLE)
     def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
         frame, events = self._rows(View.of(view)), attribute(self.trace)
         rows, buffers = block(frame, 0, count)
@@ -150,10 +151,12 @@ class Kernels(Explorer):
         }
         return message, buffers
 
+    @answers(messages.ROWS)
     def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
         rows, buffers = block(self._rows(View.of(view)), offset, min(count, 200))
         return {"rows": rows, "offset": offset}, buffers
 
+    @answers(messages.PICK)
     def _on_pick(self, view: Labels, row: int) -> Answer:
         asked = View.of(view)
         frame = self._rows(asked)
@@ -164,6 +167,7 @@ class Kernels(Explorer):
                 self.kernel = found["name"]
         return {}, []
 
+    @answers(messages.LAUNCH)
     def _on_launch(self, event: int) -> Answer:
         """Pick a launch, and set the window around it, which explorers that are linked then show."""
         found = attribute(self.trace).filter(pl.col("event") == event)
@@ -175,6 +179,7 @@ class Kernels(Explorer):
                 self.window = [float(start - around), float(start + length + around)]
         return {}, []
 
+    @answers(messages.KERNEL)
     def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
         events = self._launches(View.of(view), kernel, of)
         message, buffers = details.launches(events)
@@ -191,20 +196,23 @@ class Kernels(Explorer):
         }
         return message | about | {"grids": details.grids(self.trace, events)}, buffers
 
-    @in_background("finding the operators")
+    @answers(messages.SHAPES)
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
         return details.shapes(self.trace, kernel, rank), []
 
-    @in_background("matching the hardware metrics")
+    @answers(messages.METRICS)
     def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Answer:
         return shown(self._matched(), kernel, kernel_id), []
 
+    @answers(messages.VALUES)
     def _on_values(self, kernel_id: int, search: str = "") -> Answer:
         return values(self._matched(), kernel_id, search), []
 
+    @answers(messages.EXPLAIN)
     def _on_explain(self, metric: str) -> Answer:
         return glossary(metric), []
 
+    @answers(messages.COMMAND)
     def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
         self.program = program
         where = {**View.of(view).where, **of}

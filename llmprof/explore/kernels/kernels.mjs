@@ -5,17 +5,19 @@ import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded } from "../base/js/wire.mjs";
+import { ask, Superseded, setTraits } from "../base/js/wire.mjs";
 import { kernelColumns, kernelRows } from "./columns.mjs";
 import { detailGrids, detailLaunches, detailShapes } from "./details.mjs";
 import { metricView } from "./metrics.mjs";
 
+/** @type {("rank" | "step" | "phase" | "layer" | "stage" | "stream" | "category")[]} */
 const KERNEL_FILTERS = ["rank", "step", "phase", "layer", "stage", "stream", "category"];
 const KERNEL_NUMBERS = ["rank", "step", "layer", "stream"];
 const KERNEL_SPLITS = ["phase", "stage", "layer", "stream", "rank"];
 const KERNEL_TEXT = 2000; // characters of a name that a row carries
 const KERNEL_ANY = "\u0000any";
 
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const note = h("div", { class: "lp-note", role: "status" });
   const filters = h("div", { class: "lp-bar", role: "group", "aria-label": "Filters" });
@@ -28,13 +30,15 @@ function render({ model, el }) {
   const failed = (error) => {
     if (!(error instanceof Superseded)) state.error(error.message);
   };
-  const set = (values) => {
-    for (const [name, value] of Object.entries(values)) model.set(name, value);
-    model.save_changes();
-  };
+  /** @param {Partial<import("./messages").Traits>} values */
+  const set = (values) => setTraits(model, values);
+  /** @type {(keyof import("./messages").Shown)[]} */
   const viewed = [...KERNEL_FILTERS, "by", "search", "sort", "window", "in_window"];
-  // what is asked about goes with the request: traits may reach the kernel after it
-  const view = () => Object.fromEntries(viewed.map((name) => [name, model.get(name)]));
+  /**
+   * What is asked about goes with the request: traits may reach the kernel after it.
+   * @returns {import("./messages").Shown}
+   */
+  const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
   let shown = view(); // that of the rows which are on the screen
   const picked = () => ({ kernel: model.get("kernel"), of: model.get("of") });
   const grid = tableGrid({
@@ -99,6 +103,7 @@ function render({ model, el }) {
   };
 
   const show = async () => {
+    grid.wait();
     try {
       const asked = view();
       const { msg, buffers } = await ask(model, "table", {
@@ -257,6 +262,7 @@ function render({ model, el }) {
   const narrowing = [...KERNEL_FILTERS, "search", "by", "sort", "in_window"].map((name) => `change:${name}`).join(" ");
   let queued = false;
   const later = () => {
+    grid.wait();
     if (queued) return;
     queued = true;
     queueMicrotask(() => {

@@ -10,9 +10,10 @@ import traitlets
 
 from llmprof import charts
 from llmprof.analyze.layers.layers import layers as layers_of
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.layers import cells as data
 from llmprof.explore.layers import cells as inside
+from llmprof.explore.layers import messages
 from llmprof.trace import Trace
 
 _MAX_KERNELS = 60
@@ -50,13 +51,13 @@ class Layers(Explorer):
         column = {"busy": "busy_ns", "host": "host_dur_ns"}.get(self.measure, "dur_ns")
         return charts.to_png_bytes(charts.layer_heatmap(rows, value=column))
 
-    @in_background("finding steps and layers")
+    @answers(messages.CHOICES)
     def _on_choices(self) -> Answer:
         found = data.choices(self.trace)
         self.default_rank = found["ranks"][0] if found["ranks"] else None
         return found, []
 
-    @in_background("measuring layers")
+    @answers(messages.CELLS)
     def _on_cells(
         self, *, measure: str, rank: int, stage: str | None, phase: str | None, steps: Sequence[int] | None
     ) -> Answer:
@@ -64,6 +65,7 @@ class Layers(Explorer):
         found = data.cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
         return found.head, [found.values, found.outliers]
 
+    @answers(messages.PICK)
     def _on_pick(self, *, rank: int, step: int, layer: int) -> Answer:
         cell = inside.cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
@@ -72,7 +74,7 @@ class Layers(Explorer):
                 self.window = [float(cell["start_ns"]), float(cell["end_ns"])]
         return {}, []
 
-    @in_background("looking into the cell")
+    @answers(messages.CELL)
     def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
         events = inside.events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = inside.kernels_of(self.trace, events)

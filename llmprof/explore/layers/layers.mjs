@@ -6,6 +6,7 @@ import { ask, Superseded, typed } from "../base/js/wire.mjs";
 import { cellParts } from "./cell.mjs";
 import { layerHeat, layerNext } from "./heat.mjs";
 
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const root = h("div", { class: "lp-layers" });
   el.append(root);
@@ -169,7 +170,7 @@ function render({ model, el }) {
         set("stage", value || null),
       ),
     };
-    for (const name of ["measure", "rank", "phase", "stage"]) {
+    for (const name of /** @type {const} */ (["measure", "rank", "phase", "stage"])) {
       model.on(`change:${name}`, () => {
         selects[name].select.value = String((name === "rank" ? chosenRank() : model.get(name)) ?? "");
         if (name === "phase") range = null;

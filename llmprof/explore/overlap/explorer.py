@@ -14,8 +14,9 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
-from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, in_background
+from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.explore.base.wire import Buffers, pack
+from llmprof.explore.overlap import messages
 from llmprof.explore.overlap import windows as data
 from llmprof.explore.overlap.windows import lanes
 from llmprof.trace import Trace
@@ -96,7 +97,7 @@ class Overlap(Explorer):
         found = data.aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), found)] if found else [mine]
 
-    @in_background("finding steps and overlap")
+    @answers(messages.CHOICES)
     def _on_choices(self) -> Answer:
         ranks = activity(self.trace)["rank"].unique().sort().to_list()
         others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
@@ -111,7 +112,7 @@ class Overlap(Explorer):
             "parts": list(data.PARTS),
         }, []
 
-    @in_background("measuring steps")
+    @answers(messages.BARS)
     def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
         sides = [("A" if against else "", self.trace, rank)]
         where, _, number = against.partition(":")
@@ -125,7 +126,7 @@ class Overlap(Explorer):
             buffers += packed
         return message, buffers
 
-    @in_background("cutting the window")
+    @answers(messages.LANES)
     def _on_lanes(
         self, *, rank: int, window: Sequence[float] | None, against: str, step: int | None, pixels: int
     ) -> Answer:
@@ -144,6 +145,7 @@ class Overlap(Explorer):
             buffers += packed
         return message, buffers
 
+    @answers(messages.STEPS)
     def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
         """Show the steps from ``first`` to ``last`` of a rank; with another trace beside it, as long as the longer."""
         found = data.steps_window(self.trace, rank=rank, first=first, last=last)

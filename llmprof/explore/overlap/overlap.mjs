@@ -7,6 +7,7 @@ import { ask, Superseded, table } from "../base/js/wire.mjs";
 import { overlapBars } from "./bars.mjs";
 import { overlapGutter, overlapLanes } from "./lanes.mjs";
 
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const root = h("div", { class: "lp-overlap" });
   el.append(root);

@@ -11,8 +11,9 @@ import traitlets
 from llmprof.analyze.ncu.join import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, in_background
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import describe as find
+from llmprof.explore.timeline import messages
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.describe import describe, place
 from llmprof.explore.timeline.picture import picture
@@ -105,7 +106,7 @@ class Timeline(Explorer):
     selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """Span that is selected: its ``row`` and its ``id`` there."""
 
-    span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True)
+    span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Range of time (ns) that was selected by dragging."""
 
     height = traitlets.Int(460).tag(sync=True)
@@ -182,11 +183,12 @@ class Timeline(Explorer):
             raise traitlets.TraitError(f"selection is {value!r}; expected None or the row and id of a span")
         return {name: int(value[name]) for name in ("row", "id")}
 
+    @answers(messages.ROWS)
     def _on_rows(self) -> Answer:
         names = [name[:100] for name in self._data.names.short[:1000]]
         return {**self._data.described(), "names": names, "version": len(self._data.names.short)}, []
 
-    @in_background("finding steps and layers")
+    @answers(messages.FIND)
     def _on_find(self) -> Answer:
         self._data.find(lambda text: self._progress("find", text))
         if self._metrics is not None and self._joined is None:
@@ -194,34 +196,44 @@ class Timeline(Explorer):
             self._joined = metrics_by_event(self.trace, self._metrics)
         return {"found": True}, []
 
+    @answers(messages.VIEW)
     def _on_view(self, window: Sequence[float], width: float, rows: Sequence[int], by: str) -> Answer:
         return view(self._data, window, width, rows, by)
 
+    @answers(messages.OVERVIEW)
     def _on_overview(self, width: float, by: str) -> Answer:
         return overview(self._data, width, by)
 
+    @answers(messages.SUMMARY)
     def _on_summary(self, span: Sequence[float]) -> Answer:
         return summary(self._data, span), []
 
+    @answers(messages.NAMES)
     def _on_names(self, numbers: Sequence[int]) -> Answer:
         short = self._data.names.short
         return {"names": {number: short[number] for number in numbers[:5000] if 0 <= number < len(short)}}, []
 
+    @answers(messages.DESCRIBE)
     def _on_describe(self, row: int, id: int) -> Answer:  # noqa: A002
         return describe(self._data, row, id, self._joined), []
 
+    @answers(messages.HOVER)
     def _on_hover(self, row: int, id: int) -> Answer:  # noqa: A002
         return self._on_describe(row, id)
 
+    @answers(messages.PICK)
     def _on_pick(self, row: int, level: int, time: float, reach: float) -> Answer:
         return {"hit": find.pick(self._data, row, level, time, reach)}, []
 
+    @answers(messages.NEIGHBOUR)
     def _on_neighbour(self, row: int, level: int, id: int, by: int) -> Answer:  # noqa: A002
         return {"hit": find.neighbour(self._data, row, level, id, by)}, []
 
+    @answers(messages.SEARCH)
     def _on_search(self, text: str, after: float, index: int | None = None) -> Answer:
         return self._search.find(text, after=after, index=index), []
 
+    @answers(messages.GOTO)
     def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:
         return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
 

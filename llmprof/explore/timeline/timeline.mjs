@@ -17,6 +17,7 @@ import { readView, unknownNames } from "./view.mjs";
 const SYNC_MS = 120;
 const LEAST_ROOM = 120;
 
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const timeline = new TimelineView(model, el);
   timeline.start();
@@ -28,6 +29,10 @@ const Behaviour = /** @type {any} */ (class {});
 Object.assign(Behaviour.prototype, moving, selecting, drawing);
 
 class TimelineView extends Behaviour {
+  /**
+   * @param {import("./messages").Model} model
+   * @param {HTMLElement} el
+   */
   constructor(model, el) {
     super();
     this.model = model;
@@ -38,6 +43,7 @@ class TimelineView extends Behaviour {
     this.described = null;
     this.view = null;
     this.overview = null;
+    /** @type {[number, number] | null} */
     this.window = null;
     this.hit = null;
     this.flows = [];
@@ -45,7 +51,7 @@ class TimelineView extends Behaviour {
     this.frame = 0;
     this.movedAt = null;
     this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
-    el.llmprofTimings = this.timings;
+    Object.assign(el, { llmprofTimings: this.timings });
     this.stopped = false;
     this.build();
   }
@@ -126,7 +132,13 @@ class TimelineView extends Behaviour {
     clearTimeout(this.syncing);
   }
 
-  /** Ask; shows errors, and gives null for them and for requests that were superseded. */
+  /**
+   * Ask; shows errors, and gives null for them and for requests that were superseded.
+   * @template {keyof import("./messages").Messages} K
+   * @param {K} what
+   * @param {import("./messages").Messages[K]["asks"]} [args]
+   * @returns {Promise<{msg: import("./messages").Messages[K]["answers"], buffers: DataView[]} | null>}
+   */
   async get(what, args = {}) {
     try {
       const answer = await ask(this.model, what, args);
@@ -187,6 +199,7 @@ class TimelineView extends Behaviour {
     return this.model.get("by") ?? "stage";
   }
 
+  /** @returns {[number, number]} */
   get whole() {
     return this.described?.whole ?? [0, 1];
   }
@@ -297,7 +310,7 @@ class TimelineView extends Behaviour {
   }
 
   syncWindow() {
-    this.sent = [...this.window];
+    this.sent = /** @type {[number, number]} */ ([...this.window]);
     this.model.set("window", this.sent);
     this.model.save_changes();
   }

@@ -1,5 +1,7 @@
 // Windows on the time axis: [start, end] in ns. Pure functions.
 
+/** @typedef {[number, number]} Window */
+
 const LEAST_NS = 10;
 
 /** Pixel of a time, and time of a pixel. */
@@ -11,7 +13,12 @@ export function toNs(px, window, width) {
   return window[0] + (px / width) * (window[1] - window[0]);
 }
 
-/** Window moved and shortened as little as needed to lie inside the whole. */
+/**
+ * Window moved and shortened as little as needed to lie inside the whole.
+ * @param {Window} window
+ * @param {Window} whole
+ * @returns {Window}
+ */
 export function clampWindow(window, whole) {
   const most = Math.max(whole[1] - whole[0], LEAST_NS);
   const span = Math.min(Math.max(window[1] - window[0], LEAST_NS), most);
@@ -20,7 +27,14 @@ export function clampWindow(window, whole) {
   return [start, start + span];
 }
 
-/** Window zoomed by a factor (< 1: closer) so that the time under a share of the width (0..1) stays where it is. */
+/**
+ * Window zoomed by a factor (< 1: closer) so that the time under a share of the width (0..1) stays where it is.
+ * @param {Window} window
+ * @param {number} factor
+ * @param {number} at
+ * @param {Window} whole
+ * @returns {Window}
+ */
 export function zoomWindow(window, factor, at, whole) {
   const span = window[1] - window[0];
   const most = Math.max(whole[1] - whole[0], LEAST_NS);
@@ -30,13 +44,26 @@ export function zoomWindow(window, factor, at, whole) {
   return clampWindow([start, start + wanted], whole);
 }
 
-/** Window moved by a share of its length. */
+/**
+ * Window moved by a share of its length.
+ * @param {Window} window
+ * @param {number} share
+ * @param {Window} whole
+ * @returns {Window}
+ */
 export function panWindow(window, share, whole) {
   const by = share * (window[1] - window[0]);
   return clampWindow([window[0] + by, window[1] + by], whole);
 }
 
-/** Window around a span with a margin (a share of it on each side). */
+/**
+ * Window around a span with a margin (a share of it on each side).
+ * @param {number} start
+ * @param {number} end
+ * @param {Window} whole
+ * @param {number} [margin]
+ * @returns {Window}
+ */
 export function aroundSpan(start, end, whole, margin = 0.2) {
   const extra = Math.max(end - start, LEAST_NS) * margin;
   return clampWindow([start - extra, end + extra], whole);

@@ -176,6 +176,7 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
       state.asked = new Set(state.blocks.keys());
       state.active = Math.min(state.active, total - 1);
       el.scrollTop = 0;
+      el.setAttribute("aria-busy", "false");
       paint();
     },
     /** Scroll to a row. */
@@ -197,6 +198,10 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
         else if (sort === `-${name}`) th.setAttribute("aria-sort", "descending");
         else th.removeAttribute("aria-sort");
       }
+    },
+    /** Say that other rows are on their way: those on the screen are not yet what was asked for. */
+    wait() {
+      el.setAttribute("aria-busy", "true");
     },
     paint,
   };

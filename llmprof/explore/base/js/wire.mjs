@@ -14,9 +14,15 @@ const TYPES = {
 export class Superseded extends Error {}
 
 /**
- * Ask the Python method `_on_<what>` of the widget; args are its keyword arguments.
+ * Ask the Python side; kinds of messages and their fields are declared in the room's messages.py.
  * One request of a kind is under way at a time; of those made meanwhile the newest is sent next, and the others
  * are rejected as Superseded.
+ * @template {import("./model").AnyMessages} M
+ * @template {keyof M & string} K
+ * @param {import("./model").Model<any, M>} model
+ * @param {K} what
+ * @param {M[K]["asks"]} [args]
+ * @returns {Promise<{msg: M[K]["answers"], buffers: DataView[]}>}
  */
 export function ask(model, what, args = {}) {
   const wire = connection(model);
@@ -29,6 +35,17 @@ export function ask(model, what, args = {}) {
       transmit(wire, request);
     }
   });
+}
+
+/**
+ * Set traits of the widget, here and in Python.
+ * @template T
+ * @param {import("./model").Model<T>} model
+ * @param {Partial<T>} values
+ */
+export function setTraits(model, values) {
+  for (const [name, value] of Object.entries(values)) model.set(/** @type {any} */ (name), value);
+  model.save_changes();
 }
 
 /** Give up a request that is computed in the background, and those that wait behind it. */

@@ -1,0 +1,38 @@
+// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+import type { Model as AnyModel } from "../base/js/model";
+
+export type Messages = {
+  choices: {
+    asks: Record<string, never>;
+    answers: { kinds: [string, number][]; phases: string[]; ranks: number[] };
+  };
+  view: {
+    asks: { kind: string; phase?: string | null; rank?: number | null; window?: [number, number] | null };
+    answers: { count: number; matched: number; histogram: Record<string, [number, number, number][]>; medians: Record<string, number | null>; sizes: Record<string, any>[]; peak_gbps?: number | null; device?: string | null; arrivals: Record<string, any>[]; over_time: Record<string, any>[]; calls: Record<string, any>[] };
+  };
+  call: {
+    asks: { call?: number | null; kind?: string | null; phase?: string | null };
+    answers: { call?: number | null; rows: Record<string, any>[]; before?: number | null; after?: number | null };
+  };
+  pick: {
+    asks: { call: number };
+    answers: Record<string, never>;
+  };
+};
+
+export type Traits = {
+  busy: string;
+  call: number | null;
+  colours: Record<string, any>;
+  in_window: boolean;
+  kind: string | null;
+  layer: number | null;
+  phase: string | null;
+  rank: number | null;
+  stage: string | null;
+  step: number | null;
+  theme: "auto" | "light" | "dark";
+  window: [number, number] | null;
+};
+
+export type Model = AnyModel<Traits, Messages>;

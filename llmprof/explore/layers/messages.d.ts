@@ -1,0 +1,54 @@
+// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+import type { Model as AnyModel } from "../base/js/model";
+
+/** A measure that the color can show. */
+export type Measured = {
+  name: "busy" | "exposed" | "gap" | "host" | "time";
+  title: string;
+  meaning: string;
+};
+
+/** Scale of the colors of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
+export type Scale = {
+  phase: string | null;
+  low: number;
+  high: number;
+  most: number;
+  log: boolean;
+};
+
+export type Messages = {
+  choices: {
+    asks: Record<string, never>;
+    answers: { ranks: number[]; stages: string[]; phases: string[]; measures: Measured[] };
+  };
+  /** Buffers: values (f4, columns after each other, NaN where there is none) and outliers (u1). */
+  cells: {
+    asks: { measure: "busy" | "exposed" | "gap" | "host" | "time"; rank: number; stage?: string | null; phase?: string | null; steps?: [number, number] | null };
+    answers: { measure: "busy" | "exposed" | "gap" | "host" | "time"; title: string; meaning: string; rank: number; columns: [number, number, number][]; layers: number[]; condensed: number; outliers: number; missing: number; steps: [number | null, number | null]; diverging: boolean; scales: Scale[] };
+  };
+  pick: {
+    asks: { rank: number; step: number; layer: number };
+    answers: Record<string, never>;
+  };
+  cell: {
+    asks: { rank: number; step: number; layer: number; stage?: string | null };
+    answers: { rank: number; step: number; layer: number; stage?: string | null; cell?: Record<string, any> | null; stages: Record<string, any>[]; kernels: Record<string, any>[]; more: number };
+  };
+};
+
+export type Traits = {
+  busy: string;
+  colours: Record<string, any>;
+  default_rank: number | null;
+  layer: number | null;
+  measure: "time" | "busy" | "exposed" | "gap" | "host";
+  phase: string | null;
+  rank: number | null;
+  stage: string | null;
+  step: number | null;
+  theme: "auto" | "light" | "dark";
+  window: [number, number] | null;
+};
+
+export type Model = AnyModel<Traits, Messages>;

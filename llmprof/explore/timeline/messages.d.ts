@@ -1,0 +1,116 @@
+// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+import type { Model as AnyModel } from "../base/js/model";
+
+/** A color: what kind of name it stands for (stage, category, phase, cause …), and the name. */
+export type Key = {
+  kind: string;
+  name: string;
+  colour: string;
+};
+
+/** A rank: its label and what is known of its device; the host's rank is -1. */
+export type Group = {
+  rank: number;
+  label: string;
+  detail: string;
+};
+
+/** A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none. */
+export type Described = {
+  kind: string;
+  rank: number;
+  label: string;
+  levels: number;
+  count: number;
+  note: string;
+  unit: string;
+  range: [number, number] | null;
+};
+
+/** A span: its row, level and id there, start and end (ns), name and number of its color. */
+export type Hit = {
+  row: number;
+  level: number;
+  id: number;
+  start: number;
+  end: number;
+  name: string;
+  code: number;
+};
+
+/** One end of an arrow: row, level and time (ns). */
+export type End = {
+  row: number;
+  level: number;
+  time: number;
+};
+
+export type Messages = {
+  rows: {
+    asks: Record<string, never>;
+    answers: { whole: [number, number]; found: boolean; missing: string; keys: Key[]; present: Record<string, number[]>; groups: Group[]; rows: Described[]; names: string[]; version: number };
+  };
+  find: {
+    asks: Record<string, never>;
+    answers: { found: boolean };
+  };
+  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
+  view: {
+    asks: { window: [number, number]; width: number; rows: number[]; by: "category" | "stage" };
+    answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
+  };
+  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
+  overview: {
+    asks: { width: number; by: "category" | "stage" };
+    answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
+  };
+  summary: {
+    asks: { span: [number, number] };
+    answers: { facts: [string, string][] };
+  };
+  names: {
+    asks: { numbers: number[] };
+    answers: { names: Record<string, string> };
+  };
+  describe: {
+    asks: { row: number; id: number };
+    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; kind: string; label: string };
+  };
+  hover: {
+    asks: { row: number; id: number };
+    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; kind: string; label: string };
+  };
+  pick: {
+    asks: { row: number; level: number; time: number; reach: number };
+    answers: { hit?: Hit | null };
+  };
+  neighbour: {
+    asks: { row: number; level: number; id: number; by: number };
+    answers: { hit?: Hit | null };
+  };
+  search: {
+    asks: { text: string; after: number; index?: number | null };
+    answers: { count: number; index: number; hit?: Hit | null; names: number[] };
+  };
+  goto: {
+    asks: { step?: number | null; layer?: number | null; rank?: number | null };
+    answers: { window: [number, number] };
+  };
+};
+
+export type Traits = {
+  busy: string;
+  by: "stage" | "category";
+  colours: Record<string, any>;
+  height: number;
+  layer: number | null;
+  rank: number | null;
+  selection: Record<string, any> | null;
+  span: [number, number] | null;
+  stage: string | null;
+  step: number | null;
+  theme: "auto" | "light" | "dark";
+  window: [number, number] | null;
+};
+
+export type Model = AnyModel<Traits, Messages>;

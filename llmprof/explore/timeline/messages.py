@@ -1,0 +1,122 @@
+"""Messages of the timeline."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from llmprof.explore.base.messages import Message, Record, Window
+
+By = Literal["stage", "category"]
+Fact = tuple[str, str]
+"""Label and value, as text."""
+
+
+class Hit(Record):
+    """A span: its row, level and id there, start and end (ns), name and number of its color."""
+
+    row: int
+    level: int
+    id: int
+    start: int
+    end: int
+    name: str
+    code: int
+
+
+class End(Record):
+    """One end of an arrow: row, level and time (ns)."""
+
+    row: int
+    level: int
+    time: float
+
+
+class Key(Record):
+    """A color: what kind of name it stands for (stage, category, phase, cause …), and the name."""
+
+    kind: str
+    name: str
+    colour: str
+
+
+class Group(Record):
+    """A rank: its label and what is known of its device; the host's rank is -1."""
+
+    rank: int
+    label: str
+    detail: str
+
+
+class Described(Record):
+    """A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none."""
+
+    kind: str
+    rank: int
+    label: str
+    levels: int
+    count: int
+    note: str
+    unit: str
+    range: Window | None
+
+
+_VIEW = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
+"""Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins or samples (or -1)."""
+
+_PACKED = (
+    "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
+    "(u1) and color (u1); of samples least and greatest (f4)"
+)
+_DESCRIBED = {
+    "hit": Hit,
+    "facts": list[Fact],
+    "flows": list[tuple[End, End]],
+    "kind": str,
+    "label": str,
+}
+
+ROWS: Final = Message(
+    "rows",
+    answers={
+        "whole": Window,
+        "found": bool,
+        "missing": str,
+        "keys": list[Key],
+        "present": dict[str, list[int]],
+        "groups": list[Group],
+        "rows": list[Described],
+        "names": list[str],
+        "version": int,
+    },
+)
+FIND: Final = Message("find", answers={"found": bool}, busy="finding steps and layers")
+VIEW: Final = Message(
+    "view",
+    asks={"window": Window, "width": float, "rows": list[int], "by": By},
+    answers=_VIEW,
+    buffers=_PACKED,
+)
+OVERVIEW: Final = Message("overview", asks={"width": float, "by": By}, answers=_VIEW, buffers=_PACKED)
+SUMMARY: Final = Message("summary", asks={"span": Window}, answers={"facts": list[Fact]})
+NAMES: Final = Message("names", asks={"numbers": list[int]}, answers={"names": dict[str, str]})
+DESCRIBE: Final = Message("describe", asks={"row": int, "id": int}, answers=_DESCRIBED)
+HOVER: Final = Message("hover", asks={"row": int, "id": int}, answers=_DESCRIBED)
+PICK: Final = Message(
+    "pick", asks={"row": int, "level": int, "time": float, "reach": float}, answers={"hit": Hit | None}
+)
+NEIGHBOUR: Final = Message(
+    "neighbour", asks={"row": int, "level": int, "id": int, "by": int}, answers={"hit": Hit | None}
+)
+SEARCH: Final = Message(
+    "search",
+    asks={"text": str, "after": float, "index": int | None},
+    answers={"count": int, "index": int, "hit": Hit | None, "names": list[int]},
+)
+GOTO: Final = Message(
+    "goto", asks={"step": int | None, "layer": int | None, "rank": int | None}, answers={"window": Window}
+)
+
+MESSAGES: Final = (
+    *(ROWS, FIND, VIEW, OVERVIEW, SUMMARY, NAMES),
+    *(DESCRIBE, HOVER, PICK, NEIGHBOUR, SEARCH, GOTO),
+)

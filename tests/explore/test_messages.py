@@ -1,0 +1,169 @@
+"""Messages between Python and the browser's side: every request is asked, and what comes back is what was declared."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from llmprof import explore, sample_metrics
+from llmprof.errors import LlmprofError
+from llmprof.explore.base.messages import Column, Message, Record
+from llmprof.explore.base.typescript import ROOMS, declarations, written
+
+SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
+COMPARED = {"by": ["stage", "category"], "tolerance": 0.05}
+SHAPED = {"view": SHOWN, "kernel": "", "of": {}}
+
+
+@pytest.fixture(scope="module")
+def widgets(sample_trace):
+    """A widget of each room, ready to be asked."""
+    trace, other = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
+    single = sample_trace("torch_tp1_eager")
+    made = {
+        "timeline": explore.timeline(trace),
+        "layers": explore.layers(trace),
+        "overlap": explore.overlap(trace, other=other),
+        "collectives": explore.all_reduce(trace),
+        "kernels": explore.kernels(single, metrics=sample_metrics("ncu_tp1_eager")),
+        "compare": explore.compare(trace, other),
+    }
+    made["timeline"]._on_find()
+    for name in ("layers", "overlap", "collectives"):
+        made[name]._on_choices()
+    return made
+
+
+REQUESTS = {
+    "timeline": {
+        "rows": [{}],
+        "find": [{}],
+        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "by": "stage"}],
+        "overview": [{"width": 800.5, "by": "category"}],
+        "summary": [{"span": [0, 5e8]}],
+        "names": [{"numbers": [0, 1, 999_999]}],
+        "describe": [{"row": row, "id": 0} for row in range(5)],
+        "hover": [{"row": 4, "id": 3}],
+        "pick": [{"row": 4, "level": 0, "time": 3e8, "reach": 1e6}, {"row": 4, "level": 9, "time": 0, "reach": 0}],
+        "neighbour": [{"row": 4, "level": 0, "id": 3, "by": 1}],
+        "search": [{"text": "reduce", "after": 0, "index": None}, {"text": "no such name", "after": 0}],
+        "goto": [{"step": 2, "layer": 3, "rank": 1}, {}],
+    },
+    "layers": {
+        "choices": [{}],
+        "cells": [
+            {"measure": measure, "rank": 0, "stage": None, "phase": None, "steps": steps}
+            for measure, steps in (("time", None), ("gap", [2, 3]), ("host", [77, 78]))
+        ],
+        "pick": [{"rank": 0, "step": 1, "layer": 3}],
+        "cell": [{"rank": 0, "step": 1, "layer": 3, "stage": "attention"}, {"rank": 0, "step": 77, "layer": 1}],
+    },
+    "overlap": {
+        "choices": [{}],
+        "bars": [{"rank": 0, "phase": None, "against": "other:1"}],
+        "lanes": [
+            {"rank": 0, "window": [0, 1e8], "against": "rank:1", "step": 2, "pixels": 300.5},
+            {"rank": 99, "window": None, "against": "", "step": None, "pixels": 50},
+        ],
+        "steps": [{"rank": 0, "first": 1, "last": 2}],
+    },
+    "collectives": {
+        "choices": [{}],
+        "view": [{"kind": "all_reduce", "rank": None}, {"kind": "all_reduce", "rank": 1, "window": [0, 1.0]}],
+        "call": [{"call": None, "kind": "all_reduce", "phase": None}, {"call": 5, "kind": "all_reduce"}],
+        "pick": [{"call": 5}],
+    },
+    "kernels": {
+        "table": [{"view": SHOWN, "count": 60, "kernel": None}, {"view": {**SHOWN, "rank": 7}, "count": 60}],
+        "rows": [{"view": {**SHOWN, "by": ["phase"]}, "offset": 5, "count": 60}],
+        "pick": [{"view": SHOWN, "row": 0}],
+        "launch": [{"event": 5}],
+        "kernel": [SHAPED],
+        "shapes": [{"kernel": "", "rank": None}],
+        "metrics": [{"kernel": "no such kernel"}, {"kernel": "PROFILED"}],
+        "values": [{"kernel_id": 0, "search": "dram"}],
+        "explain": [{"metric": "long_scoreboard"}, {"metric": "no such thing"}],
+        "command": [SHAPED | {"program": "python serve.py"}],
+    },
+    "compare": {
+        "table": [{"view": COMPARED, "count": 60}],
+        "rows": [{"view": COMPARED, "offset": 1, "count": 5}],
+        "pick": [{"view": COMPARED, "row": 0}],
+        "details": [{"picked": {"phase": "decode", "stage": "norm"}, "tolerance": 0.05}],
+    },
+}
+
+
+def named(asked: dict, widget) -> dict:
+    """The request with a kernel of the trace where it says none, and one that was profiled where it says so."""
+    if asked.get("kernel") == "":
+        return asked | {"kernel": widget.table["name"][0]}
+    if asked.get("kernel") == "PROFILED":
+        return asked | {"kernel": widget._matched().launches.drop_nulls("name")["name"][0]}
+    return asked
+
+
+@pytest.mark.parametrize(("room", "kind"), [(room, kind) for room, kinds in REQUESTS.items() for kind in kinds])
+def test_an_answer_is_what_was_declared(widgets, room, kind):
+    widget = widgets[room]
+    handler = type(widget).handlers[kind]
+    for asked in REQUESTS[room][kind]:
+        arguments = handler.message.arguments(named(asked, widget))
+        answer, buffers = getattr(widget, handler.method)(**arguments)
+        handler.message.check(answer)
+        assert bool(handler.message.buffers) or not buffers
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_message_has_a_method_of_its_fields_and_a_request_above(widgets, room):
+    declared = importlib.import_module(f"llmprof.explore.{room}.messages").MESSAGES
+    handlers = type(widgets[room]).handlers
+    assert {message.name: message for message in declared} == {name: one.message for name, one in handlers.items()}
+    assert set(REQUESTS[room]) == set(handlers)
+    for handler in handlers.values():
+        parameters = list(inspect.signature(getattr(widgets[room], handler.method)).parameters)
+        assert parameters == list(handler.message.asks)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_declarations_for_typescript_are_those_of_the_messages(room):
+    assert written(room).read_text("utf-8") == declarations(room), "run make bundles"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_browsers_side_asks_for_nothing_else(room):
+    folder = Path(written(room)).parent
+    sources = "\n".join(path.read_text("utf-8") for path in folder.glob("*.mjs"))
+    asked = set(re.findall(r'(?:ask\(\s*(?:this\.)?model,|\brequest\(|this\.get\(|timeline\.get\()\s*"(\w+)"', sources))
+    assert asked <= set(REQUESTS[room])
+    assert asked >= set(REQUESTS[room]) - {"hover"} or room == "timeline"
+
+
+def test_a_type_in_typescript():
+    class Inner(Record):
+        """Inside."""
+
+        name: str
+        times: list[float | None]
+        side: Column | None = None
+
+    fields = {"inner": Inner, "pair": tuple[int, str] | None, "many": tuple[bool, ...], "by": dict[str, list[int]]}
+    message = Message("test", asks=fields)
+    assert message.arguments({"inner": {"name": "a", "times": [1, None]}, "many": [], "by": {"x": [1]}}) == {
+        "inner": {"name": "a", "times": [1.0, None], "side": None},
+        "pair": None,
+        "many": (),
+        "by": {"x": [1]},
+    }
+    with pytest.raises(LlmprofError, match=r"unknown field `extra` - at `\$\.inner`"):
+        message.arguments({"inner": {"name": "a", "times": [], "extra": 1}, "many": [], "by": {}})
+
+
+@pytest.mark.parametrize("answer", [{"n": float("nan")}, {"n": "1"}, {}, {"n": 1, "m": 2}, {"n": object()}])
+def test_an_answer_that_does_not_fit_is_found(answer):
+    with pytest.raises(LlmprofError, match="the answer to 'test' does not fit"):
+        Message("test", answers={"n": float}).check(answer)

@@ -92,7 +92,7 @@ class TestAnalyze:
     def test_findings_are_sentences(self, run, saved):
         out = run("analyze", saved)[1]
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)
-        assert out.startswith(f"Shares of the time are of steady decode steps.\n1. {top['title']} [")
+        assert out.startswith(f"All shares are of one time, {top['denominator']}.\n1. {top['title']} [")
         assert f"   Try: {top['suggestion']}" in out
         assert f"   See: llmprof analyze --what {top['evidence']}" in out
 
@@ -292,7 +292,7 @@ class TestReport:
         code, out, _ = run("report", saved, "-o", str(tmp_path / "r"), "--title", "Mine")
         assert code == 0
         assert f"Report  {tmp_path / 'r' / 'index.html'}" in out
-        assert out.startswith("Shares of the time are of steady decode steps.\n1. ")
+        assert out.startswith("All shares are of one time, time from step to step: ")
         assert "<h1>Mine</h1>" in (tmp_path / "r" / "index.html").read_text("utf-8")
 
     def test_json(self, run, saved, tmp_path, quick_report):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +83,24 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
     """Findings as numbered paragraphs."""
     if not findings.height:
         return "No rule found anything worth saying in this capture."
-    scopes = findings["scope"].unique().to_list() if "scope" in findings.columns else []
-    out = [wrapped(f"Shares of the time are of {scopes[0]}.", width, "", "")] if len(scopes) == 1 and scopes[0] else []
+    of = findings["denominator"].unique().to_list() if "denominator" in findings.columns else []
+    out = [wrapped(f"All shares are of one time, {of[0]}.", width, "", "")] if len(of) == 1 and of[0] else []
     for row in findings.iter_rows(named=True):
         number = f"{row['order']}. "
         about = f"[{row['severity']}, {format_share(row['share_of_time'])} of the time]"
         out.append(wrapped(f"{row['title']} {about}", width, number, " " * len(number)))
         for words, label in ((row["detail"], ""), (row["suggestion"], "Try: "), (row["evidence"], "See: ")):
             if words:
-                said = f"llmprof analyze --what {_view_of(words)}" if label == "See: " else words
+                said = f"llmprof analyze --what {_view_of(words)}{_place(row)}" if label == "See: " else words
                 out.append(wrapped(label + said, width, " " * len(number), " " * len(number)))
     return "\n".join(out)
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """Rank and moment at which a finding is worst, in words."""
+    if row.get("rank") is None or row.get("start_ns") is None:
+        return ""
+    return f"; worst on rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} to {row['end_ns'] / 1e6:,.3f} ms"
 
 
 def _view_of(name: str) -> str:

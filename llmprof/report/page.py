@@ -46,14 +46,15 @@ def page(contents: Contents) -> str:
     """
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
     library = vega.library()
-    scopes = contents.findings["scope"].unique().to_list() if "scope" in contents.findings.columns else []
+    known = "denominator" in contents.findings.columns
+    of = contents.findings["denominator"].unique().to_list() if known else []
     return render(
         "page.html",
         contents=contents,
         policy=Markup(_POLICY.format(scripts=f"{vega.source_hash(library)} {vega.source_hash(script)}")),  # noqa: S704
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
-        scope=scopes[0] if len(scopes) == 1 else None,
+        denominator=of[0] if len(of) == 1 else None,
         anchors={name: section.anchor for section in contents.sections for name in section.evidence},
         library=library,
         script=script,

@@ -131,7 +131,7 @@ def test_findings_come_with_figure_evidence_and_advice(small):
     top = analyze.findings(small).row(0, named=True)
     assert f"{top['title']} {top['detail']} Try: {top['suggestion']}" in text
     assert f"Evidence: {top['evidence']}" in text
-    assert "Shares of time are of steady decode steps." in text
+    assert f"All shares are of one time, {top['denominator']}." in text
 
 
 def test_what_was_not_captured_is_said_with_its_option():

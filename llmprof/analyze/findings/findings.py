@@ -5,11 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.findings.rules import RULES, Measure, Rule
+from llmprof.analyze.findings.measures import Measure
+from llmprof.analyze.findings.rules import RULES, Rule
 from llmprof.analyze.findings.scope import Scope, scope_of
 from llmprof.analyze.memo import per_trace
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
 
 SCHEMA = {
     "order": pl.Int32,
@@ -19,8 +21,14 @@ SCHEMA = {
     "figure": pl.Float64,
     "unit": pl.String,
     "share_of_time": pl.Float64,
+    "gain_ns": pl.Float64,
     "scope": pl.String,
+    "denominator": pl.String,
     "evidence": pl.String,
+    "where": pl.String,
+    "rank": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
     "detail": pl.String,
     "suggestion": pl.String,
 }
@@ -31,12 +39,15 @@ _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
 
 @per_trace
 def findings(trace: Trace) -> pl.DataFrame:
-    """What takes the time, most important first.
+    """What takes the time, the most first.
 
-    Every rule measures something; a rule without its figure, or whose figure is below its threshold, says nothing.
-    Shares are of the device span of the steady decode steps, summed over ranks (of all steps where there is no
-    steady state, of the whole recording where there are no steps): ``scope`` names which. Shares of different rules
-    can overlap: a late rank makes others wait. A recording of nothing but graph captures has no findings.
+    Every rule measures the time that something takes; a rule without its figure, or whose figure is below its
+    threshold, says nothing. All shares of a trace have one denominator, which ``denominator`` states: the time from
+    step to step of the steady decode steps (of all steps where there is no steady state), summed over the devices, or
+    the recorded time of host and device where there are no steps. Idle time by cause, waiting, transfer, copies and
+    compute do not overlap; the other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) look
+    at parts of these again. A late rank makes others wait, so removing one loss may move another. A recording of
+    nothing but graph captures has no findings.
 
     Parameters
     ----------
@@ -46,9 +57,17 @@ def findings(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``order`` (from 1), ``rule, severity`` (high from 20 % of the time, medium from 5 %, low below, info for what
-        is no fault), ``title`` (one sentence with the figure), ``figure, unit, share_of_time, scope``, ``evidence``
-        (the analysis whose frame shows it), ``detail`` and ``suggestion``.
+        One row a finding, by the time it is about (what speaks of labels and not of the run comes last):
+
+        - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info for
+          what is no fault), ``title`` (one sentence with the figure);
+        - ``figure`` (ns a step and device, or a device: what it is ranked by), ``unit`` (ns a step or ns a rank),
+          ``share_of_time``; ``gain_ns``: the most that removing it could gain, in the same unit;
+        - ``scope`` (steady decode steps, steps, whole recording), ``denominator`` (what shares are of, in words);
+        - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
+          ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it) and ``start_ns, end_ns`` (when it is worst
+          there; null where no moment stands out);
+        - ``detail`` and ``suggestion``.
 
     Raises
     ------
@@ -58,10 +77,9 @@ def findings(trace: Trace) -> pl.DataFrame:
     scope = scope_of(trace)
     rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     found = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
-    rank = {severity: n for n, severity in enumerate((*_LEAST_SHARES, "info"))}
+    last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     return (
-        found.with_columns(_rank=pl.col("severity").replace_strict(rank, return_dtype=pl.Int8))
-        .sort("_rank", "share_of_time", descending=[False, True], maintain_order=True)
+        found.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
     )
@@ -75,22 +93,41 @@ def _measured(rule: Rule, scope: Scope) -> Measure | None:
         measure = rule.measure(scope)
     except NotCapturedError:
         return None
-    return measure if measure is not None and measure.share >= rule.minimum_share else None
+    if measure is None or measure.ns <= 0 or measure.ns < rule.minimum_share * scope.span_ns:
+        return None
+    return measure
 
 
 def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
-    severity = next(s for s, least in _LEAST_SHARES.items() if measure.share >= least)
+    share = min(1.0, measure.ns / scope.span_ns)
+    figure = measure.ns / scope.parts
+    severity = next(s for s, least in _LEAST_SHARES.items() if share >= least)
+    words = {
+        **measure.words,
+        "time": format_ns(figure),
+        "share": format_share(share),
+        "part": scope.part if scope.steps is not None else "the recorded time",
+    }
+    gain = measure.ns if measure.gain_ns is None else measure.gain_ns
+    first, last = measure.window_ns or (None, None)
+    title = rule.title.format(**words)
     return {
         "rule": rule.name,
         "severity": "info" if rule.info else severity,
-        "title": rule.title.format(**measure.words),
-        "figure": float(measure.figure),
-        "unit": rule.unit,
-        "share_of_time": measure.share,
+        "title": title[:1].upper() + title[1:],
+        "figure": figure,
+        "unit": "ns a rank" if scope.steps is None else "ns a step",
+        "share_of_time": share,
+        "gain_ns": min(gain, measure.ns) / scope.parts,
         "scope": scope.words,
+        "denominator": scope.denominator,
         "evidence": rule.evidence,
-        "detail": rule.detail.format(**measure.words),
-        "suggestion": rule.suggestion,
+        "where": measure.where,
+        "rank": measure.rank,
+        "start_ns": first,
+        "end_ns": last,
+        "detail": rule.detail.format(**words),
+        "suggestion": measure.suggestion or rule.suggestion,
     }
 
 

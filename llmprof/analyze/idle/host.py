@@ -28,6 +28,10 @@ WAITS_FOR_EVENT = r"(?i)streamwaitevent"
 """Names of host calls that make a stream wait for an event of another one."""
 
 
+LAUNCHES_GRAPH = r"(?i)graph(?:exec)?_?launch|mdlri_?execute"
+"""Names of host calls that replay a whole graph: cudaGraphLaunch, hipGraphLaunch, aclmdlRIExecuteAsync."""
+
+
 def is_synchronising(name: pl.Expr) -> pl.Expr:
     """Whether a host call of this name returns only when work on the device is done."""
     return name.str.contains(SYNCHRONISING) & ~name.str.contains("(?i)memcpy.*async")
@@ -42,6 +46,11 @@ def holds_the_device(name: pl.Expr) -> pl.Expr:
     return (is_synchronising(name) & ~waits_only) | (
         name.str.contains(HOLDS_THE_DEVICE) & ~name.str.contains("(?i)async")
     )
+
+
+def launches_graph(name: pl.Expr) -> pl.Expr:
+    """Whether a host call of this name replays a graph."""
+    return name.str.contains(LAUNCHES_GRAPH)
 
 
 def waits_for_event(name: pl.Expr) -> pl.Expr:

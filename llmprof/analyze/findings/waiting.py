@@ -1,0 +1,241 @@
+"""Rules about an idle device: late launches, synchronisation, calls that hold it, and what nothing explains."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze.findings.measures import Measure, middle, most, total, worst
+from llmprof.analyze.findings.scope import Scope
+from llmprof.analyze.idle import idle, launch_delay
+from llmprof.analyze.idle.host import launches_graph
+from llmprof.analyze.layers.layers import layers
+from llmprof.units import format_ns, format_share
+
+LATE = ("host_bound", "launch")
+"""Causes of idle time that launching earlier, or fewer calls, would take away."""
+
+IN_GRAPHS = 0.5
+"""Share of the kernels that come from replayed graphs, from which on nobody is told to use graphs."""
+
+_GRAPHS = (
+    "Most kernels come from replayed graphs already, so what is late is what the host does between the replays, above "
+    "all {doing}: do it for the next step while the device works on this one (asynchronous scheduling), or take it out "
+    "of the step."
+)
+_EAGER_ENGINE = (
+    "Let one call launch a whole step: graphs (no enforce_eager) or torch.compile. Then look at the Python time of a "
+    "layer on that rank, the CPU's governor and clocks, and the profiler's own overhead. The thread is longest in "
+    "{doing}."
+)
+_EAGER = (
+    "Launch more work with each call: torch.compile, fused operators, a larger batch, or graphs where shapes repeat. "
+    "The thread is longest in {doing}; the profiler's own overhead is part of it."
+)
+
+
+def host_bound(scope: Scope) -> Measure | None:
+    """Idle time that ends with a kernel which the host had not launched yet, the launching calls included."""
+    gaps = _idle(scope, *LATE)
+    spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum()).filter(pl.col("span") > 0)
+    by_rank = (
+        spans.join(gaps.group_by("rank").agg(gap=pl.col("dur_ns").sum()), on="rank", how="left")
+        .with_columns(share=pl.col("gap").fill_null(0) / pl.col("span"))
+        .sort("share", "rank", descending=[True, False])
+    )
+    if not gaps.height or not by_rank.height:
+        return None
+    worst_share = by_rank.row(0, named=True)["share"]
+    bound = by_rank.filter(pl.col("share") >= worst_share / 2)["rank"].sort().to_list()
+    rank, window = worst(gaps)
+    delays = scope.within(launch_delay(scope.trace))
+    replayed = share_in_graphs(scope)
+    steps = scope.steps
+    engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
+    advice = _GRAPHS if replayed >= IN_GRAPHS else _EAGER_ENGINE if engine else _EAGER
+    doing = doing_words(gaps)
+    words = {
+        "who": _ranks(bound, by_rank.height),
+        "host": _host_words(scope, bound),
+        "calls": _per_part(delays, "calls", scope),
+        "kernels": _per_part(delays, "kernels", scope),
+        "launching": format_share(total(gaps.filter(pl.col("cause") == "launch"), "dur_ns") / total(gaps, "dur_ns")),
+        "doing": doing,
+        "graphs": f"; {format_share(replayed)} of the kernels come from replayed graphs" if replayed else "",
+    }
+    return Measure(
+        scope.time("idle", *LATE),
+        words,
+        where="cause IN ('host_bound', 'launch')",
+        rank=rank,
+        window_ns=window,
+        suggestion=advice.format(doing=doing),
+    )
+
+
+def synchronisation(scope: Scope) -> Measure | None:
+    """Idle time after a synchronising call of the launching thread, until the next launch."""
+    gaps = _idle(scope, "sync")
+    if not gaps.height:
+        return None
+    call, _ = most(gaps, "sync_name")
+    rank, window = worst(gaps)
+    words = {"call": call, "count": f"{gaps.height / scope.parts:,.1f}", "doing": doing_words(gaps)}
+    return Measure(scope.time("idle", "sync"), words, where="cause = 'sync'", rank=rank, window_ns=window)
+
+
+_ADVICE_FOR_CALLS = (
+    (
+        "(?i)memcpy",
+        "A blocking copy keeps the stream from going on: copy from and to pinned memory with non_blocking=True, on a "
+        "stream of its own, and take .item(), .cpu() and .tolist() out of the step.",
+    ),
+    (
+        "(?i)alloc|free|hostregister",
+        "Take the memory before the step: warm up with the largest batch, and keep blocks in the allocator's cache "
+        "instead of giving them back.",
+    ),
+    ("(?i)module|library", "Load the code before the step: one warm-up run with the same shapes."),
+    ("(?i)graph", "Build the graphs before the step, and replay them."),
+)
+
+
+def device_held(scope: Scope) -> Measure | None:
+    """Launched work that stands still while a call of the host holds the device."""
+    gaps = _idle(scope, "queued").filter(pl.col("held_kind") == "call")
+    if not gaps.height:
+        return None
+    call, share = most(gaps, "held_by")
+    rank, window = worst(gaps)
+    advice = next((text for pattern, text in _ADVICE_FOR_CALLS if pl.Series([call]).str.contains(pattern)[0]), None)
+    words = {
+        "call": call,
+        "by_call": format_share(share),
+        "count": f"{gaps.height / scope.parts:,.1f}",
+        "longest": format_ns(float(gaps["dur_ns"].max() or 0)),  # type: ignore[arg-type]
+    }
+    where = "cause = 'queued' AND held_kind = 'call'"
+    return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=advice)
+
+
+def between_queued(scope: Scope) -> Measure | None:
+    """Short pauses between events that were launched in time."""
+    gaps = _idle(scope, "queued").filter(pl.col("held_kind").is_in(["graph", "stream", "copy", "event"]))
+    if not gaps.height:
+        return None
+    kind, share = most(gaps, "held_kind")
+    rank, window = worst(gaps)
+    names = {
+        "graph": "between nodes of a replayed graph",
+        "stream": "between events of one stream",
+        "copy": "after a copy on the same stream",
+        "event": "where a stream waits for an event of another one",
+    }
+    words = {
+        "count": f"{gaps.height / scope.parts:,.0f}",
+        "median": format_ns(middle(gaps, "dur_ns")),
+        "kind": names[kind],
+        "by_kind": format_share(share),
+    }
+    where = "cause = 'queued' AND held_kind IN ('graph', 'stream', 'copy', 'event')"
+    return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+
+
+def unexplained(scope: Scope) -> Measure | None:
+    """Idle time that nothing recorded explains."""
+    if scope.on_host:
+        return None
+    gaps = _idle(scope, "queued", "unknown").filter((pl.col("cause") == "unknown") | pl.col("held_kind").is_null())
+    if not gaps.height:
+        return None
+    rank, window = worst(gaps)
+    launched = total(gaps.filter(pl.col("cause") == "queued"), "dur_ns")
+    words = {
+        "launched": format_share(launched / max(1.0, total(gaps, "dur_ns"))),
+        "count": f"{gaps.height / scope.parts:,.1f}",
+    }
+    where = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
+    return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+
+
+def outside(scope: Scope) -> Measure | None:
+    """Recorded time before the first and after the last event of a device."""
+    if scope.steps is not None or scope.on_host:
+        return None
+    events = scope.events
+    ends = events.group_by("rank").agg(
+        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    )
+    both = scope.windows.join(ends, on="rank").select(
+        "rank",
+        before=pl.col("first") - pl.col("start_ns"),
+        after=pl.col("start_ns") + pl.col("dur_ns") - pl.col("last"),
+        start_ns="start_ns",
+        dur_ns=pl.col("first") - pl.col("start_ns"),
+    )
+    if not both.height:
+        return None
+    rank, window = worst(both)
+    words = {
+        "before": format_ns(total(both, "before") / scope.parts),
+        "after": format_ns(total(both, "after") / scope.parts),
+    }
+    return Measure(scope.time("idle", "outside"), words, rank=rank, window_ns=window)
+
+
+def between_operators(scope: Scope) -> Measure | None:
+    """Time of a run on CPU in which none of its operators runs."""
+    if not scope.on_host:
+        return None
+    gaps = scope.cut(idle(scope.trace))
+    rank, window = worst(gaps)
+    words = {"count": f"{gaps.height / scope.parts:,.0f}", "median": format_ns(middle(gaps, "dur_ns"))}
+    return Measure(scope.time("idle"), words, rank=rank, window_ns=window)
+
+
+def share_in_graphs(scope: Scope) -> float:
+    """Share of the kernels of the scope that a replayed graph launched."""
+    kernels = scope.events.filter(pl.col("source") == "kernel")
+    if not kernels.height or not scope.trace.has("runtime"):
+        return 0.0
+    replays = scope.trace.runtime.filter(launches_graph(pl.col("name"))).select("rank", launch_start_ns="start_ns")
+    return kernels.join(replays.unique(), on=["rank", "launch_start_ns"], how="semi").height / kernels.height
+
+
+def doing_words(gaps: pl.DataFrame) -> str:
+    """What the launching thread was in for most of some gaps, in words."""
+    known = gaps.filter(pl.col("doing").is_not_null())
+    if not known.height or total(known, "dur_ns") < total(gaps, "dur_ns") / 2:
+        return "code that was not recorded"
+    name, share = most(known, "doing")
+    kind = known.filter(pl.col("doing") == name)["doing_kind"][0]
+    short = name if len(name) <= 80 else name[:79] + "…"
+    what = {"range": f"the range {short}", "python": f"the Python function {short}"}
+    return f"{what.get(kind, short)} ({format_share(share)})"
+
+
+def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
+    if scope.on_host:
+        return idle(scope.trace).clear()
+    return scope.cut(idle(scope.trace).filter(pl.col("cause").is_in(causes)))
+
+
+def _per_part(frame: pl.DataFrame, column: str, scope: Scope) -> str:
+    return f"{total(frame, column) / scope.parts:,.0f}" if frame.height else "an unknown number of"
+
+
+def _host_words(scope: Scope, bound: list[int]) -> str:
+    rows = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
+    if not rows.height:
+        return ""
+    here = middle(rows.filter(pl.col("rank").is_in(bound)), "host_dur_ns")
+    there = middle(rows.filter(~pl.col("rank").is_in(bound)), "host_dur_ns")
+    text = f" The host side takes {format_ns(here)} a layer"
+    return text + (f", that of the other ranks {format_ns(there)}." if there is not None else ".")
+
+
+def _ranks(ranks: list[int], all_ranks: int) -> str:
+    if all_ranks == 1:
+        return "the only rank"
+    if len(ranks) == all_ranks:
+        return "every rank"
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

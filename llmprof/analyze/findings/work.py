@@ -1,0 +1,196 @@
+"""Rules about what runs: compute by stage, copies, short kernels, split-K, uneven ranks, time without a name."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof import names
+from llmprof.analyze.findings.measures import Measure, middle, most, total, worst
+from llmprof.analyze.findings.scope import Scope
+from llmprof.units import format_bytes, format_ns, format_share
+
+SHORT_KERNEL_NS = 5_000
+"""A kernel shorter than this costs the host about as long to launch (a few us a call) as the device to run."""
+
+LITTLE_BYTES = 1 << 20
+"""A rate of copies is worth a word from so many bytes on; below, it is that of starting them."""
+
+NOT_TO_FUSE = ("linear", "attention", "moe_experts", "collective")
+"""Categories whose short kernels do work that no neighbour could take over."""
+
+MANY_KERNELS = 0.3
+"""Share of kernels from which on short ones are worth a word."""
+
+UNEVEN_RATIO = 1.1
+"""Compute time of a rank against that of another from which on they are uneven."""
+
+_COPY_ADVICE = (
+    (
+        "(?i)pageable",
+        "Use pinned memory (pin_memory=True) and non_blocking=True: copies from pageable memory go through a buffer "
+        "and cannot run beside compute.",
+    ),
+    (
+        "(?i)HtoD|HostToDevice|host.to.device",
+        "Keep what is copied again and again (offloaded weights, KV blocks, constants) on the device, or fetch it on a "
+        "stream of its own while the step before computes.",
+    ),
+    (
+        "(?i)DtoH|DeviceToHost|device.to.host",
+        "Copy results on a stream of their own while the next step computes, and copy less: token ids instead of "
+        "logits.",
+    ),
+    (
+        "(?i)PtoP|peer",
+        "Send between devices while others compute, or place what is exchanged on the device that uses it.",
+    ),
+)
+_DEVICE_COPY_ADVICE = (
+    "Look for the operators that copy (contiguous, to, cat, index_copy): change of layout or type that a neighbouring "
+    "kernel could do while it reads."
+)
+
+
+def copies(scope: Scope) -> Measure | None:
+    """Copies with neither compute nor communication beside them."""
+    rows = scope.times.filter(pl.col("kind") == "copy")
+    if not rows.height:
+        return None
+    name, share = most(rows, "part", "ns")
+    events = scope.events.filter(pl.col("category").is_in(["copy", "fill"]))
+    of_name = events.filter(pl.col("name") == name)
+    shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
+    rank, window = worst(shown if shown.height else events)
+    size, memory = _moved(scope, name) if of_name.height and "copies" in scope.trace.tables else ("", "")
+    what = f"{name}{memory}"
+    advice = next((text for p, text in _COPY_ADVICE if pl.Series([what]).str.contains(p)[0]), _DEVICE_COPY_ADVICE)
+    words = {
+        "name": what,
+        "by_name": format_share(share),
+        "count": f"{shown.height / scope.parts:,.1f}",
+        "size": size,
+    }
+    where = "category IN ('copy', 'fill')"
+    return Measure(scope.time("copy"), words, where=where, rank=rank, window_ns=window, suggestion=advice)
+
+
+def _moved(scope: Scope, name: str) -> tuple[str, str]:
+    """How much copies of a name move and how fast, and between which kinds of memory, in words."""
+    moved = scope.begun(scope.trace.copies.filter(pl.col("name") == name))
+    size, memory = "", ""
+    many = total(moved, "bytes")
+    if many >= LITTLE_BYTES * scope.parts:
+        rate = many / max(1.0, total(moved, "dur_ns"))
+        size = f", {format_bytes(many / scope.parts)} {scope.part} at {rate:,.1f} GB/s"
+    between = moved.with_columns(_both=pl.format("{} to {} memory", "src_kind", "dst_kind"))
+    kinds, _ = most(between, "_both")
+    if kinds is not None and not pl.Series([name]).str.contains("(?i)pinned|pageable")[0]:
+        memory = f" ({kinds})"
+    return size, memory
+
+
+def _counted(number: float, noun: str) -> str:
+    return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
+
+
+def heaviest_stage(scope: Scope) -> Measure | None:
+    """The stage that most of the computing goes to."""
+    compute = scope.times.filter(pl.col("kind") == "compute")
+    stages = compute.group_by("part").agg(pl.col("ns").sum()).sort("ns", "part", descending=[True, False])
+    if not stages.height:
+        return None
+    whole = total(stages, "ns")
+    stage, ns = stages.row(0)
+    following = [f"{part} {format_share(n / whole)}" for part, n in stages.slice(1, 3).iter_rows()]
+    label = pl.when(pl.col("stage").is_null() | (pl.col("stage") == "other")).then("category").otherwise("stage")
+    copying = ["copy", "fill", "collective"]
+    rows = scope.events.filter((label.fill_null("other") == stage) & ~pl.col("category").is_in(copying))
+    name, share = most(rows, "name")
+    rank, window = worst(rows)
+    words = {
+        "stage": "what has no name" if stage == "other" else stage,
+        "of_compute": format_share(ns / whole),
+        "next": f"; then {', '.join(following)}" if following else "",
+        "compute": format_share(whole / scope.span_ns),
+        "kernel": f"{name[:100]}{'…' if name and len(name) > 100 else ''} ({format_share(share)} of it)",
+        "kernels": _counted(rows.height / scope.parts, "operator" if scope.on_host else "kernel"),
+    }
+    column = "stage" if bool((rows["stage"] == stage).any()) else "category"
+    return Measure(float(ns), words, where=f"{column} = '{stage}'", rank=rank, window_ns=window)
+
+
+def short_kernels(scope: Scope) -> Measure | None:
+    """Kernels that are shorter than their own launch."""
+    kernels = scope.events.filter(pl.col("source") == "kernel")
+    if not kernels.height:
+        return None
+    short = kernels.filter((pl.col("dur_ns") < SHORT_KERNEL_NS) & ~pl.col("category").is_in(NOT_TO_FUSE))
+    share = short.height / kernels.height
+    rank, window = worst(short)
+    words = {
+        "count": f"{short.height / scope.parts:,.0f}",
+        "of": f"{kernels.height / scope.parts:,.0f}",
+        "many": format_share(share),
+        "limit": format_ns(SHORT_KERNEL_NS),
+        "median": format_ns(middle(kernels, "dur_ns")),
+    }
+    kept = ", ".join(f"'{category}'" for category in NOT_TO_FUSE)
+    where = f"dur_ns < {SHORT_KERNEL_NS} AND source = 'kernel' AND category NOT IN ({kept})"
+    found = Measure(total(short, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+    return found if share >= MANY_KERNELS else None
+
+
+def split_k(scope: Scope) -> Measure | None:
+    """The second kernel of GEMMs that split their inner dimension."""
+    linear = scope.events.filter(pl.col("category") == "linear")
+    reduce = linear.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
+    if not reduce.height:
+        return None
+    rank, window = worst(reduce)
+    words = {
+        "of_gemms": format_share(total(reduce, "dur_ns") / total(linear, "dur_ns")),
+        "count": f"{reduce.height / scope.parts:,.0f}",
+    }
+    where = "category = 'linear' AND name LIKE '%splitK%'"
+    return Measure(total(reduce, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+
+
+def uneven_compute(scope: Scope) -> Measure | None:
+    """Ranks that compute longer than others."""
+    windows = scope.windows.with_row_index("window").select("window", "rank")
+    compute = scope.times.filter(pl.col("kind") == "compute").group_by("window").agg(pl.col("ns").sum())
+    each = windows.join(compute, on="window", how="left").with_columns(pl.col("ns").fill_null(0))
+    by_rank = each.group_by("rank").agg(pl.col("ns").mean()).sort("ns", "rank")
+    if by_rank.height < 2 or not by_rank["ns"][0]:
+        return None
+    least, most_ = by_rank.row(0, named=True), by_rank.row(-1, named=True)
+    ratio = most_["ns"] / least["ns"]
+    words = {"most": most_["rank"], "least": least["rank"], "ratio": f"{ratio:.2f}"}
+    # the others wait for the slowest: as if all were as fast as the mean
+    gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
+    found = Measure((most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"])
+    return found if ratio >= UNEVEN_RATIO else None
+
+
+def unnamed(scope: Scope) -> Measure | None:
+    """Device time without a stage."""
+    named = pl.col("stage").is_not_null() & (pl.col("stage") != "other")
+    moved = pl.col("category").is_in(["collective", "copy", "fill"])
+    missing = scope.events.filter(~named & ~moved)
+    if not missing.height:
+        return None
+    name, share = most(missing, "name")
+    rank, window = worst(missing)
+    words = {
+        "count": f"{missing.height:,}",
+        "of_events": format_share(total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns"))),
+        "name": f"{name[:100]}{'…' if name and len(name) > 100 else ''} ({format_share(share)})",
+    }
+    return Measure(
+        min(total(missing, "dur_ns"), scope.span_ns),
+        words,
+        gain_ns=0.0,
+        where="stage IS NULL OR stage = 'other'",
+        rank=rank,
+        window_ns=window,
+    )

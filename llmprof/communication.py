@@ -91,8 +91,9 @@ def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _patterns() -> list[tuple[str, str]]:
     """Patterns of kernels as far as they decide which are collectives."""
-    last = max(i for i, (category, _) in enumerate(names.KERNEL_PATTERNS) if category == "collective")
-    return names.KERNEL_PATTERNS[: last + 1]
+    patterns = names.patterns()
+    last = max(i for i, (category, _) in enumerate(patterns) if category == "collective")
+    return patterns[: last + 1]
 
 
 def _described(found: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmprof import plugins
+from llmprof import names, plugins
+from llmprof.analyze import catalog
 from llmprof.readers import registry
 
 
@@ -33,6 +34,8 @@ def forget() -> None:
     """Look for plug-ins again."""
     plugins.load.cache_clear()
     registry.readers.cache_clear()
+    catalog.analyses.cache_clear()
+    names._add_plugins.cache_clear()
 
 
 @contextmanager
@@ -41,8 +44,10 @@ def installed(folder: Path) -> Iterator[None]:
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        patterns = list(names.KERNEL_PATTERNS)
         forget()
         yield
+        names.KERNEL_PATTERNS[:] = patterns
     for name in set(sys.modules) - before:
         if (folder / f"{name}.py").exists():
             del sys.modules[name]

@@ -16,6 +16,7 @@ from llmprof import text
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.output import Terminal, rows_of, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
+from llmprof.launch.engines import engines
 from llmprof.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt a line, or JSON lines")
     what.add_argument("--input-tokens", metavar="N", help="synthetic prompts of N tokens, or LOW:HIGH")
     what.add_argument("--profile-mode", choices=MODES, metavar="MODE", help=f"one of {', '.join(MODES)}")
-    what.add_argument("--engine", choices=("vllm", "transformers"), metavar="NAME", help="vllm or transformers")
+    names = sorted({one.name for one in engines()})
+    what.add_argument("--engine", choices=names, metavar="NAME", help=" or ".join(names))
     what.add_argument("--all-reduce", choices=("auto", "nccl", "custom"), metavar="KIND", help="auto, nccl or custom")
     for name, kind, metavar, words in _PLAIN:
         what.add_argument(_flag(name), type=kind, metavar=metavar, help=words)

@@ -10,8 +10,11 @@ regard to case.
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
+from llmprof import plugins
 from llmprof.errors import LlmprofError
 from llmprof.names import ascend
 from llmprof.names.matching import by_unique_name as by_unique_name
@@ -174,6 +177,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
 Convolutions count as linear; a fused kernel counts as what it is mainly for (norm or activation, not the quantization
 at its end)."""
 
+_OWN = len(KERNEL_PATTERNS)
+
 ATTENTION_HELPERS = (
     r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
     r"reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
@@ -271,6 +276,11 @@ def register(category: str, pattern: str) -> None:
     LlmprofError
         The category is unknown, the pattern is not a regular expression, or it matches every name.
     """
+    _check(category, pattern)
+    patterns().insert(0, (category, pattern))
+
+
+def _check(category: str, pattern: str) -> None:
     if category not in CATEGORIES:
         raise LlmprofError(f"there is no category {category!r}", expected=f"one of {list(CATEGORIES)}")
     try:
@@ -282,17 +292,47 @@ def register(category: str, pattern: str) -> None:
         ) from error
     if matches_nothing:
         raise LlmprofError(f"{pattern!r} matches every name", expected="a pattern that needs some text")
-    KERNEL_PATTERNS.insert(0, (category, pattern))
+
+
+def patterns() -> list[tuple[str, str]]:
+    """The table: patterns of this session, then those of plug-ins, then :data:`KERNEL_PATTERNS` of llmprof itself.
+
+    Warns
+    -----
+    PluginWarning
+        A plug-in (group ``llmprof.kernel_names``) is no list of ``(category, pattern)``, or one of them is no pattern.
+    """
+    _add_plugins()
+    return KERNEL_PATTERNS
+
+
+@cache
+def _add_plugins() -> None:
+    added: list[tuple[str, str]] = []
+    for plugin in plugins.load(plugins.KERNEL_NAMES):
+        which = f"{plugin.name!r} of {plugin.package}"
+        try:
+            for category, pattern in plugin.value:
+                try:
+                    _check(category, pattern)
+                except LlmprofError as error:
+                    plugins.left_out(which, plugins.KERNEL_NAMES, str(error))
+                else:
+                    added.append((category, pattern))
+        except (TypeError, ValueError):
+            plugins.left_out(which, plugins.KERNEL_NAMES, f"it is {plugin.value!r}, no list of (category, pattern)")
+    own = len(KERNEL_PATTERNS) - _OWN
+    KERNEL_PATTERNS[own:own] = added
 
 
 def version() -> int:
     """Fingerprint of the table of patterns; results that depend on it are keyed with it."""
-    return hash(tuple(KERNEL_PATTERNS))
+    return hash(tuple(patterns()))
 
 
 def named_categories(names: pl.Series) -> pl.Series:
     """Category of each kernel or operator name, null where no pattern matches it."""
-    return by_unique_name(names, KERNEL_PATTERNS, None).alias("category")
+    return by_unique_name(names, patterns(), None).alias("category")
 
 
 def categories(names: pl.Series) -> pl.Series:
@@ -308,7 +348,7 @@ def categories(names: pl.Series) -> pl.Series:
     polars.Series
         One of :data:`CATEGORIES` each.
     """
-    return by_unique_name(names, KERNEL_PATTERNS, "other").alias("category")
+    return by_unique_name(names, patterns(), "other").alias("category")
 
 
 def collective_kinds(names: pl.Series) -> pl.Series:

@@ -65,10 +65,15 @@ def test_the_job_comes_back_whatever_is_in_it():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"engine": "sglang"}, {"engine": "transformers", "served": True}], ids=["unknown", "served"]
+    ("changes", "message"),
+    [
+        ({"engine": "sglang"}, "there is no engine 'sglang'; expected one of transformers, vllm"),
+        ({"engine": "transformers", "served": True}, "the engine transformers has no server; choose engine vllm"),
+    ],
+    ids=["unknown", "served"],
 )
-def test_an_engine_that_is_not_there_is_refused(changes):
-    with pytest.raises(ConfigError, match="expected vllm, transformers, or a served vllm"):
+def test_an_engine_that_is_not_there_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
         engines.script(job(**changes))
 
 

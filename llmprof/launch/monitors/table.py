@@ -6,7 +6,8 @@ import json
 import os
 import tempfile
 from array import array
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -35,6 +36,25 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of what it holds."""
+
+
+class Watched(NamedTuple):
+    """What monitors look at."""
+
+    visible: str | None
+    """``CUDA_VISIBLE_DEVICES`` of the run."""
+    processes: Source
+    """The run's processes, which are added while it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """A kind of source: its record stands in its module, and in one line of :mod:`llmprof.launch.monitors.registry`."""
+
+    name: str
+    """What it samples, as a noun."""
+    open: Callable[[Watched], tuple[Source | None, str]]
+    """A source; or None, and why this machine has none. It raises nothing."""
 
 
 class Rates:

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof import analyze
 from llmprof.errors import CaptureError, NotCapturedError
 from llmprof.launch.config.options import ExperimentConfig
+from llmprof.launch.engines import engine
 from llmprof.trace import Trace
 
 _LEAST_SHARE: Final = 0.5
@@ -55,14 +56,15 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
         )
     warned: list[str] = []
     steps = analyze.steps(trace)
-    if not steps.height and config.engine == "vllm":
+    labelled = engine(config.engine, served=config.served).labels_steps
+    if not steps.height and labelled:
         raise CaptureError(
             f"the capture has {events.height} {_what(on_device=on_device)}, but no step of the engine",
             expected="steps labelled execute_… by vLLM 0.11 or newer, or repeated kernels",
             hint="the profiled window may lie outside the requests: check server.profile_after_s and max_iterations",
         )
     sources = steps["source"].unique().sort().to_list()
-    if "inferred" in sources and config.engine == "vllm":
+    if "inferred" in sources and labelled:
         warned.append("the trace has no labels of steps, so they were inferred from the repetition of kernels")
     coverage = analyze.coverage(trace).filter(pl.col("measure") == "step")
     shares = dict(coverage.select("rank", "share").iter_rows())

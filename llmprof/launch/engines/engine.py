@@ -1,0 +1,33 @@
+"""What an engine is: a record with its name and the modules that its stand-alone script is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One way to run a model.
+
+    Its place is a module of this folder that imports nothing of the engine, and one line in
+    :mod:`llmprof.launch.engines`. A script with the modules below runs in a process of its own, with the Python that
+    has the engine.
+    """
+
+    name: str
+    """What ``engine=`` of a configuration calls it."""
+    served: bool = False
+    """Whether it starts a server and sends requests to it; an engine may have one record for each way."""
+    modules: tuple[str, ...]
+    """Modules of this folder beside the common ones, in an order in which each finds what it needs. The script holds
+    their text, without their imports of llmprof."""
+    run: str
+    """Function that runs a job: it takes the job and a :class:`~llmprof.launch.engines._record.Record`."""
+    worker: str = ""
+    """Module whose text :attr:`run` gets as a third argument, for processes that the engine starts itself."""
+    packages: tuple[str, ...] = ()
+    """Packages of Python that it needs, by the name that one imports: the doctor looks for them."""
+    most_ranks: int | None = None
+    """Most ranks that it runs on; None where it splits a model over any number."""
+    labels_steps: bool = False
+    """Whether its traces have labels of steps, so that a capture without them is not whole."""

@@ -1,0 +1,23 @@
+"""The engine vLLM: offline through ``LLM``, or as a server under load."""
+
+from __future__ import annotations
+
+from llmprof.launch.engines.engine import Engine
+
+OFFLINE = Engine(
+    name="vllm",
+    modules=("_vllm", "_vllm_profiler", "vllm_offline"),
+    run="run_vllm",
+    worker="vllm_worker",
+    packages=("vllm", "torch"),
+    labels_steps=True,
+)
+SERVED = Engine(
+    name="vllm",
+    served=True,
+    modules=("_vllm", "_vllm_profiler", "_load", "_server", "vllm_served"),
+    run="run_served",
+    worker="vllm_worker",
+    packages=("vllm", "torch"),
+    labels_steps=True,
+)

@@ -13,6 +13,7 @@ from llmprof.lazy import attach
 
 __all__ = [
     "all_reduce",
+    "bound_gap",
     "breakdown",
     "counters",
     "cuda_api",
@@ -23,6 +24,7 @@ __all__ = [
     "launch_delay",
     "layer_heatmap",
     "overlap",
+    "predicted",
     "request_latency",
     "requests",
     "roofline",
@@ -32,6 +34,12 @@ __all__ = [
     "sweep_scaling",
     "sweep_throughput",
     "sweep_time",
+    "theory_curves",
+    "theory_memory",
+    "theory_parameters",
+    "theory_roofline",
+    "theory_shares",
+    "theory_structure",
     "timeline",
     "to_html",
     "to_png_bytes",
@@ -52,6 +60,10 @@ if TYPE_CHECKING:
     from llmprof.charts.roofline import roofline
     from llmprof.charts.stalls import stalls
     from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
+    from llmprof.charts.theory.costs import theory_parameters, theory_roofline, theory_shares
+    from llmprof.charts.theory.curves import theory_curves, theory_memory
+    from llmprof.charts.theory.gaps import bound_gap, predicted
+    from llmprof.charts.theory.structure import theory_structure
     from llmprof.charts.timeline.timeline import timeline
 else:
     __getattr__, __dir__ = attach(
@@ -79,6 +91,14 @@ else:
             "sweep_throughput": "llmprof.charts.sweep",
             "sweep_scaling": "llmprof.charts.sweep",
             "sweep_time": "llmprof.charts.sweep",
+            "theory_parameters": "llmprof.charts.theory.costs",
+            "theory_roofline": "llmprof.charts.theory.costs",
+            "theory_shares": "llmprof.charts.theory.costs",
+            "theory_curves": "llmprof.charts.theory.curves",
+            "theory_memory": "llmprof.charts.theory.curves",
+            "bound_gap": "llmprof.charts.theory.gaps",
+            "predicted": "llmprof.charts.theory.gaps",
+            "theory_structure": "llmprof.charts.theory.structure",
             "timeline": "llmprof.charts.timeline.timeline",
         },
     )

@@ -7,10 +7,12 @@ from llmprof.cli.explore import explore
 from llmprof.cli.make import demo, notebook, parameter, redact, report, samples
 from llmprof.cli.output import Terminal
 from llmprof.cli.run import add_config_options, doctor, run, runs, sweep
+from llmprof.cli.theory import add_theory_options, theory
 
 __all__ = [
     "Terminal",
     "add_config_options",
+    "add_theory_options",
     "analysis",
     "demo",
     "diff",
@@ -25,4 +27,5 @@ __all__ = [
     "runs",
     "samples",
     "sweep",
+    "theory",
 ]

@@ -192,9 +192,11 @@ def parser() -> argparse.ArgumentParser:
         "-o", "--output", default="llmprof-report", metavar="DIR", help="folder to write (default: %(default)s)"
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
+    sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
     _launching(add, shared)
+    _theory(add("theory", "theory", "what a model costs on a device, and a trace against its bound", reading, shared))
     sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
@@ -241,6 +243,12 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
     sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
     sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
     add_config_options(add("doctor", "doctor", "check whether this machine can run an experiment", shared))
+
+
+def _theory(sub: argparse.ArgumentParser) -> None:
+    from llmprof.cli.commands import add_theory_options
+
+    add_theory_options(sub)
 
 
 def _shared() -> argparse.ArgumentParser:

@@ -26,9 +26,11 @@ LEAST_KEY_BYTES = 8
 def report(args: Namespace, terminal: Terminal) -> str:
     """Write the report of a trace."""
     from llmprof import report as reports
+    from llmprof import theory
 
+    model = theory.shape(args.model) if args.model else None
     trace = open_trace(args.paths, args, terminal)
-    written = reports.write(trace, args.output, title=args.title, progress=terminal.progress)
+    written = reports.write(trace, args.output, title=args.title, progress=terminal.progress, model=model)
     if args.json:
         files = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
         return to_json(files)

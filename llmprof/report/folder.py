@@ -23,6 +23,8 @@ from llmprof.report import vega
 from llmprof.report.contents import contents
 from llmprof.report.page import page
 from llmprof.report.parts import Contents, Figure, Section
+from llmprof.report.theory import bound_section
+from llmprof.theory import Shape
 from llmprof.trace import Trace
 
 SUMMARY = "summary.json"
@@ -144,6 +146,7 @@ def write(
     progress: Progress | None = None,
     first: Sequence[Section] = (),
     facts: Sequence[tuple[str, str]] = (),
+    model: str | Path | Shape | None = None,
 ) -> Report:
     """Write the report of a trace.
 
@@ -161,6 +164,9 @@ def write(
         Sections before those of the trace.
     facts : sequence of (str, str)
         Names and values before what the trace says of the run.
+    model : str or path, optional
+        What ran: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then says how near the steps
+        come to their least possible time.
 
     Returns
     -------
@@ -173,6 +179,8 @@ def write(
         The folder cannot be written; what was in it stays.
     """
     target = Path(folder)
+    if model is not None:
+        first = [*first, bound_section(trace, model)]
     with replacing(target) as work:
         with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws while Polars and Altair work
             jobs: list[tuple[str, Future[bytes]]] = []

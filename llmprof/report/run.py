@@ -18,6 +18,7 @@ from llmprof.progress import Progress
 from llmprof.report import vega
 from llmprof.report.folder import write, write_contents
 from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table
+from llmprof.report.theory import bound_section, config_in
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
 
@@ -95,7 +96,20 @@ def sections(run: Run) -> list[Section]:
     if sampled.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
         found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
-    return found
+    return [*found, *_bound(run)]
+
+
+def _bound(run: Run) -> list[Section]:
+    """The join with theory, where the run has a timeline and its folder the model's config."""
+    config = config_in(run.folder.model)
+    if config is None:
+        return []
+    try:
+        trace = run.trace
+    except (CaptureError, NotCapturedError):
+        return []
+    sizes = run.config.tensor_parallel_size, run.config.pipeline_parallel_size
+    return [bound_section(trace, config, tp_size=sizes[0], pp_size=sizes[1])]
 
 
 def _speed(run: Run) -> pl.DataFrame:

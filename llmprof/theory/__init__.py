@@ -14,6 +14,7 @@ from llmprof.theory.familiar import llm_profile
 from llmprof.theory.measured import observations, read_steps
 from llmprof.theory.plan import Efficiency, Plan, Requests
 from llmprof.theory.profiler import Profile, profile
+from llmprof.theory.ranges import sweep
 from llmprof.theory.shapes import Shape, shape
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "read_device",
     "read_steps",
     "shape",
+    "sweep",
 ]

@@ -2,8 +2,9 @@
 
 The roofline of Williams, Waterman and Patterson (2009, Communications of the ACM 52(4)), made a true lower bound: the
 memory part counts only what has to cross the device memory. Weights and the cached keys and values of earlier steps
-do, once a step (unless a model is so small that all of it stays in the last cache); activations only as far as they
-are larger than that cache, since the operator before may have left them there.
+do, once a step (unless a model is so small that all of it stays in the last cache); of an operator's input and of its
+result only what is larger than that cache, since the operator before may have left the one there and this one the
+other; and nothing of what engines fuse away (rotation and cache write, see :mod:`llmprof.theory.work`).
 
 An all-reduce of m bytes over n ranks sends and receives 2 (n - 1) / n x m bytes on every rank, an all-gather of m bytes
 in all (n - 1) / n x m (Thakur, Rabenseifner and Gropp 2005, International Journal of High Performance Computing
@@ -143,10 +144,12 @@ class Machine:
 
     def crossing(self, operator: Operator) -> float:
         """Bytes of an operator that have to cross the device memory."""
+        compulsory = 0.0 if self.resident else operator.weight_bytes + operator.kv_read_bytes
         kept = self.device.cache_bytes
-        moved = operator.input_bytes + operator.output_bytes + operator.kv_write_bytes
-        spilled = max(0.0, moved - kept) if kept is not None else 0.0
-        return (0.0 if self.resident else operator.weight_bytes + operator.kv_read_bytes) + spilled
+        if kept is None or operator.fusable:
+            return compulsory
+        written = operator.output_bytes + operator.kv_write_bytes
+        return compulsory + max(0.0, operator.input_bytes - kept) + max(0.0, written - kept)
 
     def _sent(self, stage: str, message: float) -> float:
         if stage in _BETWEEN_STAGES:

@@ -6,19 +6,21 @@ reaches. A calibrated figure is a prediction with an error, never a bound.
 Time of an operator on the device, for the group of its stage (linear, experts, attention of prefill and of decode,
 elementwise, collective)::
 
-    t = fixed + (compute^p + memory^p)^(1/p)
+    t = fixed + tile x tiles + (compute^p + memory^p)^(1/p)
     compute = FLOPs / (peak x flops efficiency)     memory = bytes / (bandwidth x memory efficiency)
 
 The fixed cost is that of starting and ending its kernels, and the gap between them under CUDA graphs; the p-norm is the
 soft corner of a measured roofline. Activations of elementwise operators cross caches, so their bytes count whole, at an
-efficiency of their own. A step is then::
+efficiency of their own. ``tiles`` are requests times heads of keys and values of an attention that decodes, each with a
+cost of its own. A step is then::
 
-    device = sum over operators + step_fixed
-    decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests)
-    prefill = max(device, host_layer x layers x (1 + host_again x (1 - 1 / requests))) + first_token
+    device = sum over operators + gap x kernels + step_fixed
+    decode = max(device, host_step + host_request x requests^host_power)
+    prefill = max(device, host) + first_token
+    host = (host_layer x layers + host_experts_layer x layers with experts) x (1 + host_again x (1 - 1 / requests))
 
-``host_*`` is the engine's own time on the CPU, which small models do not hide: per step and request in decode, and for
-having several requests at all; per layer in a prefill (with graphs up to :data:`GRAPH_TOKENS` tokens, without beyond),
+``host_*`` is the engine's own time on the CPU, which small models do not hide: per step and request in decode (growing
+faster than the requests); per layer in a prefill (with graphs up to :data:`GRAPH_TOKENS` tokens, without beyond),
 again as far as the requests of a batch arrive one after another and take further steps; and ``first_token`` is what
 scheduling and giving out the first token take. Both maxima are soft (:data:`CORNER`).
 """
@@ -52,29 +54,32 @@ CORNER: Final = 8.0
 
 PRIORS: Final[dict[str, tuple[float, float]]] = {
     # value to start from, and how far (as a factor's logarithm) it may move before the fit has to earn it
-    "linear_fixed_us": (3.7, 0.3),
+    "linear_fixed_us": (3.2, 0.3),
     "linear_memory": (0.88, 0.1),
     "linear_flops": (0.72, 0.15),
     "experts_fixed_us": (8.0, 0.4),
     "experts_memory": (0.85, 0.15),
     "experts_flops": (0.45, 0.3),
-    "decode_attention_fixed_us": (11.0, 0.3),
-    "decode_attention_memory": (0.75, 0.2),
+    "decode_attention_fixed_us": (9.0, 0.3),
+    "decode_attention_memory": (0.85, 0.1),
+    "decode_attention_tile_ns": (28.0, 0.4),
     "prefill_attention_fixed_us": (12.0, 0.3),
     "prefill_attention_flops": (0.5, 0.3),
     "elementwise_fixed_us": (2.2, 0.3),
     "elementwise_memory": (0.7, 0.3),
     "collective_fixed_us": (10.0, 0.5),
     "collective_link": (0.5, 0.5),
-    "sampling_memory": (0.3, 0.5),
+    "sampling_memory": (0.7, 0.5),
     "corner": (4.0, 0.3),
-    "step_fixed_us": (100.0, 0.7),
+    "gap_us": (0.5, 0.3),
+    "step_fixed_us": (60.0, 0.5),
     "host_step_us": (1500.0, 0.3),
-    "host_batch_us": (300.0, 0.5),
-    "host_request_us": (10.0, 0.7),
+    "host_request_us": (2.0, 0.5),
+    "host_power": (1.4, 0.05),
     "host_graph_layer_us": (130.0, 0.5),
-    "host_layer_us": (360.0, 0.3),
-    "host_again": (0.5, 0.15),
+    "host_layer_us": (410.0, 0.1),
+    "host_experts_layer_us": (900.0, 0.1),
+    "host_again": (0.7, 0.1),
     "first_token_us": (2700.0, 0.4),
 }
 """Starting values and their freedom, as seen in recordings of vLLM 0.26 on an H200."""
@@ -168,6 +173,8 @@ class Calibration:
         if group == "attention":
             group = "prefill_attention" if prefill and operator.component == "attention" else "decode_attention"
             memory = crossing / v["decode_attention_memory"]
+            if group == "decode_attention":
+                memory += operator.tiles * v["decode_attention_tile_ns"] * 1e-9
             compute = operator.flops / rate / v["prefill_attention_flops"]
         else:
             memory, compute = crossing / v[f"{group}_memory"], operator.flops / rate / v[f"{group}_flops"]
@@ -201,15 +208,18 @@ class Calibration:
     def _step(self, found: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
         v = self.values
         device = sum(one.layers * self.operator_s(machine, one, prefill=prefill) for one in found)
-        device += v["step_fixed_us"] * 1e-6
+        device += (v["step_fixed_us"] + v["gap_us"] * sum(one.kernels * one.layers for one in found)) * 1e-6
         requests = sum(part.count for part in batch)
         several = 1 - 1 / max(requests, 1)
         if not prefill:
-            host = v["host_step_us"] + v["host_batch_us"] * several + v["host_request_us"] * requests
+            host = v["host_step_us"] + v["host_request_us"] * math.pow(requests, v["host_power"])
             return _soft_max(device, host * 1e-6, CORNER)
         tokens = sum(part.tokens for part in batch)
-        layer = v["host_graph_layer_us"] if tokens <= GRAPH_TOKENS else v["host_layer_us"]
-        host = layer * layers * (1 + v["host_again"] * several)
+        experts = max((one.layers for one in found if one.component == "experts"), default=0)
+        host = v["host_graph_layer_us"] * layers
+        if tokens > GRAPH_TOKENS:
+            host = v["host_layer_us"] * layers + v["host_experts_layer_us"] * experts
+        host *= 1 + v["host_again"] * several
         return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
 
     def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:

@@ -36,7 +36,8 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``model, tp, dtype, phase`` (decode, prefill)``, batch, prompt, out, measured_s`` (median of the repeats)``,
+        ``model, tp, dtype, phase`` (decode, prefill)``, batch, prompt, out, measured_s`` (median of the repeats, the
+        lower of two)``,
         spread`` (largest minus smallest over the median)``, repeats``. Prefills of more than
         :data:`MOST_PREFILL_TOKENS` tokens are left out.
 
@@ -64,7 +65,7 @@ def read_steps(path: str | Path) -> pl.DataFrame:
             frame.filter(value > 0)
             .group_by(keys, maintain_order=True)
             .agg(
-                measured_s=value.median(),
+                measured_s=value.quantile(0.5, interpolation="lower"),
                 spread=(value.max() - value.min()) / value.median(),
                 repeats=pl.len().cast(pl.Int64),
             )

@@ -56,6 +56,10 @@ class Operator:
         Size of the message of a collective on a rank.
     kernels : int
         Kernels that vLLM launches for it where nothing unusual is fused, for the fixed costs of a calibration.
+    tiles : float
+        Of attention: requests times heads of keys and values, the least number of blocks that share the work.
+    fusable : bool
+        Whether engines fuse it with its neighbours, so that its activations need not exist.
     """
 
     component: str
@@ -70,6 +74,8 @@ class Operator:
     output_bytes: float = 0.0
     message_bytes: float = 0.0
     kernels: int = 1
+    tiles: float = 0.0
+    fusable: bool = False
 
     @property
     def bytes_read(self) -> float:
@@ -229,12 +235,15 @@ class _Step:
             return
         query, key, value = heads * a.head_dim, kv_heads * a.head_dim, kv_heads * a.value_dim
         yield self._linear("qkv_proj", "qkv_proj", hidden, query + key + value)
-        if a.norm_parameters:
+        # norms of queries and keys are fused with the rotation where the engine compiles: one pass over both
+        norms = 1 if a.norm_parameters else 0
+        rotated = self.shape.family not in ("gpt2", "opt")
+        if norms or rotated:
             moved = t * (query + key) * act
-            yield Operator("qk_norm", "norm", input_bytes=moved, output_bytes=moved, math=self._math)
-        if self.shape.family not in ("gpt2", "opt"):
-            moved = t * (query + key) * act
-            yield Operator("rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math)
+            kernels = norms + (1 if rotated else 0)
+            yield Operator(
+                "rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math, kernels=kernels, fusable=True
+            )
         cache = BYTES[plan.kv_cache] * (key + value)
         yield Operator(
             "kv_cache_write",
@@ -242,6 +251,7 @@ class _Step:
             input_bytes=t * (key + value) * act,
             kv_write_bytes=t * cache,
             math=self._math,
+            fusable=True,
         )
         pairs = sum(self._pairs(part, a.window) for part in self.batch)
         old = sum(part.keys(a.window) - part.tokens for part in self.batch)
@@ -253,6 +263,8 @@ class _Step:
             kv_read_bytes=max(old, 0) * cache,
             input_bytes=t * query * act + t * cache,
             output_bytes=t * heads * a.value_dim * act,
+            kernels=2,
+            tiles=self.requests * kv_heads,
         )
         yield self._linear("o_proj", "o_proj", heads * a.value_dim, hidden)
 
@@ -276,10 +288,15 @@ class _Step:
         absorbed = [part for part in self.batch if part not in expanded]
         up = a.kv_rank * heads * (nope + a.value_dim)
         moved = t * (query + a.rope_dim) * act
-        yield Operator("rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math)
+        yield Operator("rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math, fusable=True)
         cache = latent * BYTES[plan.kv_cache]
         yield Operator(
-            "kv_cache_write", "kv_cache_write", input_bytes=t * latent * act, kv_write_bytes=t * cache, math=self._math
+            "kv_cache_write",
+            "kv_cache_write",
+            input_bytes=t * latent * act,
+            kv_write_bytes=t * cache,
+            math=self._math,
+            fusable=True,
         )
         if expanded:
             tokens = sum(part.tokens for part in expanded)
@@ -324,6 +341,8 @@ class _Step:
                 kv_read_bytes=sum(part.keys() - part.tokens for part in absorbed) * cache,
                 input_bytes=tokens * heads * latent * act + tokens * cache,
                 output_bytes=tokens * heads * a.kv_rank * act,
+                kernels=2,
+                tiles=sum(part.count for part in absorbed),
             )
         yield self._linear("o_proj", "o_proj", heads * a.value_dim, hidden)
 

@@ -136,16 +136,18 @@ def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():
     assert [known[0, n][0][0].context for n in (0, 1)] == [101, 102]
 
 
-def test_fewer_requests_are_taken_to_have_the_mean_context():
+def test_of_fewer_requests_the_oldest_are_taken_to_have_ended():
     known = batches(
         frame(
-            "execute_context_4(400)_generation_0(0)",
+            "execute_context_2(100)_generation_0(0)",
+            "execute_context_3(900)_generation_2(2)",
+            "execute_context_0(0)_generation_5(5)",
             "execute_context_0(0)_generation_4(4)",
-            "execute_context_0(0)_generation_2(2)",
         )
     )
-    (made,), how = known[0, 2]
-    assert (made.context, how) == (102, "estimated")
+    assert known[0, 2][0][0].context == (2 * 51 + 3 * 300) / 5 + 1
+    (made,), how = known[0, 3]
+    assert (made.context, how) == ((1 * 52 + 3 * 301) / 4 + 1, "estimated")
 
 
 def test_a_wrong_model_device_or_option_is_refused():

@@ -7,6 +7,9 @@ from functools import cache
 
 import polars as pl
 
+from llmprof import analyze, bundled, theory
+from llmprof.theory.plan import decode
+
 RANKS, LAYERS, STEPS = 4, 28, 8
 
 _LAYER = [
@@ -297,3 +300,34 @@ def went() -> pl.DataFrame:
 def summed() -> pl.DataFrame:
     """Rows as ``kernel_summary(trace)`` returns them."""
     return attributed().group_by("name", "category").agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())
+
+
+def by_theory() -> pl.DataFrame:
+    """Components of a model on a device."""
+    return theory.profile("Qwen3-30B-A3B", "H200", batch_size=16, tp_size=2).components
+
+
+def weighed() -> pl.DataFrame:
+    """Parameters of the parts of a model."""
+    return theory.profile("Qwen3-30B-A3B", "H200").parameter_table
+
+
+def ranged() -> pl.DataFrame:
+    """Theory over batches, with predicted times."""
+    return theory.sweep("Qwen3-8B", "H200", calibration=theory.calibrated("H200"))
+
+
+@cache
+def joined() -> pl.DataFrame:
+    """Measured time beside its bound."""
+    return analyze.roofline_join(bundled.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+
+
+def predictions() -> pl.DataFrame:
+    """Predicted beside measured times."""
+    read = theory.shape("Qwen3-8B")
+    made = [
+        theory.Observation(read, theory.Plan(), decode(batch, 200), "decode", 0.005 + batch * 1e-5)
+        for batch in (1, 8, 64)
+    ]
+    return theory.calibrated("H200").predict(made)

@@ -59,6 +59,14 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
         ),
         frames.summarised,
     ),
+    "theory_structure": (charts.theory_structure, frames.by_theory),
+    "theory_shares": (charts.theory_shares, frames.by_theory),
+    "theory_parameters": (charts.theory_parameters, frames.weighed),
+    "theory_roofline": (lambda f: charts.theory_roofline(f, "H200"), frames.by_theory),
+    "theory_curves": (charts.theory_curves, frames.ranged),
+    "theory_memory": (charts.theory_memory, frames.ranged),
+    "bound_gap": (charts.bound_gap, frames.joined),
+    "predicted": (charts.predicted, frames.predictions),
 }
 NEEDED = {
     "timeline": ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer", "stage"),
@@ -86,8 +94,24 @@ NEEDED = {
     "sweep_throughput": ("label", "output_tokens_per_s", "requests_per_s"),
     "sweep_scaling": ("label", "output_tokens_per_s"),
     "sweep_time": ("point", "label", "phase", "part", "ns", "steps", "ranks"),
+    "theory_structure": (
+        "phase",
+        "component",
+        "layers",
+        "flops",
+        "memory_bytes",
+        "message_bytes",
+        "latency_s",
+        "bound",
+    ),
+    "theory_shares": ("phase", "stage", "flops", "weight_bytes", "latency_s"),
+    "theory_parameters": ("component", "stage", "parameters", "active_parameters"),
+    "theory_curves": ("over", "value", "prefill_s", "decode_s", "tokens_per_s"),
+    "theory_memory": ("over", "value", "device_bytes", "weights_bytes", "kv_cache_bytes", "activations_bytes"),
+    "bound_gap": ("phase", "step", "stage", "measured_ns", "bound_ns", "why"),
+    "predicted": ("model", "kind", "requests", "context", "measured_s", "predicted_s", "bound_s"),
 }
-_RATES = ("sweep_throughput", "sweep_scaling")
+_RATES = ("sweep_throughput", "sweep_scaling", "theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
 _NAMED = {"requests": ("phase", "metric"), "sweep_time": ("part",)}

@@ -7,6 +7,7 @@ import json
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import analyze, report
 from llmprof.errors import OutputError
 from llmprof.report import folder as report_folder
@@ -152,3 +153,13 @@ def test_reports_of_real_captures(sample_trace, tmp_path, name):
     assert 1_000_000 < written.index.stat().st_size < 4_000_000
     assert len(written.pngs) >= 8
     assert written.findings.height >= 3
+
+
+def test_a_report_says_how_near_a_known_model_comes_to_its_bound(tmp_path):
+    trace = llmprof.sample("torch_tp1_cudagraph")
+    written = report.write(trace, tmp_path / "known", model="Qwen2.5-1.5B")
+    text = written.index.read_text()
+    assert "How near does it come to the bound?" in text
+    assert "bound_gap.png" in {path.name for path in written.pngs}
+    wrong = report.write(trace, tmp_path / "wrong", model="Qwen3-8B")
+    assert "28] layers in a step" in wrong.index.read_text()

@@ -102,8 +102,9 @@ def test_the_longest_resource_is_the_bound():
 
 def test_only_activations_beyond_the_cache_cross_the_memory():
     machine = Machine(H200, Plan())
-    spilled = Operator("x", "norm", input_bytes=60 * 2**20, output_bytes=10 * 2**20)
-    assert machine.crossing(spilled) == 20 * 2**20
+    spilled = Operator("x", "norm", input_bytes=60 * 2**20, output_bytes=70 * 2**20)
+    assert machine.crossing(spilled) == 30 * 2**20
+    assert machine.crossing(Operator("x", "rope", input_bytes=60 * 2**20, fusable=True)) == 0
     assert Machine(hardware.device("L4"), Plan()).crossing(spilled) == 0
     kept = Machine(H200, Plan(), resident=True)
     assert kept.crossing(Operator("x", "o_proj", weight_bytes=1e6)) == 0

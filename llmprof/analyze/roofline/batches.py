@@ -23,7 +23,7 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
 
     Labels in the detailed form give the sums of query and key lengths. Others give requests and tokens only; there
     the contexts are followed: a prompt's tokens stay for the steps that generate from it, and each adds one. Where
-    fewer requests generate than before, they are taken to have the mean context.
+    fewer requests generate than are held, the oldest ones are taken to have ended.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
 
 
 class _Held:
-    """Requests that the engine holds, as their number and the sum of their contexts."""
+    """Requests that the engine holds: groups of their number and mean context, the oldest first."""
 
     def __init__(self, context: float | None) -> None:
-        self.requests, self.tokens, self.given = 0.0, 0.0, context
-        self.known = True
+        self.groups: list[list[float]] = []
+        self.given, self.known = context, True
 
     def step(self, row: dict[str, object]) -> tuple[Batch, str]:
         """The batch of a step; keeps what it leaves behind."""
@@ -69,32 +69,40 @@ class _Held:
             made = generating
         if generating and made:
             before, source = self._context(generating, detailed[1], source)
-            parts.append(Requests(generating, made / generating, max(before + made / generating, made / generating)))
-            self.tokens += made
+            each = made / generating
+            parts.append(Requests(generating, each, before + each))
+            for group in self.groups:
+                group[1] += each
         if reading and read:
             sums = detailed[0]
-            length = sums[1] / reading if sums else read / reading
-            parts.append(Requests(reading, read / reading, max(length, read / reading), "prefill"))
-            self.requests += reading
-            self.tokens += length * reading
+            length = max(sums[1] / reading if sums else 0.0, read / reading)
+            parts.append(Requests(reading, read / reading, length, "prefill"))
+            self.groups.append([reading, length])
         return tuple(reversed(parts)), source
 
     def _context(self, generating: float, sums: tuple[float, float] | None, source: str) -> tuple[float, str]:
-        """Cached tokens of each generating request before the step."""
+        """Mean of the cached tokens of each generating request before the step."""
         if sums is not None:
-            mean = max(sums[1] - sums[0], 0.0) / generating
-            self.requests, self.tokens = generating, mean * generating
-            return mean, "label"
-        if self.requests == 0 or generating > self.requests:
-            missing = generating - self.requests
+            self.groups = [[generating, max(sums[1] - sums[0], 0.0) / generating]]
+            return self.groups[0][1], "label"
+        held = sum(count for count, _ in self.groups)
+        if generating > held:
             self.known = self.given is not None
-            self.tokens += missing * (self.given or 0.0)
-            self.requests = generating
-        elif generating < self.requests:
+            self.groups.insert(0, [generating - held, self.given or 0.0])
+        elif generating < held:
             source = "estimated"
-            self.tokens *= generating / self.requests
-            self.requests = generating
-        return self.tokens / self.requests, source if self.known else "unknown"
+            self._end(held - generating)
+        mean = sum(count * tokens for count, tokens in self.groups) / generating
+        return mean, source if self.known else "unknown"
+
+    def _end(self, ended: float) -> None:
+        """Let the oldest requests go."""
+        while ended > 0 and self.groups:
+            gone = min(ended, self.groups[0][0])
+            self.groups[0][0] -= gone
+            ended -= gone
+            if self.groups[0][0] <= 0:
+                self.groups.pop(0)
 
 
 def _sums(text: object) -> tuple[float, float] | None:

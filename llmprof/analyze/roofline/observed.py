@@ -20,6 +20,9 @@ from llmprof.trace import Trace
 WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 """Stages whose time is mostly that of waiting for other ranks; they are left out."""
 
+_NEAR = 64
+"""Tokens of context within which steps count as equal."""
+
 
 def stage_observations(
     trace: Trace,
@@ -67,7 +70,9 @@ def stage_observations(
         & pl.col("step").is_in(list(known))
         & (pl.col("measured_ns") > 0)
     )
-    groups = rows.group_by("phase", "tokens", "requests", "stage", maintain_order=True).agg(
+    near = {step: round(sum(part.context for part in batch) / _NEAR) for step, batch in known.items()}
+    rows = rows.with_columns(near=pl.col("step").replace_strict(near, return_dtype=pl.Int64))
+    groups = rows.group_by("phase", "tokens", "requests", "near", "stage", maintain_order=True).agg(
         pl.col("measured_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
     )
     plan = Plan(tp=tp_size)

@@ -1,0 +1,192 @@
+"""Structure of a model as a graph: what flows where, and what each node costs."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.data import constant, inline, nothing, require
+from llmprof.charts.base.theme import (
+    COMMUNICATION,
+    COMPUTE,
+    INK,
+    MUTED,
+    PADDING,
+    REST,
+    TEXT_PX,
+    WIDTH,
+    finish,
+    ink_on,
+    layered,
+    percent,
+)
+from llmprof.units import format_ns
+
+BOUNDS = {"compute": COMPUTE, "memory": "#E0A100", "communication": COMMUNICATION, "none": REST}
+"""Colours of what bounds an operator."""
+
+MADE_BY = "llmprof.theory.profile(model, device).components"
+_NEEDED = ("phase", "component", "layers", "flops", "memory_bytes", "message_bytes", "latency_s", "bound")
+_BOX, _STEP, _HALF = 34, 46, 200
+_TITLES = {"prefill": "Prefill", "decode": "Decode step"}
+
+
+def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+    """The operators of a model in the order in which they run, with FLOPs, bytes and least time of each.
+
+    A column for each phase. A node says its name and how many layers have it; its colour is what bounds it; beside it
+    stand the FLOPs, the bytes that have to cross the device memory and the least time of all its layers together, on
+    one rank. The frame marks what is repeated in every layer.
+
+    Parameters
+    ----------
+    components : polars.DataFrame
+        ``theory.profile(...).components``.
+    title : str, optional
+        Title instead of the one that says what takes most time.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+    """
+    require(components, _NEEDED, chart="theory_structure", made_by=MADE_BY)
+    if components.is_empty():
+        raise nothing("theory_structure", "the frame has no rows", MADE_BY)
+    phases = components["phase"].unique(maintain_order=True).to_list()
+    width = WIDTH - 2 * PADDING
+    column = width / len(phases)
+    marks: list[alt.Chart] = []
+    tallest = 0
+    for n, phase in enumerate(phases):
+        nodes = _merged(components.filter(pl.col("phase") == phase))
+        left = n * column
+        marks += _column(nodes, left, str(phase))
+        tallest = max(tallest, nodes.height)
+    chart = layered(*marks, _key(width)).properties(width=width, height=(tallest + 1) * _STEP + 20)
+    return finish(
+        chart,
+        title or _headline(components),
+        "Least time of all layers of a node on one rank; bytes that have to cross the device memory. "
+        "In the frame: repeated in every layer.",
+    )
+
+
+def _merged(rows: pl.DataFrame) -> pl.DataFrame:
+    """Nodes in order; what layers of several kinds have in common is one node, and so are a layer's collectives."""
+    order = pl.int_range(pl.len())
+    sums = pl.col("layers", "flops", "memory_bytes", "message_bytes", "latency_s").sum()
+    nodes = rows.with_columns(order=order, inside=pl.col("layers") > 1).with_columns(
+        occurrence=pl.int_range(pl.len()).over("component", "layers")
+    )
+    kinds = nodes.filter("inside")["layers"].n_unique()
+    keys = ["component", "inside"] if kinds > 1 else ["component", "inside", "occurrence"]
+    merged = nodes.group_by(keys, maintain_order=True).agg(
+        sums, pl.col("order").min(), bound=pl.col("bound").sort_by("latency_s").last()
+    )
+    first, last = (merged.filter("inside")["order"].min(), merged.filter("inside")["order"].max())
+    if first is None:
+        return merged.sort("order")
+    inside = pl.col("inside") | pl.col("order").is_between(first, last)
+    return merged.sort("order").with_columns(inside=inside)
+
+
+def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
+    """Boxes of a phase, from top to bottom, with arrows between them."""
+    top = pl.int_range(pl.len()) * _STEP + _STEP
+    total = float(nodes["latency_s"].sum()) or 1.0
+    data = nodes.with_columns(
+        y=top,
+        y2=top + _BOX,
+        middle=top + _BOX / 2,
+        name=pl.when(pl.col("layers") > 1)
+        .then(pl.col("component") + " × " + pl.col("layers").cast(pl.String))
+        .otherwise("component"),
+        time=(pl.col("latency_s") * 1e9).map_elements(format_ns, return_dtype=pl.String),
+        share=(100 * pl.col("latency_s") / total).map_elements(percent, return_dtype=pl.String),
+        work=pl.struct("flops", "memory_bytes", "message_bytes").map_elements(_work, return_dtype=pl.String),
+    )
+    marks = [_text(pl.DataFrame({"label": [_TITLES.get(phase, phase)], "y": [12]}), left, bold=True)]
+    inside = data.filter("inside")
+    if inside.height:
+        frame = constant({})
+        y, y2 = float(inside["y"].min()) - 6, float(inside["y2"].max()) + 6  # type: ignore[arg-type]
+        rect = alt.Chart(frame).mark_rect(fill="#F4F6F8", stroke="#CBD2D9", strokeDash=[4, 3], cornerRadius=6)
+        marks.append(rect.encode(x=alt.value(left), x2=alt.value(left + 412), y=alt.value(y), y2=alt.value(y2)))
+    arrows = data.select(y="y2", y2=pl.col("y").shift(-1)).drop_nulls()
+    line = alt.Chart(inline(arrows)).mark_rule(color=MUTED, strokeWidth=1.2)
+    middle = alt.value(left + 8 + _HALF / 2)
+    scale = alt.Scale(domain=[0, 1], range=[0, 1])
+    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2="y2:Q"))
+    for (bound,), group in data.group_by("bound", maintain_order=True):
+        shade = BOUNDS.get(str(bound), REST)
+        tips = [alt.Tooltip(f"{name}:N") for name in ("component", "work", "time", "share", "bound")]
+        box = alt.Chart(inline(group)).mark_rect(fill=shade, cornerRadius=5)
+        marks.append(
+            box.encode(
+                x=alt.value(left + 8),
+                x2=alt.value(left + 8 + _HALF),
+                y=alt.Y("y:Q", scale=scale, axis=None),
+                y2="y2:Q",
+                tooltip=tips,
+            )
+        )
+        marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=ink_on(shade), bold=True))
+    marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=MUTED))
+    timed = data.filter(pl.col("latency_s") > 0)
+    said = pl.concat_str("time", pl.lit("  ("), "share", pl.lit(")"))
+    marks.append(_text(timed.select(label=said, y=pl.col("middle") + 8), left + 220))
+    return marks
+
+
+def _text(rows: pl.DataFrame, x: float, *, ink: str = INK, bold: bool = False) -> alt.Chart:
+    mark = alt.Chart(inline(rows)).mark_text(
+        align="left", baseline="middle", fontSize=TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
+    )
+    scale = alt.Scale(domain=[0, 1], range=[0, 1])
+    drawn: alt.Chart = mark.encode(x=alt.value(x), y=alt.Y("y:Q", scale=scale, axis=None), text="label:N")
+    return drawn
+
+
+def _key(width: float) -> alt.LayerChart:
+    """What the colours mean, at the upper right."""
+    marks: list[alt.Chart] = []
+    at = width - 420.0
+    for name, shade in BOUNDS.items():
+        label = {"none": "no least time"}.get(name, f"bound by {name}" if name == "compute" else name)
+        square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
+        marks.append(square.encode(x=alt.value(at), y=alt.value(-6)))
+        text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
+        marks.append(text.encode(x=alt.value(at + 11), y=alt.value(-6), text=alt.value(label)))
+        at += 34 + 6.6 * len(label)
+    return layered(*marks)
+
+
+def _work(row: dict[str, float]) -> str:
+    parts = [f"{amount(row['flops'])}FLOP"] if row["flops"] else []
+    parts += [f"{amount(row['memory_bytes'])}B"] if row["memory_bytes"] else []
+    parts += [f"messages of {amount(row['message_bytes'])}B"] if row["message_bytes"] else []
+    return ", ".join(parts) or "stays in the cache"
+
+
+def amount(value: float) -> str:
+    """A number with a decimal prefix, to be followed by its unit: ``4.61 G``; a space in any case."""
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:,.3g} {prefix}"
+    return f"{value:,.3g} "
+
+
+def _headline(components: pl.DataFrame) -> str:
+    said = []
+    for (phase,), rows in components.group_by("phase", maintain_order=True):
+        by_bound = rows.group_by("bound").agg(pl.col("latency_s").sum()).sort("latency_s", descending=True)
+        total = float(rows["latency_s"].sum())
+        share = percent(100 * float(by_bound["latency_s"][0]) / total) if total else "0 %"
+        said.append(f"{phase} takes at least {format_ns(total * 1e9)}, {share} of it bound by {by_bound['bound'][0]}")
+    return "; ".join(said).capitalize()

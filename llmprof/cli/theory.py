@@ -1,0 +1,252 @@
+"""``llmprof theory``: what a model costs on a machine, and measured time of a trace against it."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from llmprof import text
+from llmprof.cli.output import Terminal, open_trace, rows_of, to_csv, to_json, wrapped
+from llmprof.errors import AnalysisError, LlmprofError, OutputError
+
+if TYPE_CHECKING:
+    from llmprof.theory import Profile
+
+_OPTIONS = (
+    ("--batch-size", "batch_size", int, 1, "requests at once"),
+    ("--seq-len", "seq_len", int, 1024, "prompt tokens of each"),
+    ("--generate-len", "generate_len", int, 128, "output tokens of each"),
+    ("--tp", "tp_size", int, 1, "tensor-parallel size"),
+    ("--pp", "pp_size", int, 1, "pipeline-parallel size"),
+    ("--dp", "dp_size", int, 1, "data-parallel size"),
+    ("--sp", "sp_size", int, 1, "sequence-parallel size: 1 or as --tp"),
+    ("--dtype", "dtype", str, None, "weights: bf16, fp16, fp8, int8, int4, fp32"),
+    ("--kv-cache-dtype", "kv_cache_dtype", str, None, "KV cache: bf16, fp16, fp8, int8"),
+    ("--flops-efficiency", "flops_efficiency", float, 1.0, "share of the arithmetic peak that is reached"),
+    ("--hbm-efficiency", "hbm_efficiency", float, 1.0, "share of the memory bandwidth that is reached"),
+    ("--intra-node-efficiency", "intra_node_efficiency", float, 1.0, "share of the links that is reached"),
+    ("--inter-node-efficiency", "inter_node_efficiency", float, 1.0, "share of the network that is reached"),
+    ("--memory-utilization", "memory_utilization", float, 1.0, "share of the device memory that may be used"),
+    ("--zero", "ds_zero", int, 0, "stage of ZeRO, with --mode training"),
+)
+_COMPONENTS = ["phase", "component", "layers", "FLOPs", "bytes", "time", "share", "bound"]
+_JOINED = ["phase", "stage", "measured", "least", "efficiency", "mfu", "mbu", "gap", "why"]
+
+
+def add_theory_options(sub: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    sub.add_argument("model", nargs="?", metavar="MODEL", help="name of the catalogue, config.json, or its folder")
+    sub.add_argument("--gpu", metavar="NAME", help="device (H200, a100-sxm-40gb …), or a YAML file with its numbers")
+    for flag, name, kind, default, words in _OPTIONS:
+        said = f"{words} (default: {default})" if default is not None else words
+        sub.add_argument(flag, dest=name, type=kind, default=default, metavar="N" if kind is int else "X", help=said)
+    sub.add_argument("--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp")
+    sub.add_argument("--mode", choices=["inference", "training"], default="inference", help="(default: %(default)s)")
+    sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
+    sub.add_argument("--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times")
+    sub.add_argument("--csv", metavar="FILE", help="write the table of components (or of the join); - prints it")
+    sub.add_argument("--charts", type=Path, metavar="DIR", help="draw the charts into PNG files of this folder")
+    sub.add_argument("--list", action="store_true", help="list the models and devices that are known")
+
+
+def theory(args: Namespace, terminal: Terminal) -> str:
+    """Profile a model by theory, or join a trace with it."""
+    if args.list:
+        return _listed(args)
+    if not args.model:
+        raise LlmprofError("no model is given", expected="llmprof theory MODEL --gpu NAME", hint="--list names them")
+    return _joined(args, terminal) if args.trace else _profiled(args, terminal)
+
+
+def _listed(args: Namespace) -> str:
+    from llmprof import hardware
+    from llmprof import theory as theories
+
+    devices = [known.name for known in hardware.DEVICES]
+    if args.json:
+        return to_json({"models": list(theories.names()), "devices": devices})
+    return text.pairs([("Models", ", ".join(theories.names())), ("Devices", ", ".join(devices))], indent="")
+
+
+def _profiled(args: Namespace, terminal: Terminal) -> str:
+    from llmprof import theory as theories
+    from llmprof.theory.familiar import quantity, seconds
+    from llmprof.theory.plan import decode, prefill
+    from llmprof.theory.profiler import machine_for
+
+    if not args.gpu:
+        raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list names them")
+    options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
+    found = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
+    summary = found.summary()
+    if args.predict:
+        machine = machine_for(found.shape, found.device, found.plan)
+        fitted = theories.calibrated(found.device)
+        steps = {
+            "prefill": prefill(found.batch_size, found.seq_len),
+            "decode": decode(found.batch_size, found.seq_len + found.generate_len / 2),
+        }
+        for name, step in steps.items():
+            summary[f"predicted_{name}_s"] = fitted.step_s(found.shape, step, machine)
+    if args.csv:
+        return to_csv(found.components, args.csv)
+    drawn = _draw_profile(args.charts, found) if args.charts else []
+    if args.json:
+        return to_json(summary | {"components": rows_of(found.components), "charts": drawn})
+    m = found.memory
+    head = [
+        ("Model", f"{found.shape.name}, {_parameters(found)}"),
+        ("Device", f"{found.device.name}, tp {found.plan.tp}, pp {found.plan.pp}, dp {found.plan.dp}, "
+         f"weights {found.plan.weights}, KV cache {found.plan.kv_cache}"),
+        ("Batch", f"{found.batch_size} requests of {found.seq_len} + {found.generate_len} tokens"),
+        ("First token", _time(found.prefill_latency_s, summary.get("predicted_prefill_s"))),
+        ("Decode step", _time(found.decode_latency_s, summary.get("predicted_decode_s"))
+         + f"; {seconds(found.kv_cache_latency_s)} of it reads the KV cache"),
+        ("All tokens", f"at least {seconds(found.total_latency_s)}, at most {found.tokens_per_s:,.0f} tokens/s"),
+        ("Memory", f"weights {quantity(m.weights, 'B')}, KV cache {quantity(m.kv_cache, 'B')}, activations "
+         f"{quantity(max(m.prefill_activations, m.decode_activations), 'B')} on each device"),
+        ("Fits", _fits(found)),
+    ]  # fmt: skip
+    if found.training is not None:
+        t = found.training
+        head.append(("Training", f"{quantity(t.memory_bytes, 'B')} on each device, a step takes {seconds(t.step_s)}"))
+    said = [text.pairs(head, indent=""), "", text.table(_components(found.components), columns=_COMPONENTS)]
+    said += ["", wrapped("Times are lower bounds at the given efficiencies; a rank's share.", terminal.width, "", "")]
+    said += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in found.notes]
+    said += [f"Chart  {path}" for path in drawn]
+    return "\n".join(said)
+
+
+def _parameters(found: Profile) -> str:
+    from llmprof.theory.familiar import quantity
+
+    said = f"{quantity(found.parameters, '')} parameters"
+    if found.active_parameters < found.parameters:
+        said += f", {quantity(found.active_parameters, '')} of them for each token"
+    return said
+
+
+def _time(least: float, predicted: float | None) -> str:
+    from llmprof.theory.familiar import seconds
+
+    said = f"at least {seconds(least)}"
+    return said if predicted is None else f"{said}; predicted by the calibration (no bound): {seconds(predicted)}"
+
+
+def _fits(found: Profile) -> str:
+    m = found.memory
+    if m.device is None or m.largest_decode_batch is None or m.max_batch_total_tokens is None:
+        return "the memory of the device is not known"
+    most = f"at most {m.largest_decode_batch:,} such requests, {m.max_batch_total_tokens:,} tokens in the KV cache"
+    return f"{'yes' if m.fits else 'no'}; {most}"
+
+
+def _components(components: pl.DataFrame) -> pl.DataFrame:
+    """The table of components for people."""
+    from llmprof.theory.familiar import quantity, seconds
+
+    share = pl.col("latency_s") / pl.col("latency_s").sum().over("phase")
+
+    def said(name: str, unit: str) -> pl.Series:
+        return pl.Series([quantity(v, unit) if v else "" for v in components[name]], dtype=pl.String)
+
+    return components.select(
+        "phase",
+        "component",
+        "layers",
+        said("flops", "").alias("FLOPs"),
+        said("memory_bytes", "B").alias("bytes"),
+        pl.Series([seconds(v) if v else "" for v in components["latency_s"]], dtype=pl.String).alias("time"),
+        pl.Series([f"{100 * v:.1f} %" for v in components.select(share).to_series()], dtype=pl.String).alias("share"),
+        "bound",
+    )
+
+
+def _joined(args: Namespace, terminal: Terminal) -> str:
+    from llmprof import analyze
+    from llmprof.analyze.roofline.join import coverage_of
+    from llmprof.units import format_ns, format_share
+
+    trace = open_trace(args.trace, args, terminal)
+    tp = args.tp_size if args.tp_size > 1 else None
+    pp = args.pp_size if args.pp_size > 1 else None
+    joined = analyze.roofline_join(
+        trace, args.model, args.gpu, tp_size=tp, pp_size=pp, dtype=args.dtype, kv_cache_dtype=args.kv_cache_dtype
+    )
+    coverage = coverage_of(joined)
+    if args.csv:
+        return to_csv(joined, args.csv)
+    drawn = []
+    if args.charts:
+        from llmprof import charts
+
+        drawn = [str(charts.save(charts.bound_gap(joined), _folder(args.charts) / "bound_gap.png"))]
+    if args.json:
+        return to_json({"coverage": coverage, "stages": rows_of(joined), "charts": drawn})
+    steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
+    sums = joined.group_by("phase", "stage").agg(
+        pl.col("measured_ns", "bound_ns", "flops", "memory_bytes").sum(),
+        why=pl.col("why").sort_by("measured_ns").last(),
+        mfu=(pl.col("mfu") * pl.col("measured_ns")).sum() / pl.col("measured_ns").sum(),
+        mbu=(pl.col("mbu") * pl.col("measured_ns")).sum() / pl.col("measured_ns").sum(),
+    )
+    sums = sums.join(steps, on="phase").sort("phase", "measured_ns", descending=[False, True])
+    each = [sums[name] / sums["steps"] for name in ("measured_ns", "bound_ns")]
+
+    def share(values: pl.Series) -> pl.Series:
+        return pl.Series([format_share(v) if v else "" for v in values], dtype=pl.String)
+
+    table = sums.select(
+        "phase",
+        "stage",
+        pl.Series([format_ns(v) for v in each[0]], dtype=pl.String).alias("measured"),
+        pl.Series([format_ns(v) if v else "" for v in each[1]], dtype=pl.String).alias("least"),
+        share(sums["bound_ns"] / sums["measured_ns"]).alias("efficiency"),
+        share(sums["mfu"]).alias("mfu"),
+        share(sums["mbu"]).alias("mbu"),
+        pl.Series([format_ns(v) for v in each[0] - each[1]], dtype=pl.String).alias("gap"),
+        "why",
+    )
+    known = format_share(coverage["explained_share"])
+    words = f"Mean of a step and rank. Theory knows {known} of the device time, and the contexts of "
+    words += f"{format_share(coverage['contexts_known_share'])} of the steps."
+    said = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
+    return "\n".join([*said, *(f"Chart  {path}" for path in drawn)])
+
+
+def _draw_profile(folder: Path, found: Profile) -> list[str]:
+    """Charts of a profile as PNG files."""
+    from llmprof import charts
+    from llmprof import theory as theories
+
+    over_batch, over_ranks = theories.sweep(found), theories.sweep(found, over="tp_size")
+    drawings: dict[str, Callable[[], Any]] = {
+        "structure": lambda: charts.theory_structure(found.components),
+        "shares": lambda: charts.theory_shares(found.components),
+        "parameters": lambda: charts.theory_parameters(found.parameter_table),
+        "roofline": lambda: charts.theory_roofline(found.components, found.device, dtype=found.plan.activations),
+        "batch": lambda: charts.theory_curves(over_batch),
+        "tensor_parallel": lambda: charts.theory_curves(over_ranks),
+        "length": lambda: charts.theory_curves(theories.sweep(found, over="seq_len")),
+        "memory": lambda: charts.theory_memory(over_batch),
+    }
+    target, written = _folder(folder), []
+    for name, draw in drawings.items():
+        try:
+            written.append(str(charts.save(draw(), target / f"{name}.png")))
+        except AnalysisError:
+            continue  # a model that stays in the cache has no place on a roofline
+    return written
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
+    return path

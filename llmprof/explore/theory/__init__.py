@@ -1,0 +1,1 @@
+"""Explorer of theory: a model on a device, with sliders."""

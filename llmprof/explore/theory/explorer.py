@@ -1,0 +1,243 @@
+"""Explorer of theory: sliders for batch, lengths, ranks and number formats, and the charts that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import ipywidgets  # type: ignore[import-untyped]
+import polars as pl
+
+from llmprof import charts
+from llmprof import theory as theories
+from llmprof.analyze.roofline.batches import batches
+from llmprof.analyze.roofline.join import IDLE, roofline_join
+from llmprof.analyze.steps.steps import steps
+from llmprof.charts.base.save import to_png_bytes
+from llmprof.errors import LlmprofError
+from llmprof.hardware import Device
+from llmprof.theory.calibration import Calibration
+from llmprof.theory.profiler import Profile
+from llmprof.theory.shapes import Shape, shape
+from llmprof.trace import Trace
+
+_FORMATS: Final = ("bf16", "fp8", "int8", "int4")
+_POWERS: Final = [2**n for n in range(11)]
+_LENGTHS: Final = [2**n for n in range(5, 18)]
+_TABS: Final = ("Structure", "Shares", "Roofline", "Batch", "Prompt length", "Ranks", "Memory", "Parameters")
+
+
+class Theory(ipywidgets.VBox):  # type: ignore[misc]
+    """A model on a device by theory. Made by :func:`theory`."""
+
+    def __init__(
+        self,
+        model: Shape,
+        device: Device,
+        *,
+        measured: pl.DataFrame | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self.model, self.device, self.measured, self.calibration = model, device, measured, calibration
+        self.profile: Profile | None = None
+        slider = ipywidgets.SelectionSlider
+        style = {"description_width": "110px"}
+        self.batch_size = slider(options=_POWERS, value=8, description="requests", style=style, continuous_update=False)
+        self.seq_len = slider(
+            options=_LENGTHS, value=1024, description="prompt tokens", style=style, continuous_update=False
+        )
+        self.generate_len = slider(
+            options=[*_POWERS[4:], 2048, 4096],
+            value=128,
+            description="output tokens",
+            style=style,
+            continuous_update=False,
+        )
+        self.tp_size = slider(
+            options=_ranks(model), value=1, description="ranks (tp)", style=style, continuous_update=False
+        )
+        self.dtype = ipywidgets.Dropdown(options=_FORMATS, value="bf16", description="weights", style=style)
+        self.kv_cache_dtype = ipywidgets.Dropdown(
+            options=("bf16", "fp8"), value="bf16", description="KV cache", style=style
+        )
+        self.words = ipywidgets.HTML()
+        self.tabs = ipywidgets.Tab(children=[ipywidgets.VBox() for _ in _TABS], titles=list(_TABS))
+        controls = [self.batch_size, self.seq_len, self.generate_len, self.tp_size, self.dtype, self.kv_cache_dtype]
+        left, right = ipywidgets.VBox(controls[:3]), ipywidgets.VBox(controls[3:])
+        for control in controls:
+            control.observe(self._changed, "value")
+        self.tabs.observe(self._shown, "selected_index")
+        super().__init__([ipywidgets.HBox([left, right]), self.words, self.tabs])
+        self._changed(None)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """Components of the model at the values of the sliders: ``theory.profile(...).components``."""
+        if self.profile is None:
+            raise LlmprofError("the model does not fit at the values of the sliders")
+        return self.profile.components
+
+    def options(self) -> dict[str, Any]:
+        """Values of the sliders, as arguments of :func:`llmprof.theory.profile`."""
+        names = ("batch_size", "seq_len", "generate_len", "tp_size", "dtype", "kv_cache_dtype")
+        return {name: getattr(self, name).value for name in names}
+
+    def picture(self, tab: str) -> bytes:
+        """PNG image of the chart of a tab at the values of the sliders."""
+        found = self.profile
+        if found is None:
+            raise LlmprofError("the model does not fit at the values of the sliders")
+        return to_png_bytes(self._charts(found)[tab](), scale=1.5)
+
+    def _charts(self, found: Profile) -> Mapping[str, Callable[[], Any]]:
+        def curves(over: Any, points: pl.DataFrame | None = None) -> Any:
+            rows = theories.sweep(found, over=over, calibration=self.calibration)
+            return charts.theory_curves(rows, measured=points)
+
+        return {
+            "Structure": lambda: charts.theory_structure(found.components),
+            "Shares": lambda: charts.theory_shares(found.components),
+            "Roofline": lambda: charts.theory_roofline(found.components, found.device, dtype=found.plan.activations),
+            "Batch": lambda: curves("batch_size", self.measured),
+            "Prompt length": lambda: curves("seq_len"),
+            "Ranks": lambda: curves("tp_size"),
+            "Memory": lambda: charts.theory_memory(theories.sweep(found)),
+            "Parameters": lambda: charts.theory_parameters(found.parameter_table),
+        }
+
+    def _changed(self, change: object) -> None:
+        del change
+        try:
+            self.profile = theories.profile(self.model, self.device, **self.options())
+        except LlmprofError as error:
+            self.profile = None
+            self.words.value = _html(str(error))
+        else:
+            self.words.value = _html(_said(self.profile))
+        for box in self.tabs.children:
+            box.children = ()
+        self._shown(None)
+
+    def _shown(self, change: object) -> None:
+        """Draw the chart of the tab that is open, unless it is there."""
+        del change
+        index = self.tabs.selected_index or 0
+        box = self.tabs.children[index]
+        if self.profile is None or box.children:
+            return
+        try:
+            image = ipywidgets.Image(value=self.picture(_TABS[index]), format="png", width="900")
+        except LlmprofError as error:
+            box.children = (ipywidgets.HTML(_html(str(error))),)
+            return
+        image.alt = f"{_TABS[index]} of {self.model.name} on {self.device.name}"
+        box.children = (image,)
+
+
+def theory(
+    model: str | Path | Mapping[str, Any] | Shape,
+    device: str | Path | Device | None = None,
+    *,
+    trace: Trace | None = None,
+    measured: pl.DataFrame | None = None,
+    calibration: Calibration | None = None,
+) -> Theory:
+    """Explore a model on a device: sliders for batch, lengths, ranks and formats redraw its charts.
+
+    Parameters
+    ----------
+    model : str, path, mapping or Shape
+        A name of the catalogue, a ``config.json``, its folder or its content.
+    device : str, path or Device, optional
+        Name, YAML file or device; the one that the trace names if not given.
+    trace : Trace, optional
+        A trace of the model: its decode steps are drawn as measured points over the batch.
+    measured : polars.DataFrame, optional
+        Measured points instead: ``value`` (requests) and any of ``prefill_s, decode_s, tokens_per_s``.
+    calibration : Calibration, optional
+        Adds predicted times; the one that comes with the package, where the device has one, if not given.
+
+    Returns
+    -------
+    Theory
+        A widget; ``.profile`` is the profile at the values of the sliders, ``.selected`` its components as a frame.
+
+    Raises
+    ------
+    LlmprofError
+        The model or device is unknown, or neither a device nor a trace is given.
+
+    Examples
+    --------
+    >>> theory("Qwen3-8B", "H200").profile.batch_size
+    8
+    """
+    named = device if device is not None else (trace.meta.get("device") if trace is not None else None)
+    if named is None:
+        raise LlmprofError("no device is given", expected="explore.theory(model, device)")
+    read, found = shape(model), theories.find_device(named)
+    if calibration is None:
+        try:
+            calibration = theories.calibrated(found)
+        except LlmprofError:
+            calibration = None  # there is none for this device
+    if trace is not None and measured is None:
+        measured = measured_steps(trace, read, found)
+    return Theory(read, found, measured=measured, calibration=calibration)
+
+
+def measured_steps(trace: Trace, model: Shape, device: Device) -> pl.DataFrame:
+    """Measured decode steps of a trace over their number of requests, idle time left out.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``value`` (requests)``, decode_s, tokens_per_s``: medians over the steps and ranks.
+    """
+    joined = roofline_join(trace, model, device).filter(pl.col("stage") != IDLE)
+    pure = [
+        (rank, step, sum(part.count for part in batch))
+        for (rank, step), (batch, _) in batches(steps(trace)).items()
+        if all(part.phase == "decode" for part in batch)
+    ]
+    rows = pl.DataFrame(pure, schema={"rank": pl.Int32, "step": pl.Int32, "value": pl.Float64}, orient="row")
+    sums = (
+        joined.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
+    )
+    return (
+        sums.group_by("value")
+        .agg(decode_s=pl.col("seconds").median())
+        .with_columns(pl.col("value").cast(pl.Int64), tokens_per_s=pl.col("value") / pl.col("decode_s"))
+        .sort("value")
+    )
+
+
+def _ranks(model: Shape) -> list[int]:
+    """Tensor-parallel sizes that the model can be split by."""
+    found = []
+    for n in (1, 2, 4, 8, 16):
+        try:
+            theories.Plan(tp=n).check(model)
+        except LlmprofError:
+            continue
+        found.append(n)
+    return found
+
+
+def _said(found: Profile) -> str:
+    from llmprof.theory.familiar import quantity, seconds
+
+    m = found.memory
+    fits = "" if m.fits is None else (", fits" if m.fits else ", does not fit")
+    return (
+        f"First token at least {seconds(found.prefill_latency_s)}, decode step at least "
+        f"{seconds(found.decode_latency_s)}, at most {found.tokens_per_s:,.0f} tokens/s; "
+        f"{quantity(m.total, 'B')} on each device{fits}."
+    )
+
+
+def _html(words: str) -> str:
+    from html import escape
+
+    return f"<div style='margin:6px 0'>{escape(words)}</div>"

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof.errors import ReadError
 from llmprof.storage import sqlite
 
@@ -24,7 +29,7 @@ def database(tmp_path):
 
 def test_tables_and_columns_have_the_names_of_the_file(database):
     with sqlite.connect(database) as connection:
-        assert sqlite.tables(connection) == {'odd "name"; --': ["a b", "text", "real"], "seen": ["n"]}
+        assert sqlite.tables(connection) == {'odd "name"; --': ["a b", "text", "real"]}
         assert sqlite.columns(connection, "no such") == []
 
 
@@ -33,7 +38,7 @@ def test_columns_are_read_in_the_types_wanted_and_what_is_missing_is_left_out(da
     frame = sqlite.read(database, 'odd "name"; --', types)
     assert frame.schema == {"text": pl.String, "a b": pl.Int64, "real": pl.Float64}
     assert frame["text"].to_list() == [None, "x", "<b>é", "4"]
-    assert frame["a b"].to_list() == [None, 1, 2**40, 0]
+    assert frame["a b"].to_list() == [None, 1, 2**40, None]
     assert frame["real"].to_list() == [None, 0.5, 2.0, 5.0]
 
 
@@ -108,7 +113,7 @@ def many_threads(monkeypatch):
     monkeypatch.setattr(sqlite, "MOST_RANGES", 4)
     asked = []
     answer = sqlite._answer
-    monkeypatch.setattr(sqlite, "_answer", lambda path, sql, each: asked.append(sql) or answer(path, sql, each))
+    monkeypatch.setattr(sqlite, "_answer", lambda path, sql, each=None: asked.append(sql) or answer(path, sql, each))
     return asked
 
 
@@ -159,11 +164,79 @@ def test_a_value_of_another_type_is_cast_wherever_it_is(many_threads, tmp_path, 
     assert frame["n"].to_list() == [whole if i == at else i for i in range(100)]
 
 
-def test_a_view_is_read_whole(many_threads, tmp_path):
+def test_a_view_is_no_table_of_a_profiler(many_threads, tmp_path):
     made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(i, "x") for i in range(100)])
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
         connection.execute("CREATE VIEW v AS SELECT n + 1 AS n FROM t")
-    assert sqlite.read(tmp_path / "a.sqlite", "v", ["n"])["n"].to_list() == list(range(1, 101))
+    with pytest.raises(ReadError, match="no table v"):
+        sqlite.read(tmp_path / "a.sqlite", "v", ["n"])
+    assert sqlite.query(tmp_path / "a.sqlite", "SELECT max(n) FROM v").item() == 100
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
+
+
+def test_an_endless_view_is_not_looked_at(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        connection.execute(f"CREATE VIEW NVTX_EVENTS AS SELECT x AS start, x AS end FROM ({ENDLESS})")
+    with pytest.raises(ReadError, match="holds no kernel"):
+        llmprof.read(path, cache=False)
+
+
+def test_an_interrupt_ends_a_query_that_does_not_end(database):
+    code = (
+        f"from llmprof.storage import sqlite\nprint('begin', flush=True)\nsqlite.query({str(database)!r}, {ENDLESS!r})"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "begin\n"
+        while child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.2)
+        assert "KeyboardInterrupt" in child.stderr.read()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ATTACH 'made.sqlite' AS other", "VACUUM INTO 'made.sqlite'", "VACUUM", "PRAGMA journal_mode = WAL",
+        "PRAGMA writable_schema = 1", "PRAGMA temp_store_directory = '/tmp'", "SELECT load_extension('x')",
+        "CREATE TEMP TABLE made (a)", "DELETE FROM \"odd \"\"name\"\"; --\"", "BEGIN", "REINDEX", "ANALYZE",
+        "SELECT 1; DROP VIEW seen", "SELECT 1; SELECT 2", "DETACH main", "ALTER VIEW seen RENAME TO x",
+    ],
+)  # fmt: skip
+def test_a_query_only_reads(database, monkeypatch, sql):
+    monkeypatch.chdir(database.parent)
+    before = database.read_bytes()
+    with pytest.raises(ReadError):
+        sqlite.query(database, sql)
+    assert database.read_bytes() == before
+    assert [p.name for p in database.parent.iterdir()] == [database.name]
+
+
+def test_refusals_say_what_was_asked_and_what_is_taken(database):
+    with pytest.raises(ReadError, match=r"does more than read \(ATTACH\).*one SELECT"):
+        sqlite.query(database, "ATTACH 'x' AS y")
+    with pytest.raises(ReadError, match="one statement"):
+        sqlite.query(database, "SELECT 1; SELECT 2")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT upper('a') AS a", "WITH a AS (SELECT 1 AS n) SELECT * FROM a", "VALUES (1)", "SELECT 1;",
+        "-- a comment\nSELECT 1", "PRAGMA table_info(seen)", "SELECT name FROM pragma_table_info('seen')",
+        "SELECT json_extract('[1]', '$[0]')", "SELECT count(*) FROM sqlite_master",
+    ],
+)  # fmt: skip
+def test_whatever_reads_is_answered(database, sql):
+    assert sqlite.query(database, sql).height == 1
 
 
 def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_path):

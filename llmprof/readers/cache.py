@@ -63,7 +63,7 @@ def _digest(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
     for path in paths:
         for file in _files(path):
             stat = file.stat()
-            digest.update(f"\n{file}\t{stat.st_size}\t{stat.st_mtime_ns}".encode())
+            digest.update(f"\n{file}\t{stat.st_size}\t{stat.st_mtime_ns}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
 
 

@@ -6,13 +6,16 @@ Used by the readers, and by users who write their own SQL. Nothing here ever wri
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import polars as pl
@@ -88,7 +91,9 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(uri(source), uri=True)
         try:
-            connection.execute("PRAGMA query_only = 1")
+            for pragma in _CAREFUL:
+                connection.execute(pragma)
+            connection.set_authorizer(_authorize)
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             yield connection
         finally:
@@ -98,7 +103,9 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
 
 
 def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """Tables and views of a database with their columns.
+    """Tables of a database with their columns.
+
+    Views and virtual tables are left out: what one of them costs to read, and whether it ends, nobody knows.
 
     Parameters
     ----------
@@ -110,7 +117,8 @@ def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
     dict of str to list of str
         Columns by table name.
     """
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
+    names = [name for (name,) in listed if isinstance(name, str)]
     return {name: columns(connection, name) for name in names}
 
 
@@ -149,7 +157,10 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
     """
     types = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, pl.Int64())
     with connect(path) as connection:
-        present = columns(connection, table)
+        stored = connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ?", (table,)
+        ).fetchone()
+        present = columns(connection, table) if stored[0] else []
     if not present:
         raise ReadError(f"{Path(path).name} has no table {table}", expected="a table of the profiler's export")
     types = {name: dtype for name, dtype in types.items() if name in present}
@@ -212,7 +223,9 @@ def _cast(name: str, dtype: pl.DataType) -> str:
     # the driver takes a column's type from its first rows: without a null in front, text stays text
     if dtype == pl.String():
         return f"coalesce(CAST({quoted(name)} AS TEXT), '')"
-    return f"CAST({quoted(name)} AS {'REAL' if dtype.is_float() else 'INTEGER'})"
+    number = f"CAST({quoted(name)} AS {'REAL' if dtype.is_float() else 'INTEGER'})"
+    # text that does not begin as a number is none, where SQLite would say 0
+    return f"CASE WHEN CAST({quoted(name)} AS TEXT) GLOB '[-+0-9.]*' THEN {number} END"
 
 
 def query(path: PathLike, sql: str) -> pl.DataFrame:
@@ -223,19 +236,106 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
     path : path
         An SQLite file.
     sql : str
-        One ``SELECT``; the file is opened read-only.
+        One ``SELECT`` (also ``WITH … SELECT`` and ``VALUES``); it may read the tables and views of this file, call
+        functions and use the pragmas that read. Whatever writes, attaches another file or loads code is refused.
 
     Returns
     -------
     polars.DataFrame
-        Columns as the query names them.
+        Columns as the query names them. An interrupt (Ctrl-C) ends the query.
 
     Raises
     ------
     ReadError
-        The file cannot be read, or the query is not valid for it.
+        The file cannot be read, or the query is not valid for it or does more than read.
     """
-    return _answer(path, sql)
+    _check(path, sql)
+    return _interruptible(lambda: _answer(path, sql))
+
+
+def _check(path: PathLike, sql: str) -> None:
+    """Have SQLite compile a query and ask for each of its actions whether it may."""
+    begin = _BEGIN.match(sql)
+    word = begin[1].upper() if begin else ""
+    if word not in _READING_WORDS:
+        raise ReadError(
+            f"the query does more than read ({word})" if word else "the query holds no statement",
+            expected="one SELECT",
+            hint="copy the file and open the copy with sqlite3 to change it",
+        )
+    refused: list[str] = []
+
+    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        answer = _authorize(action, first, second)
+        if answer != sqlite3.SQLITE_OK:
+            refused.append(_ACTIONS.get(action, first or "something else"))
+        return answer
+
+    with connect(path) as connection:
+        connection.set_authorizer(authorize)
+        try:
+            connection.execute(f"EXPLAIN {sql}").close()
+        except sqlite3.ProgrammingError as error:
+            raise ReadError(f"the query cannot be run: {error}", expected="one statement") from error
+        except sqlite3.DatabaseError as error:
+            if not refused:
+                raise
+            raise ReadError(
+                f"the query does more than read ({refused[0]})",
+                expected="one SELECT",
+                hint="copy the file and open the copy with sqlite3 to change it",
+            ) from error
+
+
+_CAREFUL: Final = ("PRAGMA query_only = 1", "PRAGMA trusted_schema = 0", "PRAGMA cell_size_check = 1")
+"""What every connection begins with: nothing is written, and functions in a file's schema may have no side effect."""
+
+_READING_PRAGMAS: Final = frozenset({
+    "table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list",
+    "database_list", "collation_list", "function_list", "compile_options", "encoding", "page_count", "page_size",
+    "freelist_count", "schema_version", "user_version", "application_id", "data_version",
+})  # fmt: skip
+_BEGIN: Final = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
+_READING_WORDS: Final = frozenset({"SELECT", "WITH", "VALUES", "PRAGMA"})
+_REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "writefile", "readfile", "edit", "fts3_tokenizer"})
+_ACTIONS: Final = {
+    sqlite3.SQLITE_ATTACH: "ATTACH",
+    sqlite3.SQLITE_DETACH: "DETACH",
+    sqlite3.SQLITE_INSERT: "INSERT",
+    sqlite3.SQLITE_UPDATE: "UPDATE",
+    sqlite3.SQLITE_DELETE: "DELETE",
+    sqlite3.SQLITE_PRAGMA: "a PRAGMA that changes something",
+    sqlite3.SQLITE_TRANSACTION: "a transaction",
+    sqlite3.SQLITE_FUNCTION: "a function that reaches beyond the file",
+}
+
+
+def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """Whether SQLite may do something: reading yes, anything else no."""
+    if action in {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION:
+        refused = (second or "").lower() in _REFUSED_FUNCTIONS
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":  # how a table-valued pragma declares its columns
+        return sqlite3.SQLITE_OK  # a file that is open for reading only, with query_only, cannot be changed by it
+    if action == sqlite3.SQLITE_PRAGMA:
+        return sqlite3.SQLITE_OK if (first or "").lower() in _READING_PRAGMAS else sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_DENY
+
+
+def _interruptible(work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """What some work gives that runs in a thread of its own, so that an interrupt reaches the caller meanwhile."""
+    done: Future[pl.DataFrame] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (handed on to the caller as it is)
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="llmprof-sql", daemon=True).start()
+    return done.result()
 
 
 def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:
@@ -249,6 +349,8 @@ def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFram
             AdbcConnection(database) as connection,
             AdbcStatement(connection) as statement,
         ):
+            statement.set_sql_query("PRAGMA trusted_schema = 0")
+            statement.execute_update()
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()

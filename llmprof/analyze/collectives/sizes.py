@@ -32,7 +32,11 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         return frame
     wanted = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
     calls = (
-        trace.ops.filter(pl.col("shapes").is_not_null())
+        trace.ops.filter(
+            pl.col("shapes").str.contains(_SHAPES)
+            & ~pl.col("shapes").str.contains(r"\d{19}")
+            & pl.col("dtypes").str.contains(_TYPES)
+        )
         .join(wanted, on=["rank", "op_id"], how="semi")
         .unique(["rank", "op_id"], keep="first", maintain_order=True)
     )
@@ -79,6 +83,11 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .then(pl.lit("shapes")),
         dtype=pl.coalesce("dtype", pl.col("op_dtype").str.replace("c10::", "")),
     ).drop("op_bytes", "op_dtype")
+
+
+_SHAPES = r"^[\[\]\d,\s]+$"
+"""Lists of sizes; a shape that holds anything else tells no size."""
+_TYPES = r'^\[(?:\s*"[^"\\\\]*"\s*,?)*\]$'
 
 
 def _all_flat(shapes: pl.Series) -> bool:

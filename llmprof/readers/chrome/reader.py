@@ -22,7 +22,7 @@ from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.chrome.tables import base_ns, describe, tables
 from llmprof.readers.common.blocks import BLOCK_BYTES
 from llmprof.readers.common.event_stream import EventStream
-from llmprof.readers.common.part import Part
+from llmprof.readers.common.part import MOST_RANKS, Part
 from llmprof.readers.common.reader import Probe, Reader, Request
 
 _LABEL: Final = re.compile(r"\[((?:[A-Z]{2}\d+-?)+)\] (.*)", re.DOTALL)
@@ -80,6 +80,7 @@ def ranks(labels: Iterable[str]) -> dict[str, int]:
     found = sorted(labels, key=_parts)
     numbers = [_parts(label)[-1] for label in found]
     alone = all(label.isdecimal() or re.fullmatch(r"TP\d+", label) for label in found)
+    alone = alone and max(numbers) < MOST_RANKS
     return dict(zip(found, numbers if alone else range(len(found)), strict=True))
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import MixedRunsError
-from llmprof.readers.common.part import Part, Wanted
+from llmprof.readers.common.part import MOST_RANKS, Part, Wanted
 
 FRONT_END = -1
 """Rank of a process that drives the run and has no device."""
@@ -73,7 +73,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
         The files belong to different runs or profiling windows.
     """
     workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
-    sizes = {p.head["world_size"]: p.path.name for p in workers if isinstance(p.head.get("world_size"), int)}
+    sizes = {size: p.path.name for p in workers if (size := said_world([p])) is not None}
     if len(sizes) > 1:
         raise MixedRunsError(
             f"the files are of runs with different world sizes: {sizes}",
@@ -99,7 +99,9 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
 
 def said_world(parts: Sequence[Part]) -> int | None:
     """Number of ranks as the files say it; None where none does."""
-    return max((w for p in parts if isinstance(w := p.head.get("world_size"), int) and w > 0), default=None)
+    return max(
+        (w for p in parts if isinstance(w := p.head.get("world_size"), int) and 0 < w <= MOST_RANKS), default=None
+    )
 
 
 _EPOCH_NS = 946_684_800_000_000_000

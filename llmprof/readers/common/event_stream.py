@@ -34,6 +34,8 @@ EVENTS: Final = "traceEvents"
 
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LEADING: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
+MOST_EVENT_BYTES: Final = 32 << 20
+"""An event that is larger is none: the reading stops at it, so memory stays bounded whatever a file expands to."""
 _READ_BYTES: Final = 512 << 10
 _MOST_HEADER_BYTES: Final = 64 << 20
 _SECOND_LOOK_BYTES: Final = 4 << 20
@@ -104,7 +106,13 @@ class EventStream:
                 continue
             events, text = self._take_quickly(waiting, decode) or self._take(b"".join(waiting), decode)
             waiting, size = [text], len(text)
-            needed = max(self._block_bytes, 2 * size)  # if it is one event, it may be a large one
+            if size > MOST_EVENT_BYTES:
+                if events:
+                    yield events
+                self.truncated = f"one event is larger than {MOST_EVENT_BYTES >> 20} MiB, and reading stopped at it"
+                self._lose(size)
+                return
+            needed = max(self._block_bytes, min(2 * size, MOST_EVENT_BYTES + 1))  # an event may be a large one
             if events:
                 yield events
         self.truncated = self.blocks.damage

@@ -15,10 +15,13 @@ from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
 _RANK_IN_NAME = (
-    re.compile(r"(?<![a-z])rank[-_.]?(\d+)", re.IGNORECASE),
-    re.compile(r"(?<![a-z])worker[-_.]?(\d+)", re.IGNORECASE),
-    re.compile(r"(?<![a-z])TP-(\d+)(?!.*(?:DP|PP|EP)-[1-9])"),  # SGLang
+    re.compile(r"(?<![a-z])rank[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<![a-z])worker[-_.]?(\d{1,4})(?!\d)", re.IGNORECASE),  # longer ones are processes and times
+    re.compile(r"(?<![a-z])TP-(\d{1,4})(?!\d)(?!.*(?:DP|PP|EP)-[1-9])"),  # SGLang
 )
+
+MOST_RANKS = 1 << 17
+"""More ranks than any run has; what a file says beyond it is not believed, and nothing is allocated by it."""
 
 
 @dataclass(slots=True)
@@ -37,7 +40,8 @@ class Part:
     @property
     def says_rank(self) -> bool:
         """Whether the file itself says its rank."""
-        return self.head.get("rank") is not None
+        rank = self.head.get("rank")
+        return isinstance(rank, int) and 0 <= rank < MOST_RANKS
 
     @property
     def rank(self) -> int | None:
@@ -45,7 +49,7 @@ class Part:
         if self.head.get("front_end"):
             return None
         rank = self.head.get("rank")
-        if isinstance(rank, int) and rank >= 0:
+        if isinstance(rank, int) and 0 <= rank < MOST_RANKS:
             return rank
         for pattern in _RANK_IN_NAME:
             if match := pattern.search(self.path.name):
@@ -81,6 +85,10 @@ class Part:
             out.append(f"{name}: NaN, control characters or invalid UTF-8 were replaced")
         if c.get("wrong_types"):
             out.append(f"{name}: {c['wrong_types']:,} field(s) of a wrong type were left out")
+        for key in ("rank", "world_size"):
+            said = self.head.get(key)
+            if isinstance(said, int) and said > MOST_RANKS:
+                out.append(f"{name} says {key.replace('_', ' ')} {said:,}, which no run has: it is not believed")
         if lost := c.get("skipped", {}).get(NO_TIME):
             out.append(f"{name}: {lost:,} event(s) without a time or name were left out")
         if "events" in c and not c["events"]:

@@ -23,6 +23,7 @@ NUMBERED: Final = "order of the samples: the file holds no times"
 DAY_NS: Final = 86_400_000_000_000
 _MOST_NS: Final = 2**62
 _MOST_DEVICES: Final = 2**16
+_MOST_TEXT_BYTES: Final = 256 << 20
 _START: Final = datetime(1970, 1, 1)
 
 _FACTORS: Final[dict[str, tuple[str, float]]] = {
@@ -56,7 +57,17 @@ def text_of(path: Path) -> str:
     ReadError
         The file cannot be read.
     """
-    return decode(b"".join(Blocks(path)))
+    blocks, size = [], 0
+    for block in Blocks(path):
+        blocks.append(block)
+        size += len(block)
+        if size > _MOST_TEXT_BYTES:
+            raise ReadError(
+                f"{path.name} holds more than {_MOST_TEXT_BYTES >> 20} MiB of text",
+                expected="what a monitor printed",
+                hint="cut it into files of a day each",
+            )
+    return decode(b"".join(blocks))
 
 
 def decode(data: bytes) -> str:

@@ -63,7 +63,7 @@ def split(text: str) -> Found:
         if _HEADER.match(line) or _HEADER_PLAIN.match(line):
             _close(segment, records)
             quoted = line.startswith('"')
-            segment = Segment(next(csv.reader([line])), quoted=quoted)
+            segment = Segment(_cells(line), quoted=quoted)
             found.segments.append(segment)
             records, is_open = [], False
         elif _TOOL.match(line):
@@ -104,19 +104,33 @@ def _row_start(line: str, *, quoted: bool, is_open: bool) -> int | None:
     return row.start() if row else None
 
 
+_BROKEN: Final = ["?"]
+"""Stands for a row that cannot be parsed; it has no number of a launch, so it counts as broken."""
+
+
+def _cells(record: str) -> list[str]:
+    try:
+        return next(csv.reader([record]), _BROKEN) or _BROKEN
+    except csv.Error:  # a cell longer than any that the profiler writes
+        return _BROKEN
+
+
 def _close(segment: Segment | None, records: list[str]) -> None:
     """Parse the records of a segment that ended."""
     if segment is None:
         return
     segment.open_rows = [i for i, record in enumerate(records) if record.count('"') % 2]
     closed = [record for record in records if record.count('"') % 2 == 0]
-    parsed = list(csv.reader(closed))
+    try:
+        parsed = list(csv.reader(closed))
+    except csv.Error:
+        parsed = []
     if len(parsed) != len(closed):  # a quote in the wrong place joined rows
-        parsed = [next(csv.reader([record]), []) for record in closed]
+        parsed = [_cells(record) for record in closed]
     rows = iter(parsed)
     is_open = set(segment.open_rows)
     for i, record in enumerate(records):
-        row = next(csv.reader([record]), []) if i in is_open else next(rows)
+        row = _cells(record) if i in is_open else next(rows) or _BROKEN
         segment.rows.append([cell.replace(_LINE_BREAK, "\n") for cell in row] if _LINE_BREAK in record else row)
 
 
@@ -295,6 +309,7 @@ def _wide(segment: Segment, source: str) -> Part:
     frame = frame.with_row_index("launch")
     names = [c for c in header if c not in LAUNCH and c not in _OTHER and c]
     long = frame.select("launch", *names).unpivot(names, index="launch", variable_name="metric", value_name="raw")
+    long = long.with_columns(pl.col("raw").cast(pl.String))  # of no column it would be of no type
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
     unit_of = pl.DataFrame(
         {"metric": header, "unit": units or [""] * n}, schema={"metric": pl.String, "unit": pl.String}

@@ -16,13 +16,18 @@ from llmprof import schema
 from llmprof.errors import ReadError, TraceWarning, UnknownFormatError
 from llmprof.metrics.data import Metrics
 from llmprof.names import functions
+from llmprof.readers.common.border import border
 from llmprof.readers.common.reader import Probe, Reader
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Found, Part, part_of, split
 
 HEAD: Final = 1 << 16
+_PIECE: Final = 1 << 14
+"""Bytes that are decompressed at a time; they may become a thousand times as many."""
 UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 EXPECTED: Final = "CSV of ncu --csv --page raw or --page details, or an .ncu-rep report"
+MOST_BYTES: Final = 1 << 30
+"""Pages and reports that expand to more are refused."""
 _REPORT: Final = b"NVR\x00"
 _GZIP: Final = b"\x1f\x8b"
 _XZ: Final = b"\xfd7zXZ\x00"
@@ -72,13 +77,19 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
     out = bytearray()
     while data.startswith((_GZIP, _XZ)):
         stream = zlib.decompressobj(31) if data.startswith(_GZIP) else lzma.LZMADecompressor()
-        for at in range(0, len(data), HEAD):  # in pieces, so that what precedes the damage is kept
+        for at in range(0, len(data), _PIECE):  # in pieces, so that what precedes the damage is kept
             try:
-                out += stream.decompress(data[at : at + HEAD])
+                out += stream.decompress(data[at : at + _PIECE])
             except (zlib.error, lzma.LZMAError):
                 return bytes(out), False
+            if len(out) > MOST_BYTES:
+                raise ReadError(
+                    f"it expands to more than {MOST_BYTES >> 20} MiB",
+                    expected=EXPECTED,
+                    hint="profile fewer kernels or fewer metrics at a time",
+                )
             if stream.eof:
-                data = stream.unused_data + data[at + HEAD :]
+                data = stream.unused_data + data[at + _PIECE :]
                 break
         else:
             return bytes(out), False
@@ -254,8 +265,10 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     coverage: dict[str, Any] = {"files": 0, "rows": 0, "cut_rows": 0, "broken_rows": 0, "other_lines": 0, "said": []}
     for file in _files([Path(p) for p in paths]):
         coverage["files"] += 1
-        parts += _read(file, coverage)
-    return combine(parts, coverage)
+        with border(file.name):
+            parts += _read(file, coverage)
+    with border(", ".join(Path(p).name for p in paths[:3])):
+        return combine(parts, coverage)
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:

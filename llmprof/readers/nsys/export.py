@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -156,6 +157,7 @@ MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 
 PUSH_POP, START_END, MARK, DOMAIN = 59, 60, 34, 75
 # 70 and 71 come from nvtxt files that were merged in
@@ -169,6 +171,16 @@ KERNEL_COLUMNS = {
 }  # fmt: skip
 _TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
 """What the schema keeps in four bytes, read as that."""
+MOST_NS = 2**61
+"""Times beyond it are no times; two of them add up to an int64."""
+OWNERS = {
+    KERNEL: "globalPid", GRAPH: "globalPid", MEMCPY: "globalPid", MEMSET: "globalPid",
+    MEMORY: "globalPid", RUNTIME: "globalTid", "OSRT_API": "globalTid",
+    "NVTX_EVENTS": "globalTid", "PROFILER_OVERHEAD": "globalTid",
+}  # fmt: skip
+"""Tables of events, and the column that says whose they are."""
+_OPEN = {"NVTX_EVENTS", MEMORY}
+"""Those whose rows need no end."""
 TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
 
 
@@ -187,10 +199,11 @@ class Export:
                 hint="export the report with nsys export --type sqlite",
             )
         self.meta = self._pairs("META_DATA_EXPORT") | self._pairs("EXPORT_META_DATA")
-        self.start_ns = self._start()
         self._strings: pl.DataFrame | None = None
+        self._noted: set[str] = set()
         schema = tuple(int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2])
         self.notes: list[str] = []
+        self.start_ns = self._start()
         if schema > NEWEST_SCHEMA:
             self.notes.append(
                 f"its schema {_dotted(schema)} is newer than {_dotted(NEWEST_SCHEMA)}, the newest that was tried: "
@@ -203,25 +216,89 @@ class Export:
 
     def _pairs(self, table: str) -> dict[str, str]:
         found = self._read(table, text=("name", "value"))
-        return {} if found is None or found.width < 2 else dict(found.drop_nulls().iter_rows())
+        return {} if found is None else dict(found.drop_nulls().iter_rows())
 
     def _start(self) -> int:
         found = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
-        return 0 if found is None or not found.height else int(found.item(0, 0) or 0)
+        start = 0 if found is None or not found.height else int(found.item(0, 0) or 0)
+        if not 0 <= start < MOST_NS:
+            self.note(f"its capture says that it began at {start} ns, which is no time: times count from its start")
+            return 0
+        return start
 
     def _read(self, table: str, *wanted: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
-        """Columns of a table; None if it is absent or lacks the first of them."""
-        if (wanted or text)[0] not in self.columns.get(table, []):
-            return None
+        """Columns of a table, null where it lacks one; None if it is absent or lacks the first of them.
+
+        Of a table of events, rows without a time are left out, and one without an end or a process gets one; both are
+        noted.
+        """
         types = {name: _TYPES.get(name, pl.Int64()) for name in wanted} | dict.fromkeys(text, pl.String())
-        return self._tables.read(table, types)
+        return self._rows(table, types)
+
+    def _rows(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
+        present = self.columns.get(table)
+        if present is None:
+            return None
+        first = next(iter(types))
+        if first not in present:
+            if table in OWNERS or table == "StringIds":
+                self.note(f"{table} has no column {first}: nothing of it could be read")
+            return None
+        frame = self._tables.read(table, types)
+        missing = {name: dtype for name, dtype in types.items() if name not in frame.columns}
+        frame = frame.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in missing.items())
+        return self._mended(frame, table) if table in OWNERS and first == "start" else frame
+
+    def _mended(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
+        """Events that all have a time, an end and a process."""
+        before = frame.height
+        frame = frame.filter(pl.col("start").is_between(-MOST_NS, MOST_NS))
+        if lost := before - frame.height:
+            self.note(f"{lost:,} row(s) of {table} have no start that is a time and were left out")
+        if "end" in frame.columns:
+            frame = frame.with_columns(pl.when(pl.col("end").is_between(-MOST_NS, MOST_NS)).then("end").alias("end"))
+            if table not in _OPEN and (endless := frame["end"].null_count()):
+                self.note(f"{endless:,} row(s) of {table} have no end: they are read as of no duration")
+                frame = frame.with_columns(pl.col("end").fill_null(pl.col("start")))
+        owner = OWNERS[table]
+        if owner in frame.columns and (strays := frame[owner].null_count()):
+            whose = "the only one in the file" if self._only_process else "one of their own"
+            self.note(f"{strays:,} row(s) of {table} name no process ({owner}): they are taken as those of {whose}")
+            frame = frame.with_columns(pl.col(owner).fill_null(self._only_process))
+        return frame
+
+    @cached_property
+    def _only_process(self) -> int:
+        """Global identifier of the process of all events that name one; 0 if there are several or none."""
+        found: set[int] = set()
+        for table, owner in OWNERS.items():
+            if owner in self.columns.get(table, []):
+                pid = (pl.col(owner) // (1 << 24)) * (1 << 24)
+                found |= set(
+                    self._tables.read(table, {owner: pl.Int64()}).select(pid.unique()).to_series().drop_nulls()
+                )
+        return found.pop() if len(found) == 1 else 0
+
+    def note(self, text: str) -> None:
+        """Something that the user should know of the file; each is said once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.notes.append(text)
 
     @property
     def strings(self) -> pl.DataFrame:
         """Texts by id."""
         if self._strings is None:
             found = self._read("StringIds", "id", text=("value",))
-            self._strings = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String}) if found is None else found
+            if found is None:
+                found = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
+            if "value" not in self.columns.get("StringIds", ["value"]):
+                self.note("StringIds has no column value: names are unknown")
+            found = found.drop_nulls("id")
+            if again := found.height - found["id"].n_unique():
+                self.note(f"{again:,} identifier(s) of StringIds come twice: the first text of each was taken")
+                found = found.unique("id", keep="first", maintain_order=True)
+            self._strings = found
         return self._strings
 
     def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:
@@ -240,7 +317,16 @@ class Export:
     def _named(self, frame: pl.DataFrame, *ids: str, default: str, cut: str = "") -> pl.DataFrame:
         """Add ``name`` as :meth:`_texts` does, with a default."""
         frame = self._texts(frame, *ids, cut=cut)
-        return frame.with_columns(pl.col("name").fill_null(default)) if frame["name"].null_count() else frame
+        return self.without_gaps(frame, default)
+
+    def without_gaps(self, frame: pl.DataFrame, default: str) -> pl.DataFrame:
+        """A frame whose names are all known, or a default."""
+        nameless = frame["name"].null_count()
+        if not nameless:
+            return frame
+        if default:
+            self.note(f"{nameless:,} row(s) are called {default!r}: StringIds has no text for them")
+        return frame.with_columns(pl.col("name").fill_null(default))
 
     def _times(self, frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(

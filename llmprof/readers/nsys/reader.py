@@ -21,7 +21,9 @@ from llmprof.readers.nsys.export import (
     GRAPH,
     KERNEL,
     MEMCPY,
+    MEMORY,
     MEMSET,
+    OWNERS,
     RANGES,
     REPORT_SUFFIX,
     RUNTIME,
@@ -37,8 +39,8 @@ from llmprof.readers.nsys.tables import DeviceTables, HostTables
 from llmprof.storage import sqlite
 
 _RANK_NAMES = (
-    re.compile(r"Worker_(?:DP\d+_)?(?:PP(\d+))?_?(?:TP(\d+))?", re.IGNORECASE),
-    re.compile(r"MPI Rank (\d+)"),
+    re.compile(r"Worker_(?:DP\d+_)?(?:PP(\d{1,3})(?!\d))?_?(?:TP(\d{1,3})(?!\d))?", re.IGNORECASE),
+    re.compile(r"MPI Rank (\d{1,5})(?!\d)"),
 )
 
 _SOURCES = {
@@ -46,7 +48,7 @@ _SOURCES = {
     "copies": (MEMCPY, MEMSET),
     "runtime": (RUNTIME, "OSRT_API"),
     "markers": ("NVTX_EVENTS", "PROFILER_OVERHEAD"),
-    "memory": ("CUDA_GPU_MEMORY_USAGE_EVENTS",),
+    "memory": (MEMORY,),
 }
 """Tables of an export that a table of a trace is made of, whose processes and times count for the whole."""
 
@@ -127,16 +129,22 @@ class _Export(DeviceTables, HostTables):
         return read[table]()
 
     def _skeleton(self, *tables: str) -> pl.DataFrame | None:
-        found = [self._read(t, "start", "end", "globalPid", "globalTid", "deviceId", "eventType") for t in tables]
         frames = []
-        for frame in (f for f in found if f is not None):
-            if "eventType" in frame.columns:
-                frame = frame.filter(pl.col("eventType").is_in(RANGES)).with_columns(
-                    end=pl.coalesce("end", "start") if "end" in frame.columns else "start"
-                )
-            if "globalPid" not in frame.columns:
+        for table in tables:
+            of_threads = OWNERS[table] == "globalTid"
+            if table == MEMORY:
+                frame = self._read(table, "start", "globalPid", "deviceId")
+            elif table == "NVTX_EVENTS":
+                frame = self._read(table, "start", "end", "globalTid", "eventType")
+            else:
+                frame = self._read(table, "start", "end", OWNERS[table], *(() if of_threads else ("deviceId",)))
+            if frame is None:
+                continue
+            if table == "NVTX_EVENTS":
+                frame = frame.filter(pl.col("eventType").is_in(RANGES)).with_columns(end=pl.coalesce("end", "start"))
+            if of_threads:
                 frame = threads(frame).rename({"pid": "globalPid"})
-            if "end" not in frame.columns:
+            if table == MEMORY:
                 frame = frame.rename({"start": "time_ns"})  # what has no duration does not count for the start
             else:
                 frame = self._times(frame)
@@ -190,7 +198,8 @@ class _Export(DeviceTables, HostTables):
         names: list[str] = []
         if gpus is not None:
             key = gpus.columns[0]
-            names = gpus.filter(pl.col(key).is_in(used))["name"].to_list() or gpus["name"].unique().to_list()
+            named = gpus.drop_nulls("name")
+            names = named.filter(pl.col(key).is_in(used))["name"].to_list() or named["name"].unique().to_list()
         return {
             "rank": rank if rank >= 0 else None,
             "front_end": rank < 0,

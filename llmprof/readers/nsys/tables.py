@@ -12,6 +12,7 @@ from llmprof.readers.nsys.export import (
     MARK,
     MEMCPY,
     MEMSET,
+    MOST_NS,
     RANGES,
     RUNTIME,
     STYLES,
@@ -55,8 +56,11 @@ class DeviceTables(Export):
         frame = self._texts(frame, *names[:1])
         if names[1:] and frame["name"].null_count():
             del frame
-            frame = self._texts(self._tables.read(KERNEL, dict.fromkeys([*wanted, *names], pl.Int64())), *names)
-        return frame.with_columns(pl.col("name").fill_null("unnamed kernel")) if frame["name"].null_count() else frame
+            rows = self._rows(KERNEL, dict.fromkeys([*wanted, *names], pl.Int64()))
+            if rows is None:
+                return None
+            frame = self._texts(rows, *names)
+        return self.without_gaps(frame, "unnamed kernel")
 
     def kernels(self) -> pl.DataFrame | None:
         """Kernels; where CUDA graphs were traced as wholes, one row a graph launch."""
@@ -66,9 +70,10 @@ class DeviceTables(Export):
             return None
         parts = []
         if frame is not None:
-            shared = [c for c in _SHARED_MEMORY if c in frame.columns]
-            if shared:
-                frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0))).drop(shared)
+            asked = [c for c in _SHARED_MEMORY if c in frame.columns]
+            if shared := [c for c in asked if c in self.columns[KERNEL]]:
+                frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0)))
+            frame = frame.drop(asked)
             parts.append(frame)
         if graphs is not None and graphs.height:
             graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
@@ -149,9 +154,13 @@ class DeviceTables(Export):
         names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
         if frame is None or names is None:
             return None
+        before = frame.height
+        frame = frame.filter(pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null())
+        if lost := before - frame.height:
+            self.note(f"{lost:,} row(s) of GPU_METRICS have no time or no value and were left out")
         frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
         return frame.select(
-            device=(pl.col("typeId") & 0xFF).cast(pl.Int32),
+            device=(pl.col("typeId") & 0xFF).cast(pl.Int32, strict=False),
             time_ns=pl.col("timestamp") + self.start_ns,
             name=pl.coalesce("metricName", pl.lit("unnamed metric")),
             value=pl.col("value").cast(pl.Float64),
@@ -189,7 +198,9 @@ class HostTables(Export):
             return None
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
         # an event class of its own marks calls that a wrapper library reported beside CUPTI: the same call twice
-        columns = {"correlationId": "correlation", "eventClass": "nsys_event_class"}
+        columns = {"correlationId": "correlation"}
+        if "eventClass" in self.columns.get(RUNTIME, []):
+            columns["eventClass"] = "nsys_event_class"
         columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api")}
         return rename(whole, columns)
 
@@ -208,6 +219,10 @@ class HostTables(Export):
         )
         if events is None:
             return None
+        if "eventType" not in self.columns["NVTX_EVENTS"]:
+            self.note("NVTX_EVENTS has no column eventType: which of its rows are ranges is unknown, none was read")
+        elif untold := events["eventType"].null_count():
+            self.note(f"{untold:,} row(s) of NVTX_EVENTS do not say what they are and were left out")
         events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
         events = threads(events.with_columns(name=pl.coalesce("text", "name")))
         domains = (

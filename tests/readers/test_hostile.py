@@ -1,0 +1,275 @@
+"""Files that were made to break a reader: each ends in an error of llmprof or in a warning, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.errors import LlmprofError, ReadError, TraceWarning
+from llmprof.readers.common.event_stream import MOST_EVENT_BYTES
+from llmprof.readers.common.part import MOST_RANKS
+from llmprof.readers.ncu.reader import read_metrics
+
+EXPORT = Path(__file__).parents[2] / "sample_traces/nsys_tp2_cudagraph/report.sqlite"
+EVENT = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "k",
+    "pid": 0,
+    "tid": 7,
+    "ts": 1,
+    "dur": 2,
+    "args": {"device": 0, "stream": 7},
+}
+
+
+def written(path: Path, head: dict | None = None, events: list[dict] | None = None) -> Path:
+    path.write_text(json.dumps({**(head or {}), "traceEvents": [EVENT] if events is None else events}))
+    return path
+
+
+def read(path: Path) -> tuple[llmprof.Trace, str]:
+    """The trace, and all warnings as one text."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = llmprof.read(path, cache=False)
+    assert all(issubclass(w.category, TraceWarning) for w in caught)
+    return trace, "\n".join(str(w.message) for w in caught)
+
+
+# --- ranks
+
+
+@pytest.mark.parametrize("said", [{"world_size": 2**31 - 1, "rank": 0}, {"rank": 2**31 - 1, "world_size": 8}])
+def test_a_number_of_ranks_that_no_run_has_is_not_believed(tmp_path, said):
+    trace, warned = read(written(tmp_path / "t.json", {"distributedInfo": said}))
+    assert "is not believed" in warned
+    assert len(trace.meta["missing_ranks"]) < 10
+    assert trace.meta["world_size"] <= MOST_RANKS
+
+
+@pytest.mark.parametrize(
+    "name", ["rank_20261122103000.json", "worker.1718000000000.pt.trace.json", "ray-worker_43217.1.pt.trace.json"]
+)
+def test_times_and_processes_in_the_name_of_a_file_are_no_ranks(tmp_path, name):
+    trace, warned = read(written(tmp_path / name))
+    assert (trace.ranks, warned) == ([0], "")
+    assert trace.meta["missing_ranks"] == []
+
+
+# --- exports of nsys
+
+
+def changed(tmp_path: Path, *statements: str) -> Path:
+    path = tmp_path / "changed.sqlite"
+    shutil.copyfile(EXPORT, path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+def columns() -> list[tuple[str, str]]:
+    tables = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS",
+              "StringIds", "TARGET_INFO_GPU", "PROCESSES", "META_DATA_EXPORT")  # fmt: skip
+    with closing(sqlite3.connect(f"file:{EXPORT}?immutable=1", uri=True)) as connection:
+        return [(t, row[1]) for t in tables for row in connection.execute(f"PRAGMA table_info({t})")]
+
+
+@pytest.fixture(scope="module")
+def whole() -> llmprof.Trace:
+    return llmprof.read(EXPORT, cache=False)
+
+
+NEEDED = {"start", "end", "globalPid", "globalTid", "eventType", "id", "value"}
+
+
+@pytest.mark.parametrize(("table", "column"), columns())
+@pytest.mark.parametrize("how", ["removed", "null"])
+def test_without_a_column_the_rest_is_read_and_what_is_lost_is_said(tmp_path, whole, table, column, how):
+    lost = (
+        f'ALTER TABLE {table} DROP COLUMN "{column}"' if how == "removed" else f'UPDATE {table} SET "{column}" = NULL'
+    )
+    trace, warned = read(changed(tmp_path, lost))
+    of = {"CUPTI_ACTIVITY_KIND_KERNEL": "kernels", "CUPTI_ACTIVITY_KIND_MEMCPY": "copies",
+          "CUPTI_ACTIVITY_KIND_RUNTIME": "runtime", "NVTX_EVENTS": "markers"}  # fmt: skip
+    heights = {name: frame.height for name, frame in trace.recorded.items()}
+    for name, frame in whole.recorded.items():
+        if of.get(table) != name or column not in {"start", "eventType"}:
+            assert heights[name] == frame.height
+    if column in NEEDED and table in {*of, "StringIds"} and (table, column) != ("NVTX_EVENTS", "end"):
+        assert table in warned
+
+
+@pytest.mark.parametrize("value", ["'text'", "1e300", "x'00ff'", str(2**63 - 1), str(-(2**63)), "'12 apples'"])
+def test_a_time_that_is_none_leaves_out_its_row_and_says_so(tmp_path, whole, value):
+    path = changed(tmp_path, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = {value} WHERE rowid IN (1, 2)")
+    trace, warned = read(path)
+    lost = whole.kernels.height - trace.kernels.height
+    assert lost == (0 if value == "'12 apples'" else 2)
+    assert ("no start that is a time" in warned) == bool(lost)
+
+
+def test_identifiers_that_come_twice_do_not_double_the_events(tmp_path, whole):
+    path = changed(
+        tmp_path,
+        "CREATE TABLE other AS SELECT * FROM StringIds UNION ALL SELECT id, 'again' FROM StringIds",
+        "DROP TABLE StringIds",
+        "ALTER TABLE other RENAME TO StringIds",
+    )
+    trace, warned = read(path)
+    assert trace.kernels["name"].to_list() == whole.kernels["name"].to_list()
+    assert "come twice" in warned
+
+
+# --- Chrome traces
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000, "NaN", '"x"', "[]", "null", "1e18", "-5", "true"])
+@pytest.mark.parametrize("key", ["ts", "dur", "pid", "tid", "id"])
+def test_numbers_that_do_not_fit(tmp_path, number, key):
+    event = json.dumps({**EVENT, key: 0}).replace(f'"{key}": 0', f'"{key}": {number}')
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{json.dumps(EVENT)}, {event}]}}')
+    trace, warned = read(path)
+    assert trace.kernels.height == 2 or "left out" in warned or "lost" in warned or "repaired" in warned
+
+
+@pytest.mark.parametrize(
+    "shapes", [[[], [2, 256], []], [[[2, 3]], []], ["x"], [{"a": 1}], [[1e300]], [[-1]], [None], 5, "[", [[[[1]]]]]
+)
+def test_shapes_of_any_form(tmp_path, shapes):
+    op = {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "pid": 1, "tid": 1, "ts": 0, "dur": 9,
+          "args": {"External id": 1, "Input Dims": shapes, "Input type": ["float", "c10::BFloat16", ""]}}  # fmt: skip
+    kernel = {
+        **EVENT,
+        "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
+        "args": {"External id": 1, "device": 0, "stream": 7},
+    }
+    trace, _ = read(written(tmp_path / "t.json", events=[op, kernel]))
+    assert llmprof.analyze.collectives(trace).height == 1
+
+
+@pytest.mark.parametrize("kind", ["name", "report"])
+def test_control_characters_in_names(tmp_path, kind):
+    names = ["a\x00b", "\x1b]0;title\x07", "\ud800", "a\nb\r\t", "\u202e", "</script>", "=1+1"]
+    events = [{**EVENT, "name": name, "ts": 10 * i} for i, name in enumerate(names)]
+    trace, _ = read(written(tmp_path / "t.json", events=events))
+    assert trace.kernels.height == len(names)
+    if kind == "report":
+        llmprof.report.write(trace, tmp_path / "report")
+
+
+def test_names_of_files_that_are_no_utf_8(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/tr\xff\xe9.json"))
+    trace, _ = read(written(path))
+    assert trace.kernels.height == 1
+    trace.save(tmp_path / "saved")
+    assert llmprof.read(tmp_path / "saved").kernels.height == 1
+    path.write_text("{}")
+    with pytest.raises(LlmprofError) as caught:
+        llmprof.read(path)
+    assert str(caught.value).encode("utf-8", "surrogateescape")
+
+
+def test_a_file_that_goes_while_it_is_read(tmp_path):
+    path = written(tmp_path / "t.json", events=[EVENT] * 100)
+
+    def gone(name: str, done: int, total: int) -> None:
+        path.unlink(missing_ok=True)
+
+    with pytest.raises(ReadError, match=r"t\.json"):
+        llmprof.read(path, cache=False, progress=gone)
+
+
+# --- bounds
+
+LIMITED = """
+import resource, sys, warnings
+resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
+import llmprof, polars
+from llmprof.errors import LlmprofError
+warnings.simplefilter("ignore")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    llmprof.read({path!r}, cache=False)
+except LlmprofError as error:
+    print("refused:", str(error)[:200])
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def limited(path: Path, *, limit: int = 3 << 30) -> tuple[str, int]:
+    """Read a file in a process whose address space is limited: what it says, and the bytes it took."""
+    code = LIMITED.format(path=str(path), limit=limit)
+    environment = {**os.environ, "POLARS_MAX_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    *said, used = done.stdout.splitlines()
+    return "\n".join(said), int(used)
+
+
+@pytest.mark.slow
+def test_a_gzip_of_one_endless_string_takes_bounded_memory(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b'{"traceEvents": [{"ph": "X", "name": "')
+        for _ in range(512):
+            file.write(b"a" * (1 << 20))
+    said, used = limited(path)
+    assert "refused" in said
+    assert used < 10 * MOST_EVENT_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", [b"[" * (4 << 20), b'{"a":' * (1 << 20), b'{"traceEvents": [' + b"[" * (4 << 20), b"{" * (4 << 20)]
+)
+def test_brackets_without_end_are_refused_in_bounded_time_and_memory(tmp_path, text):
+    path = tmp_path / "deep.json"
+    path.write_bytes(text)
+    said, used = limited(path)
+    assert "refused" in said
+    assert used < 3 * len(text) + (200 << 20)
+
+
+@pytest.mark.slow
+def test_a_gzip_of_endless_text_of_a_monitor_is_refused(tmp_path):
+    path = tmp_path / "dmon.txt.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b"# gpu   pwr gtemp mtemp    sm   mem\n# Idx     W     C     C     %     %\n")
+        for _ in range(600):
+            file.write(b"    0    27    40     -     0     0\n" * 30_000)
+    said, _ = limited(path)
+    assert "MiB of text" in said
+
+
+def test_a_csv_of_ncu_with_a_cell_without_end(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('"ID","Process ID","Process Name","Kernel Name"\n"0","1","x","' + "a" * 300_000 + '"\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        assert read_metrics(path).metrics.height == 0
+
+
+def test_a_saved_trace_whose_parquet_is_something_else(tmp_path):
+    trace, _ = read(written(tmp_path / "t.json"))
+    trace.save(tmp_path / "s")
+    pl.DataFrame({"start_ns": ["x"]}).write_parquet(tmp_path / "s" / "kernels.parquet")
+    with pytest.raises(ReadError, match="damaged"):
+        llmprof.read(tmp_path / "s")
+    (tmp_path / "s" / "kernels.parquet").write_bytes(b"PAR1" + b"\xff" * 100 + b"PAR1")
+    with pytest.raises(ReadError, match="damaged"):
+        llmprof.read(tmp_path / "s")

@@ -12,7 +12,7 @@ DEMO := demo
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test engine browser web bundles lint lab bench clean
+.PHONY: help setup demo test engine browser web bundles lint lab docs bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 		echo "Making $(VENV) with $$($(PYTHON) --version)"; "$(PYTHON)" -m venv --clear $(VENV); }
 	@echo "Installing llmprof and its tools into $(VENV) (about 1 GB on disk; a few minutes, and only once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser,dev,launch,ncu,notebook]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser,dev,docs,launch,ncu,notebook]'
 	@touch $@
 
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
@@ -81,6 +81,10 @@ lint: setup ## ruff, mypy and import-linter only
 
 lab: setup ## open JupyterLab on notebooks/
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+
+docs: setup ## the documentation as pages in docs/_build/html, without a network
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 bench: setup .bench/peers/.installed ## compare speed and memory with other tools, which get an environment of their own
 	$(BIN)/python benchmarks/run.py $(BENCH)

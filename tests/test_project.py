@@ -23,7 +23,7 @@ import llmprof
 # Where conda-forge has another name than PyPI.
 CONDA_NAMES = {"isal": "python-isal", "torch": "pytorch"}
 # What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine that runs them.
-INSTALLED_EXTRAS = ("launch", "notebook", "pandas", "dev")
+INSTALLED_EXTRAS = ("launch", "notebook", "pandas", "docs", "dev")
 
 
 @pytest.fixture(scope="module")

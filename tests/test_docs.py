@@ -1,0 +1,49 @@
+"""The documentation: it builds without a warning, and the reference has every public name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import llmprof
+
+
+@pytest.fixture(scope="module")
+def reference(root):
+    sys.path.insert(0, str(root / "docs"))
+    try:
+        import reference
+    finally:
+        sys.path.pop(0)
+    return reference
+
+
+@pytest.mark.parametrize("package", ["llmprof.analyze", "llmprof.charts", "llmprof.explore", "llmprof.launch"])
+def test_every_public_name_is_on_one_page(reference, package):
+    import importlib
+    from types import ModuleType
+
+    module = importlib.import_module(package)
+    public = {name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)}
+    listed = [name for page in reference.PAGES if page.package == package for name in reference.names_on(page)]
+    assert sorted(listed) == sorted(public)
+
+
+def test_every_package_that_is_public_has_a_page(reference):
+    packages = {page.package.split(".")[1] for page in reference.PAGES if "." in page.package}
+    modules = {name for name in llmprof.__all__ if type(getattr(llmprof, name)).__name__ in {"module", "Package"}}
+    assert modules - {"schema"} <= packages, "schema has a page of its own"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("docs")
+def test_the_documentation_builds_without_a_warning(root, tmp_path):
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "html"]
+    done = subprocess.run([*command, root / "docs", tmp_path / "html"], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    index = (tmp_path / "html" / "index.html").read_text("utf-8")
+    assert "Why does this LLM inference run take the time it takes?" in index
+    pages = {path.stem for path in (tmp_path / "html" / "notebooks").glob("*.html")}
+    assert {path.stem for path in (root / "notebooks").glob("*.ipynb")} <= pages

@@ -1,0 +1,201 @@
+"""The examples of docs/extending.md, as they stand there: own files, one line elsewhere, and what they give."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+import llmprof.analyze.kernels
+import llmprof.launch.engines
+import llmprof.readers
+from llmprof import analyze, names, report
+from llmprof.analyze import catalog
+from llmprof.cli import main
+from llmprof.errors import TraceWarning
+from llmprof.launch import ExperimentConfig, engines
+from llmprof.readers import registry
+from tests import plugin_package
+from tests.launch.vllm_stand_in import job
+
+_BLOCK = re.compile(r"(?:`(?P<path>[\w./]+\.(?:py|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n", re.DOTALL)
+RUNS = "#ktrace rank=0\n" + "".join(f"{10 * i},{9 if i == 5 else 2},7,gemm\n" for i in range(12)) + "1,2,3\n"
+
+
+@pytest.fixture(scope="module")
+def page(root) -> dict[str, str]:
+    """Sections of the page by their heading."""
+    text = (root / "docs" / "extending.md").read_text("utf-8")
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def files_of(section: str) -> dict[str, str]:
+    """Files that an example makes, by path."""
+    return {found["path"]: found["code"] for found in _BLOCK.finditer(section) if found["kind"] in ("python", "toml")}
+
+
+def line_of(section: str, root: Path) -> tuple[str, str]:
+    """The one line that an example adds elsewhere: the file, and the line; the line before it is there."""
+    (found,) = [found for found in _BLOCK.finditer(section) if found["kind"] == "diff"]
+    before, added = found["code"].splitlines()
+    assert (before[0], added[0]) == (" ", "+")
+    assert before[1:] in (root / found["path"]).read_text("utf-8").splitlines()
+    return found["path"], added[1:].strip().rstrip(",")
+
+
+@pytest.fixture
+def apply(page, root, tmp_path, monkeypatch):
+    """Do what an example says, in a folder that stands beside the package."""
+    before = set(sys.modules)
+
+    def apply_example(name: str, *packages) -> str:
+        for path, code in files_of(page[name]).items():
+            assert not (root / path).exists()
+            target = tmp_path / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(code, encoding="utf-8")
+        for package in packages:
+            here = tmp_path / Path(*package.__name__.split("."))
+            monkeypatch.setattr(package, "__path__", [*package.__path__, str(here)])
+        importlib.invalidate_caches()
+        return line_of(page[name], root)[1].strip('"')
+
+    plugin_package.forget()
+    yield apply_example
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            parent, _, last = name.rpartition(".")
+            if hasattr(sys.modules.get(parent), last):
+                delattr(sys.modules[parent], last)
+            del sys.modules[name]
+    monkeypatch.undo()
+    plugin_package.forget()
+
+
+def test_every_list_of_the_page_is_there(root):
+    text = (root / "docs" / "extending.md").read_text("utf-8")
+    for place in re.findall(r"`((?:readers|analyze|report|launch|names)/[\w/]+\.py)`", text):
+        assert (root / "llmprof" / place).exists()
+    assert "docs/extending.md" in (root / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def test_add_a_reader(apply, tmp_path, monkeypatch):
+    place = apply("Add a reader", llmprof.readers)
+    monkeypatch.setattr(registry, "BUILT_IN", (place, *registry.BUILT_IN))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a.ktrace").write_text(RUNS)
+    with pytest.warns(TraceWarning, match=r"a\.ktrace: 1 line\(s\) could not be read"):
+        trace = llmprof.read(tmp_path / "run", cache=False)
+    assert trace.kernels.height == 12
+    assert trace.kernels.row(5, named=True)["dur_ns"] == 9000
+    assert trace.meta["format"] == "ktrace"
+    assert "ktrace" in registry.formats()
+
+
+def test_add_an_analysis_with_chart_report_section_and_command(apply, tmp_path, monkeypatch, capsys):
+    place = apply(
+        "Add an analysis with chart, report section and command",
+        llmprof.analyze.kernels, llmprof.charts, llmprof.report,
+    )  # fmt: skip
+    monkeypatch.setattr(catalog, "BUILT_IN", (*catalog.BUILT_IN, place))
+    times = pl.DataFrame({"dur_ns": [100] * 19 + [900]})
+    run = times.with_columns(
+        rank=0, device=0, stream=7, name=pl.lit("gemm"), start_ns=1000 * pl.int_range(pl.len(), dtype=pl.Int64)
+    )
+    trace = llmprof.Trace({"kernels": run}, {"world_size": 1})
+    assert analyze.kernel_jitter(trace).row(0, named=True) == {
+        "name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0,
+    }  # fmt: skip
+    saved = trace.save(tmp_path / "saved")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["llmprof"])
+        assert main.main(["analyze", str(saved), "--what", "jitter", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["count"] == 20
+    text = report.html(trace)
+    assert "Which kernels take a different time each time?" in text
+    assert 'data-chart="jitter"' in text
+
+
+def test_add_an_engine(apply, tmp_path, monkeypatch):
+    place = apply("Add an engine", llmprof.launch.engines)
+    monkeypatch.setattr(engines, "BUILT_IN", (*engines.BUILT_IN, place))
+    config = ExperimentConfig(model="random:tiny", engine="idle", profile_mode="inference_only")
+    assert config.engine == "idle"
+    script = tmp_path / "script.py"
+    script.write_text(engines.script(job(engine="idle", profiler="none", model=str(tmp_path))))
+    command = [sys.executable, str(script), "--out", str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    worker = json.loads((tmp_path / "out" / "worker.json").read_text())
+    assert [r["phase"] for r in worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4
+    assert all(r["e2e_s"] >= 0.006 for r in worker["requests"])
+    assert worker["error"] is None
+    assert worker["notes"] == ["synthetic: this engine only waits"]
+
+
+def test_add_a_kernel_name(page, root):
+    section = page["Add a kernel name"]
+    category, pattern = eval(line_of(section, root)[1])
+    kernel = pl.Series(["void zeta_mix_kernel<4>(float*)"])
+    assert names.categories(kernel).to_list() == ["other"]
+    before = list(names.KERNEL_PATTERNS)
+    try:
+        names.KERNEL_PATTERNS.insert(0, (category, pattern))
+        assert names.categories(kernel).to_list() == ["attention"]
+        names.KERNEL_PATTERNS[:] = before
+        (session,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        exec(session, {})
+        assert names.categories(kernel).to_list() == ["attention"]
+    finally:
+        names.KERNEL_PATTERNS[:] = before
+
+
+def test_a_package_with_all_three(page, tmp_path, monkeypatch):
+    section = page["From a package of your own"]
+    project = tomllib.loads(files_of(section)["pyproject.toml"])["project"]
+    analysis = files_of(page["Add an analysis with chart, report section and command"])
+    modules = {
+        "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace/reader.py"],
+        "jitter": analysis["llmprof/analyze/kernels/jitter.py"].replace(
+            "llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"
+        ),
+        "chart": analysis["llmprof/charts/jitter.py"],
+        "figure": analysis["llmprof/report/jitter.py"]
+        .replace("llmprof.analyze.kernels.jitter", "acme_llmprof.jitter")
+        .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
+        "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
+    }
+    site = tmp_path / "site"
+    plugin_package.write(site, "acme_llmprof", "", project["entry-points"], version=project["version"])
+    (site / "acme_llmprof.py").unlink()
+    (site / "acme_llmprof").mkdir()
+    (site / "acme_llmprof" / "__init__.py").write_text("")
+    for name, code in modules.items():
+        (site / "acme_llmprof" / f"{name}.py").write_text(code)
+    (tmp_path / "a.ktrace").write_text(RUNS.rsplit("\n", 2)[0].replace("gemm", "acme_fused_mix") + "\n")
+    # as a user has it: a process of its own in which the package is installed
+    code = (
+        "import json, sys, llmprof\n"
+        "from llmprof import analyze, report\n"
+        "from llmprof.analyze import catalog\n"
+        "trace = llmprof.read(sys.argv[1], cache=False)\n"
+        "print(json.dumps([trace.kernels.height, analyze.kernel_categories(trace)['category'].to_list(),\n"
+        "    analyze.kernel_jitter(trace)['count'].to_list(), catalog.analysis('jitter').package,\n"
+        "    'data-chart=\"jitter\"' in report.html(trace)]))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path / "a.ktrace")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [12, ["attention"], [12], "acme_llmprof 1.2", True]

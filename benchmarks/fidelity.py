@@ -41,8 +41,8 @@ def compare(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``name, dur_ns, true_layer, true_stage`` (null where the module leaves the stage open), ``layer, stage,
-        confidence, evidence, layer_counts`` (whether the layer is compared), ``right_layer, right_stage``.
+        ``name, dur_ns, category, true_layer, true_stage, layer, stage, confidence, evidence`` (null where the analysis
+        says unknown), ``said`` (whether either has a layer), ``right_layer, right_stage``.
     """
     truth = attribute(trace).select(
         "event", "step", "name", "dur_ns", "category", true_layer="layer", true_stage="stage", by="evidence"
@@ -87,12 +87,12 @@ def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
         both = compare(trace).with_columns(recording=pl.lit(path.name))
         if not both.height:  # a graph's replay, whose modules were called when it was captured
             continue
+        unknown = both.filter(pl.col("evidence").is_null())["dur_ns"].sum() / max(1, both["dur_ns"].sum())
+        both = both.filter(pl.col("evidence").is_not_null())
         layers = both.filter("said")
-        unknown = layers.filter(pl.col("layer").is_null() & pl.col("true_layer").is_not_null())["dur_ns"].sum()
         lines.append(
             f"| {path.parent.name}/{path.name[:48]} | {both.height:,} | {share(layers, 'right_layer'):.2%} | "
-            f"{share(both, 'right_stage'):.2%} | {layers['right_layer'].mean() or 0:.2%} | "
-            f"{unknown / max(1, layers['dur_ns'].sum()):.2%} |"
+            f"{share(both, 'right_stage'):.2%} | {layers['right_layer'].mean() or 0:.2%} | {unknown:.2%} |"
         )
         parts.append(both)
     return "\n".join(lines), pl.concat(parts)
@@ -143,7 +143,8 @@ def labelled_recordings() -> list[Path]:
     shared = _ROOT.parent / "shared"
     files = [
         _ROOT / "sample_traces/torch_cpu_tp2_layer_annotations",
-        shared / "captures/nsys_tp1_layer_nvtx",
+        _ROOT / "sample_traces/nsys_tp1_layer_nvtx",
+        *sorted((_ROOT / "tests/analyze/labelled").glob("*.json.gz")),
         *sorted((shared / "real/chrome/tracelens").glob("*.json.gz")),
     ]
     return [path for path in files if path.exists()]

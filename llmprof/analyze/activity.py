@@ -11,6 +11,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.eager_attention import softmax_attention
 from llmprof.analyze.intervals.nesting import innermost
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.modules import modules_of
@@ -58,7 +59,8 @@ def activity(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``event`` (row number), ``rank, device, stream, start_ns, dur_ns, name``, ``source`` (kernel, copy or op),
-        ``category``, ``category_by`` (module, operator, metadata or name; null where none of them says it),
+        ``category``, ``category_by`` (module, operator, metadata, name, or position among others; null where nothing
+        says it),
         ``replayed`` (true where a graph was replayed: launch and operator are those of the whole graph),
         ``correlation, op_id``, and of the host call that launched it ``launch_start_ns,
         launch_end_ns, launch_thread``, null where the launch is not in the window or was not recorded.
@@ -142,7 +144,15 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             category=pl.when(gemm).then(pl.lit("linear", dtype=CATEGORY)).otherwise("category"),
             category_by=pl.when(gemm).then(pl.lit("module", dtype=EVIDENCE)).otherwise("category_by"),
         ).drop("event", "linear")
-    return events.with_columns(pl.col("category").fill_null("other").cast(pl.String), pl.col("category_by"))
+    events = events.with_columns(pl.col("category").fill_null("other"))
+    in_steps = softmax_attention(events)
+    if in_steps is not None:
+        part = in_steps & (events["source"] == "kernel")
+        events = events.with_columns(
+            category=pl.when(part).then(pl.lit("attention", dtype=CATEGORY)).otherwise("category"),
+            category_by=pl.when(part).then(pl.lit("position", dtype=EVIDENCE)).otherwise("category_by"),
+        )
+    return events.with_columns(pl.col("category").cast(pl.String))
 
 
 def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:

@@ -38,8 +38,8 @@ def module_calls(trace: Trace) -> pl.DataFrame:
         (number of the layer that it lies in: from its path, else by order in the stack; null outside the layers),
         ``stack`` (row of the call that holds the layers), ``role, block`` (:mod:`llmprof.names.modules`; of the call or
         of those around it within the layer), ``block_call`` (row of the call that is the block), ``generic``,
-        ``last_linear`` (the last linear module of its block) and ``first_layer_ns`` (when the first layer of the same
-        outermost call begins; null where that holds none).
+        ``last_linear`` (the last linear module of its block), ``root`` (number of the outermost call) and
+        ``first_layer_ns`` (when the first layer of the same outermost call begins; null where that holds none).
     """
     calls = _named(trace)
     if not calls.height:
@@ -175,15 +175,15 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(role=pl.when(routes).then(pl.lit("router")).otherwise("role"))
     return _around_layers(frame).select(
         "rank", "thread", "start_ns", "dur_ns", "name", "parent", "layer", "stack", "role", "block", "block_call",
-        "generic", "last_linear", "first_layer_ns", "depth",
+        "generic", "last_linear", "root", "first_layer_ns", "depth",
     )  # fmt: skip
 
 
 def _around_layers(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``first_layer_ns``: when the first layer of the same outermost call begins."""
-    root = pl.col("parent").is_null().cum_sum()
+    root = (pl.col("parent").is_null().cum_sum() - 1).alias("root")
     first = pl.col("start_ns").filter(pl.col("layer").is_not_null()).min()
-    return frame.with_columns(first_layer_ns=first.over(root))
+    return frame.with_columns(root).with_columns(first_layer_ns=first.over("root"))
 
 
 def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -199,7 +199,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     Returns
     -------
     polars.DataFrame or None
-        ``event, module`` (class or path), ``layer, stack, role, block, block_call, generic, last_linear`` as
+        ``event, module`` (class or path), ``layer, stack, root, role, block, block_call, generic, last_linear`` as
         :func:`module_calls` gives them and ``before_layers`` (launched before the first layer of its model's call;
         null where that holds none), of the events that have a module; None where the trace names none.
     """
@@ -211,7 +211,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     )
     found = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
     found = found.filter(pl.col("_call").is_not_null())
-    kept = ("layer", "stack", "role", "block", "block_call", "generic", "last_linear", "first_layer_ns")
+    kept = ("layer", "stack", "root", "role", "block", "block_call", "generic", "last_linear", "first_layer_ns")
     return found.select(
         "event",
         "launch_start_ns",

@@ -159,7 +159,13 @@ def test_a_vision_transformer_whose_gemms_are_called_relu(shared: Path) -> None:
         assert found.group_by("layer").len().drop_nulls()["len"].unique().to_list() == [12]
 
 
+OWN = Path(__file__).parent / "labelled"
+
 LABELLED = {
+    "moe_stacks": (1.0, 0.999),
+    "graphs_stacks": (1.0, 0.999),
+    "draft_stacks": (1.0, 0.999),
+    "transformers_stacks": (1.0, 0.99),
     "captures/nsys_tp1_layer_nvtx": (1.0, 0.999),
     "real/chrome/tracelens/b200__eager_trace.json.gz": (1.0, 0.999),
     "real/chrome/tracelens/h100__Falconsai_nsfw_image_detection__1016002.json.gz": (1.0, 0.995),
@@ -170,10 +176,108 @@ LABELLED = {
 """Least share of device time whose layer and stage are right without the modules, as measured."""
 
 
+def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
+    if "/" in name:
+        return read(request.getfixturevalue("shared") / name)
+    return read(OWN / f"{name}.pt.trace.json.gz")
+
+
 @pytest.mark.parametrize("name", LABELLED)
-def test_labels_without_modules_agree_with_those_of_modules(name: str, shared: Path) -> None:
-    both = fidelity.compare(read(shared / name))
+def test_labels_without_modules_agree_with_those_of_modules(name: str, request: pytest.FixtureRequest) -> None:
+    both = fidelity.compare(labelled(name, request))
     layers, stages = LABELLED[name]
     assert both.height > 100
     assert fidelity.share(both.filter("said"), "right_layer") >= layers
     assert fidelity.share(both, "right_stage") >= stages
+    sure = both.filter(pl.col("confidence") >= 0.9)
+    assert sure["right_layer"].mean() >= 0.99  # type: ignore[operator]
+
+
+def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest) -> None:
+    """With 5 requests the decode steps run eager, with 4 they replay a graph: the same kernels without modules."""
+    events = attribute(labelled("graphs_stacks", request)).filter(pl.col("layer").is_not_null())
+    events = events.filter((pl.col("phase") == "decode") & (pl.col("source") == "kernel"))
+    eager, replayed = events.filter(~pl.col("replayed")), events.filter("replayed")
+    assert set(eager["evidence"]) == {"module"}
+    assert "module" not in set(replayed["evidence"].drop_nulls())
+    key = ["step", "layer"]
+    stages = [f.group_by(key, maintain_order=True).agg("stage")["stage"].to_list() for f in (eager, replayed)]
+    assert len(stages[0]) == 28 * eager["step"].n_unique()
+    assert len(stages[1]) == 28 * replayed["step"].n_unique()
+    dense = ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj", "activation",
+             "down_proj"]  # fmt: skip
+    for one in (*stages[0][1:], *stages[1][1:]):
+        assert [s for n, s in enumerate(one) if n == 0 or s != one[n - 1]] == dense
+
+
+def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill, by names alone."""
+    found = attribute(fidelity.without_modules(labelled("draft_stacks", request)))
+    assert (
+        found.filter(pl.col("layer").is_not_null()).group_by("step").agg(pl.col("layer").max())["layer"].to_list()
+        == [11] * 9
+    )
+    drafted = found.filter(pl.col("stage") == "draft")
+    assert set(drafted["reason"]) == {"draft model"}
+    assert (
+        drafted.filter(pl.col("category") == "attention").filter(pl.col("name").str.contains("FwdSm90")).height
+        == 9 * 2 * 4
+    )
+    assert drafted["layer"].null_count() == drafted.height
+
+
+def test_an_image_model_has_no_layers(shared: Path) -> None:
+    """Text encoders, a diffusion transformer and a decoder of images in one step: neither prefill nor decode."""
+    [path] = (shared / "real/chrome/tracelens").glob("hist__xdit*")
+    trace = read(path)
+    for found in (attribute(trace), attribute(fidelity.without_modules(trace))):
+        assert found["layer"].null_count() == found.height
+        assert not set(found["phase"].drop_nulls()) & {"prefill", "decode", "mixed"}
+        assert {"several models in one step", "convolutions: an image model"} & set(found["reason"].drop_nulls())
+        attention = found.filter(pl.col("category") == "attention")
+        assert set(attention["stage"]) <= {"attention", "rope", None}
+
+
+def test_softmax_attention_of_megatron(shared: Path) -> None:
+    """40 layers, two all-reduces in each; queries times keys, a masked softmax, and its product with the values."""
+    found = attribute(read(shared / "real/chrome/megatron_tp8"))
+    inside = found.filter(pl.col("layer").is_not_null())
+    assert inside.group_by("rank").agg(pl.col("layer").n_unique())["layer"].to_list() == [40] * 8
+    counts = inside.group_by("rank", "layer", "stage").len()
+    assert set(counts.filter(pl.col("stage") == "all_reduce")["len"]) == {2}
+    for gemm in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"):
+        linear = inside.filter((pl.col("stage") == gemm) & (pl.col("category") == "linear"))
+        assert linear.height == 8 * 40, gemm
+
+
+@pytest.mark.parametrize(
+    ("between", "attention"),
+    [
+        (["scale", "softmax", "cast"], True),
+        (["softmax"], True),
+        (["softmax", "topk"], False),
+        (["softmax", "norm"], False),
+        (["softmax_backward"], False),
+    ],
+)
+def test_a_softmax_between_two_products_is_attention(between: list[str], attention: bool) -> None:
+    named = {
+        "scale": "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float> >",
+        "softmax": "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>",
+        "softmax_backward": "void (anonymous namespace)::softmax_warp_backward<float, float, float, 10, false>",
+        "cast": "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>",
+        "topk": "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>",
+        "norm": "void vllm::rms_norm_kernel<c10::BFloat16>",
+    }
+    gemm = "ampere_sgemm_128x64_tn"
+    chain = [gemm, *(named[n] for n in between), gemm]
+    rows = {
+        "rank": 0,
+        "device": 0,
+        "stream": 7,
+        "start_ns": [10 * n for n in range(len(chain))],
+        "dur_ns": 5,
+        "name": chain,
+    }
+    found = activity(Trace({"kernels": pl.DataFrame(rows)}))
+    assert set(found["category"] == "attention") == {attention}

@@ -23,11 +23,12 @@ from llmprof.analyze import lookup
 from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.layers.ends import find_layer_ends
+from llmprof.analyze.layers.passes import REASONS, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, name_stages, stage
 from llmprof.analyze.layers.witnesses import by_modules
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.modules import modules_of
-from llmprof.analyze.steps.steps import events_with_steps
+from llmprof.analyze.steps.steps import events_with_steps, steps
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
@@ -73,13 +74,15 @@ def attribute(trace: Trace) -> pl.DataFrame:
         known), ``layer`` (from 0 in each step, null outside the layers), ``stage`` and ``confidence`` (null outside
         the layers). Stages inside a layer: norm, qkv_proj, rope, kv_cache_write, attention, o_proj, all_reduce,
         gate_up_proj, activation, down_proj, residual, and for mixtures of experts router, expert_dispatch, experts,
-        combine. Outside: prepare_inputs, embedding, final_norm, lm_head, sampling, copy, other, and the kind of a
-        collective. What only prepares the next event (a cleared workspace, the quantization of a GEMM's input) has
+        combine. Outside: prepare_inputs, embedding, final_norm, lm_head, sampling, draft, copy, other, and the kind of
+        a collective. What only prepares the next event (a cleared workspace, the quantization of a GEMM's input) has
         that one's stage. The confidence is 1 where the end of the layer follows from its activation or experts and its
         GEMMs are as many as in most layers of the rank, 0.8 where their number differs, 0.5 where the end was
         taken from other layers; a layer's events before its attention have the confidence of the end before them.
         ``evidence`` says what the stage rests on: module (the launch lay in it; then the layer is the module's too),
-        operator, metadata (of a copy), name (of the kernel) or position (its place among the others).
+        operator, metadata (of a copy), name (of the kernel) or position (its place among the others). ``reason`` says
+        why an event that may belong to a layer has none: no step, draft model (its passes have the stage ``draft``),
+        several passes or several models in one step, convolutions (an image model), unlike the other layers.
 
     Raises
     ------
@@ -87,7 +90,12 @@ def attribute(trace: Trace) -> pl.DataFrame:
         The trace has neither kernels nor copies nor operators.
     """
     events = events_with_steps(trace)
-    return _with_modules(label(events, _described_kinds(events, trace)), trace)
+    engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
+    return _with_modules(label(events, _described_kinds(events, trace), engine), trace)
+
+
+_ENGINES = ("vllm", "sglang", "capture")
+"""Sources of steps that are one pass of one model, with those of its draft model."""
 
 
 _SAID_BY_CATEGORY = (
@@ -100,14 +108,19 @@ _SAID_BY_CATEGORY = (
 def _with_modules(found: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Put the layers and stages that modules say in place of those from names and place, and add ``evidence``."""
     alone = pl.col("category").is_in(_SAID_BY_CATEGORY)
+    alone &= pl.col("stage") != "draft"
     by_category = pl.when(alone).then("category_by").otherwise(pl.lit("position", dtype=EVIDENCE))
-    found = found.with_columns(evidence=pl.when(pl.col("stage").is_not_null()).then(by_category))
+    unknown = pl.col("stage").is_null() | (pl.col("reason").is_not_null() & (pl.col("stage") == "other"))
+    found = found.with_columns(evidence=pl.when(~unknown).then(by_category))
     modules = modules_of(found, trace)
     if modules is None:
         return found
     said = by_modules(found, modules)
     found = found.join(
-        said.rename({"layer": "_layer", "stage": "_stage"}), on="event", how="left", maintain_order="left"
+        said.rename({"layer": "_layer", "stage": "_stage", "reason": "_reason"}),
+        on="event",
+        how="left",
+        maintain_order="left",
     )
     of_module = pl.col("stage_known").fill_null(value=False)
     layer_known = pl.col("layer_known").fill_null(value=False)
@@ -118,7 +131,8 @@ def _with_modules(found: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         stage=pl.coalesce(pl.col("_stage").cast(pl.String), "stage"),
         confidence=sure,
         evidence=pl.when(of_module).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
-    ).drop("_layer", "_stage", "layer_known", "stage_known")
+        reason=pl.when(layer_known).then("_reason").otherwise("reason"),
+    ).drop("_layer", "_stage", "_reason", "layer_known", "stage_known")
 
 
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -131,7 +145,7 @@ def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     return events.join(said, on=key, nulls_equal=True).select("event", "kind") if said.height else None
 
 
-def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None) -> pl.DataFrame:
+def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.DataFrame | None = None) -> pl.DataFrame:
     """Layer, stage and confidence of events that have a step.
 
     Parameters
@@ -140,22 +154,25 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None) -> pl.DataFra
         ``event, rank, stream, start_ns, name, source, category, step``, in the order of ``event``.
     kinds : polars.DataFrame, optional
         ``event, kind`` of collectives whose name does not say their kind.
+    engine : polars.DataFrame, optional
+        ``rank, step`` of the steps that an engine labelled.
 
     Returns
     -------
     polars.DataFrame
-        The frame with ``layer, stage, confidence``.
+        The frame with ``layer, stage, confidence, reason``.
     """
     roles = _roles(events, kinds)
+    no_step = pl.when(pl.col("step").is_null()).then(pl.lit("no step", dtype=REASONS))
     in_sequence = pl.col("sequence").is_not_null() & pl.col("step").is_not_null()
     sequence, unknown = _stretches(roles.filter(in_sequence))
     in_sequence &= ~pl.col("rank").is_in(unknown)
     nothing = {"layer": pl.lit(None, dtype=pl.Int32), "confidence": pl.lit(None, dtype=pl.Float64)}
-    found = roles.filter(~in_sequence).select("event", stage=_stage_outside(), **nothing)
+    found = roles.filter(~in_sequence).select("event", stage=_stage_outside(), reason=no_step, **nothing)
     if sequence.height:
-        named = name_stages(find_layer_ends(sequence))
+        named = judge(name_stages(find_layer_ends(sequence)), sequence, engine)
         found = pl.concat([named, found], how="diagonal")
-    found = found.sort("event").select("layer", pl.col("stage").cast(pl.String), "confidence")
+    found = found.sort("event").select("layer", pl.col("stage").cast(pl.String), "confidence", "reason")
     return events.hstack(found)
 
 
@@ -205,6 +222,7 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         adds=plain & name.str.contains(_ADDS),
         multiplies=plain & name.str.contains(_MULTIPLIES),
         routes=(category == "moe_routing") & name.str.contains(_ROUTES) & ~name.str.contains(_MOVES),
+        convolves=(category == "linear") & convolves(),
         embeds=(category == "embedding") & name.str.contains(f"(?i){names.EMBEDDING}"),
         caches=(category == "copy") & name.str.contains(_CACHES),
         prepares=(category == "quantize")
@@ -294,6 +312,10 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
     if unknown.len():
         frame, _ = _stretches(sequence.filter(~pl.col("rank").is_in(unknown.implode())))
         return frame, unknown.to_list()
+    passes = starts_of_passes(frame)
+    if passes.len():
+        first = pl.col("first") | pl.col("row").is_in(passes.implode())
+        frame = frame.with_columns(first=first).with_columns(group=pl.col("first").cum_sum() - 1)
     return frame.drop("separators").with_columns(
         stretch=((pl.col("first") | pl.col("attention_start")).cum_sum() - 1).set_sorted(),
         attentions=pl.col("attention_start").cum_sum(),

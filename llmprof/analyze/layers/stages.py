@@ -11,7 +11,7 @@ _IN_LAYER = (
     "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
     "residual", "router", "expert_dispatch", "experts", "combine",
 )  # fmt: skip
-_OUTSIDE = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "copy", "other")
+_OUTSIDE = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "copy", "other")
 
 STAGE = pl.Enum(list(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS))))
 """Type of a stage while events are labelled: a number in place of a text for each of millions of events."""
@@ -68,9 +68,11 @@ def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
     next_confidence = pl.when(pl.col("layer") < 0).then(1.0).otherwise("confidence")
     return frame.select(
         "event",
+        "group",
         layer.cast(pl.Int32).alias("layer"),
         stages,
         pl.when(place == "body").then("confidence").when(in_next).then(next_confidence).alias("confidence"),
+        category="category",
     )
 
 

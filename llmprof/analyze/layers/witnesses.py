@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze.layers.passes import REASONS
 from llmprof.analyze.layers.stages import STAGE, stage
 
 _PLAIN = ("elementwise", "other", "copy", "fill")
@@ -37,10 +38,21 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``event, layer, stage`` and ``layer_known``, ``stage_known``: whether the module says the layer (which may be
-        none) and the stage. Rows for the events of steps in which some module is a layer.
+        ``event, layer, stage, reason`` and ``layer_known``, ``stage_known``: whether the module says the layer (which
+        may be none) and the stage. Rows for the events of steps in which some module is a layer.
     """
-    columns = ("layer", "role", "block", "block_call", "generic", "last_linear", "before_layers", "first_layer_ns")
+    columns = (
+        "layer",
+        "stack",
+        "root",
+        "role",
+        "block",
+        "block_call",
+        "generic",
+        "last_linear",
+        "before_layers",
+        "first_layer_ns",
+    )
     said = modules.select("event", *columns).rename({"layer": "module_layer"})
     frame = found.join(said, on="event", how="inner")
     in_model = pl.col("first_layer_ns").is_not_null()
@@ -55,7 +67,7 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         .then(_inside())
         .when(in_model)
         .then(_outside())
-        .when(_communicates())
+        .when(_communicates() | (pl.col("stage") == "draft"))
         .then(None)
         .when(pl.col("role").is_in(["sampling", "lm_head"]))
         .then(pl.col("role").cast(STAGE, strict=False))
@@ -63,6 +75,8 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(named=named)
     # an event of no layer cannot keep the stage of a layer, nor one of a layer a stage from outside
     kept = pl.col("stage").cast(STAGE)
+    frame = frame.join(_roots(frame), on=["rank", "step", "root"], how="left", nulls_equal=True, maintain_order="left")
+    drafted = (pl.col("verdict") == "draft model").fill_null(value=False)
     fallback = (
         pl.when(inside & ~kept.is_in(_IN_LAYER) & (pl.col("category") != "collective"))
         .then(stage("other"))
@@ -70,12 +84,46 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         .then(pl.when("before_layers").then(stage("prepare_inputs")).otherwise(stage("other")))
         .otherwise(kept)
     )
+    said_stage = pl.when(drafted & (pl.col("category") != "collective")).then(stage("draft")).otherwise("named")
     return frame.select(
         "event",
-        layer=pl.when(inside | in_model).then("module_layer"),
-        stage=pl.coalesce("named", fallback),
+        layer=pl.when((inside | in_model) & pl.col("verdict").is_null()).then("module_layer"),
+        stage=pl.coalesce(said_stage, fallback),
         layer_known=inside | in_model,
-        stage_known=pl.col("named").is_not_null(),
+        stage_known=said_stage.is_not_null(),
+        reason=pl.when(inside | drafted).then("verdict"),
+    )
+
+
+def _roots(frame: pl.DataFrame) -> pl.DataFrame:
+    """``rank, step, root, verdict`` of each model's call in a step: why its layers are not counted, else null."""
+    key = ["rank", "step"]
+    roots = (
+        frame.filter(pl.col("module_layer").is_not_null())
+        .group_by(*key, "root")
+        .agg(layers=pl.struct("stack", "module_layer").n_unique(), stacks=pl.col("stack").n_unique())
+        .filter(pl.col("layers") > 1)  # an outermost call of one layer is a range of its own, not a model's call
+        .sort(*key, "root")
+        .with_columns(
+            calls=pl.len().over(key),
+            main=pl.col("layers") == pl.col("layers").max().over(key),
+            first=pl.col("root") == pl.col("root").min().over(key),
+        )
+    )
+    mains = pl.col("main").sum().over(key)
+    drafts = (mains == 1) & (pl.col("main") & pl.col("first")).any().over(key)
+    return roots.select(
+        *key,
+        "root",
+        verdict=pl.when(pl.col("calls") == 1)
+        .then(None)
+        .when(drafts & ~pl.col("main"))
+        .then(pl.lit("draft model", dtype=REASONS))
+        .when(drafts)
+        .then(None)
+        .when(mains > 1)
+        .then(pl.lit("several passes in one step", dtype=REASONS))
+        .otherwise(pl.lit("several models in one step", dtype=REASONS)),
     )
 
 

@@ -58,9 +58,9 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     if attention.len() < 2 or events["backward"].any():
         return NO_STEPS
     events = events.with_columns(gap=pl.col("attends").cum_sum())
-    seams = _seams(events)
-    if not seams.len() and not (events["samples"] | events["embeds"]).any():
-        return NO_STEPS
+    seams, marked = _seams(events), (events["samples"] | events["embeds"]).any()
+    if not marked and (not seams.len() or events.filter("attends")["category_by"].eq("position").any()):
+        return NO_STEPS  # longer stretches alone say little, least where attention itself was found by its place
     bounds = _first_step(events, events[seams])
     bounds = bounds.select("i", "start_ns", host_start_ns="launch_start_ns")
     sizes = _batch(events.filter("embeds"), trace, rank)
@@ -102,6 +102,9 @@ def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         embeds=looks_up & name.str.contains(f"(?i){names.EMBEDDING}"),
     )
     events = events.join(about, on=["name", "category"], how="left", maintain_order="left")
+    # of an attention that is computed in steps the softmax counts, not the products around it
+    in_steps = (pl.col("category_by") == "position").fill_null(value=False)
+    events = events.with_columns(pl.col("attends") & (~in_steps | name.str.contains("(?i)softmax")))
     if not trace.has("ops"):
         return events
     ops = trace.ops.filter(pl.col("rank") == rank)

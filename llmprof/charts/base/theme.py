@@ -47,6 +47,7 @@ STAGES: dict[str, str] = {
     "final_norm": "#A88B00",
     "lm_head": "#A3B8DE",
     "sampling": "#5E4526",
+    "draft": "#8C7B6B",
     "all_gather": "#EB8A3E",
     "reduce_scatter": "#B24E00",
     "all_to_all": "#F5AC78",

@@ -5,7 +5,7 @@ Events                :func:`activity`, :func:`attribute`, :func:`events_within`
 Steps                 :func:`steps`, :func:`steady_state`, :func:`step_time`
 Layers                :func:`layers`, :func:`layer_gaps`
 Kernels               :func:`kernel_summary`, :func:`kernels_within`, :func:`kernel_categories`,
-                      :func:`ops_to_kernels`
+                      :func:`ops_to_kernels`, :func:`stacks`
 Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :func:`stream_gaps`,
                       :func:`launch_delay`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
@@ -54,6 +54,7 @@ from llmprof.analyze.npu import (
 from llmprof.analyze.overlap import overlap, overlap_within
 from llmprof.analyze.roofline.join import roofline_join
 from llmprof.analyze.roofline.observed import stage_observations
+from llmprof.analyze.stacks import stacks
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import steady_state, step_time
 
@@ -90,6 +91,7 @@ __all__ = [
     "overlap_within",
     "roofline_join",
     "speed_of_light",
+    "stacks",
     "stage_observations",
     "stalls",
     "steady_state",

@@ -19,6 +19,7 @@ __all__ = [
     "cuda_api",
     "dashboard",
     "diff",
+    "flame",
     "idle",
     "kernels",
     "launch_delay",
@@ -29,6 +30,7 @@ __all__ = [
     "requests",
     "roofline",
     "save",
+    "speedscope",
     "stalls",
     "sweep_latency",
     "sweep_scaling",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from llmprof.charts.compare import diff
     from llmprof.charts.counters import counters
     from llmprof.charts.dashboard import dashboard
+    from llmprof.charts.flame import flame, speedscope
     from llmprof.charts.idle import idle, launch_delay
     from llmprof.charts.kernels import cuda_api, kernels
     from llmprof.charts.layers import layer_heatmap
@@ -76,6 +79,8 @@ else:
             "kernels": "llmprof.charts.kernels",
             "dashboard": "llmprof.charts.dashboard",
             "diff": "llmprof.charts.compare",
+            "flame": "llmprof.charts.flame",
+            "speedscope": "llmprof.charts.flame",
             "idle": "llmprof.charts.idle",
             "launch_delay": "llmprof.charts.idle",
             "layer_heatmap": "llmprof.charts.layers",

@@ -302,6 +302,7 @@ def summed() -> pl.DataFrame:
     return attributed().group_by("name", "category").agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())
 
 
+<<<<<<< HEAD
 def by_theory() -> pl.DataFrame:
     """Components of a model on a device."""
     return theory.profile("Qwen3-30B-A3B", "H200", batch_size=16, tp_size=2).components
@@ -331,3 +332,17 @@ def predictions() -> pl.DataFrame:
         for batch in (1, 8, 64)
     ]
     return theory.calibrated("H200").predict(made)
+=======
+def stacked() -> pl.DataFrame:
+    """Call stacks of two threads, one with a name that is markup."""
+    return pl.DataFrame(
+        {
+            "rank": [0, 0, 0, 0],
+            "thread": [1, 1, 1, 2],
+            "stack": [["main", "forward", "aten::mm"], ["main", "forward"], ["main", "<b>x</b>"], ["main", "loop"]],
+            "value": [4_000_000, 1_000_000, 3_000_000, 2_000_000],
+            "unit": ["ns"] * 4,
+            "count": [1, 2, 3, 4],
+        }
+    )
+>>>>>>> 7f64a77 (Call stacks with their time: analyze.stacks, a flame graph, a file for speedscope)

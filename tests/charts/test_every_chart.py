@@ -35,6 +35,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "all_reduce": (charts.all_reduce, frames.called),
     "idle": (charts.idle, frames.idled),
     "diff": (charts.diff, frames.compared),
+    "flame": (charts.flame, frames.stacked),
     "launch_delay": (charts.launch_delay, frames.delayed),
     "roofline": (charts.roofline, frames.profiled),
     "roofline, by bound": (lambda f: charts.roofline(f.drop("stage"), peaks="NVIDIA H200"), frames.profiled),

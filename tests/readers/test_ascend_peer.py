@@ -1,4 +1,4 @@
-"""Figures that llmprof and msprof-analyze, the tool of the vendor, both give agree; skipped where it is not installed."""
+"""Figures that llmprof and msprof-analyze, the tool of the vendor, both give: they agree, where it is installed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,160 @@
+"""Call stacks of the host with their time: Python functions, operators recorded with a stack, samples of the CPU."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import polars as pl
+
+from llmprof.analyze.activity import activity
+from llmprof.analyze.intervals.nesting import innermost_pieces, inside
+from llmprof.analyze.memo import per_trace
+from llmprof.errors import AnalysisError, NotCapturedError, ReadError
+from llmprof.trace import Trace
+
+_THREAD: Final = ["rank", "thread"]
+_SAMPLES: Final = """
+SELECT e.globalTid % 16777216 AS thread, e.id AS sample, c.stackDepth AS depth, s.value AS frame
+FROM COMPOSITE_EVENTS e JOIN SAMPLING_CALLCHAINS c ON c.id = e.id LEFT JOIN StringIds s ON s.id = c.symbol
+"""
+
+
+@per_trace
+def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -> pl.DataFrame:
+    """Call stacks and the time spent in each: what a flame graph is drawn of.
+
+    Stacks come from the strongest evidence there is: Python functions (torch's ``with_stack=True``, read with
+    ``python_functions=True``), which hold the operators; else the stacks that torch_npu writes with each operator.
+    Samples are those that Nsight Systems took of the CPU.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with stacks.
+    of : {"host", "device", "samples"}
+        What counts: the host's own time in the innermost frame (without what it calls), the time of the kernels that
+        a frame launched (with the kernel as the last frame), or samples of the CPU.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a stack and thread, most first: ``rank, thread, stack`` (list of frames, outermost first), ``value,
+        unit`` (ns, or samples) and ``count`` (calls, kernels or samples).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no stacks of that kind.
+    AnalysisError
+        ``of`` is none of the three.
+    """
+    if of not in ("host", "device", "samples"):
+        raise AnalysisError(f"of={of!r} is not known", expected="'host', 'device' or 'samples'")
+    if of == "samples":
+        return _sorted(_sampled(trace))
+    spans = trace.table("ops").with_row_index("span")
+    if not spans.height:
+        raise _none()
+    stacked = "ascend_stack" in spans.columns and spans["ascend_stack"].count() > 0
+    if (spans["kind"] == "python").any():
+        paths = _nested(spans)
+    elif stacked:
+        paths = _recorded(spans)
+    else:
+        raise _none()
+    if of == "device":
+        return _sorted(_launched(trace, spans, paths))
+    pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.col("dur_ns").sum())
+    timed = paths.join(pieces, on="span").join(spans.select("span", *_THREAD), on="span")
+    return _sorted(timed.with_columns(unit=pl.lit("ns")))
+
+
+def _none() -> NotCapturedError:
+    return NotCapturedError(
+        "this trace holds no call stacks",
+        hint="record with with_stack=True; of a PyTorch trace read them with llmprof.read(path, python_functions=True)",
+        table="ops",
+    )
+
+
+def _sorted(found: pl.DataFrame) -> pl.DataFrame:
+    """Rows of one stack put together, most first."""
+    return (
+        found.group_by(*_THREAD, "stack", "unit")
+        .agg(pl.col("value").sum(), count=pl.len())
+        .filter(pl.col("value") > 0)
+        .with_columns(_text=pl.col("stack").list.join("\n"))
+        .sort("value", "rank", "thread", "_text", descending=[True, False, False, False], nulls_last=True)
+        .select(*_THREAD, "stack", pl.col("value").cast(pl.Int64), "unit", "count")
+    )
+
+
+def _nested(spans: pl.DataFrame) -> pl.DataFrame:
+    """``span, stack``: names of the spans that hold each one, outermost first, and its own."""
+    pairs = inside(spans, spans, _THREAD)
+    begins = spans.select("start_ns", "dur_ns", "name")
+    outer = pairs.select(
+        "inner",
+        "outer",
+        at=begins["start_ns"].gather(pairs["outer"]),
+        length=begins["dur_ns"].gather(pairs["outer"]),
+        own_at=begins["start_ns"].gather(pairs["inner"]),
+        own_length=begins["dur_ns"].gather(pairs["inner"]),
+        name=begins["name"].gather(pairs["outer"]),
+    )
+    # of two that are the same interval, the one that comes first in the file holds the other
+    same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
+    outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))
+    outer = outer.sort("inner", "at", "length", "outer", descending=[False, False, True, False])
+    return outer.group_by("inner", maintain_order=True).agg(stack=pl.col("name")).rename({"inner": "span"})
+
+
+def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
+    """``span, stack``: what was recorded with the outermost operator that has a stack, then the operators down."""
+    nested = _nested(spans)
+    pairs = inside(spans, spans.filter(pl.col("ascend_stack").is_not_null()), _THREAD)
+    stacked = spans.filter(pl.col("ascend_stack").is_not_null())
+    outer = pairs.with_columns(
+        length=stacked["dur_ns"].gather(pairs["outer"]), text=stacked["ascend_stack"].gather(pairs["outer"])
+    )
+    outer = outer.sort("inner", "length", descending=[False, True]).unique("inner", keep="first", maintain_order=True)
+    found = nested.join(outer.select(span="inner", text="text"), on="span")
+    return found.select("span", stack=pl.concat_list(pl.col("text").str.split("\n").list.reverse(), "stack"))
+
+
+def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
+    """Kernels with the stack of the operator that they came from."""
+    events = activity(trace).filter(pl.col("op_id").is_not_null() & (pl.col("source") != "op"))
+    known = spans.filter((pl.col("kind") == "op") & pl.col("op_id").is_not_null())
+    known = known.unique(["rank", "op_id"], keep="first", maintain_order=True).join(paths, on="span")
+    found = events.select("rank", "op_id", "name", value="dur_ns").join(
+        known.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
+    )
+    if not found.height:
+        raise NotCapturedError(
+            "no kernel of this trace is linked to an operator with a stack",
+            hint="record host and device activity together, with with_stack=True",
+            table="kernels",
+        )
+    return found.select(*_THREAD, "value", stack=pl.concat_list("stack", "name"), unit=pl.lit("ns"))
+
+
+def _sampled(trace: Trace) -> pl.DataFrame:
+    """Samples of the CPU that Nsight Systems took."""
+    try:
+        found = trace.sql(_SAMPLES)
+    except ReadError as error:
+        raise NotCapturedError(
+            "this trace holds no samples of the CPU",
+            hint="record with nsys profile --sample=process-tree --backtrace=dwarf",
+            table="ops",
+        ) from error
+    named = found.with_columns(pl.col("frame").fill_null("[unknown]")).sort("sample", "depth", descending=[False, True])
+    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack=pl.col("frame"))
+    return whole.select(
+        "thread",
+        "stack",
+        rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32),
+        value=pl.lit(1, dtype=pl.Int64),
+        unit=pl.lit("samples"),
+    )

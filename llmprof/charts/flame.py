@@ -1,0 +1,202 @@
+"""Flame graph of call stacks, and the same as a file for speedscope."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.data import inline, nothing, number, require
+from llmprof.charts.base.theme import INK, PADDING, WIDTH, finish, percent, shorten
+from llmprof.errors import OutputError
+from llmprof.units import format_ns
+
+_SOURCE: Final = "llmprof.analyze.stacks(trace)"
+_COLUMNS: Final = ("stack", "value", "unit")
+_LEAST: Final = 1 / 900
+"""Narrowest frame that is drawn, of the whole width: about one pixel."""
+
+_ROW: Final = 18
+_LEAST_ROWS: Final = 6
+_LETTER: Final = 6.8
+_TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F")
+
+
+def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> alt.LayerChart:
+    """Flame graph: each frame as wide as what was spent in it and in what it called; the outermost frames are on top.
+
+    Drag to move, turn the wheel to zoom in; the whole name is in the tooltip.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``stacks(trace)``, or some of them.
+    depth : int
+        Most frames of a stack that are drawn, from the first at which stacks part.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide. What all stacks begin with is left out and named in the title.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing to draw.
+    """
+    require(frame, _COLUMNS, chart="flame", made_by=_SOURCE)
+    rows = frame.filter((pl.col("value") > 0) & (pl.col("stack").list.len() > 0))
+    if rows.is_empty():
+        raise nothing("flame", "no stack has any time", _SOURCE)
+    total = number(rows["value"].sum())
+    unit = rows["unit"][0]
+    trunk = _trunk(rows["stack"])
+    nodes = _nodes(rows.with_columns(pl.col("stack").list.slice(len(trunk))), depth)
+    drawn = nodes.filter(pl.col("value") >= _LEAST * total)
+    if drawn.is_empty():
+        raise nothing("flame", "all stacks are the same frame", _SOURCE)
+
+    def amount(value: float) -> str:
+        return format_ns(value) if unit == "ns" else f"{value:,.0f} samples"
+
+    labels = [
+        _label(name, (WIDTH - 2 * PADDING) * value / total) for name, value in drawn.select("name", "value").rows()
+    ]
+    data = drawn.select(
+        "name",
+        x=pl.col("x") / total * 100,
+        x2=(pl.col("x") + pl.col("value")) / total * 100,
+        middle=(pl.col("x") + pl.col("value") / 2) / total * 100,
+        y="level",
+        y2=pl.col("level") + 0.94,
+        at=pl.col("level") + 0.5,
+        tone=(pl.col("name").hash(7) % len(_TONES)).cast(pl.Int64),
+        label=pl.Series(labels, dtype=pl.String),
+        spent=pl.Series([f"{amount(v)} ({percent(100 * v / total)})" for v in drawn["value"]], dtype=pl.String),
+    )
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="flame_zoom")
+    levels = max(_LEAST_ROWS, int(number(drawn["level"].max())) + 1)
+    base = alt.Chart(inline(data))
+    x = alt.X("x:Q", title="share of the whole (%)", scale=alt.Scale(domain=[0, 100], nice=False))
+    boxes = (
+        base.mark_rect(stroke="#FFFFFF", strokeWidth=0.6, clip=True)
+        .encode(
+            x=x,
+            x2="x2:Q",
+            y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[levels, 0], nice=False)),
+            y2="y2:Q",
+            color=alt.Color(
+                "tone:N", legend=None, scale=alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES))
+            ),
+            tooltip=[alt.Tooltip("name:N", title="frame"), alt.Tooltip("spent:N", title="spent")],
+        )
+        .add_params(zoom)
+    )
+    words = base.mark_text(color=INK, fontSize=11, clip=True).encode(x="middle:Q", y="at:Q", text="label:N")
+    chart = alt.LayerChart(layer=[boxes, words]).properties(width=WIDTH - 2 * PADDING, height=_ROW * levels)
+    head = f"{amount(total)} in {rows.height:,} call stacks"
+    note = "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look closer."
+    if trunk:
+        note += f" All stacks begin with {len(trunk)} frame(s), down to {shorten(trunk[-1], 60)}."
+    hidden = 1 - number(drawn.filter(pl.col("level") == 0)["value"].sum()) / total
+    if hidden > 0.001:
+        note += f" {percent(100 * hidden)} are in frames too narrow to draw."
+    return finish(chart, title or head, note)
+
+
+def _label(name: str, width: float) -> str:
+    letters = int((width - 6) / _LETTER)
+    short = name.rsplit("/", 1)[-1]
+    return "" if letters < 4 else short if len(short) <= letters else short[: letters - 1] + "…"
+
+
+def _trunk(stacks: pl.Series) -> list[str]:
+    """Frames that all stacks begin with, but never the last one of a stack."""
+    shortest = min(stacks, key=len)
+    count = 0
+    for place in range(max(0, len(shortest) - 1)):
+        if stacks.list.get(place).n_unique() > 1:
+            break
+        count = place + 1
+    return list(shortest[:count])
+
+
+def _nodes(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """``name, level, x, value``: frames of all stacks laid side by side, equal beginnings put together."""
+    sums = rows.group_by("stack").agg(pl.col("value").sum())
+    order = sums.with_columns(_text=pl.col("stack").list.join("\x00")).sort("_text")
+    order = order.with_columns(x=pl.col("value").cum_sum() - pl.col("value"))
+    levels = []
+    for level in range(min(depth, int(number(order["stack"].list.len().max())))):
+        reach = order.filter(pl.col("stack").list.len() > level)
+        levels.append(
+            reach.with_columns(_head=pl.col("stack").list.head(level + 1).list.join("\x00"))
+            .group_by("_head", maintain_order=True)
+            .agg(name=pl.col("stack").list.get(level).first(), x=pl.col("x").min(), value=pl.col("value").sum())
+            .select("name", "x", "value", level=pl.lit(level))
+        )
+    return pl.concat(levels)
+
+
+def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str = "llmprof") -> Path:
+    """Write call stacks as a file for https://www.speedscope.app, which also runs without a network.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``stacks(trace)``; each rank and thread becomes a profile.
+    path : path
+        Where to write, by custom ``*.speedscope.json``.
+    name : str
+        Name of the recording.
+
+    Returns
+    -------
+    pathlib.Path
+        The file, in speedscope's own format (https://www.speedscope.app/file-format-schema.json).
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no row.
+    OutputError
+        The file cannot be written.
+    """
+    require(frame, (*_COLUMNS, "rank", "thread"), chart="speedscope", made_by=_SOURCE)
+    if frame.is_empty():
+        raise nothing("speedscope", "there is no stack", _SOURCE)
+    frames = frame.select(pl.col("stack").list.explode().unique(maintain_order=True)).to_series().to_list()
+    number_of = {text: place for place, text in enumerate(frames)}
+    profiles: list[dict[str, Any]] = []
+    for (rank, thread), rows in frame.partition_by("rank", "thread", as_dict=True, maintain_order=True).items():
+        weights = [int(value) for value in rows["value"]]
+        profiles.append(
+            {
+                "type": "sampled",
+                "name": f"rank {rank}, thread {thread}",
+                "unit": "nanoseconds" if rows["unit"][0] == "ns" else "none",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": [[number_of[text] for text in stack] for stack in rows["stack"].to_list()],
+                "weights": weights,
+            }
+        )
+    document = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "shared": {"frames": [{"name": text} for text in frames]},
+        "profiles": profiles,
+        "name": name,
+        "exporter": "llmprof",
+    }
+    target = Path(path)
+    try:
+        target.write_text(json.dumps(document), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {target}: {error.strerror or error}", hint="name another place") from error
+    return target

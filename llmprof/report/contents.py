@@ -56,11 +56,11 @@ def sections(
 
 def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
     """The table of an analysis, if it has one; why there is none where no figure says it."""
-    if not analysis.table or frame is None:
+    if frame is None or not (analysis.table or analysis.package):
         return []
     if isinstance(frame, Absent):
-        return [] if analysis.figures else [replace(frame, part=analysis.help)]
-    if not frame.height and analysis.figures:
+        return [] if analysis.figures and not analysis.package else [replace(frame, part=analysis.help)]
+    if not analysis.table or (not frame.height and analysis.figures):
         return []
     if not analysis.package:
         return [plugins.at(analysis.table)(frame, what)]

@@ -111,6 +111,13 @@ def test_another_version_of_the_schema_reads_again(path, parsed, monkeypatch):
     assert len(parsed) == 2
 
 
+def test_another_version_of_llmprof_reads_again(path, parsed, monkeypatch):
+    llmprof.read(path, cache=True)
+    monkeypatch.setattr(llmprof, "__version__", "999")
+    llmprof.read(path, cache=True)
+    assert len(parsed) == 2
+
+
 def test_options_are_kept_apart(tmp_path, parsed):
     path = write(tmp_path / "trace.json", text_of([op(), event("python_function", "f")]))
     assert llmprof.read(path, cache=True).ops.height == 1

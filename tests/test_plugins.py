@@ -1,0 +1,139 @@
+"""Plug-ins that do not work are named, and everything else works: analyses, their figures and tables, kernel names."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import polars as pl
+import pytest
+
+from llmprof import analyze, names, plugins, report
+from llmprof.analyze import catalog
+from llmprof.analyze.analysis import Analysis
+from llmprof.errors import AnalysisError, LlmprofError, PluginWarning
+from tests import plugin_package
+from tests.report.builders import build
+
+ACME = """
+import polars as pl
+from llmprof.analyze.analysis import Analysis, Section
+from llmprof.report.figures import Drawing
+from llmprof.report.parts import Column, Table
+
+def acme(trace, *, least=1):
+    return trace.kernels.group_by("name").len("count").filter(pl.col("count") >= least)
+
+def draw(trace):
+    raise ValueError("no chart today")
+
+def table(frame, what):
+    return Table("acme", "all of them", (Column("name", "kernel"), Column("count", "runs", "number")), frame)
+
+FIGURE = Drawing("acme", "what Acme draws", draw)
+ANALYSIS = Analysis(
+    function=acme, question="Does Acme work?", help="kernels by count", view="acme", reported=True,
+    section=Section("acme", "Does Acme work?", "It should."), table="acme_llmprof:table",
+    figures=("acme_llmprof:FIGURE",),
+)
+"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Install a plug-in in a group; its code and what its entry point refers to."""
+    with plugin_package.installed(tmp_path / "packages"):
+
+        def add(code=ACME, value="acme_llmprof:ANALYSIS", group=plugins.ANALYSES):
+            plugin_package.write(tmp_path / "packages", "acme_llmprof", code, {group: {"acme": value}})
+            importlib.invalidate_caches()
+            plugin_package.forget()
+
+        yield add
+
+
+@pytest.fixture(scope="module")
+def small():
+    return build()
+
+
+def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
+    install()
+    assert analyze.acme(small, least=1000).is_empty()
+    assert catalog.analysis("acme").package == "acme_llmprof 1.2"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = report.html(small)
+    assert "Does Acme work?" in page
+    assert "all of them" in page
+    assert "of acme_llmprof 1.2 failed: ValueError: no chart today" in page
+    assert "Which layers take the time?" in page
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("import polars", "import nothing_of_this_name\nimport polars", "raised ModuleNotFoundError"),
+        ("ANALYSIS = Analysis(", "ANALYSIS = dict(", "no Analysis"),
+        ('view="acme"', 'view="kernels"', "the view 'kernels' is taken"),
+        ("def acme(", "def overlap(", "llmprof has the analysis 'overlap' already"),
+    ],
+    ids=["import", "type", "view", "name"],
+)
+def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
+    code = ACME.replace(old, new)
+    install(code.replace("function=acme", "function=overlap") if "overlap" in new else code)
+    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.analyses\) is left out") as said:
+        found = catalog.analyses()
+    assert why in str(said[0].message)
+    assert [one.package for one in found] == [""] * len(catalog.BUILT_IN)
+    assert analyze.overlap(small).height
+
+
+def test_a_figure_that_is_none_is_named(install, small):
+    install(ACME.replace("acme_llmprof:FIGURE", "acme_llmprof:NOTHING"))
+    with pytest.warns(PluginWarning, match="'acme_llmprof:NOTHING' of acme_llmprof 1.2"):
+        page = report.html(small)
+    assert "all of them" in page
+
+
+def test_an_analysis_that_fails_says_whose_it_is(install, small):
+    install(ACME.replace("return trace.kernels", "return 1 / 0 * trace.kernels"))
+    with pytest.raises(AnalysisError, match=r"'acme' of acme_llmprof 1\.2 failed: ZeroDivisionError"):
+        analyze.acme(small)
+    assert "ZeroDivisionError" in report.html(small)
+    with pytest.raises(LlmprofError, match="there is no analysis"):
+        catalog.analysis("other")
+
+
+def test_kernel_names_of_a_package(install):
+    install('PATTERNS = [("attention", "acme_mix"), ("norm", "acme")]\n', "acme_llmprof:PATTERNS", plugins.KERNEL_NAMES)
+    kernels = pl.Series(["acme_mix<4>", "acme_sum", "flash_fwd_kernel"])
+    assert names.categories(kernels).to_list() == ["attention", "norm", "attention"]
+    # what a session registers goes in front of them
+    names.register("rope", "acme_sum")
+    assert names.categories(kernels).to_list() == ["attention", "rope", "attention"]
+    assert names.patterns()[:2] == [("rope", "acme_sum"), ("attention", "acme_mix")]
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ('PATTERNS = [("nothing", "acme"), ("norm", "acme")]', "there is no category 'nothing'"),
+        ('PATTERNS = [("norm", "(acme"), ("norm", "acme")]', "is not a regular expression"),
+        ("PATTERNS = 5", "no list of"),
+        ('PATTERNS = [("norm", "acme"), "x"]', "no list of"),
+    ],
+    ids=["category", "pattern", "number", "text"],
+)
+def test_kernel_names_that_cannot_be_used(install, code, why):
+    install(code + "\n", "acme_llmprof:PATTERNS", plugins.KERNEL_NAMES)
+    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.kernel_names\)") as said:
+        found = names.categories(pl.Series(["acme", "nvjet_gemm"]))
+    assert why in str(said[0].message)
+    assert found.to_list() == ["other" if code == "PATTERNS = 5" else "norm", "linear"]
+
+
+def test_a_place_that_holds_something_else_is_an_error_of_ours():
+    with pytest.raises(TypeError, match=r"llmprof\.units:NS_PER_S is 1000000000, no Analysis"):
+        plugins.listed(["llmprof.units:NS_PER_S"], Analysis)

@@ -43,8 +43,8 @@ class Analysis:
     """Options of the function that its view and the report use."""
     columns: tuple[str, ...] = ()
     """Columns that the command line shows, as far as the frame has them; all of them if there are none here."""
-    longest_first: bool = False
-    """Whether the command line shows the rows with the largest ``dur_ns`` first."""
+    largest_first: str = ""
+    """Column by which the command line shows the largest rows first; in the frame's own order if it is empty."""
     grouped_by: Literal["", "by", "per"] = ""
     """Option that ``--by`` sets: ``by`` takes several columns, ``per`` one word."""
     reported: bool = False

@@ -20,9 +20,13 @@ BUILT_IN: Final = (
     "llmprof.analyze.findings.findings:ANALYSIS",
     "llmprof.analyze.steps.steps:ANALYSIS",
     "llmprof.analyze.steps.summary:ANALYSIS",
+    "llmprof.analyze.steps.summary:STEP_TIME",
     "llmprof.analyze.layers.layers:ANALYSIS",
+    "llmprof.analyze.layers.layers:GAPS",
     "llmprof.analyze.overlap:ANALYSIS",
     "llmprof.analyze.collectives.collectives:ANALYSIS",
+    "llmprof.analyze.collectives.collectives:SIZES",
+    "llmprof.analyze.collectives.collectives:ARRIVALS",
     "llmprof.analyze.idle.gaps:ANALYSIS",
     "llmprof.analyze.idle.streams:ANALYSIS",
     "llmprof.analyze.idle.delay:ANALYSIS",
@@ -31,6 +35,9 @@ BUILT_IN: Final = (
     "llmprof.analyze.activity:ANALYSIS",
     "llmprof.analyze.coverage:ANALYSIS",
     "llmprof.analyze.layers.attribution:ANALYSIS",
+    "llmprof.analyze.npu.path:ANALYSES",
+    "llmprof.analyze.npu.waits:ANALYSES",
+    "llmprof.analyze.npu.cores:ANALYSES",
 )
 """Analyses of llmprof in the order of the command line and of the report, written as an entry point is."""
 

@@ -31,8 +31,8 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     if args.sort:
         _chosen(frame, args.sort)
         frame = frame.sort(args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True)
-    elif view.longest_first and not (args.json or args.csv):
-        frame = frame.sort("dur_ns", descending=True, maintain_order=True)
+    elif view.largest_first and not (args.json or args.csv):
+        frame = frame.sort(view.largest_first, descending=True, maintain_order=True)
     columns = _chosen(frame, args.columns)
     if args.csv or args.json:
         frame = frame.select(columns or frame.columns)
@@ -45,7 +45,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     shown = columns or [name for name in view.columns if name in frame.columns] or None
     lines = [text.table(kept, width=terminal.width, columns=shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
-        order = ", the longest" if view.longest_first and not args.sort else ""
+        order = ", the longest" if view.largest_first and not args.sort else ""
         lines.append(f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE writes them")
     return "\n".join(lines)
 

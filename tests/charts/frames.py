@@ -302,7 +302,6 @@ def summed() -> pl.DataFrame:
     return attributed().group_by("name", "category").agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())
 
 
-<<<<<<< HEAD
 def by_theory() -> pl.DataFrame:
     """Components of a model on a device."""
     return theory.profile("Qwen3-30B-A3B", "H200", batch_size=16, tp_size=2).components
@@ -332,7 +331,8 @@ def predictions() -> pl.DataFrame:
         for batch in (1, 8, 64)
     ]
     return theory.calibrated("H200").predict(made)
-=======
+
+
 def stacked() -> pl.DataFrame:
     """Call stacks of two threads, one with a name that is markup."""
     return pl.DataFrame(
@@ -345,4 +345,3 @@ def stacked() -> pl.DataFrame:
             "count": [1, 2, 3, 4],
         }
     )
->>>>>>> 7f64a77 (Call stacks with their time: analyze.stacks, a flame graph, a file for speedscope)

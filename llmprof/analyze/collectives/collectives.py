@@ -344,3 +344,15 @@ ANALYSIS = Analysis(
     section="communication",
     figures=("llmprof.report.figures:ALL_REDUCE",),
 )  # fmt: skip
+SIZES = Analysis(
+    function=collective_sizes,
+    question="Which message sizes reach which bandwidth?",
+    help="collectives by kind and message size: time, waiting, bandwidth",
+    view="collective-sizes",
+)
+ARRIVALS = Analysis(
+    function=collective_arrivals,
+    question="Which rank comes late?",
+    help="how late each rank arrives at its collectives",
+    view="arrivals",
+)

@@ -306,7 +306,7 @@ ANALYSIS = Analysis(
     help="parts of the gaps in which the device does nothing, and their causes",
     view="idle",
     columns=("rank", "step", "start_ns", "dur_ns", "gap_ns", "cause", "doing", "held_by", "next_name"),
-    longest_first=True,
+    largest_first="dur_ns",
     reported=True,
     section=Section(
         "idle",

@@ -75,5 +75,5 @@ ANALYSIS = Analysis(
     help="gaps of single streams, and how much others worked meanwhile",
     view="stream-gaps",
     columns=("rank", "stream", "step", "start_ns", "dur_ns", "share_busy_elsewhere", "next_name"),
-    longest_first=True,
+    largest_first="dur_ns",
 )

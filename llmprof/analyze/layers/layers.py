@@ -251,3 +251,9 @@ ANALYSIS = Analysis(
     ),
     figures=("llmprof.report.figures:LAYERS",),
 )  # fmt: skip
+GAPS = Analysis(
+    function=layer_gaps,
+    question="Which layers are slower than the typical layer?",
+    help="layers with their gap to the typical one of their rank and step",
+    view="layer-gaps",
+)

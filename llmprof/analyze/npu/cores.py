@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -181,3 +182,26 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         )
         .sort("rank", "component", nulls_last=True)
     )
+
+
+ANALYSES = (
+    Analysis(
+        function=core_time,
+        question="How busy are the cube and vector units of an NPU?",
+        help="time of AI cores by category of kernel",
+        view="core-time",
+        grouped_by="by",
+    ),
+    Analysis(
+        function=operator_shapes,
+        question="Which operators run with which shapes on an NPU?",
+        help="time of kernels by type of operator, shapes and formats",
+        view="operator-shapes",
+    ),
+    Analysis(
+        function=memory_by_component,
+        question="Which allocator holds the memory?",
+        help="peak of allocated and reserved memory of each component",
+        view="memory",
+    ),
+)

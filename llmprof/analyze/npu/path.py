@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.activity import outermost_ops
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.idle.host import is_synchronising
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
@@ -156,3 +157,20 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     return (
         joined.sort("_row").with_columns(operator=pl.when(inside).then("operator")).select(*calls.columns, "operator")
     )
+
+
+ANALYSES = (
+    Analysis(
+        function=launch_path,
+        question="Where is the time between an operator and its kernel?",
+        help="the way of every kernel from its operator to the device",
+        view="launch-path",
+    ),
+    Analysis(
+        function=host_synchronisation,
+        question="Where does the host wait for the device?",
+        help="calls in which the host waited for the device, with their operators",
+        view="host-sync",
+        largest_first="host_dur_ns",
+    ),
+)

@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.steps.steps import events_with_steps
 from llmprof.trace import Trace
@@ -121,3 +122,20 @@ def links(trace: Trace) -> pl.DataFrame:
     return by_link.with_columns(typical_gb_per_s=typical, relative=pl.col("gb_per_s") / typical).sort(
         "relative", "rank", "src_rank", "dst_rank", nulls_last=True
     )
+
+
+ANALYSES = (
+    Analysis(
+        function=event_waits,
+        question="Which stream waits for which?",
+        help="waits of streams for events of other streams",
+        view="event-waits",
+        largest_first="dur_ns",
+    ),
+    Analysis(
+        function=links,
+        question="How fast is each link between ranks?",
+        help="bytes and rates of each link, by the transfers of collectives",
+        view="links",
+    ),
+)

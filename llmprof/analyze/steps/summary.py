@@ -117,3 +117,9 @@ ANALYSIS = Analysis(
     view="steady",
     columns=("rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "generation_requests", "source"),
 )
+STEP_TIME = Analysis(
+    function=step_time,
+    question="What is a step's time made of?",
+    help="time of steps by phase and part",
+    view="step-time",
+)

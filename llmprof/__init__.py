@@ -2,7 +2,7 @@
 
 >>> import llmprof
 >>> trace = llmprof.sample("torch_tp4_eager_nccl")  # or llmprof.read("folder of rank files")
->>> llmprof.analyze.overlap(trace)
+>>> overlap = llmprof.analyze.overlap(trace)
 
 Everything loads on first use, so that ``import llmprof`` costs next to nothing.
 """

@@ -187,6 +187,11 @@ def samples() -> pl.DataFrame:
     ------
     LlmprofError
         There is no folder of samples.
+
+    Examples
+    --------
+    >>> "torch_tp1_cudagraph" in llmprof.samples()["name"]
+    True
     """
     schema = {
         "name": pl.String,
@@ -240,6 +245,11 @@ def sample(name: str) -> Trace:
         There is no such sample (the message has the nearest names), or it is no trace.
     ReadError
         Its files are not as they should be.
+
+    Examples
+    --------
+    >>> llmprof.sample("torch_tp1_cudagraph").ranks
+    [0]
     """
     if describe(name).profiler == _METRICS_PROFILER:
         raise LlmprofError(
@@ -268,6 +278,11 @@ def sample_metrics(name: str) -> Metrics:
         There is no such sample, or it is a trace.
     ReadError
         Its files are not as they should be.
+
+    Examples
+    --------
+    >>> llmprof.sample_metrics("ncu_tp1_eager").launches.height
+    24
     """
     if describe(name).profiler != _METRICS_PROFILER:
         raise LlmprofError(f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})")

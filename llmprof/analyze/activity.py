@@ -69,6 +69,11 @@ def activity(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         No kernels, copies or operators were recorded, or host calls without the device.
+
+    Examples
+    --------
+    >>> analyze.activity(trace)["source"].unique().sort().to_list()
+    ['copy', 'kernel']
     """
     recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.tables]
     if recorded:
@@ -312,6 +317,12 @@ def kernel_categories(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor operators.
+
+    Examples
+    --------
+    >>> categories = analyze.kernel_categories(trace)
+    >>> abs(categories["share"].sum() - 1) < 1e-9
+    True
     """
     events = activity(trace).filter(pl.col("source") != "copy")
     return (

@@ -46,6 +46,12 @@ def diff(a: Trace, b: Trace, *, tolerance: float = 0.05, by: Sequence[str] = KEY
         A trace holds no device activity and no operators.
     AnalysisError
         The tolerance is negative, or ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> change = analyze.diff(llmprof.sample("torch_tp1_eager"), trace)
+    >>> change.height > 0
+    True
     """
     keys = ["phase", *(label for label in by if label != "phase")]
     return diff_of(labelled(a, ["step", *keys]), labelled(b, ["step", *keys]), tolerance=tolerance, by=keys)

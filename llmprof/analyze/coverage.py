@@ -40,6 +40,13 @@ def coverage(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> analyze.coverage(trace).select("measure", "share").columns
+    ['measure', 'share']
+    >>> analyze.coverage(trace).filter(measure="step")["share"][0] > 0.99
+    True
     """
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()

@@ -54,6 +54,13 @@ def overlap(trace: Trace, *, by: Sequence[str] = ("rank", "step")) -> pl.DataFra
         The trace holds no device activity and no operators.
     AnalysisError
         ``by`` lacks ``rank`` or names an unknown column.
+
+    Examples
+    --------
+    >>> overlap = analyze.overlap(trace, by=("rank",))
+    >>> parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
+    >>> overlap.select(pl.sum_horizontal(parts) == pl.col("total_ns")).item()
+    True
     """
     events = labelled(trace, by)
     recorded = "copies" in trace.tables or (events["source"] == "op").any()
@@ -144,6 +151,12 @@ def overlap_within(trace: Trace, *, window: tuple[int, int], ranks: Sequence[int
         The trace holds no device activity and no operators.
     AnalysisError
         The window is empty.
+
+    Examples
+    --------
+    >>> start_ns = trace.kernels["start_ns"].min()
+    >>> analyze.overlap_within(trace, window=(start_ns, start_ns + 1_000_000))["rank"].to_list()
+    [0]
     """
     first, last = window
     if last <= first:

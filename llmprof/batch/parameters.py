@@ -43,6 +43,11 @@ def parse(text: str) -> dict[str, list[Any]]:
     ------
     ConfigError
         A part has no name or no value, or a name comes twice.
+
+    Examples
+    --------
+    >>> batch.parse("batch_size:1,2,4;max_tokens:16,64")
+    {'batch_size': [1, 2, 4], 'max_tokens': [16, 64]}
     """
     found: dict[str, list[Any]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):

@@ -66,6 +66,10 @@ def breakdown(
     ------
     AnalysisError
         A column is missing, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.breakdown(analyze.attribute(trace))
     """
     check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
     check_choice(color, ("stage", "category"), chart="breakdown", option="color")

@@ -70,6 +70,10 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     ------
     AnalysisError
         A column is missing, or there is no call of this kind.
+
+    Examples
+    --------
+    >>> chart = charts.all_reduce(analyze.collectives(ranks))
     """
     require(frame, _COLUMNS, chart="all_reduce", made_by=_SOURCE)
     rows = frame.filter((pl.col("kind") == kind) & (pl.col("dur_ns") > 0))

@@ -66,6 +66,10 @@ def diff(
     ------
     AnalysisError
         A column is missing, or nothing differs.
+
+    Examples
+    --------
+    >>> chart = charts.diff(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
     require(frame, _COLUMNS, chart="diff", made_by=_SOURCE)
     first, second = (shorten(name, 40) for name in names)

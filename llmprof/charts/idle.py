@@ -66,6 +66,10 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     ------
     AnalysisError
         A column is missing, or there is no gap.
+
+    Examples
+    --------
+    >>> chart = charts.idle(analyze.idle(trace))
     """
     require(frame, ("rank", "dur_ns", "cause"), chart="idle", made_by=_SOURCE)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
@@ -151,6 +155,10 @@ def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConca
     ------
     AnalysisError
         A column is missing, or no step has a launch.
+
+    Examples
+    --------
+    >>> chart = charts.launch_delay(analyze.launch_delay(trace))
     """
     require(frame, _COLUMNS, chart="launch_delay", made_by=_LAUNCH_DELAY_SOURCE)
     rows, ranks, left_out = ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)

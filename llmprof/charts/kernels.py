@@ -42,6 +42,10 @@ def kernels(
     ------
     AnalysisError
         A column is missing, there is no row, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.kernels(analyze.kernel_summary(trace))
     """
     require(frame, _COLUMNS, chart="kernels", made_by=_SOURCE)
     rows = kernel_rows(frame, top, variants=variants)
@@ -145,6 +149,10 @@ def cuda_api(frame: pl.DataFrame, *, top: int = 15, title: str | None = None) ->
     ------
     AnalysisError
         A column is missing, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.cuda_api(analyze.nsys.cuda_api_sum(trace))
     """
     require(frame, _CUDA_API_COLUMNS, chart="cuda_api", made_by=_CUDA_API_SOURCE)
     named = frame.with_columns(pl.col("name").str.replace(r"_v\d{4,}$", ""))  # nsys adds the version of the call

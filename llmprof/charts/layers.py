@@ -62,6 +62,10 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     ------
     AnalysisError
         A column is missing, no value is known, or a layer has several rows in a step.
+
+    Examples
+    --------
+    >>> chart = charts.layer_heatmap(analyze.layers(trace, per="layer"))
     """
     check_choice(value, _MEANING, chart="layer_heatmap", option="value")
     require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap", made_by=_SOURCE)

@@ -68,6 +68,10 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
     ------
     AnalysisError
         A column is missing, or all totals are zero.
+
+    Examples
+    --------
+    >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",)))
     """
     require(frame, _COLUMNS, chart="overlap", made_by=_SOURCE)
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")

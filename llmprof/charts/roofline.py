@@ -190,6 +190,10 @@ def roofline(
         A column is missing, or no launch has operations and memory traffic.
     LlmprofError
         The device is unknown.
+
+    Examples
+    --------
+    >>> chart = charts.roofline(analyze.speed_of_light(metrics))
     """
     require(frame, _COLUMNS, chart="roofline", made_by=_SOURCE)
     by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")

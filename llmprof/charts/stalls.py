@@ -80,6 +80,10 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     ------
     AnalysisError
         A column is missing, or no share is known.
+
+    Examples
+    --------
+    >>> chart = charts.stalls(analyze.stalls(metrics))
     """
     require(frame, _COLUMNS, chart="stalls", made_by=_SOURCE)
     valid = frame.filter(((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False))

@@ -1,8 +1,8 @@
 """Launching profiled runs: configuration, command lines, the run's folder, and what comes out.
 
 >>> from llmprof.launch import ExperimentConfig, ExperimentRunner
->>> run = ExperimentRunner(ExperimentConfig(model="random:tiny", profile_mode="torch")).run()
->>> run.trace, run.requests, run.summary
+>>> run = ExperimentRunner(ExperimentConfig(model="random:tiny", profile_mode="torch")).run()  # doctest: +SKIP
+>>> run.trace, run.requests, run.summary  # doctest: +SKIP
 
 The engine never runs in this process. Everything loads on first use.
 """

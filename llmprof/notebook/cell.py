@@ -1,7 +1,7 @@
 """Profiling from a notebook: ``llmprof.profile(...)`` runs an engine, ``%%profile`` records the code of a cell.
 
->>> run = llmprof.profile(model="random:tiny", mode="torch", batch_size=4, tensor_parallel_size=2)
->>> run.trace
+>>> run = llmprof.profile(model="random:tiny", mode="torch", batch_size=4, tensor_parallel_size=2)  # doctest: +SKIP
+>>> run.trace  # doctest: +SKIP
 
 After ``%load_ext llmprof``::
 

@@ -74,6 +74,12 @@ def read(
         One rank came twice, or the files belong to different runs.
     LlmprofError
         ``tables`` names nothing, or a table or column that the schema does not have.
+
+    Examples
+    --------
+    >>> trace = llmprof.read(sample_folder)  # a folder with one file a rank
+    >>> trace.ranks
+    [0]
     """
     wanted = Wanted.of(tables)
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)

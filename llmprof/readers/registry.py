@@ -46,7 +46,7 @@ def formats() -> list[str]:
     """Names of the formats that :func:`llmprof.read` takes.
 
     >>> formats()[:3]
-    ['chrome', 'nsys', 'llmprof']
+    ['ascend', 'chrome', 'nsys']
     """
     return [reader.name for reader in readers() if reader.read is not None]
 

@@ -1,8 +1,8 @@
 """Reports: one HTML page that needs nothing else, with charts as PNG, frames as CSV and a JSON summary.
 
->>> llmprof.report.write(trace, "report")  # files in a folder
->>> llmprof.report.html(trace)             # the page as a text
->>> llmprof.report.Visualizer("results/tiny_torch_…").create_all_visualizations()  # pictures of a run
+>>> llmprof.report.write(trace, "report")  # files in a folder  # doctest: +SKIP
+>>> llmprof.report.html(trace)             # the page as a text  # doctest: +SKIP
+>>> llmprof.report.Visualizer("results/tiny_torch_…").create_all_visualizations()  # pictures of a run  # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -134,6 +134,12 @@ def html(trace: Trace, *, title: str | None = None, progress: Progress | None = 
     str
         A document that loads nothing from anywhere, Vega included (1 to 4 MB). What the capture does not hold is
         said in its place.
+
+    Examples
+    --------
+    >>> page = llmprof.report.html(trace)
+    >>> "Where the time goes" in page
+    True
     """
     return page(contents(trace, title=title, progress=progress))
 
@@ -177,6 +183,12 @@ def write(
     ------
     OutputError
         The folder cannot be written; what was in it stays.
+
+    Examples
+    --------
+    >>> report = llmprof.report.write(trace, "report")
+    >>> report.index.name
+    'index.html'
     """
     target = Path(folder)
     if model is not None:

@@ -56,6 +56,12 @@ def collectives(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has no device activity and no operators, so communication was not recorded.
+
+    Examples
+    --------
+    >>> calls = analyze.collectives(ranks)
+    >>> calls["rank"].n_unique(), calls["kind"].unique().sort().to_list()
+    (4, ['all_gather', 'all_reduce'])
     """
     found = _found(trace)
     if not found.height:
@@ -206,6 +212,12 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has no device activity and no operators, so communication was not recorded.
+
+    Examples
+    --------
+    >>> arrivals = analyze.collective_arrivals(ranks)
+    >>> arrivals.sort("share_last")["rank"][-1]  # the rank that the others wait for
+    3
     """
     return collective_arrivals_of(collectives(trace))
 
@@ -294,6 +306,11 @@ def collective_sizes(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has no device activity and no operators, so communication was not recorded.
+
+    Examples
+    --------
+    >>> analyze.collective_sizes(ranks)["bytes"].unique().sort().to_list()
+    [7168, 21504, 28672, 304128, 458752, 912384, 1216512, 1383424]
     """
     return collective_sizes_of(collectives(trace), peak_gbps=link_peak_gbps(trace))
 

@@ -73,6 +73,12 @@ def findings(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> found = analyze.findings(trace)
+    >>> found["order"].to_list() == list(range(1, found.height + 1))
+    True
     """
     scope = scope_of(trace)
     rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]

@@ -34,6 +34,12 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace holds no kernels or no runtime calls.
+
+    Examples
+    --------
+    >>> delays = analyze.launch_delay(trace)
+    >>> delays.select("rank", "step", "median_ns", "p95_ns").height == delays.height
+    True
     """
     trace.table("kernels")
     trace.table("runtime")

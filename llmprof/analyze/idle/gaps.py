@@ -69,6 +69,11 @@ def idle(trace: Trace, *, min_ns: int = 0) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace holds no device activity and no operators.
+
+    Examples
+    --------
+    >>> gaps = analyze.idle(trace)
+    >>> idle_ns = gaps.group_by("cause").agg(pl.col("dur_ns").sum())
     """
     return _of_trace(trace).filter(pl.col("gap_ns") >= min_ns)
 

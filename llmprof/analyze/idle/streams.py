@@ -33,6 +33,11 @@ def stream_gaps(trace: Trace, *, min_ns: int = 0) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace holds no device activity and no operators.
+
+    Examples
+    --------
+    >>> analyze.stream_gaps(trace).columns[:4]
+    ['rank', 'device', 'stream', 'step']
     """
     return stream_gaps_of(labelled(trace, ["step"]), min_ns=min_ns)
 

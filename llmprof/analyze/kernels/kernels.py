@@ -39,6 +39,11 @@ def kernel_summary(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
         The trace holds no device activity and no operators.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.kernel_summary(trace).columns[:6]
+    ['name', 'category', 'count', 'total_ns', 'share', 'mean_ns']
     """
     return kernel_summary_of(labelled(trace, by), by)
 
@@ -125,6 +130,11 @@ def events_within(trace: Trace, *, where: Where | None = None, window: Window | 
         The trace holds no device activity and no operators.
     AnalysisError
         There is no such label, or the window ends before it starts.
+
+    Examples
+    --------
+    >>> analyze.events_within(trace, where={"step": 3}).height == analyze.attribute(trace).filter(step=3).height
+    True
     """
     check(where, window)
     return attribute(trace).filter(conditions(where, window))
@@ -201,6 +211,12 @@ def kernels_within(
         The trace holds no device activity and no operators.
     AnalysisError
         A label is unknown, the window ends before it starts, or there are too many bins.
+
+    Examples
+    --------
+    >>> start_ns = trace.kernels["start_ns"].min()
+    >>> analyze.kernels_within(trace, window=(start_ns, start_ns + 1_000_000)).height > 0
+    True
     """
     check({**(where or {}), **dict.fromkeys(by)}, window)
     if not 0 <= bins <= _MOST_BINS:

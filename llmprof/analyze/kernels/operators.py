@@ -35,6 +35,11 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace holds no kernels or no operators.
+
+    Examples
+    --------
+    >>> analyze.ops_to_kernels(trace).columns[:5]
+    ['rank', 'op', 'shapes', 'kernel', 'category']
     """
     trace.table("kernels")
     return ops_to_kernels_of(labelled(trace, ()), trace.ops)

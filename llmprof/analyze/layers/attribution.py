@@ -88,6 +88,11 @@ def attribute(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> analyze.attribute(trace).select("rank", "step", "layer", "stage", "category", "evidence").columns
+    ['rank', 'step', 'layer', 'stage', 'category', 'evidence']
     """
     events = events_with_steps(trace)
     engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")

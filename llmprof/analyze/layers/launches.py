@@ -33,6 +33,12 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
         ``kernel_id, kernel_name, category, layer, stage, confidence``. ``layer`` counts the whole layers of a run from
         0 and is null in the pieces at the ends and outside the layers; ``confidence`` is that of
         :func:`~llmprof.analyze.layers.attribution.attribute`, and 0.5 in the pieces at the ends.
+
+    Examples
+    --------
+    >>> named = analyze.name_layers(metrics)
+    >>> named["layer"].drop_nulls().n_unique()
+    2
     """
     kernels = metrics.kernels
     runs = kernels.select("run", "process").fill_null(-1)

@@ -52,6 +52,12 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.Data
         The trace has neither kernels nor copies nor operators.
     AnalysisError
         ``per`` is neither of the two.
+
+    Examples
+    --------
+    >>> layers = analyze.layers(trace, per="layer")
+    >>> layers["layer"].max() + 1  # layers of Qwen2.5-1.5B
+    28
     """
     if per not in ("stage", "layer"):
         raise AnalysisError(f"per={per!r} is not known", expected="'stage' or 'layer'")
@@ -168,6 +174,12 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
         The trace has neither kernels nor copies nor operators.
     AnalysisError
         There is no such measure.
+
+    Examples
+    --------
+    >>> gaps = analyze.layer_gaps(trace)
+    >>> gaps.columns[:5]
+    ['rank', 'step', 'phase', 'layer', 'start_ns']
     """
     if measure not in MEASURES:
         raise AnalysisError(f"layers have no measure {measure!r}", expected=f"one of {', '.join(MEASURES)}")

@@ -142,6 +142,11 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
         ``kernel_id, reason, share``: share of the time between two instructions of a warp (with samples: of its
         samples) that the warp spent in this state, largest first. ``selected`` and ``not_selected``, in which a warp
         could run, count in the whole but are no rows.
+
+    Examples
+    --------
+    >>> analyze.stalls(metrics).columns
+    ['kernel_id', 'reason', 'share']
     """
     frame = metrics.metrics.filter(pl.col("value").is_not_null())
     frame = frame.filter(~pl.col("metric").str.ends_with("_not_issued"))
@@ -228,6 +233,12 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
         The metrics name no device, or several, and none is given.
     LlmprofError
         The device is unknown.
+
+    Examples
+    --------
+    >>> bounds = analyze.speed_of_light(metrics)
+    >>> bounds.height == metrics.kernels.height
+    True
     """
     durations = metrics.values(*_DURATION).rename({"value": "duration_ns"})
     if not durations.height and metrics.kernels.height:

@@ -117,6 +117,11 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has no kernels.
+
+    Examples
+    --------
+    >>> analyze.operator_shapes(trace).columns[:3]
+    ['op_type', 'core', 'input_shapes']
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]

@@ -42,6 +42,12 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace holds no kernels or no runtime calls.
+
+    Examples
+    --------
+    >>> path = analyze.launch_path(trace)
+    >>> path.columns[:6]
+    ['rank', 'step', 'event', 'stream', 'name', 'category']
     """
     trace.table("kernels")
     calls = trace.table("runtime")
@@ -129,6 +135,12 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace holds no runtime calls.
+
+    Examples
+    --------
+    >>> calls = analyze.host_synchronisation(trace)
+    >>> calls.columns
+    ['rank', 'thread', 'host_start_ns', 'host_dur_ns', 'call', 'operator']
     """
     calls = trace.table("runtime")
     calls = calls.filter(is_synchronising(pl.col("name"))).select(

@@ -100,6 +100,11 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
         The trace lacks markers, runtime calls or device activity.
     AnalysisError
         ``per`` is neither of the two.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_kernels(trace).columns[:4]
+    ['range', 'parent', 'rank', 'process']
     """
     if per not in ("range", "event"):
         raise AnalysisError(f"per={per!r} is not known", expected="'range' or 'event'")
@@ -210,6 +215,11 @@ def nvtx_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
         The trace holds no markers.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_sum(trace).columns[:4]
+    ['share', 'total_ns', 'count', 'mean_ns']
     """
     ranges = host_ranges(trace).with_columns(name=LABEL)
     return summarise(ranges, ["style", "name"], value="dur_ns", unit="ns", by=by)
@@ -244,6 +254,11 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
         The trace lacks one of the tables.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_gpu_proj_sum(trace).columns[:4]
+    ['name', 'style', 'total_projected_ns', 'total_range_ns']
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]

@@ -124,6 +124,11 @@ def cuda_gpu_kern_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
         The trace holds no kernels.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_gpu_kern_sum(trace).columns[:4]
+    ['share', 'total_ns', 'count', 'mean_ns']
     """
     return summarise(trace.kernels, ["name"], value="dur_ns", unit="ns", by=by)
 
@@ -152,6 +157,11 @@ def cuda_api_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
         The trace holds no runtime calls.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_api_sum(trace).columns[:4]
+    ['share', 'total_ns', 'count', 'mean_ns']
     """
     calls = trace.runtime.filter(pl.col("api") != "os")
     source = [column for column in ("nsys_event_class",) if column in calls.columns]
@@ -182,6 +192,11 @@ def cuda_gpu_mem_time_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFra
         The trace holds no copies.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_gpu_mem_time_sum(trace).columns[:4]
+    ['share', 'total_ns', 'count', 'mean_ns']
     """
     return summarise(_operations(trace), ["operation"], value="dur_ns", unit="ns", by=by)
 
@@ -209,6 +224,11 @@ def cuda_gpu_mem_size_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFra
         The trace holds no copies.
     AnalysisError
         ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_gpu_mem_size_sum(trace).columns[:4]
+    ['total_bytes', 'count', 'mean_bytes', 'median_bytes']
     """
     found = summarise(_operations(trace), ["operation"], value="bytes", unit="bytes", by=by)
     return found.drop("share")
@@ -243,6 +263,11 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace lacks one of the tables.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_kern_exec_sum(trace).columns[:4]
+    ['rank', 'process', 'thread', 'device']
     """
     calls = trace.runtime.filter(pl.col("correlation").is_not_null()).select(
         "rank", "correlation", "process", "thread", api_name="name", _begin="start_ns", _api="dur_ns"

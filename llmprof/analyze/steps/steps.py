@@ -56,6 +56,11 @@ def steps(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
+    [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
     found = _bounds(trace)
     spans = (

@@ -38,6 +38,11 @@ def steady_state(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> analyze.steady_state(trace)["phase"].unique().to_list()
+    ['decode']
     """
     found = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
     decode = pl.col("phase") == "decode"
@@ -91,6 +96,11 @@ def step_time(trace: Trace) -> pl.DataFrame:
         ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (beside compute), ``exposed communication``,
         ``exposed copy``, ``idle``; ``ns``, summed over the ranks and steps of the phase; ``share`` of the phase's
         time; ``steps`` and ``ranks``. Steps without work are left out, and so is the time between steps.
+
+    Examples
+    --------
+    >>> analyze.step_time(trace).columns
+    ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
     rows = overlap(trace, by=("rank", "step", "phase"))
     rows = rows.filter(pl.col("step").is_not_null() & (pl.col("phase") != "empty"))

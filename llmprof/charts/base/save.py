@@ -71,6 +71,11 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0) -> bytes:
     -------
     bytes
         The file's content.
+
+    Examples
+    --------
+    >>> charts.to_png_bytes(charts.overlap(analyze.overlap(trace, by=("rank",))))[1:4]
+    b'PNG'
     """
     return vlc.vegalite_to_png(spec_json(chart), vl_version=vega_lite_version(), scale=scale)
 
@@ -89,6 +94,12 @@ def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
     -------
     str
         The page (about 0.9 MB, nearly all of it Vega).
+
+    Examples
+    --------
+    >>> page = charts.to_html(charts.overlap(analyze.overlap(trace, by=("rank",))))
+    >>> page.startswith("<!DOCTYPE html>")
+    True
     """
     return _PAGE.format(title=html.escape(title), library=vega_bundle(), spec=spec_json(chart))
 
@@ -113,6 +124,12 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
     ------
     OutputError
         The suffix is none of these, or the file cannot be written.
+
+    Examples
+    --------
+    >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",)))
+    >>> charts.save(chart, "overlap.html").name
+    'overlap.html'
     """
     target = Path(path)
     suffix = target.suffix.lower()

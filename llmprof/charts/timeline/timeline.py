@@ -82,6 +82,10 @@ def timeline(
     ------
     AnalysisError
         A column is missing, or no event lies in the window.
+
+    Examples
+    --------
+    >>> chart = charts.timeline(analyze.attribute(trace).filter(step=3))
     """
     check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     check_choice(color, ("stage", "category"), chart="timeline", option="color")

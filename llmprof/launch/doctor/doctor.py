@@ -1,8 +1,8 @@
 """The doctor: whether this machine can run an experiment, and what would spoil its figures.
 
 >>> from llmprof.launch.doctor.doctor import doctor
->>> doctor()                      # the machine
->>> doctor(config)                # the machine for one run
+>>> doctor()                      # the machine  # doctest: +SKIP
+>>> doctor(config)                # the machine for one run  # doctest: +SKIP
 """
 
 from __future__ import annotations

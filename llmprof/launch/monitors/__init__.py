@@ -1,9 +1,9 @@
 """Monitors beside a run: GPUs through NVML, the host and the run's processes through psutil.
 
 >>> from llmprof.launch.monitors import Sampler, counters
->>> with Sampler("monitors.parquet", hz=2) as sampler:
+>>> with Sampler("monitors.parquet", hz=2) as sampler:  # doctest: +SKIP
 ...     sampler.watch(pid)
->>> trace = counters(pl.read_parquet("monitors.parquet"), trace)
+>>> trace = counters(pl.read_parquet("monitors.parquet"), trace)  # doctest: +SKIP
 
 Names of counters, all in base units; those of GPUs have a device:
 

@@ -57,7 +57,7 @@ class Sampler:
 
     Examples
     --------
-    >>> with Sampler("run/monitors.parquet", hz=2) as sampler:
+    >>> with Sampler("run/monitors.parquet", hz=2) as sampler:  # doctest: +SKIP
     ...     sampler.watch(process.pid)
     ...     process.wait()
     """

@@ -1,0 +1,49 @@
+"""The examples of the docstrings run, and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, batch, bundled, charts
+
+ROOT = Path(llmprof.__file__).parents[1]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "llmprof").rglob("*.py")
+    if ">>>" in path.read_text("utf-8")
+)
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, object]:
+    """What the examples of the reference take for granted."""
+    return {
+        "llmprof": llmprof,
+        "analyze": analyze,
+        "batch": batch,
+        "charts": charts,
+        "pl": pl,
+        "trace": llmprof.sample("torch_tp1_cudagraph"),
+        "ranks": llmprof.sample("torch_tp4_eager_nccl"),
+        "metrics": llmprof.sample_metrics("ncu_tp1_eager"),
+        "sample_folder": bundled.samples_folder() / "torch_tp1_cudagraph",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    report: list[str] = []
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
+        test.globs = vars(module) | dict(names) | test.globs
+        runner.run(test, out=report.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(report)

@@ -14,7 +14,7 @@ Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, 
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
-Conclusions           :func:`findings`, :func:`diff`
+Conclusions           :func:`findings`, :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`
 ===================== ===========================================================================================
 
 Summaries under the names of Nsight Systems are in :mod:`llmprof.analyze.nsys`.
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from llmprof.analyze import nsys
 from llmprof.analyze.activity import activity, kernel_categories
 from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
-from llmprof.analyze.compare import diff
+from llmprof.analyze.compare import diff, diff_events, diff_reports, diff_times
 from llmprof.analyze.coverage import coverage
 from llmprof.analyze.findings.findings import findings
 from llmprof.analyze.idle import idle, launch_delay, stream_gaps
@@ -67,6 +67,9 @@ __all__ = [
     "core_time",
     "coverage",
     "diff",
+    "diff_events",
+    "diff_reports",
+    "diff_times",
     "event_waits",
     "events_within",
     "findings",

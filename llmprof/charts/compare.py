@@ -49,7 +49,7 @@ def diff(
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``diff(a, b)``.
+        Rows of ``diff(a, b)``, of which the parts of a step are drawn, or of ``diff_events(a, b)``.
     names : (str, str)
         What the two traces are called.
     top : int
@@ -72,6 +72,9 @@ def diff(
     >>> chart = charts.diff(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
     require(frame, _COLUMNS, chart="diff", made_by=_SOURCE)
+    by_part = "level" in frame.columns
+    if by_part:
+        frame = _parts(frame)
     first, second = (shorten(name, 40) for name in names)
     rows = frame.with_columns(pl.col("phase").fill_null("no phase"), row=_row_name(frame))
     known = rows.drop_nulls("delta_ns")
@@ -88,14 +91,26 @@ def diff(
         part = known.filter(phase=phase)
         a, b = (format_ns(number(part[column].sum())) for column in ("a_ns", "b_ns"))
         head = f"{phase}: {a} in {first}, {b} in {second}"
-        panel = _panel(_gather(part, top), table, unit, width, (first, second), last=phase == phases[-1])
+        panel = _panel(
+            _gather(part, top, by_part=by_part), table, unit, width, (first, second), last=phase == phases[-1]
+        )
         panels.append(panel.properties(title=heading(head)))
-    notes = [
-        f"Device time a step and rank: {second} minus {first}, in brackets the factor. Each phase has its own axis."
-    ]
+    what = "Time from step to step on a rank" if by_part else "Device time a step and rank"
+    notes = [f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."]
     if alone := sorted(set(rows["phase"]) - set(known["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
-    return finish(alt.vconcat(*panels, spacing=20), title or _headline(known, phases, first, second), notes)
+    return finish(
+        alt.vconcat(*panels, spacing=20), title or _headline(known, phases, first, second, by_part=by_part), notes
+    )
+
+
+def _parts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Parts of the steps, and the time to the next one, in the columns of events."""
+    rows = frame.filter(pl.col("level").is_in(["part", "between"]))
+    part = pl.when(pl.col("level") == "between").then(pl.lit("until the next step")).otherwise("part")
+    idle = pl.col("kind") == "idle"
+    named = pl.when(idle).then(pl.format("idle: {}", part.str.replace("_", " "))).otherwise(part)
+    return rows.with_columns(stage=named, category="kind")
 
 
 def _row_name(frame: pl.DataFrame) -> pl.Expr:
@@ -105,13 +120,14 @@ def _row_name(frame: pl.DataFrame) -> pl.Expr:
     return pl.when(several & (stage != category)).then(pl.format("{} ({})", stage, category)).otherwise(stage)
 
 
-def _gather(rows: pl.DataFrame, top: int) -> pl.DataFrame:
+def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     """The largest changes, and one row for all the others: ``row, a_ns, b_ns, delta_ns, status``."""
     columns = ["a_ns", "b_ns", "delta_ns"]
     named = rows.group_by("row").agg(pl.col(columns).sum(), pl.col("status").first())
     named = named.filter(pl.col("delta_ns") != 0).sort(pl.col("delta_ns").abs(), "row", descending=[True, False])
     smaller = min(number(rows["a_ns"].sum()), number(rows["b_ns"].sum()))
-    matters = (pl.col("delta_ns").abs() >= MIN_SHARE * smaller) | pl.col("status").is_in(["only_a", "only_b"])
+    large = pl.col("delta_ns").abs() >= MIN_SHARE * smaller
+    matters = large if by_part else large | pl.col("status").is_in(["only_a", "only_b"])
     kept = named.filter(matters).head(top)
     rest = named.join(kept, on="row", how="anti", maintain_order="left")
     if rest.is_empty():
@@ -135,7 +151,7 @@ def _panel(
     left, right = (max(map(text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
     scale = alt.Scale(domain=[least - left * per_px, most + right * per_px], nice=False)
-    title = f"change of device time a step ({unit.symbol})" if last else None
+    title = f"change of the time of a step ({unit.symbol})" if last else None
     axis = alt.Axis(title=title, format=NUMBER, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
@@ -162,10 +178,11 @@ def _label(row: dict[str, Any], names: tuple[str, str]) -> str:
     return f"{change} (×{b / a:.2f})" if a and b is not None else change
 
 
-def _headline(rows: pl.DataFrame, phases: list[str], first: str, second: str) -> str:
+def _headline(rows: pl.DataFrame, phases: list[str], first: str, second: str, *, by_part: bool) -> str:
     words = []
     for phase in phases:
         a, b = rows.filter(phase=phase).select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0)
         if a:
             words.append(f"{phase}\u00a0{abs(100 * (b - a) / a):.0f}\u00a0%\u00a0{'more' if b > a else 'less'}")
-    return f"Device time of {second} against {first}: {', '.join(words[:3])}" if words else f"{second} against {first}"
+    what = "Step time" if by_part else "Device time"
+    return f"{what} of {second} against {first}: {', '.join(words[:3])}" if words else f"{second} against {first}"

@@ -15,6 +15,8 @@ from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.catalog import analyses, views
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.readers.detect import detect
+from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -108,45 +110,104 @@ def _view_of(name: str) -> str:
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:
-    """Compare two traces by phase, stage and category."""
+    """Compare two runs: the time of a step, what it is made of, and the kernels; or two profiles of kernels."""
+    paths = [Path(path) for path in (args.a, args.b) if not path.startswith(SAMPLE)]
+    if paths and all(path.is_file() and detect(path) == "ncu" for path in paths) and len(paths) == 2:
+        return _diff_reports(args, terminal, paths)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
     frame = analyze.diff(a, b, tolerance=args.tolerance)
+    names = _names(args.a, args.b)
     if args.chart:
         from llmprof import charts
 
-        charts.save(charts.diff(frame, names=(_name(args.a), _name(args.b))), args.chart)
+        charts.save(charts.diff(frame, names=names), args.chart)
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
         return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
-    lines = [f"a: {text.plain(args.a)}", f"b: {text.plain(args.b)}", "Device time a step and rank:"]
-    totals = frame.group_by("phase", maintain_order=True).agg(
-        pl.col("a_ns").sum(), pl.col("b_ns").sum(), pl.col("a_steps").first(), pl.col("b_steps").first()
-    )
-    lines += [_change(row) for row in totals.iter_rows(named=True)]
+    steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
+    lines = [f"a: {names[0]} ({text.plain(args.a)})", f"b: {names[1]} ({text.plain(args.b)})"]
+    for row in steps.iter_rows(named=True):
+        lines.append(_change(row, names))
+        between = frame.filter(pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"])))
+        both = between.filter(pl.col("delta_ns").is_not_null())
+        lines += [f"    then until the next step {_times(it, names)}" for it in both.iter_rows(named=True)]
     limit = ROWS_SHOWN if args.limit is None else args.limit
-    size = pl.col("delta_ns").abs()
-    kept = frame.sort(size, descending=True, nulls_last=True, maintain_order=True)
-    kept = kept.head(limit) if limit else kept
-    shown = ["phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "status"]
-    lines += ["", text.table(kept, width=terminal.width, columns=shown)]
-    if kept.height < frame.height:
-        lines.append(f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all")
+    parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
+    lines += ["", "Parts, which add up to the step:", *_largest(parts, limit, _PARTS, terminal)]
+    lines += ["", "Events of the device by stage and category, which may overlap:"]
+    lines += _largest(kernels, limit, _KERNELS, terminal)
     if args.chart:
         lines.append(f"Chart: {args.chart}")
     return "\n".join(lines)
 
 
-def _change(row: dict[str, Any]) -> str:
-    phase = row["phase"] or "no phase"
+_PARTS = ("phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "low_ns", "high_ns", "status")
+_KERNELS = ("phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "status")
+_LAUNCHES = (
+    "kernel_name", "a_ns", "b_ns", "delta_ns", "ratio", "a_dram_bytes", "b_dram_bytes", "a_flops", "b_flops", "a_bound",
+    "b_bound", "status",
+)  # fmt: skip
+
+
+def _diff_reports(args: Namespace, terminal: Terminal, paths: list[Path]) -> str:
+    frame = analyze.diff_reports(*(read_metrics(path) for path in paths), tolerance=args.tolerance)
+    if args.csv or args.json:
+        kept = frame.head(args.limit) if args.limit else frame
+        return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
+    names = _names(args.a, args.b)
+    limit = ROWS_SHOWN if args.limit is None else args.limit
+    both = frame.filter(pl.col("delta_ns").is_not_null())
+    total = both.select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0, named=True)
+    lines = [f"a: {names[0]} ({text.plain(args.a)})", f"b: {names[1]} ({text.plain(args.b)})"]
+    lines.append(f"{both.height:,} launches of both together: {_times(total, names)}")
+    return "\n".join([*lines, "", *_largest(frame, limit, _LAUNCHES, terminal)])
+
+
+def _largest(frame: pl.DataFrame, limit: int, columns: tuple[str, ...], terminal: Terminal) -> list[str]:
+    """A table of the largest changes, and how many rows it leaves out."""
+    kept = frame.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True, maintain_order=True)
+    kept = kept.head(limit) if limit else kept
+    if not kept.height:
+        return ["no rows"]
+    lines = [text.table(kept, width=terminal.width, columns=list(columns))]
+    if kept.height < frame.height:
+        lines.append(f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all")
+    return lines
+
+
+def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
+    what = "the whole recording" if row["level"] == "recording" else f"{row['phase']}: a step"
     for side, other in (("a", "b"), ("b", "a")):
         if not row[f"{side}_steps"]:
-            return f"  {phase}: only in {other} ({row[f'{other}_steps']} steps)"
+            return f"  {row['phase']}: only in {names[other == 'b']} ({row[f'{other}_steps']} steps)"
+    noise = ""
+    if row["low_ns"] is not None and row["beyond_noise"]:
+        noise = f"; 95 % interval of the change {_signed(row['low_ns'])} to {_signed(row['high_ns'])}"
+    elif row["low_ns"] is not None:
+        noise = "; not beyond the noise"
+    return f"  {what} takes {_times(row, names)}{noise}"
+
+
+def _times(row: dict[str, Any], names: tuple[str, str]) -> str:
     ratio = f" (x {row['b_ns'] / row['a_ns']:.2f})" if row["a_ns"] else ""
-    return f"  {phase}: {format_ns(row['a_ns'])} in a, {format_ns(row['b_ns'])} in b{ratio}"
+    return f"{format_ns(row['a_ns'])} in {names[0]}, {format_ns(row['b_ns'])} in {names[1]}{ratio}"
 
 
-def _name(path: str) -> str:
-    return path.removeprefix(SAMPLE) if path.startswith(SAMPLE) else Path(path).name.split(".")[0] or path
+def _signed(ns: float) -> str:
+    return ("+" if ns > 0 else "-") + format_ns(abs(ns))
+
+
+def _names(a: str, b: str) -> tuple[str, str]:
+    """What two runs are called: the last part of their paths in which they differ."""
+    parts = [
+        [path.removeprefix(SAMPLE)] if path.startswith(SAMPLE) else [p for p in Path(path).parts if p != "/"]
+        for path in (a, b)
+    ]
+    for one, other in zip(reversed(parts[0]), reversed(parts[1]), strict=False):
+        first, second = (text.plain(name.split(".")[0] or name) for name in (one, other))
+        if first != second:
+            return first, second
+    return "a", "b"
 
 
 def info(args: Namespace, terminal: Terminal) -> str:

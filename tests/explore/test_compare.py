@@ -11,7 +11,7 @@ import traitlets
 
 import llmprof
 from llmprof import explore, schema
-from llmprof.analyze import attribute, diff
+from llmprof.analyze import attribute, diff_events
 from llmprof.errors import NotCapturedError
 from llmprof.explore.compare import data
 from llmprof.trace import Trace
@@ -53,7 +53,7 @@ def b() -> Trace:
 
 def test_changes_are_those_of_diff(a: Trace, b: Trace) -> None:
     widget = explore.compare(a, b)
-    assert widget.changes.equals(diff(a, b))
+    assert widget.changes.equals(diff_events(a, b))
     first = widget.table.row(0, named=True)
     # two layers, 20 ns longer each
     assert (first["stage"], first["delta_ns"], first["status"]) == ("attention", 40.0, "slower")
@@ -96,7 +96,7 @@ def test_message_is_json_and_counts_add_up(a: Trace, b: Trace) -> None:
     assert message["largest"] == 40.0
     (bar,) = message["bars"]
     assert (bar["phase"], bar["a_steps"], bar["b_steps"]) == ("decode", 2, 2)
-    assert sum(stage["a_ns"] for stage in bar["stages"]) == diff(a, b)["a_ns"].sum()
+    assert sum(stage["a_ns"] for stage in bar["stages"]) == diff_events(a, b)["a_ns"].sum()
 
 
 def test_what_appeared_and_what_vanished(a: Trace) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze import attribute, diff
+from llmprof.analyze import attribute, diff_events
 from llmprof.analyze.intervals.intervals import union_length
 from llmprof.charts.base.theme import PHASES
 from llmprof.trace import Trace
@@ -22,7 +22,7 @@ STATUSES: Final = {
     "only_a": "vanished",
     "same": "about the same",
 }
-"""Statuses of :func:`llmprof.analyze.diff` in words."""
+"""Statuses of :func:`llmprof.analyze.diff_events` in words."""
 
 ALIGNED: Final = (("stage", "category"), ("layer", "stage"), ("category",), ("stage", "name"), ("name",))
 """Labels that rows can be aligned by, beside the phase."""
@@ -84,7 +84,7 @@ def matching(labels: Labels) -> list[pl.Expr]:
 
 
 def events_of(trace: Trace, labels: Labels) -> pl.DataFrame:
-    """Events of a row that lie in a step: those that :func:`llmprof.analyze.diff` compares."""
+    """Events of a row that lie in a step: those that :func:`llmprof.analyze.diff_events` compares."""
     return attribute(trace).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
@@ -109,7 +109,7 @@ def steps_of(trace: Trace, labels: Labels) -> pl.DataFrame:
 def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first: ``rows`` as JSON, and their ``total``."""
     by = ["phase", *(label for label in labels if label not in ("phase", "name")), "name"]
-    frame = diff(a, b, tolerance=tolerance, by=by).filter(matching(labels))
+    frame = diff_events(a, b, tolerance=tolerance, by=by).filter(matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
     shown = frame.select("name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count")
     return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}

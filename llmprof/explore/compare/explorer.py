@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import traitlets
 
-from llmprof.analyze import diff
+from llmprof.analyze import diff_events
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.base.wire import pack
 from llmprof.explore.compare import data, messages
@@ -57,7 +57,7 @@ class Compare(Explorer):
 
     @property
     def changes(self) -> pl.DataFrame:
-        """All rows of :func:`llmprof.analyze.diff`, aligned as ``by`` says.
+        """All rows of :func:`llmprof.analyze.diff_events`, aligned as ``by`` says.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Compare(Explorer):
 
     def _diff(self, by: tuple[str, ...], tolerance: float) -> pl.DataFrame:
         if (by, tolerance) not in self._kept:
-            self._kept[by, tolerance] = diff(self.trace, self.other, tolerance=tolerance, by=data.keys_of(by))
+            self._kept[by, tolerance] = diff_events(self.trace, self.other, tolerance=tolerance, by=data.keys_of(by))
         return self._kept[by, tolerance]
 
     def _rows(self, view: Mapping[str, Any]) -> pl.DataFrame:

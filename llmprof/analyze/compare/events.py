@@ -1,4 +1,4 @@
-"""Two traces compared by phase, stage and kernel category."""
+"""Events of two runs compared by phase, stage and kernel category."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.compare.times import has_steps
 from llmprof.analyze.intervals.intervals import union_length
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.errors import AnalysisError
@@ -13,23 +14,32 @@ from llmprof.trace import Trace
 
 KEYS = ("phase", "stage", "category")
 
+RANKS_APART = 1 << 20
+"""Ranks of one repeat are so far from those of the next."""
 
-def diff(a: Trace, b: Trace, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
-    """Device time per step and rank of two traces, aligned by phase, stage and category.
+
+def diff_events(
+    a: Trace | Sequence[Trace],
+    b: Trace | Sequence[Trace],
+    *,
+    tolerance: float = 0.05,
+    by: str | Sequence[str] = KEYS,
+) -> pl.DataFrame:
+    """Device time per step and rank of two runs, aligned by phase, stage and category.
 
     The time of a step is the union of its events of one stage and category; a step without any counts as zero. Of
-    each rank the median over the steps of the phase is taken, and of the ranks the mean. Events outside steps are
-    left out.
+    each rank the median over the steps of the phase is taken, and of the ranks and repeats the mean. Events outside
+    steps are left out; where not all traces have steps, whole recordings are compared, with all their events.
 
     Parameters
     ----------
-    a, b : Trace
-        The traces; ``a`` is the reference.
+    a, b : Trace or sequence of Trace
+        The runs, one trace or several repeats each; ``a`` is the reference.
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
-    by : sequence of str
-        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned, such as ``("phase", "layer",
-        "stage")`` or ``("phase", "name")``. The phase is always one of them, and the first.
+    by : str or sequence of str
+        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned, such as ``("layer", "stage")`` or
+        ``"name"``. The phase is always one of them, and the first.
 
     Returns
     -------
@@ -53,12 +63,29 @@ def diff(a: Trace, b: Trace, *, tolerance: float = 0.05, by: Sequence[str] = KEY
     >>> change.height > 0
     True
     """
-    keys = ["phase", *(label for label in by if label != "phase")]
-    return diff_of(labelled(a, ["step", *keys]), labelled(b, ["step", *keys]), tolerance=tolerance, by=keys)
+    labels = [by] if isinstance(by, str) else list(by)
+    keys = ["phase", *(label for label in labels if label != "phase")]
+    sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
+    whole = not all(has_steps(trace) for side in sides for trace in side)
+    before, after = (_events(side, keys, whole=whole) for side in sides)
+    return diff_of(before, after, tolerance=tolerance, by=keys)
+
+
+def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool) -> pl.DataFrame:
+    """Labelled events of all repeats, each with ranks of its own; of whole recordings as one step without a phase."""
+    parts = []
+    for repeat, trace in enumerate(repeats):
+        events = labelled(trace, ["step", *keys]).with_columns(pl.col("rank") + RANKS_APART * repeat)
+        if whole:
+            events = events.with_columns(
+                step=pl.lit(0, dtype=pl.Int32), **{"phase": pl.lit(None, dtype=pl.String)} if "phase" in keys else {}
+            )
+        parts.append(events)
+    return pl.concat(parts, how="diagonal_relaxed")
 
 
 def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
-    """The analysis of :func:`diff` on two frames of device events.
+    """The analysis of :func:`diff_events` on two frames of device events.
 
     Parameters
     ----------
@@ -72,7 +99,7 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Se
     Returns
     -------
     polars.DataFrame
-        As :func:`diff` returns it.
+        As :func:`diff_events` returns it.
     """
     if tolerance < 0:
         raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")

@@ -1,0 +1,221 @@
+"""The time of a step in two runs, and the parts that its change is made of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import polars as pl
+
+from llmprof.analyze.steps.steps import steps
+from llmprof.analyze.time_parts import LANE, recorded_windows, step_windows, time_parts
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+LEVELS = ("step", "part", "between")
+"""Levels of a comparison of times, in the order of its rows: the step, what it is made of, the time to the next one."""
+
+RESAMPLES = 1000
+"""Samples with replacement from which an interval is taken (a percentile bootstrap)."""
+
+INTERVAL = (0.025, 0.975)
+"""Quantiles of the resampled change that are its 95 % interval."""
+
+TYPICAL = (0.25, 0.75)
+"""A step is taken as the mean of those between these quantiles, so that a warm-up or a pause does not count."""
+
+FEW_STEPS = 4
+"""With fewer steps than this all of them count."""
+
+SCHEMA = {
+    "level": pl.String,
+    "phase": pl.String,
+    "kind": pl.String,
+    "part": pl.String,
+    "a_ns": pl.Float64,
+    "b_ns": pl.Float64,
+    "delta_ns": pl.Float64,
+    "ratio": pl.Float64,
+    "low_ns": pl.Float64,
+    "high_ns": pl.Float64,
+    "beyond_noise": pl.Boolean,
+    "a_steps": pl.Int64,
+    "b_steps": pl.Int64,
+    "status": pl.String,
+}
+
+
+def diff_times(a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05) -> pl.DataFrame:
+    """Time of a step in two runs, and its parts, which add up to it exactly.
+
+    A step lasts from its first event on the device to its last (or to the first of the next step, if that comes
+    before); what is left until the next step begins is the level ``between``. Taken are the mean of the ranks and the
+    mean of the steps between the quartiles of the phase. Where not all traces have steps, all of them are compared as
+    whole recordings, from the first to the last thing recorded.
+
+    Parameters
+    ----------
+    a, b : sequence of Trace
+        Repeats of the two runs, one or more each; ``a`` is the reference.
+    tolerance : float
+        Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``level`` (step, or recording where there are no steps; part; between), ``phase`` (null for recordings),
+        ``kind`` and ``part`` (as :func:`~llmprof.analyze.time_parts.time_parts` names them; null for a step), ``a_ns,
+        b_ns, delta_ns`` (b - a; ns a step and rank), ``ratio`` (b / a, null where a is 0), ``low_ns, high_ns`` (95 %
+        bootstrap interval of the change: over the repeats where there are two or more on both sides, else over the
+        steps of one run, which knows nothing of differences from run to run; null where there is one step only),
+        ``beyond_noise`` (whether the interval leaves out 0), ``a_steps, b_steps`` (steps of the phase, over ranks and
+        repeats) and ``status`` (faster, slower, same: within the tolerance or the noise; only_a, only_b). By phase:
+        the step, its parts with the largest change first, and the time to the next.
+
+    Raises
+    ------
+    NotCapturedError
+        A trace holds no device activity and no operators.
+    AnalysisError
+        A side is empty, or the tolerance is negative.
+    """
+    if tolerance < 0:
+        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
+    if not a or not b:
+        raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")
+    whole = not all(has_steps(trace) for trace in (*a, *b))
+    sides = [_side(traces, whole=whole) for traces in (a, b)]
+    phases = sorted({phase for side in sides for phase in side}, key=lambda phase: (phase is None, phase or ""))
+    rows = [row for phase in phases for row in _phase(phase, *(side.get(phase) for side in sides), tolerance=tolerance)]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def has_steps(trace: Trace) -> bool:
+    """Whether a trace has steps with work that are no captures of graphs."""
+    found = steps(trace)
+    return bool(((found["phase"] != "empty") & (found["source"] != "capture") & found["start_ns"].is_not_null()).any())
+
+
+_Side = dict[str | None, tuple[pl.DataFrame, int]]
+"""Of each phase a row a repeat (or step, where there is one repeat) and a column a part, and the number of steps."""
+
+
+def _side(traces: Sequence[Trace], *, whole: bool) -> _Side:
+    by_phase: dict[str | None, list[tuple[pl.DataFrame, int]]] = {}
+    for trace in traces:
+        for phase, units in _steps(trace, whole=whole).items():
+            by_phase.setdefault(phase, []).append(units)
+    found: _Side = {}
+    for phase, repeats in by_phase.items():
+        frames = [frame.mean() for frame, _ in repeats] if len(repeats) > 1 else [repeats[0][0]]
+        found[phase] = (pl.concat(frames, how="diagonal").fill_null(0.0), sum(count for _, count in repeats))
+    return found
+
+
+def _steps(trace: Trace, *, whole: bool) -> dict[str | None, tuple[pl.DataFrame, int]]:
+    """The typical steps of each phase, one a row, with a column for the step, each part and what follows it."""
+    windows = recorded_windows(trace) if whole else step_windows(trace)
+    parts = time_parts(trace, windows.with_columns(dur_ns="span_ns"))
+    place = pl.int_range(pl.len()).over(*LANE, "phase")
+    windows = windows.with_row_index("window").with_columns(place=place)
+    lanes = windows.group_by("phase", "place").agg(
+        lanes=pl.len(),
+        step=pl.col("span_ns").mean(),
+        between=(pl.col("dur_ns") - pl.col("span_ns")).mean(),
+    )
+    long = parts.join(windows.select("window", "phase", "place"), on="window").join(
+        lanes.select("phase", "place", "lanes"), on=["phase", "place"], nulls_equal=True
+    )
+    means = long.group_by("phase", "place", pl.format("{}|{}", "kind", "part").alias("column")).agg(
+        ns=pl.col("ns").sum() / pl.col("lanes").first()
+    )
+    found: dict[str | None, tuple[pl.DataFrame, int]] = {}
+    for (phase,), own in lanes.group_by("phase", maintain_order=True):
+        wide = means.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
+        wide = wide.pivot("column", index="place", values="ns").with_columns(pl.exclude("place").fill_null(0.0))
+        table = own.select("place", "step", "between").join(wide, on="place").sort("place").drop("place")
+        if table.height >= FEW_STEPS:
+            low, high = (table["step"].quantile(q, "linear") for q in TYPICAL)
+            table = table.filter(pl.col("step").is_between(low, high))
+        found[None if phase is None else str(phase)] = (table, int(own["lanes"].sum()))
+    return found
+
+
+def _phase(
+    phase: str | None,
+    a: tuple[pl.DataFrame, int] | None,
+    b: tuple[pl.DataFrame, int] | None,
+    *,
+    tolerance: float,
+) -> list[tuple[object, ...]]:
+    """Rows of one phase."""
+    columns = list(dict.fromkeys([c for side in (a, b) if side is not None for c in side[0].columns]))
+    tables = [
+        None
+        if side is None
+        else side[0].with_columns(pl.lit(0.0).alias(c) for c in columns if c not in side[0].columns).select(columns)
+        for side in (a, b)
+    ]
+    means = [None if table is None else table.mean().row(0, named=True) for table in tables]
+    low, high = _interval(tables[0], tables[1])
+    rows = []
+    for column in columns:
+        before, after = (None if mean is None else float(mean[column]) for mean in means)
+        if column == "between" and not before and not after:
+            continue
+        level = column if column in LEVELS else "part"
+        kind, part = column.split("|", 1) if level == "part" else (None, None)
+        if phase is None and level == "step":
+            level = "recording"
+        interval = (low.get(column), high.get(column))
+        change = None if before is None or after is None else after - before
+        beyond = None if interval[0] is None or interval[1] is None else not interval[0] <= 0 <= interval[1]
+        rows.append(
+            (
+                level,
+                phase,
+                kind,
+                part,
+                before,
+                after,
+                change,
+                after / before if before and after is not None else None,
+                *interval,
+                beyond,
+                a[1] if a else 0,
+                b[1] if b else 0,
+                _status(before, after, tolerance, beyond),
+            )
+        )
+    order = {"step": 0, "recording": 0, "part": 1, "between": 2}
+
+    def place(row: tuple[object, ...]) -> tuple[int, float, str, str]:
+        change = abs(row[6]) if isinstance(row[6], float) else 0.0
+        return order[str(row[0])], -change, str(row[2]), str(row[3])
+
+    return sorted(rows, key=place)
+
+
+def _status(before: float | None, after: float | None, tolerance: float, beyond: bool | None) -> str:
+    if not after:
+        return "only_a" if before else "same"
+    if not before:
+        return "only_b"
+    if beyond is False or abs(after - before) <= tolerance * before:
+        return "same"
+    return "slower" if after > before else "faster"
+
+
+def _interval(a: pl.DataFrame | None, b: pl.DataFrame | None) -> tuple[dict[str, float], dict[str, float]]:
+    """95 % interval of the change of each column, by resampling the rows of both sides."""
+    if a is None or b is None or a.height < 2 or b.height < 2:
+        return {}, {}
+    draw = random.Random(0)  # noqa: S311
+    means = []
+    for table in (a, b):
+        chosen = pl.Series(draw.choices(range(table.height), k=RESAMPLES * table.height))
+        sample = table.select(pl.all().gather(chosen))
+        means.append(sample.select(pl.all().reshape((RESAMPLES, table.height)).arr.mean()))
+    change = means[1] - means[0]
+    bounds = [change.select(pl.all().quantile(q, "linear")).row(0, named=True) for q in INTERVAL]
+    return bounds[0], bounds[1]

@@ -1,0 +1,171 @@
+"""The time of a step in two runs, and why it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.analyze import diff, diff_events, diff_times
+from llmprof.errors import AnalysisError
+from llmprof.metrics.data import Metrics
+from llmprof.trace import Trace
+from tests.analyze.builders import EMBEDDING, GEMM, kernels, launches
+from tests.analyze.test_findings import decode, together
+
+
+def run(gemm: int, pause: int = 0, steps: int = 8, jitter: int = 0) -> Trace:
+    """Decode steps of four kernels with a pause that the host is to blame for; every other step is longer."""
+    parts = [
+        decode([(EMBEDDING, 20_000), (GEMM, gemm + jitter * (n % 3)), GEMM, GEMM], pause=pause, lead=10_000, steps=1)
+        for n in range(steps)
+    ]
+    moved, at = [], 0
+    for n, part in enumerate(parts):
+        shift = at - 1_000_000 if n else 0
+        tables = {name: frame.with_columns(pl.col("start_ns") + shift) for name, frame in part.items()}
+        for name in ("kernels", "runtime"):
+            tables[name] = tables[name].with_columns(pl.col("correlation") + 100 * n)
+        at = int((tables["kernels"]["start_ns"] + tables["kernels"]["dur_ns"]).max())  # type: ignore[arg-type]
+        moved.append(tables)
+    return together(*moved)
+
+
+def test_the_step_and_its_parts_by_hand() -> None:
+    # a: 20 + 50 + 50 + 50 us of kernels and three pauses of 40, of which the launch takes 10; b: one GEMM is 30 shorter
+    # and there are no pauses
+    found = diff_times([run(50_000, 40_000)], [run(20_000)])
+    step = found.filter(level="step").row(0, named=True)
+    assert (step["a_ns"], step["b_ns"], step["delta_ns"], step["status"]) == (290_000, 140_000, -150_000, "faster")
+    assert (step["phase"], step["a_steps"], step["b_steps"]) == ("decode", 8, 8)
+    parts = found.filter(level="part").select("kind", "part", "a_ns", "b_ns", "delta_ns", "status")
+    assert parts.rows() == [
+        ("idle", "host_bound", 90_000, 0, -90_000, "only_a"),
+        ("compute", "linear", 150_000, 120_000, -30_000, "faster"),
+        ("idle", "launch", 30_000, 0, -30_000, "only_a"),
+        ("compute", "embedding", 20_000, 20_000, 0, "same"),
+    ]
+    assert parts["delta_ns"].sum() == step["delta_ns"]
+
+
+def test_what_is_not_beyond_the_noise_is_the_same() -> None:
+    # steps differ by up to 40 us, their mean by 2: without a tolerance the interval alone decides
+    near = diff_times([run(50_000, jitter=20_000)], [run(52_000, jitter=20_000)], tolerance=0.0)
+    step = near.filter(level="step").row(0, named=True)
+    assert step["low_ns"] <= step["delta_ns"] <= step["high_ns"]
+    far = diff_times([run(50_000)], [run(52_000)], tolerance=0.0).filter(level="step").row(0, named=True)
+    assert (far["low_ns"], far["high_ns"], far["beyond_noise"], far["status"]) == (2_000, 2_000, True, "slower")
+    noisy = [run(50_000 + n) for n in (0, 4_000, 9_000)]
+    other = [run(50_000 + n) for n in (1_000, 5_000, 8_000)]
+    repeats = diff_times(noisy, other, tolerance=0.0).filter(level="step").row(0, named=True)
+    assert repeats["delta_ns"] == pytest.approx(14_000 / 3 - 13_000 / 3)
+    assert repeats["low_ns"] < 0 < repeats["high_ns"]
+    assert (repeats["beyond_noise"], repeats["status"]) == (False, "same")
+    assert repeats["a_steps"] == 24
+    clear = diff_times(noisy, [run(80_000), run(82_000)], tolerance=0.0).filter(level="step").row(0, named=True)
+    assert (clear["beyond_noise"], clear["status"]) == (True, "slower")
+
+
+def test_one_step_has_no_interval() -> None:
+    step = diff_times([run(50_000, steps=1)], [run(80_000, steps=1)]).row(0, named=True)
+    assert (step["low_ns"], step["beyond_noise"], step["status"]) == (None, None, "slower")
+
+
+def test_recordings_without_steps() -> None:
+    def recording(dur: int) -> Trace:
+        own = kernels([("acme", dur), (GEMM, 50)], start=100)
+        return Trace({"kernels": own, "runtime": launches(own, lead=100, dur=5)})
+
+    found = diff(recording(100), recording(300), by="name")
+    first = found.row(0, named=True)
+    assert (first["level"], first["phase"], first["a_ns"], first["b_ns"]) == ("recording", None, 250, 450)
+    parts = found.filter(level="part")
+    assert parts["a_ns"].sum() == 250
+    assert parts["b_ns"].sum() == 450
+    below = found.filter(level="kernels").select("phase", "name", "a_ns", "b_ns", "a_count", "status")
+    assert below.rows() == [(None, "acme", 100, 300, 1, "slower"), (None, GEMM, 50, 50, 1, "same")]
+    # one with steps and one without are compared as recordings too
+    assert diff(run(50_000), recording(100)).row(0, named=True)["level"] == "recording"
+
+
+def test_levels_and_columns() -> None:
+    found = diff(run(50_000, 40_000), run(50_000))
+    assert found["level"].unique(maintain_order=True).to_list() == ["step", "part", "kernels"]
+    assert found.columns[:6] == ["level", "phase", "kind", "part", "stage", "category"]
+    kernels_only = found.filter(level="kernels").select("phase", "stage", "category", "a_ns", "b_ns")
+    assert kernels_only.equals(
+        diff_events(run(50_000, 40_000), run(50_000)).select("phase", "stage", "category", "a_ns", "b_ns")
+    )
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(AnalysisError, match="tolerance"):
+        diff(run(1000), run(1000), tolerance=-1)
+    with pytest.raises(AnalysisError, match="no trace"):
+        diff_times([], [run(1000)])
+    metrics = launched(("gemm", "(8, 1, 1)", 100))
+    with pytest.raises(AnalysisError, match="profile of single kernels"):
+        diff(run(1000), metrics)
+
+
+def test_eager_against_graphs(sample_trace: Callable[[str], Trace]) -> None:
+    found = diff(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph")).filter(phase="decode")
+    step = found.row(0, named=True)
+    # medians of the recordings' own steps: 33.07 and 3.86 ms
+    assert step["a_ns"] == pytest.approx(33.065e6, rel=0.005)
+    assert step["b_ns"] == pytest.approx(3.860e6, rel=0.005)
+    parts = found.filter(level="part")
+    assert parts["a_ns"].sum() == pytest.approx(step["a_ns"], abs=1e-3)
+    assert parts["b_ns"].sum() == pytest.approx(step["b_ns"], abs=1e-3)
+    assert parts.row(0, named=True)["part"] == "host_bound"
+    assert step["beyond_noise"]
+
+
+def test_two_reports_of_ncu(shared: Path) -> None:
+    pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
+    before, after = (
+        llmprof.read_metrics(shared / f"real/ncu/ncar_MW_{name}.ncu-rep") for name in ("Baseline", "DivToMult")
+    )
+    found = diff(before, after)
+    first = found.row(0, named=True)
+    assert first["kernel_name"] == "compute_tendencies_x_279_gpu"
+    assert (first["a_ns"], first["b_ns"]) == (6_190_944, 3_482_240)
+    assert (first["a_bound"], first["b_bound"], first["status"]) == ("compute", "memory", "faster")
+    assert first["b_flops"] < first["a_flops"] / 2  # a division is several multiplications
+    assert found.height == 5
+    assert found["same_launch"].all()
+
+
+def launched(*rows: tuple[str, str, float]) -> Metrics:
+    """A profile of launches: name, grid and duration."""
+    frame = pl.DataFrame(
+        [
+            (n, name, grid, "(128, 1, 1)", "gpu__time_duration.sum", float(ns))
+            for n, (name, grid, ns) in enumerate(rows)
+        ],
+        schema=["kernel_id", "kernel_name", "grid", "block", "metric", "value"],
+        orient="row",
+    )
+    return Metrics(frame.with_columns(unit=pl.lit("ns")))
+
+
+def test_launches_are_matched_by_name_shape_and_order() -> None:
+    before = launched(
+        ("gemm", "(8, 1, 1)", 100), ("gemm", "(8, 1, 1)", 200), ("norm", "(1, 1, 1)", 10), ("old", "(1, 1, 1)", 5)
+    )
+    after = launched(
+        ("norm", "(2, 1, 1)", 30), ("gemm", "(8, 1, 1)", 90), ("gemm", "(8, 1, 1)", 150), ("new", "(1, 1, 1)", 7)
+    )
+    found = diff(before, after)
+    columns = ("kernel_name", "occurrence", "a_kernel_id", "b_kernel_id", "a_ns", "b_ns", "same_launch", "status")
+    assert found.select(columns).rows() == [
+        ("gemm", 1, 1, 2, 200, 150, True, "faster"),
+        ("norm", 0, 2, 0, 10, 30, False, "slower"),  # another grid, and no other launch of the name
+        ("gemm", 0, 0, 1, 100, 90, True, "faster"),
+        ("new", 0, None, 3, None, 7, False, "only_b"),
+        ("old", 0, 3, None, 5, None, False, "only_a"),
+    ]
+    assert diff(before, before)["status"].unique().to_list() == ["same"]

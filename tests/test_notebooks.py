@@ -152,3 +152,17 @@ def test_explorers_tour_finds_the_late_rank(tmp_path):
 def test_explorers_tour_runs_on_other_traces(sample, tmp_path):
     found = figures(execute("04_explorers.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
     assert found["kernels"] > 0
+
+
+@pytest.mark.slow
+def test_roofline_notebook_finds_nothing_below_the_bound_and_predicts_a_model_it_has_not_seen(tmp_path):
+    found = figures(execute("06_roofline.ipynb", tmp_path))
+    assert found["below_bound"] == found["recordings_below_bound"] == 0
+    assert found["least_explained"] > 0.95
+    assert found["decode_reaches"] == pytest.approx(0.362, abs=0.005)
+    median, worst = found["predicted"]["decode"]
+    assert median < 0.1
+    assert worst < 0.25
+    assert found["reasons"][0] == "fixed cost of kernels"
+    assert found["scaling"]["bound"] == pytest.approx(3.96, abs=0.05)
+    assert found["scaling"]["measured"] == pytest.approx(2.05, abs=0.1)

@@ -11,7 +11,7 @@ from llmprof.theory.calibration import Calibration, Observation, calibrate, cali
 from llmprof.theory.catalog import config_of, names
 from llmprof.theory.devices import device_of, find_device, read_device
 from llmprof.theory.familiar import llm_profile
-from llmprof.theory.measured import observations, read_steps
+from llmprof.theory.measured import measured_steps, observations, read_steps
 from llmprof.theory.plan import Efficiency, Plan, Requests
 from llmprof.theory.profiler import Profile, profile
 from llmprof.theory.ranges import sweep
@@ -31,6 +31,7 @@ __all__ = [
     "device_of",
     "find_device",
     "llm_profile",
+    "measured_steps",
     "names",
     "observations",
     "profile",

@@ -15,9 +15,9 @@ efficiency of their own. ``tiles`` are requests times heads of keys and values o
 cost of its own. A step is then::
 
     device = sum over operators + gap x kernels + step_fixed
-    decode = max(device, host_step + host_request x requests^host_power)
+    decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests^host_power)
     prefill = max(device, host) + first_token
-    host = (host_layer x layers + host_experts_layer x layers with experts) x (1 + host_again x (1 - 1 / requests))
+    host = host_layer x layers x (1 + host_again x (1 - 1 / requests)) + host_experts_layer x layers with experts
 
 ``host_*`` is the engine's own time on the CPU, which small models do not hide: per step and request in decode (growing
 faster than the requests); per layer in a prefill (with graphs up to :data:`GRAPH_TOKENS` tokens, without beyond),
@@ -67,13 +67,14 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "prefill_attention_flops": (0.5, 0.3),
     "elementwise_fixed_us": (2.2, 0.3),
     "elementwise_memory": (0.7, 0.3),
-    "collective_fixed_us": (10.0, 0.5),
+    "collective_fixed_us": (4.5, 0.3),
     "collective_link": (0.5, 0.5),
     "sampling_memory": (0.7, 0.5),
     "corner": (4.0, 0.3),
     "gap_us": (0.5, 0.3),
     "step_fixed_us": (60.0, 0.5),
     "host_step_us": (1500.0, 0.3),
+    "host_batch_us": (200.0, 0.15),
     "host_request_us": (2.0, 0.5),
     "host_power": (1.4, 0.05),
     "host_graph_layer_us": (130.0, 0.5),
@@ -212,14 +213,15 @@ class Calibration:
         requests = sum(part.count for part in batch)
         several = 1 - 1 / max(requests, 1)
         if not prefill:
-            host = v["host_step_us"] + v["host_request_us"] * math.pow(requests, v["host_power"])
+            host = v["host_step_us"] + v["host_batch_us"] * several
+            host += v["host_request_us"] * math.pow(requests, v["host_power"])
             return _soft_max(device, host * 1e-6, CORNER)
         tokens = sum(part.tokens for part in batch)
         experts = max((one.layers for one in found if one.component == "experts"), default=0)
-        host = v["host_graph_layer_us"] * layers
+        again = 1 + v["host_again"] * several
+        host = v["host_graph_layer_us"] * layers * again
         if tokens > GRAPH_TOKENS:
-            host = v["host_layer_us"] * layers + v["host_experts_layer_us"] * experts
-        host *= 1 + v["host_again"] * several
+            host = v["host_layer_us"] * layers * again + v["host_experts_layer_us"] * experts
         return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
 
     def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
 
 WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-"""Stages whose time is mostly that of waiting for other ranks; they are left out."""
+"""Stages whose time is mostly that of waiting for others; only all-reduces are kept, of the last rank to arrive."""
 
 _NEAR = 64
 """Tokens of context within which steps count as equal."""
@@ -34,7 +34,8 @@ def stage_observations(
 ) -> list[Observation]:
     """Measured device time of each stage, the median over steps of equal batches, of the first rank.
 
-    Steps that read prompts and generate at once are left out, as are collectives, whose time is mostly waiting.
+    Steps that read prompts and generate at once are left out, as are collectives, whose time is mostly waiting; but
+    all-reduces over ranks that are all in the trace are kept, as long as they took on the rank that waited least.
 
     Parameters
     ----------
@@ -63,10 +64,15 @@ def stage_observations(
     joined = roofline_join(trace, read, device, tp_size=tp_size)
     rank = joined["rank"].min()
     known = {step: batch for (r, step), (batch, _) in batches(steps(trace)).items() if r == rank and len(batch) == 1}
+    waited = pl.col("stage") == "all_reduce"
+    joined = joined.with_columns(
+        measured_ns=pl.when(waited).then(pl.col("measured_ns").min().over("step", "stage")).otherwise("measured_ns")
+    )
+    left_out = [stage for stage in WAITING if stage != "all_reduce" or joined["rank"].n_unique() < tp_size]
     rows = joined.filter(
         (pl.col("rank") == rank)
         & pl.col("explained")
-        & ~pl.col("stage").is_in([IDLE, *WAITING])
+        & ~pl.col("stage").is_in([IDLE, *left_out])
         & pl.col("step").is_in(list(known))
         & (pl.col("measured_ns") > 0)
     )

@@ -10,7 +10,7 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Page:
-    """Names of a package on one page; no names: all that it exports."""
+    """Names of a package on one page; no names: all that it exports and that no other page has."""
 
     name: str
     title: str
@@ -60,7 +60,9 @@ PAGES = (
         "Kernels of a timeline, and what Nsight Compute measured of them.",
     ),
     Page("findings", "Findings and differences", _ANALYZE, ("findings", "diff")),
+    Page("stacks", "Call stacks", _ANALYZE, ("stacks",)),
     Page("bound", "Measured time and its bound", _ANALYZE, ("roofline_join", "stage_observations")),
+    Page("more", "Further analyses", _ANALYZE),
     Page(
         "npu",
         "Questions of an NPU",
@@ -98,18 +100,23 @@ PAGES = (
 def names_on(page: Page) -> list[str]:
     """Public names of a page; packages within the package have pages of their own."""
     package = import_module(page.package)
-    names = page.names or getattr(package, "__all__", None) or [
+    exported = getattr(package, "__all__", None) or [
         name
         for name, value in vars(package).items()
         if not name.startswith("_") and getattr(value, "__module__", None) == page.package
-    ]  # fmt: skip
+    ]
+    elsewhere = {name for other in PAGES if other.package == page.package for name in other.names}
+    names = page.names or [name for name in exported if name not in elsewhere]
     return [name for name in names if not isinstance(getattr(package, name), ModuleType)]
 
 
 def write(folder: Path) -> None:
     """Write the pages into a folder, with an index."""
     folder.mkdir(exist_ok=True)
-    for page in PAGES:
+    for old in folder.glob("*.md"):
+        old.unlink()
+    pages = [page for page in PAGES if names_on(page)]
+    for page in pages:
         package = import_module(page.package)
         lines = [f"# {page.title}", "", *([page.words, ""] if page.words else [])]
         lines += ["```{eval-rst}", f".. currentmodule:: {page.package}", ""]
@@ -118,7 +125,7 @@ def write(folder: Path) -> None:
             kind = "autoclass" if isinstance(value, type) else "autofunction" if callable(value) else "py:data"
             lines += [f".. {kind}:: {name}", *(["   :members:"] if kind == "autoclass" else []), ""]
         (folder / f"{page.name}.md").write_text("\n".join([*lines, "```", ""]))
-    listed = "\n".join(page.name for page in PAGES)
+    listed = "\n".join(page.name for page in pages)
     (folder / "index.md").write_text(
         '# Reference\n\nIn the examples `trace` is `llmprof.sample("torch_tp1_cudagraph")`: one H200, vLLM with CUDA '
         f"graphs.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"

@@ -62,8 +62,8 @@ def collectives(tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int
         device_ranks = {*device_ranks, *kernels["rank"].unique()}
     if ops is not None and ops.height:
         parts.append(_of_operators(_not_of(ops, complete | set(device_ranks))))
-    found = pl.concat([recorded, *(part for part in parts if part.height)], how="diagonal_relaxed")
-    return schema.conform(_described(found), "collectives")
+    rows = pl.concat([recorded, *(part for part in parts if part.height)], how="diagonal_relaxed")
+    return schema.conform(_described(rows), "collectives")
 
 
 def _not_of(frame: pl.DataFrame, ranks: Collection[int]) -> pl.DataFrame:
@@ -74,18 +74,18 @@ def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
     """Kernels whose name is that of a collective and that are not among the recorded ones."""
     distinct = kernels["name"].unique()
     collective = distinct.filter(names.by_unique_name(distinct, _patterns(), "") == "collective")
-    found = kernels.filter(pl.col("name").is_in(collective.implode()))
-    found = found.select(c for c in _SHARED if c in found.columns)
+    matching = kernels.filter(pl.col("name").is_in(collective.implode()))
+    matching = matching.select(c for c in _SHARED if c in matching.columns)
     if recorded.height:
-        found = found.join(recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left")
-    return found.with_columns(on_device=pl.lit(value=True), evidence=pl.lit(NAME))
+        matching = matching.join(recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left")
+    return matching.with_columns(on_device=pl.lit(value=True), evidence=pl.lit(NAME))
 
 
 def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators of a backend that communicates on the host."""
-    found = ops.filter(pl.col("name").str.contains(_HOST_OPS))
-    return found.select(
-        "rank", "start_ns", "dur_ns", "name", *(c for c in ("op_id",) if c in found.columns)
+    matching = ops.filter(pl.col("name").str.contains(_HOST_OPS))
+    return matching.select(
+        "rank", "start_ns", "dur_ns", "name", *(c for c in ("op_id",) if c in matching.columns)
     ).with_columns(on_device=pl.lit(value=False), evidence=pl.lit(NAME))
 
 
@@ -96,20 +96,20 @@ def _patterns() -> list[tuple[str, str]]:
     return patterns[: last + 1]
 
 
-def _described(found: pl.DataFrame) -> pl.DataFrame:
+def _described(rows: pl.DataFrame) -> pl.DataFrame:
     """Kind, algorithm and size of each row where they are null.
 
     The kind follows from the collective's own name where the profiler wrote one, else from the kernel's.
     """
-    distinct = found.select("recorded_as", "name").unique()
+    distinct = rows.select("recorded_as", "name").unique()
     own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]
-    said = distinct.with_columns(
+    meaning = distinct.with_columns(
         _kind=names.collective_kinds(own), _algorithm=names.collective_algorithms(distinct["name"])
     )
-    found = found.join(said, on=["recorded_as", "name"], how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.join(meaning, on=["recorded_as", "name"], how="left", nulls_equal=True, maintain_order="left")
     elements = pl.max_horizontal("in_elements", "out_elements")
     size = (elements * names.element_bytes(pl.col("dtype"))).cast(pl.Int64)
-    return found.with_columns(
+    return rows.with_columns(
         kind=pl.coalesce("kind", "_kind"),
         algorithm=pl.coalesce("algorithm", "_algorithm"),
         bytes=pl.coalesce("bytes", size),

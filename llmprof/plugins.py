@@ -89,15 +89,15 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     list of (Plugin, record)
         In the order of :func:`load`.
     """
-    found: list[tuple[Plugin, T]] = []
+    taken: list[tuple[Plugin, T]] = []
     for plugin in load(group):
         values = plugin.value if isinstance(plugin.value, list | tuple) else (plugin.value,)
         for value in values:
             if isinstance(value, kind):
-                found.append((plugin, value))
+                taken.append((plugin, value))
             else:
                 left_out(f"{plugin.name!r} of {plugin.package}", group, f"it is {value!r}, no {kind.__name__}")
-    return found
+    return taken
 
 
 def at(place: Place) -> Any:
@@ -130,14 +130,14 @@ def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
     TypeError
         A place holds something else.
     """
-    found: list[T] = []
+    taken: list[T] = []
     for place in places:
         value = at(place)
         for record in value if isinstance(value, list | tuple) else (value,):
             if not isinstance(record, kind):
                 raise TypeError(f"{place} is {record!r}, no {kind.__name__}")
-            found.append(record)
-    return tuple(found)
+            taken.append(record)
+    return tuple(taken)
 
 
 def added(group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str) -> list[tuple[Plugin, T]]:

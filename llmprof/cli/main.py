@@ -274,11 +274,11 @@ def _reading() -> argparse.ArgumentParser:
 def _analyze(sub: argparse.ArgumentParser) -> None:
     from llmprof.analyze.catalog import views
 
-    found = views()
+    by_name = views()
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {view.help}" for name, view in found.items())
+    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {view.help}" for name, view in by_name.items())
     sub.add_argument(
-        "--what", choices=list(found), default="findings", metavar="NAME", help="analysis (default: findings)"
+        "--what", choices=list(by_name), default="findings", metavar="NAME", help="analysis (default: findings)"
     )
     sub.add_argument(
         "--rank", type=int, action="append", metavar="N", help="only this rank; may be given several times"

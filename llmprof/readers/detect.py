@@ -48,8 +48,8 @@ def detect(path: Path) -> str | None:
     ReadError
         The path does not exist or cannot be read.
     """
-    found = knows(path)
-    return None if found is None else found.name
+    reader = knows(path)
+    return None if reader is None else reader.name
 
 
 def knows(path: Path) -> Reader | None:

@@ -193,6 +193,21 @@ def test_the_oldest_entries_go_when_there_are_too_many(tmp_path, folder, monkeyp
     assert sorted(kept) == ["k0", "k3", "new"]
 
 
+def test_exports_of_reports_count_and_one_in_use_stays(path, folder, monkeypatch, tmp_path):
+    exports = []
+    for age, name in enumerate("ab"):
+        report = write(tmp_path / f"{name}.nsys-rep", name.encode())
+        exports.append(cache.export_folder(report))
+        exports[-1].mkdir(parents=True)
+        (exports[-1] / f"{name}.sqlite").write_bytes(bytes(10_000))
+        os.utime(exports[-1], (1000 + age, 1000 + age))
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 5_000)
+    trace = llmprof.read(path, cache=False)
+    cache.store(trace, folder / "entry", exports[0] / "a.sqlite")
+    assert [export.exists() for export in exports] == [True, False]
+    assert (folder / "entry").exists()
+
+
 def test_default_folder_is_the_users_cache(monkeypatch):
     monkeypatch.delenv("LLMPROF_CACHE")
     assert cache.folder().parts[-2:] == ("llmprof", "traces")

@@ -177,8 +177,8 @@ class Wanted:
             return Trace(trace.recorded, trace.meta, trace.coverage, database=database) if database else trace
         tables = dict(trace.recorded)
         if "collectives" in self and trace.asked in (None, self.with_sources().listed()):
-            found = communication.collectives(tables, trace.device_ranks)
-            tables |= {} if found is None else {"collectives": found}
+            collectives = communication.collectives(tables, trace.device_ranks)
+            tables |= {} if collectives is None else {"collectives": collectives}
         tables = {name: self.narrowed(frame, name) for name, frame in tables.items() if name in self}
         return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
 

@@ -204,17 +204,64 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         null where that holds none), of the events that have a module; None where the trace names none.
     """
     calls = module_calls(trace)
+    noted = _annotated(events, trace)
     if not calls.height:
-        return None
+        return noted
     launched = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed")).select(
         "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1)
     )
     found = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
     found = found.filter(pl.col("_call").is_not_null())
     kept = ("layer", "stack", "root", "role", "block", "block_call", "generic", "last_linear", "first_layer_ns")
-    return found.select(
+    found = found.select(
         "event",
         "launch_start_ns",
         lookup.column(calls, "name", "_call").alias("module"),
         *(lookup.column(calls, c, "_call").alias(c) for c in kept),
     ).with_columns(before_layers=pl.col("launch_start_ns") < pl.col("first_layer_ns"))
+    return found if noted is None else pl.concat([found, noted.select(found.columns).cast(found.schema)])
+
+
+def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
+    """As :func:`modules_of`, for kernels of graphs whose module the program noted at the capture (PyTorch 2.12 on)."""
+    if not trace.has("kernels") or "torch_annotation" not in trace.kernels.columns:
+        return None
+    key = ["rank", "stream", "start_ns", "name"]
+    noted = trace.kernels.filter(pl.col("torch_annotation").is_not_null()).select(*key, path="torch_annotation")
+    noted = noted.with_columns(path=_path(pl.col("path"))).filter(pl.col("path").is_not_null())
+    if not noted.height:
+        return None
+    distinct = noted.select("path").unique()
+    works = [[modules.work(part) for part in str(path).split(".")] for path in distinct["path"]]
+    block = [next((w.block for w in reversed(work) if w.block), None) for work in works]
+    distinct = distinct.with_columns(
+        module="path",
+        layer=pl.col("path").str.extract(modules.LAYER, 1).cast(pl.Int32, strict=False),
+        role=pl.Series([w[-1].role for w in works], dtype=pl.String),
+        block=pl.Series(block, dtype=pl.String),
+        generic=pl.Series([w[-1].generic and w[-1].role is None for w in works], dtype=pl.Boolean),
+    )
+    columns = [c for c in (*key, "event", "launch_start_ns") if c in events.columns]
+    found = events.select(columns).join(noted.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
+    return found.join(distinct, on="path", how="left").select(
+        "event",
+        "launch_start_ns",
+        "module",
+        "layer",
+        stack=pl.lit(0, dtype=pl.UInt32),
+        root=pl.lit(-1, dtype=pl.Int64),
+        role="role",
+        block="block",
+        block_call=pl.lit(None, dtype=pl.UInt32),
+        generic="generic",
+        last_linear=pl.lit(value=False),
+        first_layer_ns=pl.lit(0, dtype=pl.Int64),
+        before_layers=pl.lit(value=False),
+    )
+
+
+def _path(annotation: pl.Expr) -> pl.Expr:
+    """Annotations that are the path of a module or a layer; others say nothing of these."""
+    return annotation.str.extract(r"^(?:\{'Module': ')?((?:\w+\.)*\w+)", 1).pipe(
+        lambda path: pl.when(path.str.contains(modules.LAYER) | path.str.contains(r"\.")).then(path)
+    )

@@ -74,7 +74,7 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
     (
         "copy",
         r"^aten::(?:copy_|_to_copy|to|clone|contiguous|cat|_cat|stack|constant_pad_nd|pad|repeat|repeat_interleave|"
-        r"roll|index_copy_?|_local_scalar_dense|item|_reshape_copy|expand_copy|flip)$",
+        r"roll|reshape|index_copy_?|_local_scalar_dense|item|_reshape_copy|expand_copy|flip)$",
     ),
     (
         "elementwise",

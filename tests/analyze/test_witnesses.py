@@ -281,3 +281,34 @@ def test_a_softmax_between_two_products_is_attention(between: list[str], attenti
     }
     found = activity(Trace({"kernels": pl.DataFrame(rows)}))
     assert set(found["category"] == "attention") == {attention}
+
+
+def test_annotations_of_graph_kernels_are_modules() -> None:
+    """Two replays of a graph whose capture was annotated, as torch 2.13's exporter writes it.
+
+    Made by hand out of `graphs_stacks`: numbers of graph and nodes were added and the GEMMs renamed, then
+    `torch.cuda._annotate_cuda_graph_trace.annotate_trace` wrote the annotations and lanes into the file.
+    """
+    trace = read(OWN / "annotated_graph.pt.trace.json.gz")
+    noted = trace.kernels.filter(pl.col("torch_annotation").is_not_null())
+    assert noted.height == 2 * 28 * 12
+    assert set(noted["graph_node"].cast(pl.Int64) // 2**32) == {7}
+    assert trace.markers.filter(pl.col("domain") == "graph_host_node").height == 1
+    found = attribute(trace).filter(pl.col("name") == "acme_kernel")
+    assert set(found["evidence"]) == {"module"}
+    assert set(found["category"]) == {"linear"}
+    each = found.group_by("step", "layer", maintain_order=True).agg("stage")
+    assert each.height == 2 * 28
+    assert each["stage"].to_list() == [["qkv_proj", "o_proj", "gate_up_proj", "down_proj", "down_proj"]] * 56
+
+
+def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared: Path) -> None:
+    [path] = (shared / "real/chrome/tracelens").glob("h100__Qwen_Qwen1.5*")
+    found = attribute(read(path))
+    before = found.filter(pl.col("step").is_null())
+    assert set(before["reason"]) == {"no step"}
+    assert before["layer"].null_count() == before.height
+    unknown = found.filter(pl.col("stage").is_null() | (pl.col("stage") == "other"))
+    assert unknown["dur_ns"].sum() < 0.05 * found["dur_ns"].sum()  # measured: 0.9 %
+    counts = dict(before.filter(pl.col("category") == "linear").group_by("stage").len().iter_rows())
+    assert counts["qkv_proj"] == 3 * counts["o_proj"]

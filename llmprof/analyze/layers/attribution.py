@@ -32,6 +32,9 @@ from llmprof.analyze.steps.steps import events_with_steps, steps
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
+_NO_STEP = -1
+"""Stands for the step of events that have none while they are labelled."""
+
 IN_SEQUENCE = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 """Collectives that take part in the order of the compute stream although they may run on another one."""
 
@@ -169,8 +172,11 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.Da
     """
     roles = _roles(events, kinds)
     no_step = pl.when(pl.col("step").is_null()).then(pl.lit("no step", dtype=REASONS))
-    in_sequence = pl.col("sequence").is_not_null() & pl.col("step").is_not_null()
-    sequence, unknown = _stretches(roles.filter(in_sequence))
+    # what was launched before the recording began has no step, but its place among others of its stream
+    with_steps = roles.filter(pl.col("attends") & pl.col("step").is_not_null())["rank"].unique()
+    stepless = pl.col("step").is_null() & pl.col("rank").is_in(with_steps.implode())
+    in_sequence = pl.col("sequence").is_not_null() & (pl.col("step").is_not_null() | stepless)
+    sequence, unknown = _stretches(roles.filter(in_sequence).with_columns(pl.col("step").fill_null(_NO_STEP)))
     in_sequence &= ~pl.col("rank").is_in(unknown)
     nothing = {"layer": pl.lit(None, dtype=pl.Int32), "confidence": pl.lit(None, dtype=pl.Float64)}
     found = roles.filter(~in_sequence).select("event", stage=_stage_outside(), reason=no_step, **nothing)

@@ -119,15 +119,19 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
         passes = passes.join(engine.with_columns(engine=pl.lit(value=True)), on=["rank", "step"], how="left")
         by_engine = pl.col("engine").fill_null(value=False)
     drafts = (pl.col("mains") == 1) & (pl.col("earliest") == pl.col("first_main"))
+    # what was launched before the recording began is the end of one pass, or of several
+    whole = pl.col("step") >= 0
     reason = (
         pl.when((pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine)
         .then(pl.lit("convolutions: an image model", dtype=REASONS))
-        .when((pl.col("with_layers") > 1) & drafts & ~pl.col("main") & (pl.col("group") > pl.col("first_main")))
+        .when(whole & (pl.col("with_layers") > 1) & drafts & ~pl.col("main") & (pl.col("group") > pl.col("first_main")))
         .then(pl.lit("draft model", dtype=REASONS))
-        .when((pl.col("with_layers") > 1) & ~drafts & (pl.col("mains") > 1))
+        .when(whole & (pl.col("with_layers") > 1) & ~drafts & (pl.col("mains") > 1))
         .then(pl.lit("several passes in one step", dtype=REASONS))
-        .when((pl.col("with_layers") > 1) & ~drafts)
+        .when(whole & (pl.col("with_layers") > 1) & ~drafts)
         .then(pl.lit("several models in one step", dtype=REASONS))
+        .when(pl.col("step") < 0)
+        .then(pl.lit("no step", dtype=REASONS))
     )
     passes = passes.with_columns(reason=reason)
     named = named.join(passes.select("group", "rank", "step", "reason"), on="group", how="left", maintain_order="left")
@@ -137,7 +141,9 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
     return named.select(
         "event",
         layer=pl.when(known).then("layer"),
-        stage=pl.when(known | collective)
+        stage=pl.when((pl.col("reason") == "no step") & pl.col("stage").is_in(["embedding", "prepare_inputs"]))
+        .then(None)  # the rest of a layer whose beginning was not recorded
+        .when(known | collective | (pl.col("reason") == "no step"))
         .then("stage")
         .when(pl.col("reason") == "draft model")
         .then(stage("draft"))

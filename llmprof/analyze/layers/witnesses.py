@@ -78,7 +78,7 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     frame = frame.join(_roots(frame), on=["rank", "step", "root"], how="left", nulls_equal=True, maintain_order="left")
     drafted = (pl.col("verdict") == "draft model").fill_null(value=False)
     fallback = (
-        pl.when(inside & ~kept.is_in(_IN_LAYER) & (pl.col("category") != "collective"))
+        pl.when(inside & ~kept.is_in(_IN_LAYER) & ~_communicates())
         .then(stage("other"))
         .when(~inside & in_model & kept.is_in(_IN_LAYER))
         .then(pl.when("before_layers").then(stage("prepare_inputs")).otherwise(stage("other")))

@@ -41,6 +41,7 @@ KINDS: Final[dict[str, str]] = {
     "user_annotation": "marker",
     "overhead": "marker",
     "nvtx": "marker",
+    "graph_host_node": "marker",
     "session": "marker",
     "enqueue": "marker",
     "dequeue": "marker",

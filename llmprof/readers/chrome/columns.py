@@ -125,6 +125,8 @@ def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Co
         known = [_UNKNOWN_SIZE if size is None else size for size in sizes] if None in sizes else sizes
         for axis, values in zip("xyz", zip(*known, strict=True), strict=True):
             columns[f"{part}_{axis}"] = integers(values, pl.Int32)
+    if any([a.annotation or a.marked or a.module or a.module_path or a.module_path_2 or a.layer for a in args]):  # noqa: C419
+        columns["torch_annotation"] = texts.codes("torch_annotation", [_annotation(a) for a in args])
     if any([a.collective or a.in_elements for a in args]):  # noqa: C419 - a list is faster
         columns |= {
             "collective": pl.Series([a.collective for a in args], dtype=pl.String),
@@ -265,8 +267,30 @@ def _on_device(events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyAr
         "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
         "correlation": _correlations(args),
         "op_id": _op_ids(args),
-        "graph_node": ids([a.graph_node for a in args]),
+        "graph_node": _graph_nodes(args),
     }
+
+
+def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs]) -> pl.Series:
+    """Nodes of graphs: the number of a node is unique with that of its graph, which newer profilers write beside it."""
+    nodes, graphs = ids([a.graph_node or None for a in args]), ids([a.graph or None for a in args])
+    if graphs.null_count() == graphs.len():
+        return nodes
+    known = pl.when(nodes < 2**32).then(graphs * 2**32 + nodes).otherwise(nodes)
+    return pl.select(pl.coalesce(known, nodes)).to_series()
+
+
+def _annotation(args: kinds.KernelArgs) -> bytes | None:
+    """What the program noted of a kernel at the capture: the path of a module, else a text or the layer."""
+    for field in (args.module_path, args.module_path_2, args.module, args.marked, args.annotation):
+        if field is not kinds.NOTHING and bytes(field) not in (b"", b"null"):
+            return bytes(field)
+    if args.layer is kinds.NOTHING:
+        return None
+    layer = bytes(args.layer).strip(b'"')
+    path = b"layers." + layer if layer.isdigit() else layer
+    name = bytes(args.marked_name).strip(b'"')
+    return b'"' + path + (b"." + name if name else b"") + b'"'
 
 
 def _on_host(events: list[Any]) -> Columns:

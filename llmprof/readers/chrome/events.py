@@ -179,6 +179,7 @@ class CopyArgs(CallArgs, gc=False):
     device: Id = None
     stream: Id = None
     size: Number = _arg("bytes")
+    graph: Id = _arg("graph id")
     graph_node: Id = _arg("graph node id")
 
 
@@ -192,7 +193,15 @@ class KernelArgs(CallArgs, gc=False):
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     occupancy: float | None = _arg("est. achieved occupancy %")
+    graph: Id = _arg("graph id")
     graph_node: Id = _arg("graph node id")
+    module_path: msgspec.Raw = _arg("module path", NOTHING)
+    module_path_2: msgspec.Raw = _arg("module_path", NOTHING)
+    module: msgspec.Raw = _arg("module", NOTHING)
+    marked: msgspec.Raw = _arg("str", NOTHING)
+    annotation: msgspec.Raw = _arg("annotation", NOTHING)
+    layer: msgspec.Raw = _arg("layer", NOTHING)
+    marked_name: msgspec.Raw = _arg("name", NOTHING)
     collective: str | None = _arg("Collective name")
     in_elements: Number = _arg("In msg nelems")
     out_elements: Number = _arg("Out msg nelems")

@@ -195,11 +195,17 @@ def _json_list(
     return json.dumps(found)
 
 
+def _annotation(value: Any) -> str | None:
+    """Text of an annotation, which is JSON."""
+    return None if value is None else str(msgspec.json.decode(value))
+
+
 _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
     "name": lambda value: value,
     "domain": lambda value: value,
     "unit": lambda value: value,
     "shapes": _shapes,
+    "torch_annotation": _annotation,
     "dtypes": _types,
 }
 

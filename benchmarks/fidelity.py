@@ -74,7 +74,7 @@ def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
         "layer right (time)",
         "stage right (time)",
         "layer right (events)",
-        "without a layer",
+        "unknown",
     ]
     lines = ["| " + " | ".join(head) + " |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     parts = []

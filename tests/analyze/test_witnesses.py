@@ -14,6 +14,7 @@ import llmprof
 from llmprof.analyze import attribute
 from llmprof.analyze.activity import activity
 from llmprof.analyze.modules import module_calls
+from llmprof.errors import TraceWarning
 from llmprof.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -289,7 +290,8 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     Made by hand out of `graphs_stacks`: numbers of graph and nodes were added and the GEMMs renamed, then
     `torch.cuda._annotate_cuda_graph_trace.annotate_trace` wrote the annotations and lanes into the file.
     """
-    trace = read(OWN / "annotated_graph.pt.trace.json.gz")
+    with pytest.warns(TraceWarning, match="lanes of the program, not streams of the device"):
+        trace = llmprof.read(OWN / "annotated_graph.pt.trace.json.gz", cache=False)
     noted = trace.kernels.filter(pl.col("torch_annotation").is_not_null())
     assert noted.height == 2 * 28 * 12
     assert set(noted["graph_node"].cast(pl.Int64) // 2**32) == {7}

@@ -89,6 +89,11 @@ def _parts(label: str) -> tuple[int, ...]:
     return (*(parts.get(name, 0) for name in _ORDER[:-1]), int(label) if label.isdecimal() else parts.get("TP", 0))
 
 
+_LANES: Final = (
+    "kernels of CUDA graphs carry annotations; their streams are lanes of the program, not streams of the device"
+)
+
+
 def read(
     path: Path,
     *,
@@ -161,7 +166,7 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
     base = base_ns(stream.head)
     found, left_out = tables(batches.frames(base), batches.process_names, batches.texts)
     skipped = batches.skipped + Counter(left_out)
-    coverage = {
+    coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,
         "kept": batches.kept - sum(left_out.values()),
@@ -171,6 +176,8 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
     head = {**describe(stream.head), "absolute": base != 0}
     if rank is not None:
         head["rank"] = rank
+    if "kernels" in found and "torch_annotation" in found["kernels"].columns:
+        coverage["notes"] = [_LANES]
     return Part(path=stream.path, tables=found, head=head, coverage=coverage)
 
 

@@ -26,6 +26,7 @@ _FORMATS: Final = ("bf16", "fp8", "int8", "int4")
 _POWERS: Final = [2**n for n in range(11)]
 _LENGTHS: Final = [2**n for n in range(5, 18)]
 _TABS: Final = ("Structure", "Shares", "Roofline", "Batch", "Prompt length", "Ranks", "Memory", "Parameters")
+_BOUND: Final = "Trace against the bound"
 
 
 class Theory(ipywidgets.VBox):  # type: ignore[misc]
@@ -38,8 +39,11 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         *,
         measured: pl.DataFrame | None = None,
         calibration: Calibration | None = None,
+        joined: pl.DataFrame | None = None,
     ) -> None:
         self.model, self.device, self.measured, self.calibration = model, device, measured, calibration
+        self.joined = joined
+        self._names = (*_TABS, _BOUND) if joined is not None else _TABS
         self.profile: Profile | None = None
         slider = ipywidgets.SelectionSlider
         style = {"description_width": "110px"}
@@ -62,7 +66,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
             options=("bf16", "fp8"), value="bf16", description="KV cache", style=style
         )
         self.words = ipywidgets.HTML()
-        self.tabs = ipywidgets.Tab(children=[ipywidgets.VBox() for _ in _TABS], titles=list(_TABS))
+        self.tabs = ipywidgets.Tab(children=[ipywidgets.VBox() for _ in self._names], titles=list(self._names))
         controls = [self.batch_size, self.seq_len, self.generate_len, self.tp_size, self.dtype, self.kv_cache_dtype]
         left, right = ipywidgets.VBox(controls[:3]), ipywidgets.VBox(controls[3:])
         for control in controls:
@@ -91,6 +95,8 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         return to_png_bytes(self._charts(found)[tab](), scale=1.5)
 
     def _charts(self, found: Profile) -> Mapping[str, Callable[[], Any]]:
+        joined = self.joined if self.joined is not None else pl.DataFrame()
+
         def curves(over: Any, points: pl.DataFrame | None = None) -> Any:
             rows = theories.sweep(found, over=over, calibration=self.calibration)
             return charts.theory_curves(rows, measured=points)
@@ -104,6 +110,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
             "Ranks": lambda: curves("tp_size"),
             "Memory": lambda: charts.theory_memory(theories.sweep(found)),
             "Parameters": lambda: charts.theory_parameters(found.parameter_table),
+            _BOUND: lambda: charts.bound_gap(joined),
         }
 
     def _changed(self, change: object) -> None:
@@ -127,11 +134,11 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         if self.profile is None or box.children:
             return
         try:
-            image = ipywidgets.Image(value=self.picture(_TABS[index]), format="png", width="900")
+            image = ipywidgets.Image(value=self.picture(self._names[index]), format="png", width="900")
         except LlmprofError as error:
             box.children = (ipywidgets.HTML(_html(str(error))),)
             return
-        image.alt = f"{_TABS[index]} of {self.model.name} on {self.device.name}"
+        image.alt = f"{self._names[index]} of {self.model.name} on {self.device.name}"
         box.children = (image,)
 
 
@@ -152,7 +159,8 @@ def theory(
     device : str, path or Device, optional
         Name, YAML file or device; the one that the trace names if not given.
     trace : Trace, optional
-        A trace of the model: its decode steps are drawn as measured points over the batch.
+        A trace of the model: its decode steps are drawn as measured points over the batch, and a tab shows its stages
+        against their bound.
     measured : polars.DataFrame, optional
         Measured points instead: ``value`` (requests) and any of ``prefill_s, decode_s, tokens_per_s``.
     calibration : Calibration, optional
@@ -182,20 +190,28 @@ def theory(
             calibration = theories.calibrated(found)
         except LlmprofError:
             calibration = None  # there is none for this device
-    if trace is not None and measured is None:
-        measured = measured_steps(trace, read, found)
-    return Theory(read, found, measured=measured, calibration=calibration)
+    joined = roofline_join(trace, read, found) if trace is not None else None
+    if trace is not None and joined is not None and measured is None:
+        measured = measured_steps(trace, joined)
+    return Theory(read, found, measured=measured, calibration=calibration, joined=joined)
 
 
-def measured_steps(trace: Trace, model: Shape, device: Device) -> pl.DataFrame:
+def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     """Measured decode steps of a trace over their number of requests, idle time left out.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace.
+    joined : polars.DataFrame
+        Its :func:`llmprof.analyze.roofline_join`.
 
     Returns
     -------
     polars.DataFrame
         ``value`` (requests)``, decode_s, tokens_per_s``: medians over the steps and ranks.
     """
-    joined = roofline_join(trace, model, device).filter(pl.col("stage") != IDLE)
+    work = joined.filter(pl.col("stage") != IDLE)
     pure = [
         (rank, step, sum(part.count for part in batch))
         for (rank, step), (batch, _) in batches(steps(trace)).items()
@@ -203,7 +219,7 @@ def measured_steps(trace: Trace, model: Shape, device: Device) -> pl.DataFrame:
     ]
     rows = pl.DataFrame(pure, schema={"rank": pl.Int32, "step": pl.Int32, "value": pl.Float64}, orient="row")
     sums = (
-        joined.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
+        work.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
     )
     return (
         sums.group_by("value")

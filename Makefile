@@ -12,7 +12,7 @@ DEMO := demo
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test engine browser web bundles lint lab docs bench clean
+.PHONY: help setup demo test engine browser web bundles lint lab docs bench fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -85,6 +85,9 @@ lab: setup ## open JupyterLab on notebooks/
 docs: setup ## the documentation as pages in docs/_build/html, without a network
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+fuzz: setup ## mutated files through every reader, some minutes (FUZZ="--files 10000" for more)
+	$(BIN)/python benchmarks/fuzz.py $(or $(FUZZ),--files 500)
 
 bench: setup .bench/peers/.installed ## compare speed and memory with other tools, which get an environment of their own
 	$(BIN)/python benchmarks/run.py $(BENCH)

@@ -118,7 +118,7 @@ class TestDryRun:
         lines = out.splitlines()
         assert [line for line in lines if line.startswith("#")] == ["# environment", "# nsys", "# ncu"]
         assert "VLLM_WORKER_MULTIPROC_METHOD=spawn" in lines[1]
-        assert lines[1].endswith("A='b c'")
+        assert lines[1].endswith("A='<removed>'")
         plan = launch.plan(
             ExperimentConfig(
                 model="random:tiny", profile_mode="nsys_ncu", results_dir=str(tmp_path / "r"),

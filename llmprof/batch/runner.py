@@ -15,6 +15,7 @@ from llmprof.batch.state import measures
 from llmprof.batch.sweep import Sweep, open_sweep
 from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run
+from llmprof.launch.config import disclosure
 from llmprof.launch.run.manifest import machine
 from llmprof.notebook.progress import told
 from llmprof.progress import Progress
@@ -87,7 +88,7 @@ class BatchRunner:
                         hint="choose another folder, or resume it with its own parameters",
                     )
             else:
-                state = batch_state.new(self._config.to_dict(), wanted, grid)
+                state = batch_state.new(disclosure.config(self._config).to_dict(), wanted, grid)
                 batch_state.store(state, target)
             if self._progress is not None:
                 self._run(state, target, self._progress)

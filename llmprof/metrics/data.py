@@ -69,7 +69,11 @@ class Metrics:
             first = self.launches.select(*_LAUNCH)
         first = first.sort("kernel_id")
         sides = [
-            pl.col(side).str.extract_all(r"\d+").list.get(i, null_on_oob=True).cast(pl.Int32).alias(f"{side}_{axis}")
+            pl.col(side)
+            .str.extract_all(r"\d+")
+            .list.get(i, null_on_oob=True)
+            .cast(pl.Int32, strict=False)
+            .alias(f"{side}_{axis}")
             for side in ("grid", "block")
             for i, axis in enumerate("xyz")
         ]

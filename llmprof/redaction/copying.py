@@ -19,6 +19,7 @@ from llmprof.redaction import chrome, folder, ncu, nsys
 from llmprof.redaction.ledger import Ledger, writing
 from llmprof.storage import sqlite
 from llmprof.storage.pseudonyms import Pseudonyms
+from llmprof.storage.rights import as_the_user_would
 
 PathLike = str | os.PathLike[str]
 
@@ -121,11 +122,8 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
     try:
         made = work / "copy"
         _copy(source, made, ledger)
-        if made.is_file():  # as the user's umask would have it
-            mask = os.umask(0)
-            os.umask(mask)
-            made.chmod(0o666 & ~mask)
         with writing(target):
+            as_the_user_would(made)
             made.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -215,6 +215,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
         try:
             with writing(target):
                 new.execute("PRAGMA journal_mode = OFF")
+                new.execute("PRAGMA synchronous = OFF")
             _Copier(old, new, target, ledger).copy(tables)
             with writing(target):
                 new.commit()

@@ -13,6 +13,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError, SchemaError
+from llmprof.storage.rights import as_the_user_would
 
 META_FILE = "llmprof.json"
 """File of a saved trace that holds its metadata, and by which a folder is known to be one."""
@@ -52,7 +53,7 @@ def write(
         rows = {name: frame.height for name, frame in tables.items()}
         head = {"schema": schema.VERSION, "tables": rows, "meta": meta, "coverage": coverage}
         (work / META_FILE).write_text(json.dumps(head, indent=1), encoding="utf-8")
-        work.chmod(0o755)
+        as_the_user_would(work)
         _put(work, place)
     except (OSError, pl.exceptions.PolarsError) as error:  # Polars' own error where its writer finds the disk full
         said = getattr(error, "strerror", None) or error

@@ -200,3 +200,60 @@ def test_a_results_folder_that_cannot_be_made_is_said(tmp_path, config):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"cannot write .*; choose a folder that can be written"):
         RunFolder.create(config, tmp_path / "file" / "results")
+
+
+SECRETS = {
+    "DATABASE_URL": "postgres://me:planted-1@db/x", "SSH_PASSPHRASE": "planted-2", "MY_KEY": "planted-3",
+    "AZURE_OPENAI_KEY": "planted-4", "VLLM_API_KEY": "planted-5", "SOMETHING": "planted-6",
+    "VLLM_PROXY": "http://me:planted-7@proxy", "NCCL_PLUGIN": "hf_plantedplanted8",
+}  # fmt: skip
+
+
+def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(config, tmp_path, capsys):
+    from llmprof.cli.run import commands_of
+    from llmprof.launch.run import manifest
+    from llmprof.launch.run.job import job
+
+    given = config.replace(
+        environment={**SECRETS, "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0,1"},
+        engine_args={
+            "hf_token": "planted-9",
+            "api_key": "planted-10",
+            "max_num_seqs": 4,
+            "more": {"password": "planted-11"},
+        },
+    )
+    made = RunFolder.create(given)
+    variables = command.whole_environment(given, {"PLANTED": "planted-12"})
+    manifest.write(made, commands=[], environment=variables, also=given.environment)
+    values, _ = job(given, "random:tiny")
+    shown = [commands_of(given, json=as_json) for as_json in (False, True)]
+    texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [json.dumps(values), *shown]
+    assert not [text for text in texts if "planted" in text.lower().replace("lplanted", "")]
+    assert all("NCCL_DEBUG" in text for text in (texts[0] + "NCCL_DEBUG", *shown))
+    assert variables["LLMPROF_ENGINE_ARG_HF_TOKEN"] == "planted-9"
+    assert variables["DATABASE_URL"] == SECRETS["DATABASE_URL"]
+    assert made.config.engine_args["max_num_seqs"] == 4
+
+
+def test_a_script_takes_its_secrets_from_the_environment(monkeypatch):
+    from llmprof.launch.config import disclosure
+    from llmprof.launch.engines import _main
+
+    written = disclosure.for_script({"hf_token": "planted", "seed": 1})
+    assert written == {"hf_token": {"from_environment": "LLMPROF_ENGINE_ARG_HF_TOKEN"}, "seed": 1}
+    with pytest.raises(ValueError, match="LLMPROF_ENGINE_ARG_HF_TOKEN"):
+        _main._with_secrets(written)
+    monkeypatch.setenv("LLMPROF_ENGINE_ARG_HF_TOKEN", "planted")
+    assert _main._with_secrets(written) == {"hf_token": "planted", "seed": 1}
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
+def test_files_have_the_rights_that_the_user_gives(config, mask, mode):
+    before = os.umask(mask)
+    try:
+        made = RunFolder.create(config)
+    finally:
+        os.umask(before)
+    assert (made.path / "config.yaml").stat().st_mode & 0o777 == mode
+    assert (made.path / "state.json").stat().st_mode & 0o777 == mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -45,7 +46,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
         signal.signal(number, _interrupt)
     status = 0
     try:
-        work(job, record)
+        work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
     except BaseException as error:
         record.document["error"] = found = failure(error, tail(record.out / "server.log") + log.tail())
         with contextlib.suppress(OSError):  # a full disk may be the error
@@ -70,6 +71,18 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
             record.note(f"{len(killed)} processes of the engine did not end by themselves and were killed")
             record.write()
     return status
+
+
+def _with_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the engine; those that are not written into the script come from its environment."""
+    found = dict(arguments)
+    for name, value in arguments.items():
+        variable = value.get("from_environment") if isinstance(value, dict) else None
+        if variable is not None:
+            if variable not in os.environ:
+                raise ValueError(f"the argument {name} of the engine is a secret: set it in the variable {variable}")
+            found[name] = os.environ[variable]
+    return found
 
 
 def _interrupt(number: int, _frame: object) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import polars as pl
 
 from llmprof.errors import OutputError
+from llmprof.storage.rights import as_the_user_would
 
 
 class Value(NamedTuple):
@@ -145,7 +146,7 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
         os.close(descriptor)
         part = Path(name)
         frame.write_parquet(part, compression="zstd", metadata={META_KEY: json.dumps(about)})
-        part.chmod(0o644)
+        as_the_user_would(part)
         part.replace(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         if part is not None:

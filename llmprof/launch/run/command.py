@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from llmprof.launch.config.disclosure import SECRET, secret_arguments
 from llmprof.launch.config.rules import ncu_options, setting
 from llmprof.storage.pseudonyms import REMOVED
 
@@ -26,11 +27,6 @@ _SAFE: Final = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
 }
-SECRET: Final = re.compile(
-    r"(?i)token(?!izers)|secret|passw|api_?key|access_?key|private|credential|(?:^|_)auth(?:_|$)"
-)
-
-"""Names of variables whose values are likely to be secrets."""
 
 
 def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[str, str]:
@@ -56,14 +52,6 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
     return found | {name: value for name, value in config.environment.items() if value != REMOVED}
 
 
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables as they may be written down: a value that looks like a secret is replaced by a word.
-
-    A run that goes on from its folder takes such a value from its own environment.
-    """
-    return {name: REMOVED if SECRET.search(name) else value for name, value in environment.items()}
-
-
 def whole_environment(
     config: ExperimentConfig, inherited: Mapping[str, str], *, mode: str | None = None
 ) -> dict[str, str]:
@@ -84,7 +72,7 @@ def whole_environment(
     recorded = (mode or config.profile_mode) in {"nsys", "nsys_ncu", "ncu"}
     asked = {name for name, value in config.environment.items() if value == REMOVED}
     kept = {k: value for k, value in inherited.items() if k in asked or not (recorded and SECRET.search(k))}
-    return kept | environment(config, mode=mode)
+    return kept | environment(config, mode=mode) | secret_arguments(config.engine_args)
 
 
 NSYS: Final[dict[str, Any]] = {

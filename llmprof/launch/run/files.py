@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import OutputError
+from llmprof.storage.rights import as_the_user_would
 
 
 def write(path: Path, text: str) -> Path:
@@ -41,7 +42,7 @@ def write(path: Path, text: str) -> Path:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(work).chmod(0o644)
+        as_the_user_would(Path(work))
         Path(work).replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from llmprof.errors import LaunchError, NotCapturedError, ReadError
+from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.launch.run import files
-from llmprof.launch.run.command import without_secrets
 
 
 def hold(file: IO[bytes]) -> bool:
@@ -109,8 +109,7 @@ class RunFolder:
             made = cls(_new(where, stamp))
         except OSError as error:
             raise files.refused(where, error) from error
-        written = config.replace(environment=without_secrets(config.environment))
-        ConfigManager.save_config(written, made.path / _CONFIG)
+        ConfigManager.save_config(disclosure.config(config), made.path / _CONFIG)
         made.set_state(RUNNING, stage="start")
         return made
 

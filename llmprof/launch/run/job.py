@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.errors import ConfigError
+from llmprof.launch.config import disclosure
 from llmprof.launch.config.files import read_text
 from llmprof.launch.config.rules import SERVER, setting
 
@@ -194,7 +195,7 @@ def job(
         "eager": config.eager,
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
-        "engine_args": config.engine_args,
+        "engine_args": disclosure.for_script(config.engine_args),
         "server": {key: setting(config, "server", key) for key in SERVER},
     }
     return made, notes

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
+from llmprof.launch.config import disclosure
 from llmprof.launch.run import files
 from llmprof.launch.run.folder import RunFolder
 
@@ -120,31 +120,26 @@ def _cpu() -> str | None:
     return platform.processor() or None
 
 
-_ALLOWED: Final = re.compile(
-    r"^(?:VLLM_|CUDA_|NCCL_|TORCH_|TORCHDYNAMO_|TORCHINDUCTOR_|PYTORCH_|OMP_|MKL_|KMP_|GOMP_|TRITON_|NVTE_|"
-    r"HF_HUB_OFFLINE$|TRANSFORMERS_OFFLINE$|TOKENIZERS_PARALLELISM$|PYTHONUNBUFFERED$|PYTHONHASHSEED$|"
-    r"LD_PRELOAD$|NVIDIA_VISIBLE_DEVICES$|DO_NOT_TRACK$)"
-)
-_SECRET: Final = re.compile(r"(?i)token(?!izers)|secret|passw|key|credential|(?:^|_)auth(?:_|$)")
 _UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
 
 
 def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Variables of an environment that may be written down: known ones of engines, and none that looks like a secret.
+    """Variables of an environment that are written down: known ones of engines, and the names of those that were set.
 
     Parameters
     ----------
     environment : mapping
         All variables.
     also : iterable of str
-        Names that the configuration set, whose values are written down too unless they look like secrets.
+        Names that the configuration set: they are written down, and their values as far as the rule of
+        :mod:`llmprof.launch.config.disclosure` lets them.
     """
     names = set(also)
-    return {
+    return disclosure.environment({
         name: value
         for name, value in sorted(environment.items())
-        if (name in names or _ALLOWED.match(name)) and not _SECRET.search(name)
-    }
+        if name in names or disclosure.harmless(name, value)
+    })  # fmt: skip
 
 
 def write(

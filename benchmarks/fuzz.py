@@ -1,0 +1,140 @@
+"""Mutated files through every reader: how many end raw, hang, lose something without a word, or take too much memory.
+
+    python benchmarks/fuzz.py --files 10000          # the figures of README.md
+    python benchmarks/fuzz.py --files 500 nsys       # a look at one reader
+
+A file is a number: the same one gives the same file. Each 250 files run in a process of their own with an address space
+of 4 GB; a file that takes longer than 10 s counts as a hang. What breaks is kept in --keep as a small file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+BATCH = 250
+HANG_S = 10
+SPACE_BYTES = 4 << 30
+LEAST_BYTES = 200 << 20
+
+
+def expanded_bytes(path: Path) -> int:
+    """Size of what a file expands to."""
+    import gzip
+    import zlib
+
+    if path.is_dir():
+        return sum(p.stat().st_size for p in path.iterdir())
+    try:
+        with gzip.open(path) as file:
+            return len(file.read())
+    except (OSError, EOFError, zlib.error):
+        return path.stat().st_size
+
+
+def run_batch(name: str, first: int, count: int, keep: Path, results: str) -> None:
+    """Try some files of one reader, and write what became of them."""
+    from tests.fuzz.targets import mutated, targets, try_file
+
+    resource.setrlimit(resource.RLIMIT_AS, (SPACE_BYTES, SPACE_BYTES))
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)  # a panic of Rust prints itself
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError("more than 10 s")
+
+    signal.signal(signal.SIGALRM, too_long)
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        target = next(t for t in targets(work / "seeds") if t.name == name)
+        try_file(target, mutated(target, -1, work), work, deep=True)  # imports
+        base, largest, slowest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, 0.0
+        for number in range(first, first + count):
+            path = mutated(target, number, work)
+            largest = max(largest, expanded_bytes(path))
+            begin = time.perf_counter()
+            kind, said = "", ""
+            signal.alarm(HANG_S)
+            try:
+                outcome = try_file(target, path, work, deep=number % 10 == 0)
+                counts[outcome.said] += 1
+                kind, said = (
+                    ("raw", outcome.raw) if outcome.raw else ("silent", outcome.silent) if outcome.silent else ("", "")
+                )
+            except TimeoutError:
+                kind = "hang"
+            finally:
+                signal.alarm(0)
+            slowest = max(slowest, time.perf_counter() - begin)
+            if kind:
+                counts[kind] += 1
+                place = keep / f"{name.replace(' ', '_')}-{number}-{kind}"
+                fresh = mutated(target, number, work)
+                shutil.copytree(fresh, place, dirs_exist_ok=True) if fresh.is_dir() else shutil.copyfile(fresh, place)
+                place.with_name(place.name + ".txt").write_text(said or kind)
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) * 1024
+        counts["over memory"] += grown > 3 * largest + LEAST_BYTES
+    Path(results).write_text(json.dumps({"counts": counts, "grown": grown, "slowest": slowest, "largest": largest}))
+
+
+def main() -> None:
+    """Run and print a table of Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("readers", nargs="*", help="names, or the beginning of names (default: all)")
+    parser.add_argument("--files", type=int, default=1000, help="files a reader")
+    parser.add_argument("--first", type=int, default=0, help="number of the first file")
+    parser.add_argument("--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    from tests.fuzz.targets import targets
+
+    options.keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        names = [t.name for t in targets(Path(folder))]
+    names = [n for n in names if not options.readers or any(n.startswith(r) for r in options.readers)]
+    print(
+        "| reader | files | read | refused | raw | hangs | silent losses | crashed | over memory | slowest | files/s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    failed = 0
+    context = multiprocessing.get_context("spawn")
+    for name in names:
+        total: Counter[str] = Counter()
+        slowest, begin = 0.0, time.perf_counter()
+        for first in range(options.first, options.first + options.files, BATCH):
+            count = min(BATCH, options.first + options.files - first)
+            with tempfile.NamedTemporaryFile(suffix=".json") as result:
+                child = context.Process(target=run_batch, args=(name, first, count, options.keep, result.name))
+                child.start()
+                child.join()
+                if child.exitcode:
+                    total["crashed"] += 1
+                    (options.keep / f"{name}-{first}-crashed.txt").write_text(f"status {child.exitcode}")
+                    continue
+                said = json.loads(Path(result.name).read_text())
+                total.update(said["counts"])
+                slowest = max(slowest, said["slowest"])
+        rate = options.files / (time.perf_counter() - begin)
+        failed += total["raw"] + total["hang"] + total["silent"] + total["crashed"] + total["over memory"]
+        cells = [options.files, total["read"], total["refused"], total["raw"], total["hang"], total["silent"]]
+        cells += [total["crashed"], total["over memory"], f"{slowest:.1f} s", f"{rate:.0f}"]
+        print(f"| {name} | " + " | ".join(map(str, cells)) + " |", flush=True)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -96,6 +96,7 @@ class Placed:
     connection: int = 0
     waited_from: float | None = None
     """Where the stream stood waiting for an event before it: when that began."""
+    waited_to: float = 0.0
     waited_for: int | None = None
 
 
@@ -272,6 +273,7 @@ def simulate(variant: str) -> Run:
         order = interleaved(chains)
         named([chains[c][i] for c, i in order], counter)
         done = [[0.0] * RANKS for _ in chains]  # end of what the next kernel of a chain needs
+        computed = [[0.0] * RANKS for _ in chains]  # end of the last kernel of its stream
         pending: list[list[tuple[float, int] | None]] = [[None] * RANKS for _ in chains]
         for c, i in order:
             kernel = chains[c][i]
@@ -282,21 +284,23 @@ def simulate(variant: str) -> Run:
                 ready = max(queued + 1.5, done[c][rank])
                 busy = wire if kernel.is_call else cores
                 late = pending[c][rank]
-                waited_from, waited_for = None, None
+                waited_from, waited_for, waited_to = None, None, 0.0
                 if late is not None and not kernel.is_call and consumes(kernel):
-                    if late[0] > max(ready, busy[rank]):
-                        waited_from, waited_for = max(ready, busy[rank]), COMMUNICATION_STREAM
+                    waited_from, waited_to, waited_for = max(queued + 1.5, computed[c][rank]), late[0], COMMUNICATION_STREAM
                     ready, pending[c][rank] = max(ready, late[0]), None
                 start = max(ready, busy[rank])
                 if kernel.is_call:
-                    waited_from, waited_for = (max(queued + 1.5, busy[rank]), COMPUTE_STREAMS[c])
-                    waited_from = waited_from if waited_from < start else None
+                    waited_from, waited_to = max(queued + 1.5, busy[rank]), computed[c][rank]
+                    waited_for = COMPUTE_STREAMS[c]
+                if waited_from is not None and waited_to <= waited_from:
+                    waited_from = None
                 tasks[rank] += 1
                 connections[rank] += 1
                 stream = COMMUNICATION_STREAM if kernel.is_call else COMPUTE_STREAMS[c]
                 placed.append(Placed(kernel, rank, step, c, stream, host[rank] - OPERATOR_US, queued, start, start))
                 placed[-1].task, placed[-1].connection = tasks[rank], connections[rank]
                 placed[-1].waited_from, placed[-1].waited_for = waited_from, waited_for
+                placed[-1].waited_to = waited_to
                 starts.append(start)
             for rank, one in enumerate(placed):
                 us = kernel.us * (1 + 0.02 * (2 * noise.random() - 1))
@@ -308,7 +312,7 @@ def simulate(variant: str) -> Run:
                     if kernel.waits:
                         done[c][rank] = one.end
                 else:
-                    cores[rank] = done[c][rank] = one.end
+                    cores[rank] = done[c][rank] = computed[c][rank] = one.end
             run.placed += placed
         for rank in range(RANKS):
             last = max(p.end for p in run.placed if p.rank == rank and p.step == step)

@@ -61,9 +61,9 @@ def pieces(p: Placed) -> list[dict[str, Any]]:
 
 def waits(p: Placed) -> list[dict[str, Any]]:
     """The wait for an event before a kernel, and the record on the stream that it waited for."""
-    if p.waited_from is None or p.start - p.waited_from < 0.1:
+    if p.waited_from is None or p.waited_to - p.waited_from < 0.1:
         return []
-    end = p.start - 0.04
+    end = round(min(p.waited_to, p.start) + 0.04, 2)  # the record and the end of the wait follow what was waited for
     return [
         {"name": "EVENT_RECORD", "stream": p.waited_for, "start": end - 0.02, "dur": 0.02},
         {"name": "EVENT_WAIT", "stream": p.stream, "start": round(p.waited_from, 2), "dur": round(end - p.waited_from, 2)},

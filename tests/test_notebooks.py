@@ -166,3 +166,39 @@ def test_roofline_notebook_finds_nothing_below_the_bound_and_predicts_a_model_it
     assert found["reasons"][0] == "fixed cost of kernels"
     assert found["scaling"]["bound"] == pytest.approx(3.96, abs=0.05)
     assert found["scaling"]["measured"] == pytest.approx(2.05, abs=0.1)
+
+
+@pytest.mark.slow
+def test_npu_timeline_tells_the_story_of_its_synthetic_capture(tmp_path):
+    found = figures(execute("05_npu_timeline.ipynb", tmp_path))
+    assert found["synthetic"] is True
+    assert (found["ranks"], found["steps"]) == (2, 6)
+    assert (found["layers"], found["latent_layers"], found["expert_layers"]) == (5, 5, 4)
+    assert found["largest_difference_ns"] <= 10
+    assert found["waits"] > 50
+    assert found["waits_without_stream"] == 0
+    changes = {(row["variant"], row["phase"]): row for row in found["changes"]}
+    # the ground truth of the generator: halves hide nearly all, the split alone moves less
+    assert changes["baseline", "prefill"]["overlap_ratio"] == 0
+    assert changes["micro_batch", "prefill"]["overlap_ratio"] > 0.9
+    assert changes["split", "prefill"]["communication_ms"] < changes["baseline", "prefill"]["communication_ms"]
+    assert changes["both", "prefill"]["step_ms"] < changes["baseline", "prefill"]["step_ms"]
+    assert changes["micro_batch", "decode"]["step_ms"] > changes["baseline", "decode"]["step_ms"]
+
+
+@pytest.mark.slow
+def test_npu_timeline_does_not_tell_the_samples_story_of_another_recording(tmp_path, shared):
+    """A training step of AlexNet: no latent attention, no experts, no layers; and it says so."""
+    folder = shared / "real" / "ascend" / "msinsight_level1" / "text"
+    notebook = execute("05_npu_timeline.ipynb", tmp_path, trace=str(folder))
+    found = figures(notebook)
+    assert found["synthetic"] is False
+    assert (found["layers"], found["latent_layers"], found["expert_layers"]) == (0, 0, 0)
+    assert found["changes"] is None
+    assert found["largest_difference_ns"] <= 1000
+    assert (found["waits"], found["waits_without_stream"]) == (10, 0)
+    shown = json.dumps([list(c.outputs) for c in notebook.cells if c.cell_type == "code"])
+    assert "There are no layers in this recording" in shown
+    assert "None of its operators is one of latent attention" in shown
+    assert "None of its operators is one of a mixture of experts" in shown
+    assert "All of this is synthetic" not in shown

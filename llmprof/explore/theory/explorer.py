@@ -26,7 +26,7 @@ _FORMATS: Final = ("bf16", "fp8", "int8", "int4")
 _POWERS: Final = [2**n for n in range(11)]
 _LENGTHS: Final = [2**n for n in range(5, 18)]
 _TABS: Final = ("Structure", "Shares", "Roofline", "Batch", "Prompt length", "Ranks", "Memory", "Parameters")
-_BOUND: Final = "Trace against the bound"
+_BOUND: Final = "Measured"
 
 
 class Theory(ipywidgets.VBox):  # type: ignore[misc]
@@ -218,9 +218,7 @@ def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
         if all(part.phase == "decode" for part in batch)
     ]
     rows = pl.DataFrame(pure, schema={"rank": pl.Int32, "step": pl.Int32, "value": pl.Float64}, orient="row")
-    sums = (
-        work.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
-    )
+    sums = work.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
     return (
         sums.group_by("value")
         .agg(decode_s=pl.col("seconds").median())

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute
+from llmprof.analyze import attribute, collectives
 from llmprof.analyze.activity import activity
 from llmprof.analyze.modules import module_calls
 from llmprof.errors import TraceWarning
@@ -314,3 +314,12 @@ def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared:
     assert unknown["dur_ns"].sum() < 0.05 * found["dur_ns"].sum()  # measured: 0.9 %
     counts = dict(before.filter(pl.col("category") == "linear").group_by("stage").len().iter_rows())
     assert counts["qkv_proj"] == 3 * counts["o_proj"]
+
+
+def test_an_exchange_made_of_sends_is_what_its_call_says(shared: Path) -> None:
+    """NCCL's kernels of all-to-all are called SendRecv; 42 calls of it and 18 all-reduces, as the ranges around say."""
+    trace = read(shared / "real/chrome/hta/trace_diff__control__control.json.gz")
+    assert trace.markers.filter(pl.col("name") == "nccl:all_to_all").height == 42
+    kinds = attribute(trace).filter(pl.col("category") == "collective").group_by("stage").len()
+    assert dict(kinds.iter_rows()) == {"all_to_all": 42, "all_reduce": 18}
+    assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {"all_to_all": 42, "all_reduce": 18}

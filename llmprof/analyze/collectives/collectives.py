@@ -155,7 +155,7 @@ def _found(trace: Trace) -> pl.DataFrame:
         found = schema.empty("collectives")
     key = ["rank", "stream", "start_ns", "name"]
     on_host = not found["on_device"].any() and found.height > 0
-    place = events.select(*key, "step", "phase", "layer").unique(key, keep="first", maintain_order=True)
+    place = events.select(*key, "step", "phase", "layer", said="stage").unique(key, keep="first", maintain_order=True)
     if on_host:
         found = found.with_columns(stream=pl.lit(None, dtype=pl.Int64))
         place = place.with_columns(stream=pl.lit(None, dtype=pl.Int64))
@@ -168,7 +168,10 @@ def _found(trace: Trace) -> pl.DataFrame:
         )
         known = [c for c in found.columns if c in added.columns]
         found = pl.concat([found, added.select(known)], how="diagonal_relaxed")
-    return found.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
+    found = found.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
+    # NCCL exchanges all with all by kernels that send and receive: what called them says so
+    exchanges = (pl.col("kind") == "send_recv") & pl.col("said").is_in(["all_to_all", "all_gather", "reduce_scatter"])
+    return found.with_columns(kind=pl.when(exchanges).then("said").otherwise("kind")).drop("said")
 
 
 def _world(trace: Trace) -> pl.Expr:

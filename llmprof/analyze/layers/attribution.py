@@ -22,6 +22,7 @@ from llmprof import names
 from llmprof.analyze import lookup
 from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.analysis import Analysis, Section
+from llmprof.analyze.intervals.nesting import innermost
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.passes import REASONS, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, name_stages, stage
@@ -31,6 +32,9 @@ from llmprof.analyze.modules import modules_of
 from llmprof.analyze.steps.steps import events_with_steps, steps
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
+
+_CALL_RANGE = r"^nccl:"
+"""Ranges that torch's process groups open around their calls."""
 
 _NO_STEP = -1
 """Stands for the step of events that have none while they are labelled."""
@@ -144,7 +148,36 @@ def _with_modules(found: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
-    """``event, kind`` of collectives that the profiler described as something else than their kernels' names say."""
+    """``event, kind`` of collectives that are described as something else than their kernels' names say.
+
+    The profiler's metadata describes them, else the range that torch's process group opens around the call
+    (``nccl:all_to_all``): NCCL exchanges all with all by kernels that send and receive.
+    """
+    parts = [p for p in (_kinds_of_metadata(events, trace), _kinds_of_ranges(events, trace)) if p is not None]
+    return pl.concat(parts).unique("event", keep="first", maintain_order=True) if parts else None
+
+
+def _kinds_of_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
+    if not trace.has("markers"):
+        return None
+    ranges = trace.markers.filter(~pl.col("on_device") & pl.col("name").str.contains(_CALL_RANGE))
+    calls = events.filter((pl.col("category") == "collective") & pl.col("launch_start_ns").is_not_null())
+    if not ranges.height or not calls.height:
+        return None
+    ranges = ranges.with_columns(kind=names.collective_kinds(ranges["name"]), thread=pl.col("thread").fill_null(-1))
+    calls = calls.select(
+        "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1),
+        named=names.collective_kinds(calls["name"]),
+    )  # fmt: skip
+    found = innermost(calls, ranges, ["rank", "thread"], at="launch_start_ns", name="_range")
+    found = found.with_columns(kind=pl.lit(ranges["kind"]).gather(pl.col("_range")))
+    vague = pl.col("named").is_in(["send_recv", "other"])
+    return found.filter(vague & (pl.col("kind") != "other") & (pl.col("kind") != pl.col("named"))).select(
+        "event", "kind"
+    )
+
+
+def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if not trace.has("collectives"):
         return None
     key = ["rank", "stream", "start_ns", "name"]

@@ -31,6 +31,10 @@ class LlmprofError(Exception):
         super().__init__(message if message.endswith(("?", "!")) else f"{message}.")
 
 
+class ArgumentError(LlmprofError, TypeError):
+    """An argument is of a kind that the function does not take; the message names both."""
+
+
 class ReadError(LlmprofError):
     """A file or folder could not be read as a trace."""
 

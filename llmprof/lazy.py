@@ -1,11 +1,11 @@
-"""Packages whose public names are imported when they are first used, so that importing the package costs nothing."""
+"""Packages whose public names are imported when they are first used, and whose public functions check arguments."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 __all__ = ["attach"]
 
@@ -16,7 +16,8 @@ def attach(
     """Functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
     A public name may be the name of a submodule, too (``charts.timeline`` is a function, its code lies in the folder
-    ``charts/timeline``): importing the submodule leaves the public name alone.
+    ``charts/timeline``): importing the submodule leaves the public name alone. The arguments of public functions are
+    checked (:mod:`llmprof.arguments`); the same functions taken from the modules that define them check nothing.
 
     Parameters
     ----------
@@ -58,6 +59,10 @@ def attach(
                 f"{package}.{name} needs {error.name}, which is not installed: pip install 'llmprof[{extra}]'",
                 name=error.name,
             ) from error
+        if isinstance(value, FunctionType):
+            from llmprof.arguments import checked
+
+            value = checked(value)
         setattr(sys.modules[package], name, value)  # the next use finds it there
         return value
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from llmprof import communication, names, schema
-from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.storage import parquet, sqlite
+from llmprof.arguments import Window, checked
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.storage import parquet, sql, sqlite
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
 
@@ -27,7 +29,8 @@ class Trace:
 
     A table that was recorded but has no rows is an empty frame; one that was not recorded raises
     :class:`~llmprof.errors.NotCapturedError` when it is asked for. A trace does not change: the methods
-    that narrow it return a new one.
+    that narrow it return a new one, and its frames, ``meta`` and ``coverage`` are copies that the caller may change
+    (copies of frames share their columns, so they cost nothing).
 
     Parameters
     ----------
@@ -42,6 +45,7 @@ class Trace:
         The SQLite file that the trace was read from, for :meth:`sql`; it is not saved with the trace.
     """
 
+    @checked
     def __init__(
         self,
         tables: Mapping[str, pl.DataFrame],
@@ -52,17 +56,30 @@ class Trace:
     ) -> None:
         if unknown := set(tables) - set(schema.TABLES):
             raise LlmprofError(f"unknown tables {sorted(unknown)}", expected=f"some of {list(schema.TABLES)}")
-        self.meta: dict[str, Any] = dict(meta or {})
-        self.coverage: dict[str, Any] = dict(coverage or {})
+        self._meta: dict[str, Any] = copy.deepcopy(dict(meta or {}))
+        self._coverage: dict[str, Any] = copy.deepcopy(dict(coverage or {}))
         asked = self.asked or {}
-        self._tables = {name: schema.conform(frame, name, asked.get(name)) for name, frame in tables.items()}
+        self._tables = {name: schema.conform(frame, name, asked.get(name)).clone() for name, frame in tables.items()}
         self._database = database
-        self._memo: dict[Any, Any] = {}
+        self._results: Any = None  # what analyses keep: llmprof.analyze.memo
         self._collectives: tuple[int, pl.DataFrame | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_results": None}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What is known of the run."""
+        return copy.deepcopy(self._meta)
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What the reading kept and lost."""
+        return copy.deepcopy(self._coverage)
 
     @property
     def kernels(self) -> pl.DataFrame:
-        """Kernels, one row a run of one on a device."""
+        """Kernels, one row for each launch of one."""
         return self.table("kernels")
 
     @property
@@ -92,7 +109,7 @@ class Trace:
 
     @property
     def collectives(self) -> pl.DataFrame:
-        """Collective and point-to-point communication, one row a call and rank.
+        """Collective and point-to-point communication, one row for each call and rank.
 
         Beside what the profiler describes as a collective, it has the kernels whose names say that they are one, by
         the patterns of :mod:`llmprof.names` at the time of asking; where the trace was read in part (``tables=``),
@@ -110,6 +127,7 @@ class Trace:
         """Samples of counters."""
         return self.table("counters")
 
+    @checked
     def table(self, name: str) -> pl.DataFrame:
         """Frame of a table.
 
@@ -122,7 +140,7 @@ class Trace:
             raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
         frame = self._frame(name)
         if frame is not None:
-            return frame
+            return frame.clone()
         if self.asked is not None and name not in self.asked:
             raise NotCapturedError(
                 f"this trace was read without its {name}",
@@ -148,9 +166,10 @@ class Trace:
     @property
     def asked(self) -> dict[str, list[str] | None] | None:
         """What :func:`llmprof.read` was asked for: columns by table, None for all of them; None where it was all."""
-        asked: dict[str, list[str] | None] | None = self.coverage.get("asked")
+        asked: dict[str, list[str] | None] | None = copy.deepcopy(self._coverage.get("asked"))
         return asked
 
+    @checked
     def has(self, *tables: str) -> bool:
         """Whether all the tables were recorded and have rows."""
         return all((frame := self._frame(table)) is not None and frame.height > 0 for table in tables)
@@ -158,27 +177,32 @@ class Trace:
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """The recorded tables by name."""
-        return {name: frame for name in schema.TABLES if (frame := self._frame(name)) is not None}
+        return {name: frame.clone() for name in schema.TABLES if (frame := self._frame(name)) is not None}
 
     @property
     def recorded(self) -> dict[str, pl.DataFrame]:
         """The tables without what names mean: those of :attr:`tables`, but of the collectives what was recorded."""
-        return dict(self._tables)
+        return {name: frame.clone() for name, frame in self._tables.items()}
 
     @property
     def device_ranks(self) -> list[int]:
         """Ranks whose recording holds kernels, be they in this part of the trace or not."""
-        said = {rank["rank"] for rank in self.meta.get("ranks", ()) if rank.get("kernels")}
+        said = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
         kernels = self._tables.get("kernels")
         return sorted(said if kernels is None else said | set(kernels["rank"].unique()))
 
-    def sql(self, query: str) -> pl.DataFrame:
-        """Answer of an SQL query to the profiler's own SQLite file, which is opened read-only.
+    @checked
+    def sql(self, query: str, *, on: Literal["tables", "file"] = "tables") -> pl.DataFrame:
+        """Answer of one SQL query, which may only read.
 
         Parameters
         ----------
         query : str
-            One ``SELECT`` over the tables of the file; :func:`llmprof.storage.sqlite.tables` lists them.
+            One ``SELECT`` over the recorded tables, in the dialect of Polars; ``SHOW TABLES`` lists them. A column that
+            has the name of a keyword is quoted: ``"group"``.
+        on : {"tables", "file"}
+            What is asked: the tables of the trace, or the SQLite file that it was read from, with the tables of its
+            profiler (:func:`llmprof.storage.sqlite.tables` lists them) in the dialect of SQLite.
 
         Returns
         -------
@@ -187,15 +211,26 @@ class Trace:
 
         Raises
         ------
+        AnalysisError
+            The query is not valid for the tables, or does something else than read.
         NotCapturedError
-            The trace was not read from one SQLite file.
+            ``on="file"``, and the trace was not read from one SQLite file.
         ReadError
-            The query is not valid for the file, or the file is gone.
+            ``on="file"``, and the query is not valid for the file, or the file is gone.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> trace = llmprof.sample("torch_tp1_eager")
+        >>> trace.sql("select count(*) as count from kernels").columns
+        ['count']
         """
+        if on == "tables":
+            return sql.query(self.tables, query)
         if self._database is None:
             raise NotCapturedError(
                 "this trace was not read from one SQLite file",
-                hint="read the .sqlite that nsys export wrote, or ask its frames",
+                hint="read the .sqlite that nsys export wrote, or ask the tables of the trace: on='tables'",
             )
         return sqlite.query(self._database, query)
 
@@ -219,7 +254,8 @@ class Trace:
                 last.append(hi)
         return (min(first), max(last)) if first else (0, 0)
 
-    def select(self, *, ranks: int | Iterable[int] | None = None, window: tuple[int, int] | None = None) -> Trace:
+    @checked
+    def select(self, *, ranks: int | Iterable[int] | None = None, window: Window | None = None) -> Trace:
         """Part of the trace.
 
         Parameters
@@ -234,8 +270,15 @@ class Trace:
         -------
         Trace
             With the same time origin.
+
+        Raises
+        ------
+        AnalysisError
+            The trace has no such rank, or the window ends before it starts.
         """
         wanted = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
+        if wanted and (missing := [rank for rank in wanted if rank not in self.ranks]):
+            raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {self.ranks}")
         tables = {}
         for name, frame in self._tables.items():
             if wanted is not None:
@@ -244,8 +287,9 @@ class Trace:
                 at = "time_ns" if "time_ns" in frame.columns else "start_ns"
                 frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
             tables[name] = frame
-        return Trace(tables, self.meta, self.coverage, database=self._database)
+        return Trace(tables, self._meta, self._coverage, database=self._database)
 
+    @checked
     def redact(self, names: Pseudonyms | None = None) -> Trace:
         """The trace with pseudonyms for what its texts say of people, machines and secrets.
 
@@ -263,22 +307,23 @@ class Trace:
         """
         names = Pseudonyms() if names is None else names
         tables = {name: names.frame(frame) for name, frame in self._tables.items()}
-        meta = {key: names.value(self.meta[key]) for key in _META_KEPT if key in self.meta}
-        if "ranks" in self.meta:
+        meta = {key: names.value(self._meta[key]) for key in _META_KEPT if key in self._meta}
+        if "ranks" in self._meta:
             meta["ranks"] = [
                 {"rank": rank.get("rank"), "file": f"rank {rank.get('rank')}"}
                 | {key: names.value(rank[key]) for key in _RANK_KEPT if key in rank}
-                for rank in self.meta["ranks"]
+                for rank in self._meta["ranks"]
             ]
-        coverage: dict[str, Any] = {k: v for k, v in self.coverage.items() if isinstance(v, int | float)}
+        coverage: dict[str, Any] = {k: v for k, v in self._coverage.items() if isinstance(v, int | float)}
         coverage |= {"asked": self.asked} if self.asked is not None else {}
         coverage["files"] = [
             {"rank": part.get("rank"), "file": f"rank {part.get('rank')}"}
             | {key: value for key, value in part.items() if isinstance(value, int | float)}
-            for part in self.coverage.get("files", [])
+            for part in self._coverage.get("files", [])
         ]
         return Trace(tables, meta, coverage | {"warnings": []})
 
+    @checked
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the trace as Parquet, one file a table, and ``llmprof.json``.
 
@@ -300,10 +345,11 @@ class Trace:
             The folder cannot be written, or holds something else than a saved trace.
         """
         target = Path(folder)
-        parquet.write(self._tables, self.meta, self.coverage, target)
+        parquet.write(self._tables, self._meta, self._coverage, target)
         return target
 
     @classmethod
+    @checked
     def open(cls, folder: str | os.PathLike[str]) -> Trace:
         """Open a trace that :meth:`save` wrote.
 
@@ -317,6 +363,6 @@ class Trace:
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self._tables.items())
         lo, hi = self.span_ns
-        device = self.meta.get("device") or "unknown device"
+        device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
         return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {device}: {rows}>"

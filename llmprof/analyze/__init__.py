@@ -25,38 +25,7 @@ from __future__ import annotations
 import pkgutil
 from typing import TYPE_CHECKING
 
-# All are imported here, so that llmprof.analyze.steps is the function and never the folder: a submodule becomes an
-# attribute of its package when it is first loaded, which is before these lines bind the function to the name.
-from llmprof.analyze import nsys
-from llmprof.analyze.activity import activity, kernel_categories
-from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
-from llmprof.analyze.compare import diff, diff_events, diff_reports, diff_times
-from llmprof.analyze.coverage import coverage
-from llmprof.analyze.findings.findings import findings
-from llmprof.analyze.idle import idle, launch_delay, stream_gaps
-from llmprof.analyze.kernels.kernels import events_within, kernel_summary, kernels_within
-from llmprof.analyze.kernels.operators import ops_to_kernels
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.layers.launches import name_layers
-from llmprof.analyze.layers.layers import layer_gaps, layers
-from llmprof.analyze.ncu.command import ncu_command
-from llmprof.analyze.ncu.join import ncu_join
-from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
-from llmprof.analyze.npu import (
-    core_time,
-    event_waits,
-    host_synchronisation,
-    launch_path,
-    links,
-    memory_by_component,
-    operator_shapes,
-)
-from llmprof.analyze.overlap import overlap, overlap_within
-from llmprof.analyze.roofline.join import roofline_join
-from llmprof.analyze.roofline.observed import stage_observations
-from llmprof.analyze.stacks import stacks
-from llmprof.analyze.steps.steps import steps
-from llmprof.analyze.steps.summary import steady_state, step_time
+from llmprof.lazy import attach
 
 __all__ = [
     "activity",
@@ -103,15 +72,93 @@ __all__ = [
     "stream_gaps",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-if not TYPE_CHECKING:  # for a type checker, only what is imported above exists
+if TYPE_CHECKING:
+    from llmprof.analyze import nsys
+    from llmprof.analyze.activity import activity, kernel_categories
+    from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
+    from llmprof.analyze.compare.diff import diff
+    from llmprof.analyze.compare.events import diff_events
+    from llmprof.analyze.compare.reports import diff_reports
+    from llmprof.analyze.compare.times import diff_times
+    from llmprof.analyze.coverage import coverage
+    from llmprof.analyze.findings.findings import findings
+    from llmprof.analyze.idle import idle, launch_delay, stream_gaps
+    from llmprof.analyze.kernels.kernels import events_within, kernel_summary, kernels_within
+    from llmprof.analyze.kernels.operators import ops_to_kernels
+    from llmprof.analyze.layers.attribution import attribute
+    from llmprof.analyze.layers.launches import name_layers
+    from llmprof.analyze.layers.layers import layer_gaps, layers
+    from llmprof.analyze.ncu.command import ncu_command
+    from llmprof.analyze.ncu.join import ncu_join
+    from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
+    from llmprof.analyze.npu import (
+        core_time,
+        event_waits,
+        host_synchronisation,
+        launch_path,
+        links,
+        memory_by_component,
+        operator_shapes,
+    )
+    from llmprof.analyze.overlap import overlap, overlap_within
+    from llmprof.analyze.roofline.join import roofline_join
+    from llmprof.analyze.roofline.observed import stage_observations
+    from llmprof.analyze.stacks import stacks
+    from llmprof.analyze.steps.steps import steps
+    from llmprof.analyze.steps.summary import steady_state, step_time
+else:
+    _own, __dir__ = attach(
+        __name__,
+        {
+            "activity": "llmprof.analyze.activity",
+            "attribute": "llmprof.analyze.layers.attribution",
+            "collective_arrivals": "llmprof.analyze.collectives.collectives",
+            "collective_sizes": "llmprof.analyze.collectives.collectives",
+            "collectives": "llmprof.analyze.collectives.collectives",
+            "core_time": "llmprof.analyze.npu",
+            "coverage": "llmprof.analyze.coverage",
+            "diff": "llmprof.analyze.compare.diff",
+            "diff_events": "llmprof.analyze.compare.events",
+            "diff_reports": "llmprof.analyze.compare.reports",
+            "diff_times": "llmprof.analyze.compare.times",
+            "event_waits": "llmprof.analyze.npu",
+            "events_within": "llmprof.analyze.kernels.kernels",
+            "findings": "llmprof.analyze.findings.findings",
+            "host_synchronisation": "llmprof.analyze.npu",
+            "idle": "llmprof.analyze.idle",
+            "kernel_categories": "llmprof.analyze.activity",
+            "kernel_summary": "llmprof.analyze.kernels.kernels",
+            "kernels_within": "llmprof.analyze.kernels.kernels",
+            "launch_delay": "llmprof.analyze.idle",
+            "launch_path": "llmprof.analyze.npu",
+            "layer_gaps": "llmprof.analyze.layers.layers",
+            "layers": "llmprof.analyze.layers.layers",
+            "links": "llmprof.analyze.npu",
+            "memory_by_component": "llmprof.analyze.npu",
+            "name_layers": "llmprof.analyze.layers.launches",
+            "ncu_command": "llmprof.analyze.ncu.command",
+            "ncu_join": "llmprof.analyze.ncu.join",
+            "nsys": None,
+            "operator_shapes": "llmprof.analyze.npu",
+            "ops_to_kernels": "llmprof.analyze.kernels.operators",
+            "overlap": "llmprof.analyze.overlap",
+            "overlap_within": "llmprof.analyze.overlap",
+            "roofline_join": "llmprof.analyze.roofline.join",
+            "speed_of_light": "llmprof.analyze.ncu.speed_of_light",
+            "stacks": "llmprof.analyze.stacks",
+            "stage_observations": "llmprof.analyze.roofline.observed",
+            "stalls": "llmprof.analyze.ncu.speed_of_light",
+            "steady_state": "llmprof.analyze.steps.summary",
+            "step_time": "llmprof.analyze.steps.summary",
+            "steps": "llmprof.analyze.steps.steps",
+            "stream_gaps": "llmprof.analyze.idle",
+        },
+    )
 
     def __getattr__(name: str) -> object:
-        """An analysis that a plug-in adds, by the name of its function."""
+        """An analysis of llmprof, or one that a plug-in adds, by the name of its function."""
+        if name in __all__:
+            return _own(name)
         if not name.startswith("_") and name not in {module.name for module in pkgutil.iter_modules(__path__)}:
             from llmprof.analyze.catalog import analyses
 

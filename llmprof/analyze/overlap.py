@@ -10,6 +10,7 @@ from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.intervals.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
+from llmprof.arguments import Columns, Window
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
@@ -18,7 +19,7 @@ COPY = ("copy", "fill")
 
 
 @per_trace
-def overlap(trace: Trace, *, by: Sequence[str] = ("rank", "step")) -> pl.DataFrame:
+def overlap(trace: Trace, *, by: Columns = ("rank", "step")) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
     Kernels that run at the same time count once in a class. Communication is what has the category ``collective``;
@@ -28,10 +29,10 @@ def overlap(trace: Trace, *, by: Sequence[str] = ("rank", "step")) -> pl.DataFra
     ----------
     trace : Trace
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
-    by : sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` that part the events into groups, ``rank`` among them. Without
-        ``step`` the idle time between steps counts. A rank that drives several devices is busy while any of them
-        is; add ``device`` to look at each.
+    by : str or sequence of str
+        Columns of :func:`~llmprof.analyze.attribute` that part the events into groups; ``rank`` is put in front where
+        it is missing, since each rank has a device of its own. Without ``step`` the idle time between steps counts. A
+        rank that drives several devices is busy while any of them is; add ``device`` to look at each.
 
     Returns
     -------
@@ -53,7 +54,7 @@ def overlap(trace: Trace, *, by: Sequence[str] = ("rank", "step")) -> pl.DataFra
     NotCapturedError
         The trace holds no device activity and no operators.
     AnalysisError
-        ``by`` lacks ``rank`` or names an unknown column.
+        ``by`` names an unknown column.
 
     Examples
     --------
@@ -62,6 +63,7 @@ def overlap(trace: Trace, *, by: Sequence[str] = ("rank", "step")) -> pl.DataFra
     >>> overlap.select(pl.sum_horizontal(parts) == pl.col("total_ns")).item()
     True
     """
+    by = by if "rank" in by else ("rank", *by)
     events = labelled(trace, by)
     recorded = "copies" in trace.tables or (events["source"] == "op").any()
     return overlap_of(events, by, copies_recorded=recorded)
@@ -126,7 +128,7 @@ def overlap_of(
     )
 
 
-def overlap_within(trace: Trace, *, window: tuple[int, int], ranks: Sequence[int] | None = None) -> pl.DataFrame:
+def overlap_within(trace: Trace, *, window: Window, ranks: Sequence[int] | None = None) -> pl.DataFrame:
     """Compute, communication, copies and idle time of each rank in a window; events count as far as they lie in it.
 
     Parameters
@@ -150,7 +152,7 @@ def overlap_within(trace: Trace, *, window: tuple[int, int], ranks: Sequence[int
     NotCapturedError
         The trace holds no device activity and no operators.
     AnalysisError
-        The window is empty.
+        The window is empty, or the trace has no such rank.
 
     Examples
     --------
@@ -158,12 +160,14 @@ def overlap_within(trace: Trace, *, window: tuple[int, int], ranks: Sequence[int
     >>> analyze.overlap_within(trace, window=(start_ns, start_ns + 1_000_000))["rank"].to_list()
     [0]
     """
-    first, last = window
+    first, last = round(window[0]), round(window[1])
     if last <= first:
         raise AnalysisError(f"the window [{first}, {last}) ns is empty", expected="an end after the start")
     events = labelled(trace, ["rank"])
     recorded = "copies" in trace.tables or (events["source"] == "op").any()
     if ranks is not None:
+        if missing := sorted(set(ranks) - set(trace.ranks)):
+            raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {trace.ranks}")
         events = events.filter(pl.col("rank").is_in(list(ranks)))
     found_ranks = events.select("rank").unique().sort("rank")
     windows = found_ranks.with_columns(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from llmprof.arguments import Share
 from llmprof.charts.base.bars import fitting, stack, stacked_bars
 from llmprof.charts.base.data import check_choice, inline, nothing, number, require
 from llmprof.charts.base.theme import (
@@ -36,7 +37,7 @@ def breakdown(
     rows: str = "phase",
     color: str = "stage",
     value: str | None = None,
-    min_share: float = 0.04,
+    min_share: Share = 0.04,
     title: str | None = None,
 ) -> alt.VConcatChart:
     """Stacked bars of device time: as a share, and in absolute time.

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof.arguments import AtLeastOne
 from llmprof.charts.base.data import constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     FASTER,
@@ -42,7 +43,7 @@ MIN_SHARE = 0.002
 
 
 def diff(
-    frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), top: int = 12, title: str | None = None
+    frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), top: AtLeastOne = 12, title: str | None = None
 ) -> alt.VConcatChart:
     """Diverging bars of the change from a to b, the largest first, a panel a phase.
 

@@ -7,6 +7,7 @@ from typing import Final
 import altair as alt
 import polars as pl
 
+from llmprof.arguments import AtLeastOne
 from llmprof.charts.base.bars import ranking
 from llmprof.charts.base.data import nothing, number, require
 from llmprof.charts.base.theme import CAUSES, COPY, PADDING, REST, WIDTH, colours, finish, percent, shorten
@@ -18,7 +19,7 @@ _COLUMNS = ("name", "category", "total_ns", "count")
 
 
 def kernels(
-    frame: pl.DataFrame, *, top: int = 15, variants: bool = False, title: str | None = None
+    frame: pl.DataFrame, *, top: AtLeastOne = 15, variants: bool = False, title: str | None = None
 ) -> alt.VConcatChart:
     """Bars of the kernels with the longest total time, with their share, launches and mean.
 
@@ -128,7 +129,7 @@ _PATTERNS = (
 )
 
 
-def cuda_api(frame: pl.DataFrame, *, top: int = 15, title: str | None = None) -> alt.VConcatChart:
+def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.VConcatChart:
     """Bars of the API calls with the longest total time, coloured by what they are for.
 
     Parameters

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
 from llmprof import schema
+from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
 
 __all__ = ["Metrics"]
@@ -26,33 +27,58 @@ _DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 _DEVICE = "device__attribute_display_name"
 
 
-@dataclass(frozen=True)
 class Metrics:
     """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` gives them.
+
+    They do not change: frames and ``coverage`` are copies that the caller may change.
 
     Parameters
     ----------
     metrics : polars.DataFrame
         Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row a launch and metric, in base units (B, ns, Hz, %,
         1, and quotients of them; rates are per second).
-    rules : polars.DataFrame
+    rules : polars.DataFrame, optional
         Table ``rules``: what the profiler's own rules said.
     launches : polars.DataFrame, optional
         ``kernel_id`` and what else is known of each launch: ``run`` (which run of the program it comes from), ``id``
         (the profiler's own number), ``process, process_name, context, compute_capability``. Made from ``metrics`` if
         not given.
-    coverage : mapping
+    coverage : mapping, optional
         What the reading kept and lost.
     """
 
-    metrics: pl.DataFrame
-    rules: pl.DataFrame = field(default_factory=schema.RULES.empty)
-    launches: pl.DataFrame | None = None
-    coverage: Mapping[str, Any] = field(default_factory=dict)
+    @checked
+    def __init__(
+        self,
+        metrics: pl.DataFrame,
+        rules: pl.DataFrame | None = None,
+        launches: pl.DataFrame | None = None,
+        coverage: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._metrics = schema.fit(metrics, schema.METRICS).clone()
+        self._rules = schema.RULES.empty() if rules is None else schema.fit(rules, schema.RULES).clone()
+        self._launches = None if launches is None else launches.clone()
+        self._coverage = copy.deepcopy(dict(coverage or {}))
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", schema.fit(self.metrics, schema.METRICS))
-        object.__setattr__(self, "rules", schema.fit(self.rules, schema.RULES))
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """One row for each launch and metric: the table ``metrics`` of :data:`llmprof.schema.PROFILES`."""
+        return self._metrics.clone()
+
+    @property
+    def rules(self) -> pl.DataFrame:
+        """What the profiler's own rules said: the table ``rules``."""
+        return self._rules.clone()
+
+    @property
+    def launches(self) -> pl.DataFrame | None:
+        """What else is known of each launch; None if nothing is."""
+        return None if self._launches is None else self._launches.clone()
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What the reading kept and lost."""
+        return copy.deepcopy(self._coverage)
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -64,9 +90,9 @@ class Metrics:
             ``kernel_id, kernel_name, grid, block, stream, device, grid_x … block_z, device_name, duration_ns, run, id,
             process, process_name, context, compute_capability``.
         """
-        first = self.metrics.group_by("kernel_id", maintain_order=True).agg(pl.col(*_LAUNCH[1:]).first())
-        if self.launches is not None:
-            first = self.launches.select(*_LAUNCH)
+        first = self._metrics.group_by("kernel_id", maintain_order=True).agg(pl.col(*_LAUNCH[1:]).first())
+        if self._launches is not None:
+            first = self._launches.select(*_LAUNCH)
         first = first.sort("kernel_id")
         sides = [
             pl.col(side)
@@ -79,19 +105,20 @@ class Metrics:
         ]
         facts = [
             self.values(*_DURATION).rename({"value": "duration_ns"}),
-            self.metrics.filter(pl.col("metric") == _DEVICE)
+            self._metrics.filter(pl.col("metric") == _DEVICE)
             .unique("kernel_id", keep="first")
             .select("kernel_id", device_name="text"),
         ]
         out = first.with_columns(sides)
         for fact in facts:
             out = out.join(fact, on="kernel_id", how="left", maintain_order="left")
-        if self.launches is None:
+        if self._launches is None:
             missing = [pl.lit(None, dtype=t).alias(c) for c, t in _LAUNCH_TYPES.items()]
             return out.with_columns(missing)
-        extra = self.launches.select("kernel_id", *_LAUNCH_TYPES)
+        extra = self._launches.select("kernel_id", *_LAUNCH_TYPES)
         return out.join(extra, on="kernel_id", how="left", maintain_order="left")
 
+    @checked
     def values(self, *names: str) -> pl.DataFrame:
         """The number of a metric for each launch that has it: of the first of the names that was measured.
 
@@ -102,13 +129,14 @@ class Metrics:
         """
         order = pl.DataFrame({"metric": names, "_order": range(len(names))}, schema_overrides={"metric": pl.String})
         return (
-            self.metrics.filter(pl.col("value").is_not_null())
+            self._metrics.filter(pl.col("value").is_not_null())
             .join(order, on="metric")
             .sort("kernel_id", "_order", maintain_order=True)
             .unique("kernel_id", keep="first", maintain_order=True)
             .select("kernel_id", "value")
         )
 
+    @checked
     def wide(self, *names: str) -> pl.DataFrame:
         """One row a launch, one column a metric.
 
@@ -129,7 +157,7 @@ class Metrics:
         LlmprofError
             A metric was not measured.
         """
-        frame = self.metrics
+        frame = self._metrics
         sections = frame.group_by("metric").agg(n=pl.col("section").n_unique())
         several = sections.filter(pl.col("n") > 1)["metric"].implode()
         column = pl.when(pl.col("metric").is_in(several)).then(pl.concat_str("section", "metric", separator=": "))
@@ -166,6 +194,6 @@ class Metrics:
         kernels = self.kernels
         devices = ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list()))) or "unknown device"
         return (
-            f"<Metrics {kernels.height:,} launches, {self.metrics['metric'].n_unique():,} metrics, "
-            f"{self.rules.height:,} rule results, {devices}>"
+            f"<Metrics {kernels.height:,} launches, {self._metrics['metric'].n_unique():,} metrics, "
+            f"{self._rules.height:,} rule results, {devices}>"
         )

@@ -24,10 +24,11 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from llmprof.errors import ConfigError, LaunchError
+from llmprof.launch import ExperimentConfig
 from llmprof.notebook.progress import told
 
 if TYPE_CHECKING:
-    from llmprof.launch import ExperimentConfig, Run
+    from llmprof.launch import Run
     from llmprof.trace import Trace
 
 __all__ = ["magic", "profile", "register"]
@@ -65,7 +66,7 @@ def profile(
     CaptureError
         The capture is empty or incomplete.
     """
-    from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
+    from llmprof.launch import ConfigManager, ExperimentRunner
 
     if model is not None:
         options["model"] = model

@@ -114,7 +114,7 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
             f"the parsed trace could not be cached in {where.parent} ({error}); "
             "set LLMPROF_CACHE to a folder that can be written, or pass cache=False",
             TraceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

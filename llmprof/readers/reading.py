@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
@@ -26,6 +27,7 @@ CACHE_AFTER_S = 1.0
 PathLike = str | os.PathLike[str]
 
 
+@checked
 def read(
     path_or_paths: PathLike | Iterable[PathLike],
     *,
@@ -173,7 +175,7 @@ def _wrong(reader: Reader, found: str, expected: str) -> ReadError:
 def _warned(trace: Trace) -> Trace:
     """The trace, after warning of what was lost or is missing."""
     for message in trace.coverage.get("warnings", ()):
-        warnings.warn(message, TraceWarning, stacklevel=3)
+        warnings.warn(message, TraceWarning, stacklevel=4)  # whoever called read, beyond the check of its arguments
     return trace
 
 

@@ -95,6 +95,6 @@ def test_diff_of_a_trace_and_one_three_times_as_slow() -> None:
 
 
 def test_an_unknown_column_is_named() -> None:
-    with pytest.raises(AnalysisError, match=r"no column \['weather'\].*phase"):
+    with pytest.raises(AnalysisError, match=r"no column 'weather'.*phase"):
         overlap(trace_of(), by=("rank", "weather"))
     assert "layer" not in labelled(trace_of(), ["stream"]).columns

@@ -63,7 +63,7 @@ def test_an_unknown_host_time_has_no_gap() -> None:
 
 
 def test_an_unknown_measure() -> None:
-    with pytest.raises(AnalysisError, match="layers have no measure 'speed'; expected one of dur_ns"):
+    with pytest.raises(AnalysisError, match="measure='speed' is not known; expected 'dur_ns' or 'busy_ns'"):
         layer_gaps(trace_of(kernels(forward(2))), measure="speed")  # type: ignore[arg-type]
 
 

@@ -39,7 +39,8 @@ def test_a_rank_without_events_in_the_window_is_idle() -> None:
     found = overlap_within(Trace({"kernels": RUN}), window=WINDOW).row(1, named=True)
     assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
     assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[1]).to_dicts() == [found]
-    assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7]).is_empty()
+    with pytest.raises(AnalysisError, match=r"ranks=\[7\] are not in the trace"):
+        overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7])
 
 
 def test_the_whole_span_of_a_rank_is_what_overlap_says(sample_trace) -> None:  # type: ignore[no-untyped-def]

@@ -45,7 +45,7 @@ def two_steps():
 
 @pytest.mark.parametrize("name", H200_CAPTURES)
 def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_explained(name):
-    found = roofline_join(llmprof.sample(name), H200_CAPTURES[name], by="layer")
+    found = roofline_join(llmprof.sample(name), H200_CAPTURES[name], per="layer")
     coverage = coverage_of(found)
     assert coverage["below_bound"] == 0
     assert found.filter(pl.col("efficiency") > 1).height == 0
@@ -80,7 +80,7 @@ def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
 def test_rows_of_layers_stages_and_steps_have_the_same_sums():
     trace = two_steps()
     sums = [
-        roofline_join(trace, TINY, by=by).select("measured_ns", "flops", "bound_ns").sum().row(0)
+        roofline_join(trace, TINY, per=by).select("measured_ns", "flops", "bound_ns").sum().row(0)
         for by in ("layer", "stage", "step")
     ]
     assert sums[0] == pytest.approx(sums[1])
@@ -98,7 +98,7 @@ def test_reasons_say_what_holds_a_stage_up():
 
 
 def test_ranks_of_a_pipeline_have_the_layers_of_their_stage():
-    found = roofline_join(llmprof.sample("torch_pp2_eager"), "Qwen2.5-7B", by="layer")
+    found = roofline_join(llmprof.sample("torch_pp2_eager"), "Qwen2.5-7B", per="layer")
     per_rank = found.filter(pl.col("stage") == "gate_up_proj").group_by("rank").agg(pl.col("layer").n_unique())
     assert per_rank.sort("rank").rows() == [(0, 14), (1, 14)]
     assert found.filter(pl.col("stage") == "lm_head")["rank"].unique().to_list() == [1]
@@ -154,8 +154,8 @@ def test_a_wrong_model_device_or_option_is_refused():
     trace = llmprof.sample("torch_tp1_cudagraph")
     with pytest.raises(AnalysisError, match=r"\[28\] layers in a step, Qwen3-8B has 36"):
         roofline_join(trace, "Qwen3-8B")
-    with pytest.raises(AnalysisError, match="by='kernel'"):
-        roofline_join(trace, "Qwen2.5-1.5B", by="kernel")
+    with pytest.raises(AnalysisError, match="per='kernel'"):
+        roofline_join(trace, "Qwen2.5-1.5B", per="kernel")
     with pytest.raises(LlmprofError, match="H300"):
         roofline_join(trace, "Qwen2.5-1.5B", "H300")
     unnamed = Trace({"kernels": trace.kernels, "runtime": trace.runtime, "markers": trace.markers}, {}, {})

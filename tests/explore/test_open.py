@@ -70,7 +70,7 @@ def test_another_trace_adds_a_tab(trace: Trace) -> None:
 def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     with pytest.raises(LlmprofError, match="no tab 'colours'"):
         explore.open(trace).show("colours")
-    with pytest.raises(LlmprofError, match="open got a str"):
+    with pytest.raises(LlmprofError, match=r"open.. got the string 'trace.json' as trace"):
         explore.open("trace.json")
 
 

@@ -202,7 +202,7 @@ def test_what_is_not_there_cannot_be_selected():
         widget.select(500)
     with pytest.raises(traitlets.TraitError, match="the row and id of a span"):
         widget.selection = {"row": 4, "id": 500}
-    with pytest.raises(LlmprofError, match="timeline got a dict; expected a Trace"):
+    with pytest.raises(LlmprofError, match="got a dict as trace; expected a Trace"):
         explore.timeline({})
 
 

@@ -10,7 +10,7 @@ import pytest
 import traitlets
 
 from llmprof import explore
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, ArgumentError
 from llmprof.explore.base.messages import Message
 from llmprof.explore.base.widget import Explorer, answers
 from llmprof.explore.base.wire import array, pack
@@ -114,8 +114,10 @@ def test_a_cancelled_request_is_not_answered():
 
 @pytest.mark.parametrize("window", [[2, 1], [1], [0, float("inf")]], ids=["reversed", "one number", "infinite"])
 def test_a_window_that_is_none_is_refused(window):
-    with pytest.raises(traitlets.TraitError, match="first <= last"):
+    with pytest.raises(ArgumentError, match="first <= last"):
         Probe(window=window)
+    with pytest.raises(traitlets.TraitError, match="first <= last"):
+        Probe().window = window
 
 
 def test_a_window_is_taken_as_a_tuple_of_integers():

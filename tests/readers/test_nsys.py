@@ -337,13 +337,14 @@ def test_every_part_says_what_it_holds(export):
 
 def test_ones_own_sql_goes_to_the_file(export, tmp_path):
     trace = llmprof.read(export)
-    assert trace.sql("SELECT count(*) AS n FROM CUPTI_ACTIVITY_KIND_KERNEL")["n"].to_list() == [3]
-    assert trace.select(ranks=0).sql("SELECT 1 AS one")["one"].to_list() == [1]
+    assert trace.sql("SELECT count(*) AS n FROM CUPTI_ACTIVITY_KIND_KERNEL", on="file")["n"].to_list() == [3]
+    assert trace.select(ranks=0).sql("SELECT 1 AS one", on="file")["one"].to_list() == [1]
     with pytest.raises(ReadError):
-        trace.sql("DELETE FROM StringIds")
+        trace.sql("DELETE FROM StringIds", on="file")
+    assert trace.sql("select count(*) as n from kernels").item() == 3
     saved = llmprof.read(trace.save(tmp_path / "saved"))
     with pytest.raises(NotCapturedError, match="not read from one SQLite file"):
-        saved.sql("SELECT 1")
+        saved.sql("SELECT 1", on="file")
 
 
 def test_a_table_of_graph_launches_without_rows_is_no_kernels(tmp_path):

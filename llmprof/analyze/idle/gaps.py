@@ -13,6 +13,7 @@ from llmprof.analyze.idle.host import HOST_SPANS, doing, holds_the_device, host_
 from llmprof.analyze.intervals.intervals import gaps
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
+from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
 LONG_LAUNCH = 3
@@ -29,7 +30,7 @@ HELD_SHARE = 0.5
 
 
 @per_trace
-def idle(trace: Trace, *, min_ns: int = 0) -> pl.DataFrame:
+def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Time in which no stream of a rank's device runs anything, in parts, each with its cause.
 
     A gap on one stream is not an idle device: see :func:`stream_gaps`. The time before a device's first event and

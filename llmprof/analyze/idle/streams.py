@@ -8,11 +8,12 @@ from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.intervals.intervals import gaps, length_within
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
+from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
 
 @per_trace
-def stream_gaps(trace: Trace, *, min_ns: int = 0) -> pl.DataFrame:
+def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Gaps of each single stream, and how much of each the other streams of the device worked.
 
     Parameters

@@ -10,19 +10,20 @@ import polars as pl
 from llmprof.analyze.analysis import Analysis, Section
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.memo import per_trace
+from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
 
 @per_trace
-def kernel_summary(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def kernel_summary(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
     Parameters
     ----------
     trace : Trace
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
-    by : sequence of str
+    by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or ``("phase",)``.
 
     Returns
@@ -101,8 +102,10 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
 LABELS: Final = ("rank", "device", "stream", "step", "phase", "layer", "stage", "category", "source", "name")
 """Columns of :func:`~llmprof.analyze.layers.attribution.attribute` that say what and where an event is."""
 
+NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
+"""Those of the labels that are numbers."""
+
 Where = Mapping[str, int | str | None]
-Window = tuple[float, float]
 
 
 def events_within(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
@@ -129,13 +132,19 @@ def events_within(trace: Trace, *, where: Where | None = None, window: Window | 
     NotCapturedError
         The trace holds no device activity and no operators.
     AnalysisError
-        There is no such label, or the window ends before it starts.
+        There is no such label, rank, step or layer, or the window ends before it starts.
 
     Examples
     --------
     >>> analyze.events_within(trace, where={"step": 3}).height == analyze.attribute(trace).filter(step=3).height
     True
     """
+    _present(trace, where)
+    return events_of(trace, where=where, window=window)
+
+
+def events_of(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
+    """The answer of :func:`events_within`, which has no rows where a rank, step or layer is not in the trace."""
     check(where, window)
     return attribute(trace).filter(conditions(where, window))
 
@@ -148,10 +157,25 @@ def check(where: Where | None, window: Window | None) -> None:
     AnalysisError
         A label is unknown, or the window ends before it starts.
     """
-    if unknown := [name for name in where or {} if name not in LABELS]:
-        raise AnalysisError(f"device events have no label {unknown}", expected=f"some of {list(LABELS)}")
+    refuse_unknown(where or {}, LABELS, "where")
+    for name, value in (where or {}).items():
+        if value is not None and isinstance(value, str) == (name in NUMBERS):
+            expected = "a whole number" if name in NUMBERS else "a string"
+            raise AnalysisError(f"where[{name!r}] is {described(value)}", expected=expected)
     if window is not None and window[1] < window[0]:
         raise AnalysisError(f"the window {list(window)} ends before it starts", expected="(start_ns, end_ns)")
+
+
+def _present(trace: Trace, where: Where | None) -> None:
+    """Check that the ranks, steps and layers asked for are there."""
+    check(where, None)
+    events = attribute(trace)
+    for name in ("rank", "step", "layer"):
+        value = (where or {}).get(name)
+        if value is not None and value not in events[name]:
+            there: list[int] = events[name].drop_nulls().unique().sort().to_list()
+            known = f"one from {there[0]} to {there[-1]}" if there else f"nothing: no {name} is known"
+            raise AnalysisError(f"where: there is no {name} {value}", expected=known, argument="where")
 
 
 def conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
@@ -175,10 +199,10 @@ _MOST_BINS: Final = 4096
 def kernels_within(
     trace: Trace,
     *,
-    by: Sequence[str] = (),
+    by: Columns = (),
     where: Where | None = None,
     window: Window | None = None,
-    bins: int = 0,
+    bins: NotNegative = 0,
 ) -> pl.DataFrame:
     """Count and time of each kernel (and kind of copy) of a part of a run, with its places.
 
@@ -186,7 +210,7 @@ def kernels_within(
     ----------
     trace : Trace
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
-    by : sequence of str
+    by : str or sequence of str
         Labels that a kernel's launches are told apart by, such as ``("phase", "stage")``.
     where : mapping, optional
         Value by label, as in :func:`~llmprof.analyze.events_within.events_within`.
@@ -210,7 +234,7 @@ def kernels_within(
     NotCapturedError
         The trace holds no device activity and no operators.
     AnalysisError
-        A label is unknown, the window ends before it starts, or there are too many bins.
+        A label, rank, step or layer is unknown, the window ends before it starts, or there are too many bins.
 
     Examples
     --------
@@ -218,7 +242,21 @@ def kernels_within(
     >>> analyze.kernels_within(trace, window=(start_ns, start_ns + 1_000_000)).height > 0
     True
     """
-    check({**(where or {}), **dict.fromkeys(by)}, window)
+    _present(trace, where)
+    return kernels_of(trace, by=by, where=where, window=window, bins=bins)
+
+
+def kernels_of(
+    trace: Trace,
+    *,
+    by: Sequence[str] = (),
+    where: Where | None = None,
+    window: Window | None = None,
+    bins: int = 0,
+) -> pl.DataFrame:
+    """The answer of :func:`kernels_within`, which has no rows where a rank, step or layer is not in the trace."""
+    check(where, window)
+    refuse_unknown(by, LABELS, "by")
     if not 0 <= bins <= _MOST_BINS:
         raise AnalysisError(f"bins is {bins}", expected=f"0 to {_MOST_BINS}")
     every = _compact(trace)

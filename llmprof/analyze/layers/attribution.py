@@ -30,7 +30,7 @@ from llmprof.analyze.layers.witnesses import by_modules
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.steps.steps import events_with_steps, steps
-from llmprof.errors import AnalysisError
+from llmprof.arguments import refuse_unknown
 from llmprof.trace import Trace
 
 _CALL_RANGE = r"^nccl:"
@@ -376,9 +376,10 @@ def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
     """
     for frame_of in (activity, events_with_steps, attribute):
         events = frame_of(trace)
-        if not (missing := [c for c in columns if c not in events.columns]):
+        if set(columns) <= set(events.columns):
             return events
-    raise AnalysisError(f"device events have no column {missing}", expected=f"some of {events.columns}")
+    refuse_unknown(columns, events.columns, "by")
+    return events
 
 
 ANALYSIS = Analysis(

@@ -173,7 +173,7 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
     AnalysisError
-        There is no such measure.
+        There is no such measure or stage.
 
     Examples
     --------
@@ -186,6 +186,8 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     if stage is None:
         found = layers(trace, per="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     else:
+        if stage not in STAGE.categories:
+            raise AnalysisError(f"stage={stage!r} is not known", expected=f"one of {', '.join(STAGE.categories)}")
         found = _stage(layers(trace), stage)
     found = found.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
     found = found.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.memo import per_trace
+from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
@@ -21,7 +21,7 @@ _HINT: Final = "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu'
 
 
 @per_trace
-def core_time(trace: Trace, *, by: Sequence[str] = ("category",)) -> pl.DataFrame:
+def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     """Time of the AI cores of an NPU: how much of the kernels' time cube and vector units were at work.
 
     Parameters

@@ -9,6 +9,7 @@ import polars as pl
 from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.steps.steps import events_with_steps
+from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
 SIGNAL_NS: Final = 5_000
@@ -16,7 +17,7 @@ SIGNAL_NS: Final = 5_000
 
 
 @per_trace
-def event_waits(trace: Trace, *, min_ns: int = 1_000) -> pl.DataFrame:
+def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """Waits of streams for events of other streams, and which stream each waited for.
 
     A wait ends when another stream records the event. The recording names no event, so the stream is taken from the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import polars as pl
@@ -13,6 +12,7 @@ from llmprof.analyze.intervals.nesting import inside
 from llmprof.analyze.lookup import column
 from llmprof.analyze.memo import per_trace
 from llmprof.analyze.nsys.summaries import statistics, summarise
+from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
@@ -192,14 +192,14 @@ def _by_event(trace: Trace, events: pl.DataFrame, ranges: pl.DataFrame, innermos
 
 
 @per_trace
-def nvtx_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def nvtx_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of the ranges that the program set, on the host, by name.
 
     Parameters
     ----------
     trace : Trace
         A trace with markers.
-    by : sequence of str
+    by : str or sequence of str
         Columns of the markers to group by first.
 
     Returns
@@ -226,7 +226,7 @@ def nvtx_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
 
 
 @per_trace
-def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Ranges that the program set, projected onto the device, by name.
 
     A range is projected from the start of the first to the end of the last piece of device work that was launched
@@ -237,7 +237,7 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     ----------
     trace : Trace
         A trace with markers, runtime calls and device activity.
-    by : sequence of str
+    by : str or sequence of str
         Columns of :func:`~llmprof.analyze.nsys.nvtx_kernels` to group by first.
 
     Returns
@@ -261,6 +261,7 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     ['name', 'style', 'total_projected_ns', 'total_range_ns']
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
+    refuse_unknown(by, ranges.columns, "by")
     keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]
     projected = pl.col("dur_ns")
     return (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from llmprof.analyze.memo import per_trace
-from llmprof.errors import AnalysisError
+from llmprof.arguments import Columns, refuse_unknown
 from llmprof.trace import Trace
 
 
@@ -66,8 +66,7 @@ def summarise(
     AnalysisError
         ``by`` names an unknown column.
     """
-    if missing := [column for column in by if column not in rows.columns]:
-        raise AnalysisError(f"the table has no column {missing}", expected=f"some of {rows.columns}")
+    refuse_unknown(by, rows.columns, "by")
     by = [column for column in by if column not in names]
     total, quantity = f"total_{unit}", pl.col(value)
     groups = (
@@ -100,7 +99,7 @@ _OPERATIONS = {
 
 
 @per_trace
-def cuda_gpu_kern_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def cuda_gpu_kern_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel by name.
 
     A CUDA graph that was traced as a whole counts as one kernel a launch, ``[CUDA graph N]``; nsys leaves it out.
@@ -109,7 +108,7 @@ def cuda_gpu_kern_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
     ----------
     trace : Trace
         A trace with kernels.
-    by : sequence of str
+    by : str or sequence of str
         Columns of the kernels to group by first.
 
     Returns
@@ -134,14 +133,14 @@ def cuda_gpu_kern_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
 
 
 @per_trace
-def cuda_api_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def cuda_api_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each call of the CUDA runtime and driver API by name.
 
     Parameters
     ----------
     trace : Trace
         A trace with runtime calls.
-    by : sequence of str
+    by : str or sequence of str
         Columns of the runtime calls to group by first.
 
     Returns
@@ -170,14 +169,14 @@ def cuda_api_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
 
 
 @per_trace
-def cuda_gpu_mem_time_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def cuda_gpu_mem_time_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of memory copies and memory sets on the device by kind.
 
     Parameters
     ----------
     trace : Trace
         A trace with copies.
-    by : sequence of str
+    by : str or sequence of str
         Columns of the copies to group by first, such as ``("rank", "src_kind", "dst_kind")``.
 
     Returns
@@ -202,14 +201,14 @@ def cuda_gpu_mem_time_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFra
 
 
 @per_trace
-def cuda_gpu_mem_size_sum(trace: Trace, *, by: Sequence[str] = ()) -> pl.DataFrame:
+def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Bytes of memory copies and memory sets on the device by kind.
 
     Parameters
     ----------
     trace : Trace
         A trace with copies.
-    by : sequence of str
+    by : str or sequence of str
         Columns of the copies to group by first, such as ``("rank", "src_kind", "dst_kind")``.
 
     Returns

@@ -42,7 +42,7 @@ FIXED_NS: Final = 10_000
 """Mean time of a kernel below which a stage far from its bound is held up by the fixed cost of its kernels."""
 
 _COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
-By = Literal["stage", "layer", "step"]
+Per = Literal["stage", "layer", "step"]
 
 
 def roofline_join(
@@ -56,7 +56,7 @@ def roofline_join(
     kv_cache_dtype: str | None = None,
     expert_parallel: bool = False,
     context: float | None = None,
-    by: By = "stage",
+    per: Per = "stage",
 ) -> pl.DataFrame:
     """Least possible and measured time of each stage of each step.
 
@@ -83,13 +83,13 @@ def roofline_join(
         Whether whole experts are spread over the ranks.
     context : float, optional
         Tokens of the context of requests whose prompts came before the trace; taken as none if not given.
-    by : {"stage", "layer", "step"}
+    per : {"stage", "layer", "step"}
         A row for each stage of a step over all its layers; for each stage of each layer; or for each step.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer`` (null but with ``by="layer"``)``, stage`` (null with ``by="step"``)``, tokens,
+        ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with ``per="step"``)``, tokens,
         requests, context_from`` (:data:`llmprof.analyze.roofline.batches.SOURCES`)``, flops, memory_bytes,
         message_bytes, bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels, efficiency``
         (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus bound)``, why`` and ``explained``
@@ -102,7 +102,7 @@ def roofline_join(
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
     AnalysisError
-        No step says its tokens; the trace names no device; ``by`` is unknown; or the layers of a rank are not those of
+        No step says its tokens; the trace names no device; ``per`` is unknown; or the layers of a rank are not those of
         the model.
     LlmprofError
         The model or device is unknown, or the sizes do not fit it.
@@ -114,8 +114,8 @@ def roofline_join(
     >>> bool((found.filter(found["efficiency"].is_not_null())["efficiency"] <= 1).all())
     True
     """
-    if by not in ("stage", "layer", "step"):
-        raise AnalysisError(f"by={by!r} is not known", expected="'stage', 'layer' or 'step'")
+    if per not in ("stage", "layer", "step"):
+        raise AnalysisError(f"per={per!r} is not known", expected="'stage', 'layer' or 'step'")
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)
@@ -136,7 +136,7 @@ def roofline_join(
         orient="row",
     )
     joined = joined.join(labels, on=["rank", "step"], how="inner")
-    return _rates(_rolled(joined, by), machine, by).select(list(COLUMNS)).sort("rank", "step", "layer", "stage")
+    return _rates(_rolled(joined, per), machine, per).select(list(COLUMNS)).sort("rank", "step", "layer", "stage")
 
 
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
@@ -327,7 +327,7 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _rolled(joined: pl.DataFrame, by: By) -> pl.DataFrame:
+def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
     """Sums over the layers, or over the stages too."""
     joined = joined.with_columns(
         explained=(pl.col("bound").is_not_null() & (pl.col("stage") != IDLE)).fill_null(value=False),
@@ -347,7 +347,7 @@ def _rolled(joined: pl.DataFrame, by: By) -> pl.DataFrame:
     return rolled.with_columns(**empty)
 
 
-def _rates(frame: pl.DataFrame, machine: Machine, by: By) -> pl.DataFrame:
+def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
     """Efficiency, shares of the peaks, gap and its reason."""
     seconds = pl.col("measured_ns") / 1e9
     has = (pl.col("measured_ns") > 0) & pl.col("bound").is_not_null()

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof.arguments import NotNegative, Window
 from llmprof.charts.base.bars import centred
 from llmprof.charts.base.data import check_choice, inline, nothing, number, ranks_shown, require
 from llmprof.charts.base.theme import (
@@ -45,10 +46,10 @@ _GREY = {
 def timeline(
     frame: pl.DataFrame,
     *,
-    window: tuple[int, int] | None = None,
+    window: Window | None = None,
     lane: str = "stream",
     color: str = "stage",
-    max_bars: int = 4_000,
+    max_bars: NotNegative = 4_000,
     title: str | None = None,
 ) -> alt.LayerChart:
     """Timeline of a window: a lane a stream, a bar an event, strips for the steps and layers.
@@ -91,7 +92,7 @@ def timeline(
     check_choice(color, ("stage", "category"), chart="timeline", option="color")
     require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline", made_by=_SOURCE)
     frame, _, note = ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
-    lo, hi = window or _extent(frame)
+    lo, hi = _extent(frame) if window is None else (round(window[0]), round(window[1]))
     events = layout.clip(frame, (lo, hi))
     if hi <= lo or events.is_empty():
         raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)

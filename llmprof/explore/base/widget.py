@@ -17,11 +17,13 @@ import numpy as np
 import polars as pl
 import traitlets
 
+from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
-from llmprof.errors import LlmprofError
+from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.explore.base.messages import Message
 from llmprof.explore.base.wire import Buffers
 from llmprof.trace import Trace
+from llmprof.units import format_ns
 
 BUNDLES: Final = Path(__file__).parents[1] / "bundles"
 """Scripts and style sheets of the widgets, one of each a widget, bundled from their rooms (``make bundles``)."""
@@ -54,7 +56,15 @@ def link(*widgets: Any) -> Link:
     -------
     Link
         Ends the link with ``unlink()``.
+
+    Raises
+    ------
+    ArgumentError
+        Something else than a widget is among them.
     """
+    for widget in widgets:
+        if not isinstance(widget, traitlets.HasTraits):
+            raise ArgumentError(f"link() got {described(widget)} among widgets", expected="explorers")
     links = []
     for trait in LINKED:
         members = [widget for widget in widgets if widget.has_trait(trait)]
@@ -208,8 +218,25 @@ class Explorer(anywidget.AnyWidget):
         self.trace = trace
         self._running: dict[str, tuple[object, str]] = {}
         self._lock = threading.RLock()
-        super().__init__(**traits)
+        kind = type(self).__name__
+        if unknown := [name for name in traits if name not in self.class_trait_names()]:
+            own = set(self.class_trait_names()) - set(anywidget.AnyWidget.class_trait_names())
+            raise ArgumentError(
+                f"{kind} has no {' and no '.join(unknown)}",
+                expected=f"some of {', '.join(sorted(name for name in own if not name.startswith('_')))}",
+            )
+        try:
+            super().__init__(**traits)
+        except traitlets.TraitError as error:
+            raise ArgumentError(f"{kind} cannot be shown so: {error}") from error
         self.on_msg(self._receive)
+
+    def __repr__(self) -> str:
+        chosen = [f"{name} {getattr(self, name)}" for name in LINKED[1:] if getattr(self, name) is not None]
+        if self.window is not None:
+            chosen.insert(0, f"{format_ns(self.window[0])} to {format_ns(self.window[1])}")
+        about = repr(self.trace).removeprefix("<").removesuffix(">").split(":")[0]
+        return f"<{type(self).__name__} of {about}{': ' if chosen else ''}{', '.join(chosen)}>"
 
     @property
     def selected(self) -> pl.DataFrame:

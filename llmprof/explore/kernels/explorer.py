@@ -9,7 +9,8 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof.analyze import attribute, events_within, kernels_within, ncu_command
+from llmprof.analyze import attribute, ncu_command
+from llmprof.analyze.kernels.kernels import events_of, kernels_of
 from llmprof.charts.base.theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -117,7 +118,7 @@ class Kernels(Explorer):
     def _rows(self, view: View) -> pl.DataFrame:
         key, frame = self._kept  # another request may replace it meanwhile
         if key != view.key:
-            frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS)
+            frame = kernels_of(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS)
             if self.metrics is not None:
                 limits = self._matched().limits()
                 frame = frame.join(limits, on="name", how="left", maintain_order="left")
@@ -127,7 +128,7 @@ class Kernels(Explorer):
     def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
         if kernel is None:
             return details.nothing_of(self.trace)
-        return events_within(self.trace, where={**view.where, **of, "name": kernel}, window=view.window)
+        return events_of(self.trace, where={**view.where, **of, "name": kernel}, window=view.window)
 
     def _matched(self) -> Profiled:
         if self._profiled is None:

@@ -10,7 +10,7 @@ import traitlets
 
 from llmprof.analyze.ncu.join import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline import messages
@@ -263,8 +263,6 @@ def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> 
     Raises
     ------
     LlmprofError
-        ``trace`` is not a trace.
+        An argument is of another kind.
     """
-    if not isinstance(trace, Trace):
-        raise LlmprofError(f"timeline got a {type(trace).__name__}", expected="a Trace", hint="read it: llmprof.read()")
     return Timeline(trace, metrics=metrics, **traits)

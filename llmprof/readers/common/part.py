@@ -102,7 +102,7 @@ NO_TIME = "event without a time or name"
 """Reason for which an event is left out."""
 
 
-Tables = Iterable[str] | Mapping[str, Iterable[str] | None]
+Tables = str | Iterable[str] | Mapping[str, Iterable[str] | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,124 @@
+"""Results that are kept: the same for every way to call, bounded, and never changed by a caller."""
+
+from __future__ import annotations
+
+import pickle
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.analyze import memo
+from llmprof.analyze.memo import Results, per_trace, results_of
+from llmprof.trace import Trace
+from tests.analyze.builders import DENSE, kernels
+
+
+def trace_of() -> Trace:
+    return Trace({"kernels": kernels(DENSE)}, {"device": "NVIDIA H200", "ranks": [{"rank": 0}]}, {"events": 3})
+
+
+def spoil(frame: pl.DataFrame) -> None:
+    """Change a frame in every way that works in place."""
+    frame[0, "dur_ns"] = 99
+    frame["start_ns"][0] = 77
+    frame.drop_in_place("name")
+    frame.extend(frame.clone())
+    frame.insert_column(0, pl.lit(1).alias("new"))
+    frame.columns = [f"x_{name}" for name in frame.columns]
+
+
+@pytest.mark.parametrize("name", ["activity", "attribute", "kernel_summary", "steps", "layers", "overlap", "idle"])
+def test_changing_an_answer_changes_no_later_one(name):
+    trace, analysis = trace_of(), getattr(analyze, name)
+    before = analysis(trace)
+    expected = before.clone().rechunk()
+    taken = analysis(trace)
+    for column in taken.columns:
+        taken.drop_in_place(column)
+    assert analysis(trace).equals(expected)
+    assert analysis(trace).columns == expected.columns
+    assert before.equals(expected)
+
+
+def test_changing_tables_changes_nothing_else():
+    given = kernels(DENSE)
+    trace = Trace({"kernels": given})
+    before = trace.kernels.rechunk()
+    summary = analyze.kernel_summary(trace)
+    spoil(given)
+    for frame in (trace.kernels, trace.table("kernels"), trace.tables["kernels"], analyze.activity(trace)):
+        spoil(frame)
+    trace.tables.clear()
+    assert trace.kernels.equals(before)
+    assert analyze.kernel_summary(trace).equals(summary)
+    assert analyze.kernel_summary(Trace(trace.tables)).equals(summary)
+
+
+def test_changing_what_is_known_changes_nothing():
+    trace = trace_of()
+    trace.meta["device"] = "another"
+    trace.meta["ranks"][0]["rank"] = 7
+    trace.coverage.clear()
+    assert trace.meta == {"device": "NVIDIA H200", "ranks": [{"rank": 0}]}
+    assert trace.coverage == {"events": 3}
+
+
+calls: list[tuple[object, ...]] = []
+
+
+@per_trace
+def counted(trace: Trace, by: object = (), *, min_ns: int = 0) -> pl.DataFrame:
+    calls.append((by, min_ns))
+    return pl.DataFrame({"n": [len(calls)]})
+
+
+def test_equal_arguments_are_one_call_however_they_are_given():
+    trace = trace_of()
+    calls.clear()
+    for _ in range(2):
+        counted(trace)
+        counted(trace=trace)
+        counted(trace, ())
+        counted(trace, by=[])
+        counted(trace, min_ns=0, by=())
+    assert calls == [((), 0)]
+    counted(trace, ["a"], min_ns=1)
+    counted(by=("a",), min_ns=1, trace=trace)
+    assert calls == [((), 0), (["a"], 1)]
+    counted(trace, {"a": [1]})
+    counted(trace, {"a": (1,)})
+    assert len(calls) == 3
+    counted(trace_of())
+    assert len(calls) == 4
+
+
+def test_what_was_not_used_for_longest_is_dropped():
+    frame = pl.DataFrame({"x": range(1000)})  # 8,000 bytes
+    kept = Results(20_000)
+    kept.put("a", frame)
+    kept.put("b", frame)
+    assert kept.get("a") is frame
+    kept.put("c", frame)
+    assert (kept.get("a") is frame, kept.get("b"), kept.get("c") is frame) == (True, None, True)
+    assert (len(kept), kept.bytes) == (2, 16_000)
+    kept.put("c", frame.head(10))
+    assert kept.bytes == 8_080
+    kept.put("large", pl.DataFrame({"x": range(3000)}))
+    assert kept.get("large") is None
+    assert len(kept) == 2
+
+
+def test_the_bound_grows_with_the_trace(monkeypatch):
+    monkeypatch.setattr(memo, "LEAST_KEPT", 10)
+    trace = trace_of()
+    assert results_of(trace).most_bytes == memo.KEPT_OF_TRACE * trace.kernels.estimated_size()
+    for min_ns in range(500):
+        analyze.idle(trace, min_ns=min_ns)
+    assert results_of(trace).bytes <= results_of(trace).most_bytes
+
+
+def test_a_trace_with_results_can_be_pickled():
+    trace = trace_of()
+    found = analyze.overlap(trace)
+    assert analyze.overlap(pickle.loads(pickle.dumps(trace))).equals(found)

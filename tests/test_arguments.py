@@ -1,0 +1,273 @@
+"""Arguments of public functions: whatever is wrong is refused with an error that names the argument."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import llmprof
+import llmprof.batch
+from llmprof import analyze, charts
+from llmprof.arguments import AtLeastOne, Columns, NotNegative, Share, Window, checked, kind_of
+from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError
+from llmprof.trace import Trace
+
+DOORS = (
+    "llmprof", "llmprof.analyze", "llmprof.analyze.nsys", "llmprof.charts", "llmprof.explore", "llmprof.report",
+    "llmprof.launch", "llmprof.batch", "llmprof.readers",
+)  # fmt: skip
+METHODS = (Trace, llmprof.Metrics)
+
+
+class Odd:
+    """Of a kind that no function takes."""
+
+
+OWNERS = {"Trace": Trace({}), "Metrics": llmprof.Metrics(pl.DataFrame(schema=llmprof.schema.METRICS.schema))}
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every public function and method with its name."""
+    for door in DOORS:
+        package = importlib.import_module(door)
+        for name in package.__all__:
+            if isinstance(value := getattr(package, name), types.FunctionType):
+                yield f"{door}.{name}", value
+    for of in METHODS:
+        for name, value in vars(of).items():
+            function = value.__func__ if isinstance(value, classmethod) else value
+            if isinstance(function, types.FunctionType) and (name == "__init__" or not name.startswith("_")):
+                yield f"{of.__name__}.{name}", function
+
+
+FUNCTIONS = dict(functions())
+
+
+def stand_in(annotation: object, name: str) -> object:
+    """A value of the kind that an argument takes."""
+    candidates = [
+        Trace({}),
+        [Trace({})], llmprof.Metrics(pl.DataFrame(schema=llmprof.schema.METRICS.schema)), pl.DataFrame(), "x", ["x"], 1,
+        (0, 1), {}, charts.kernels(pl.DataFrame({"name": ["k"], "category": ["norm"], "total_ns": [1], "count": [1]})),
+        llmprof.ExperimentConfig(model="random:tiny"), len, object.__new__(llmprof.batch.Sweep),
+    ]  # fmt: skip
+    kind = kind_of(annotation)
+    fitting = [value for value in candidates if kind.accepts(value)]
+    assert fitting, f"no value for {name}: {kind.words}"
+    return fitting[0]
+
+
+def cases() -> Iterator[Any]:
+    for path, function in FUNCTIONS.items():
+        names = inspect.unwrap(function).__globals__
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in ("self", "cls") or "Any" in str(parameter.annotation):
+                continue
+            yield pytest.param(function, name, names, id=f"{path}-{name}")
+
+
+@pytest.mark.parametrize("path", FUNCTIONS)
+def test_every_public_function_is_checked(path):
+    if any(name not in ("self", "cls") for name in inspect.signature(FUNCTIONS[path]).parameters):
+        assert hasattr(FUNCTIONS[path], "__checks__"), path
+
+
+@pytest.mark.parametrize(("function", "wrong", "names"), list(cases()))
+def test_an_argument_of_another_kind_is_named(function, wrong, names):
+    parameters = inspect.signature(function).parameters
+    given: dict[str, Any] = {}
+    positional: list[Any] = []
+    for name, parameter in parameters.items():
+        if name in ("self", "cls"):
+            owner = OWNERS[function.__qualname__.partition(".")[0]]
+            positional.append(owner if name == "self" else type(owner))
+        elif name == wrong:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional.append(Odd())
+            else:
+                given[name] = Odd()
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            given[name] = stand_in(eval(parameter.annotation, dict(names)), name)
+    with pytest.raises(ArgumentError, match=rf"got a tests.Odd as {wrong}; expected ") as raised:
+        function(*positional, **given)
+    assert isinstance(raised.value, LlmprofError)
+    assert isinstance(raised.value, TypeError)
+    assert "anything" not in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return llmprof.sample("torch_tp1_eager")
+
+
+WRONG_VALUES: dict[str, list[Any]] = {
+    "by": ["nope", "", ("rank", "nope"), 3, [3]],
+    "window": [(5, 1), (float("nan"), 1), (1,), "whole", (0, None)],
+    "where": [{"nope": 1}, {"rank": "x"}, {"rank": 99}, {"step": 999}, {"layer": -1}, {"phase": 3}, "decode"],
+    "ranks": [[99], "all", [0.5]],
+    "rank": [99, -5, "x"],
+    "step": [999, "last"],
+    "layer": [999],
+    "stage": ["nope", ""],
+    "bins": [-1, 10**9, 1.5],
+    "bin_ns": [0, -1],
+    "min_ns": [-1, 0.5, "1ms"],
+    "tolerance": [-1, "5%"],
+    "measure": ["speed"],
+    "per": ["kernel"],
+    "name": ["nope"],
+    "kernel": ["nope", 10**9],
+    "device": ["NVIDIA H9000"],
+}
+
+
+NEEDED = {"program": ["python"], "window": (0, 1000), "model": "Qwen2.5-1.5B"}
+
+
+def wrong_calls() -> Iterator[Any]:
+    for path, function in FUNCTIONS.items():
+        if not path.startswith("llmprof.analyze"):
+            continue
+        for name in inspect.signature(function).parameters:
+            for value in WRONG_VALUES.get(name, ()):
+                yield pytest.param(function, name, value, id=f"{path}-{name}={value!r}")
+
+
+@pytest.mark.parametrize(("function", "name", "value"), list(wrong_calls()))
+def test_a_value_that_cannot_be_is_named(trace, function, name, value):
+    given: dict[str, Any] = {}
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty:
+            if argument == "metrics" or "diff_reports" in function.__name__:
+                given[argument] = llmprof.sample_metrics("ncu_tp1_eager")
+            else:
+                several = "diff_times" in function.__name__
+                given[argument] = NEEDED.get(argument, [trace, trace] if several else trace)
+    if "kernel" in inspect.signature(function).parameters and name not in ("kernel", "stage"):
+        given["stage"] = "attention"
+    with pytest.raises(LlmprofError) as raised:
+        function(**given | {name: value})
+    if isinstance(raised.value, NotCapturedError):
+        return  # the sample is not of the profiler that records what is asked for
+    said = str(raised.value)
+    assert name.rstrip("s") in said or str(value) in said, said
+    assert "expected " in said or "hint" in said or ";" in said, said
+
+
+FRAME_CHARTS = [
+    name for name in charts.__all__ if next(iter(inspect.signature(getattr(charts, name)).parameters)) == "frame"
+]
+
+
+@pytest.mark.parametrize("name", FRAME_CHARTS)
+def test_charts_of_frames_that_do_not_fit(trace, tmp_path, name):
+    chart = getattr(charts, name)
+    for frame in (pl.DataFrame(), pl.DataFrame({"x": [1]}), trace.kernels.clear()):
+        more = {"path": tmp_path / "x"} if "path" in inspect.signature(chart).parameters else {}
+        with pytest.raises(AnalysisError, match=rf"{name}\(\)"):
+            chart(frame, **more)
+
+
+@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "all_reduce", "kernels"])
+def test_explorers_name_what_they_do_not_take(trace, name):
+    explorer = getattr(llmprof.explore, name)
+    with pytest.raises(ArgumentError, match=r"has no nonsense; expected some of .*window"):
+        explorer(trace, nonsense=1)
+    with pytest.raises(ArgumentError, match="'rank' trait"):
+        explorer(trace, rank="x")
+    with pytest.raises(ArgumentError, match="window is"):
+        explorer(trace, window=(5, 1))
+    with pytest.raises(ArgumentError, match="got the number 3 among widgets"):
+        llmprof.explore.link(explorer(trace), 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: analyze.findings("run.json"), r"string 'run.json' as trace; .*Trace; read it first: llmprof.read"),
+        (lambda t: analyze.overlap(Path("a.json")), "read it first: llmprof.read"),
+        (lambda t: analyze.stalls("a.ncu-rep"), "llmprof.read_metrics"),
+        (charts.breakdown, "got a Trace as frame; expected a polars.DataFrame; pass what an analysis"),
+        (lambda t: charts.breakdown(t.kernels.lazy()), "collect it first"),
+        (lambda t: charts.breakdown(pd.DataFrame({"x": [1]})), "polars.from_pandas"),
+        (lambda t: analyze.overlap(), r"missing a required argument: 'trace'; expected its arguments: trace, by"),
+        (lambda t: analyze.overlap(t, by="rank", bye=1), "unexpected keyword argument 'bye'; .*trace, by"),
+        (lambda t: analyze.layers(t, "layer"), "too many positional arguments"),
+        (lambda t: analyze.idle(t, min_ns=True), "got True as min_ns; expected a whole number from 0 on"),
+        (lambda t: analyze.overlap(llmprof.sample_metrics("ncu_tp1_eager")), "got a Metrics as trace"),
+        (lambda t: t.select(ranks=t), "got a Trace as ranks"),
+        (lambda t: t.table("kernel"), "no table 'kernel'"),
+        (lambda t: Trace({"kernels": [1]}), r"got a dict as tables; expected a mapping"),
+    ],
+)
+def test_what_to_do_is_said(trace, call, message):
+    with pytest.raises(LlmprofError, match=message):
+        call(trace)
+
+
+def test_one_name_alone_and_keywords_are_taken(trace):
+    assert analyze.overlap(trace=trace, by="phase").columns[:2] == ["rank", "phase"]
+    assert analyze.overlap(trace, by="rank").equals(analyze.overlap(trace, by=["rank", "rank"]))
+    assert analyze.kernel_summary(trace, by="rank").equals(analyze.kernel_summary(trace=trace, by=("rank",)))
+    assert analyze.idle(trace, min_ns=np.int64(1000)).equals(analyze.idle(trace, min_ns=1000))
+    assert analyze.events_within(trace, window=[0, 1e6]).equals(analyze.events_within(trace, window=(0, 1_000_000)))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "accepted", "refused", "words"),
+    [
+        (int, [1, np.int32(2)], [1.0, True, "1", None], "a whole number"),
+        (float, [1, 1.5, np.float32(2)], [True, "1", None, 1j], "a number"),
+        (bool, [True], [1, None, "yes"], "True or False"),
+        (str | None, ["x", None], [1, b"x"], "a string or None"),
+        (str | Path, ["x", Path("x")], [1], "a string or a Path"),
+        (Sequence[str], [["x"], ("x", "y"), []], ["x", [1], {"x"}, None], "a sequence of strings"),
+        (Mapping[str, int], [{"x": 1}, {}], [{1: 1}, {"x": "y"}, [("x", 1)]], "a mapping"),
+        (tuple[int, str], [(1, "x")], [(1,), ("x", 1), 3], "(a whole number, a string)"),
+        (list[float] | None, [[1.0], None], [["x"], 1.0], "a sequence of numbers or None"),
+        (Literal["a", "b"], ["a", "c"], [1, None], "'a' or 'b'"),
+        (Callable[[int], int], [len], [3], "a callable"),
+        (pl.DataFrame, [pl.DataFrame()], [pl.Series(), None], "a polars.DataFrame"),
+        (Trace, [Trace({})], ["x"], "a Trace"),
+        (Columns, ["x", ["x"], {"x"}], [1, [1], {"x": 1}, None], "the name of a column or a sequence of names"),
+        (Window, [(0, 1), [0.5, 2]], [(1,), "ab", ("a", "b"), None], "(start_ns, end_ns)"),
+        (Any, [Odd(), None], [], "anything"),
+    ],
+)  # fmt: skip
+def test_kinds(annotation, accepted, refused, words):
+    kind = kind_of(annotation)
+    assert kind.words == words
+    assert all(kind.accepts(value) for value in accepted)
+    assert not any(kind.accepts(value) for value in refused)
+
+
+def test_values_are_handed_on_in_one_form():
+    @checked
+    def taken(by: Columns, window: Window | None = None, n: AtLeastOne = 1, m: NotNegative = 0, part: Share = 0) -> Any:
+        return by, window, n, m, part
+
+    assert taken("x", [0, 5], np.int64(2), 0, 1) == (("x",), (0, 5), 2, 0, 1.0)
+    assert type(taken("x", n=np.int64(2))[2]) is int
+    for wrong in ({"n": 0}, {"m": -1}, {"part": 1.5}, {"window": (2, 1)}):
+        with pytest.raises(AnalysisError, match=re.escape(f"{next(iter(wrong))}=")):
+            taken("x", **wrong)
+
+
+def test_checks_keep_name_signature_and_docstring():
+    assert analyze.overlap.__name__ == "overlap"
+    assert "Parameters" in (analyze.overlap.__doc__ or "")
+    assert list(inspect.signature(analyze.overlap).parameters) == ["trace", "by"]
+    assert checked(analyze.overlap) is analyze.overlap

@@ -101,7 +101,7 @@ def test_arrival_skew() -> None:
     assert found["severity"] == "high"
     assert found["title"] == (
         "2.13 ms of a step (52.9 %) is waiting for the last rank: rank 2 arrives last in 100.0 % of the all-reduces, "
-        "the other ranks spend 99.0 % of theirs waiting, and the transfer itself takes 4.00 us where their kernels "
+        "the other ranks spend 99.0 % of theirs waiting, and the transfer itself takes 4.00 us where their durations "
         "suggest 404 us."
     )
     assert found["detail"].startswith("40 calls;")  # 8 in each of the five steady steps
@@ -525,7 +525,7 @@ def test_first_lines_on_the_recordings(sample_trace: Callable[[str], Trace]) -> 
     assert first["rule"] == "arrival_skew"
     assert first["share_of_time"] >= 0.7
     assert "rank 3 arrives last in 100.0 % of the all-reduces" in first["title"]
-    assert "transfer itself takes 4.34 us where their kernels suggest 1.11 ms" in first["title"]
+    assert "transfer itself takes 4.34 us where their durations suggest 1.11 ms" in first["title"]
     second = custom.row(1, named=True)
     assert second["rule"] == "host_bound"
     assert "on rank 3 the next kernel was not launched" in second["title"]

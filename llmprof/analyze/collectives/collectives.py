@@ -358,7 +358,7 @@ ANALYSIS = Analysis(
     view="collectives",
     columns=(
         "rank", "step", "layer", "call", "kind", "algorithm", "bytes", "dur_ns", "wait_ns", "transfer_ns", "last_rank",
-        "bus_gbps",
+        "bus_gbps", "unmatched",
     ),
     reported=True,
     section="communication",

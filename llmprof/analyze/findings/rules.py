@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
         communication.arrival_skew,
         "{time} of {part} ({share}) is waiting for the last rank: rank {late} arrives last in {late_share} of the "
         "{kind}s, the other ranks spend {waited} of theirs waiting, and the transfer itself takes {transfer} where "
-        "their kernels suggest {seen}.",
+        "their durations suggest {seen}.",
         "{calls} calls; the first and the last rank arrive {skew} apart, and all leave a call within {spread} of each "
         "other (medians): {clocks}{sure}.",
         "Find out why that rank is late before touching communication: compare its host time and idle causes with "
@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
         "pipeline_wait",
         communication.pipeline_wait,
         "{time} of {part} ({share}) is waiting of one pipeline stage for another: in its {kind}s a rank waits {waited} "
-        "of their duration, the transfer itself takes {transfer} where the kernels suggest {seen}.",
+        "of their duration, the transfer itself takes {transfer} where the durations suggest {seen}.",
         "{calls} calls; rank {late} arrives last in {late_share}, {skew} after the first (median).",
         "In a pipeline, one batch in flight leaves every stage but one idle: keep as many batches in flight as there "
         "are stages, or use tensor parallelism inside a host.",

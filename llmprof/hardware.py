@@ -125,6 +125,11 @@ _NVL_HOPPER = {"bf16": 835.5, "fp16": 835.5, "fp8": 1670.5, "int8": 1670.5, "tf3
 _AMPERE = {"bf16": 312.0, "fp16": 312.0, "int8": 624.0, "tf32": 156.0, "fp32": 19.5}
 _CDNA3 = {"bf16": 1307.4, "fp16": 1307.4, "fp8": 2614.9, "int8": 2614.9, "tf32": 653.7, "fp32": 163.4}
 
+_HAMI = "Project HAMi, docs/ascend910b-support.md (aiCore and memoryCapacity of each chip)"
+_CLOUD_MATRIX = (
+    "Serving Large Language Models on Huawei CloudMatrix384 (arXiv 2506.12708), Ascend 910C: one of its two dies"
+)
+
 # fmt: off
 DEVICES: Final[tuple[Device, ...]] = (
     _device("H200", r"h200(?: sxm5?)?(?: 141gb)?", tflops=_SXM_HOPPER, gb_per_s=4800, gb=141, link_gb_per_s=900,
@@ -195,9 +200,19 @@ DEVICES: Final[tuple[Device, ...]] = (
             multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
-    # Huawei publishes no data sheet of the chip, and what others write differs: 256 to 400 TFLOP/s of FP16
-    _device("Ascend 910B", r"ascend ?910b\d?", tflops={}, gb_per_s=None, gb=None, link_gb_per_s=None,
+    # Huawei publishes no data sheets of the 910B, and what others write differs: 256 to 400 TFLOP/s of FP16. Cores and
+    # sizes are those that its plug-ins for clusters are configured with
+    _device("Ascend 910B2", r"ascend ?910b2c?", tflops={}, gb_per_s=None, gb=68.719476736, link_gb_per_s=None,
+            multiprocessors=24, source=_HAMI),
+    _device("Ascend 910B3", r"ascend ?910b3", tflops={}, gb_per_s=None, gb=68.719476736, link_gb_per_s=None,
+            multiprocessors=20, source=_HAMI),
+    _device("Ascend 910B4", r"ascend ?910b4", tflops={}, gb_per_s=None, gb=34.359738368, link_gb_per_s=None,
+            multiprocessors=20, source=_HAMI),
+    _device("Ascend 910B", r"ascend ?910b1?", tflops={}, gb_per_s=None, gb=None, link_gb_per_s=None,
             multiprocessors=None, source=""),
+    # a recording knows each of the two dies of a package as a device
+    _device("Ascend 910C", r"ascend ?910(?:c| 93\d\d)(?: \(synthetic\))?", tflops={"bf16": 376, "fp16": 376},
+            gb_per_s=1600, gb=64, link_gb_per_s=None, multiprocessors=24, source=_CLOUD_MATRIX),
 )
 # fmt: on
 """Devices that are known."""

@@ -32,7 +32,12 @@ def test_every_number_has_a_source_and_every_source_a_number():
         ("Tesla T4", "T4"),
         ("NVIDIA B200", "B200"),
         ("AMD Instinct MI300X OAM", "MI300X"),
-        ("Ascend910B3", "Ascend 910B"),
+        ("Ascend910B", "Ascend 910B"),
+        ("Ascend910B2", "Ascend 910B2"),
+        ("Ascend910B3", "Ascend 910B3"),
+        ("Ascend910B4", "Ascend 910B4"),
+        ("Ascend910_9382", "Ascend 910C"),
+        ("Ascend910C (synthetic)", "Ascend 910C"),
         ("h200", "H200"),
     ],
 )

@@ -185,6 +185,8 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
         by_id.select("rank", "op_id", "category", known=pl.lit(value=True)), on=["rank", "op_id"], how="left"
     )
     rest = found.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
+    if found["known"].any():  # identifiers join: what has none was launched by no operator
+        rest = rest.filter(pl.col("op_id").is_not_null())
     parts = [found.filter("known").select("_row", "category")]
     if rest.height:
         points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))

@@ -1,7 +1,7 @@
 """Mutated files through every reader: how many end raw, hang, lose something without a word, or take too much memory.
 
-    python benchmarks/fuzz.py --files 10000          # the figures of README.md
-    python benchmarks/fuzz.py --files 500 nsys       # a look at one reader
+    python benchmarks/fuzz.py --files 10000 --results .bench/fuzz.jsonl   # figures of README.md; may be cut and resumed
+    python benchmarks/fuzz.py --files 500 nsys   # a look at one reader
 
 A file is a number: the same one gives the same file. Each 250 files run in a process of their own with an address space
 of 4 GB; a file that takes longer than 10 s counts as a hang. What breaks is kept in --keep as a small file.
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
@@ -91,14 +92,46 @@ def run_batch(name: str, first: int, count: int, keep: Path, results: str) -> No
     Path(results).write_text(json.dumps({"counts": counts, "grown": grown, "slowest": slowest, "largest": largest}))
 
 
+def table(done: dict[tuple[str, int], dict[str, Any]], names: list[str]) -> str:
+    """What became of all files, a line a reader."""
+    lines = [
+        "| reader | files | read | refused | raw | hangs | silent losses | crashed | over memory | slowest | grown |"
+    ]
+    lines.append("|---|" + "---|" * 10)
+    for name in names:
+        batches = [batch for (reader, _), batch in done.items() if reader == name]
+        total: Counter[str] = Counter()
+        for batch in batches:
+            total.update(batch["counts"])
+        cells = [sum(batch["files"] for batch in batches), total["read"], total["refused"], total["raw"], total["hang"]]
+        cells += [total["silent"], total["crashed"], total["over memory"]]
+        slowest, grown = (max((batch[key] for batch in batches), default=0) for key in ("slowest", "grown"))
+        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + f" | {slowest:.1f} s | {grown / 2**20:.0f} MiB |")
+    return "\n".join(lines)
+
+
+def one_batch(name: str, first: int, count: int, keep: Path) -> dict[str, Any]:
+    """What became of some files, which a process of their own tried."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as result:
+        context = multiprocessing.get_context("spawn")
+        child = context.Process(target=run_batch, args=(name, first, count, keep, result.name))
+        child.start()
+        child.join()
+        said = {"counts": {"crashed": 1}, "grown": 0, "slowest": 0, "largest": 0}
+        if child.exitcode:
+            (keep / f"{name}-{first}-crashed.txt").write_text(f"status {child.exitcode}")
+        else:
+            said = json.loads(Path(result.name).read_text())
+    return {"reader": name, "first": first, "files": count, **said}
+
+
 def main() -> None:
-    """Run and print a table of Markdown."""
+    """Run what is not in the results yet, and print a table of Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("readers", nargs="*", help="names, or the beginning of names (default: all)")
     parser.add_argument("--files", type=int, default=1000, help="files a reader")
-    parser.add_argument("--first", type=int, default=0, help="number of the first file")
     parser.add_argument("--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="file to go on from and to add to: a run may be cut at any time")
     options = parser.parse_args()
     from tests.fuzz.targets import targets
 
@@ -106,34 +139,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         names = [t.name for t in targets(Path(folder))]
     names = [n for n in names if not options.readers or any(n.startswith(r) for r in options.readers)]
-    print(
-        "| reader | files | read | refused | raw | hangs | silent losses | crashed | over memory | slowest | files/s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    failed = 0
-    context = multiprocessing.get_context("spawn")
-    for name in names:
-        total: Counter[str] = Counter()
-        slowest, begin = 0.0, time.perf_counter()
-        for first in range(options.first, options.first + options.files, BATCH):
-            count = min(BATCH, options.first + options.files - first)
-            with tempfile.NamedTemporaryFile(suffix=".json") as result:
-                child = context.Process(target=run_batch, args=(name, first, count, options.keep, result.name))
-                child.start()
-                child.join()
-                if child.exitcode:
-                    total["crashed"] += 1
-                    (options.keep / f"{name}-{first}-crashed.txt").write_text(f"status {child.exitcode}")
-                    continue
-                said = json.loads(Path(result.name).read_text())
-                total.update(said["counts"])
-                slowest = max(slowest, said["slowest"])
-        rate = options.files / (time.perf_counter() - begin)
-        failed += total["raw"] + total["hang"] + total["silent"] + total["crashed"] + total["over memory"]
-        cells = [options.files, total["read"], total["refused"], total["raw"], total["hang"], total["silent"]]
-        cells += [total["crashed"], total["over memory"], f"{slowest:.1f} s", f"{rate:.0f}"]
-        print(f"| {name} | " + " | ".join(map(str, cells)) + " |", flush=True)
-    sys.exit(bool(failed))
+    done: dict[tuple[str, int], dict[str, Any]] = {}
+    if options.results is not None and options.results.exists():
+        for line in options.results.read_text().splitlines():
+            batch = json.loads(line)
+            done[batch["reader"], batch["first"]] = batch
+    for first in range(0, options.files, BATCH):
+        for name in names:
+            if (name, first) in done:
+                continue
+            batch = one_batch(name, first, min(BATCH, options.files - first), options.keep)
+            done[name, first] = batch
+            if options.results is not None:
+                with options.results.open("a") as file:
+                    file.write(json.dumps(batch) + "\n")
+            print(f"{name} {first}: {batch['counts']}", file=sys.stderr, flush=True)
+    print(table(done, names))
+    bad = ("raw", "hang", "silent", "crashed", "over memory")
+    sys.exit(any(batch["counts"].get(kind) for batch in done.values() for kind in bad))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,3 +138,34 @@ def pairs(rows: Sequence[tuple[str, str]], *, indent: str = "  ") -> str:
     """Names and values, the values aligned."""
     longest = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{indent}{plain(name).ljust(longest)}  {plain(said)}".rstrip() for name, said in rows)
+
+
+_FORMULA = re.compile(r"^[=+\-@\t\r]")
+
+
+def csv(frame: pl.DataFrame) -> str:
+    r"""A frame as CSV that a spreadsheet shows and does not run.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        What to write.
+
+    Returns
+    -------
+    str
+        CSV with a heading. A text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return has an
+        apostrophe in front, by which spreadsheets take it as text; numbers are as they are.
+
+    Examples
+    --------
+    >>> csv(pl.DataFrame({"name": ["=1+1", "k"], "value": [-1, 2]}))
+    "name,value\n'=1+1,-1\nk,2\n"
+    """
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    guarded = [
+        pl.when(pl.col(name).str.contains(_FORMULA.pattern)).then("'" + pl.col(name)).otherwise(name).alias(name)
+        for name in texts
+    ]
+    heads = {name: f"'{name}" for name in frame.columns if _FORMULA.match(name)}
+    return frame.with_columns(guarded).rename(heads).write_csv()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from llmprof import communication, names, schema
+from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.storage import parquet, sql, sqlite
@@ -365,4 +365,4 @@ class Trace:
         lo, hi = self.span_ns
         device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
-        return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {device}: {rows}>"
+        return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -532,3 +534,28 @@ class TestProcess:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
         assert "kernel_\\xe9_\\u2026" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_that_goes_to_a_full_disk_is_an_error_in_words():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "llmprof", "samples"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("llmprof: error: the output cannot be written")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_it_loads_ends_without_a_traceback(tmp_path):
+    for delay in (0.05, 0.1, 0.2, 0.4, 0.8):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "llmprof", "samples"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(delay)
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+        # in the first hundredths of a second the interpreter itself speaks, before the command line is there
+        assert "llmprof/cli" not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import text
 
 
@@ -92,3 +93,19 @@ def test_pairs_are_aligned():
 @pytest.mark.parametrize(("limit", "said"), [(10, "abcdefghij"), (5, "ab…ij"), (4, "ab…j"), (2, "a…"), (1, "a…")])
 def test_shorten_keeps_both_ends(limit, said):
     assert text.shorten("abcdefghij", limit) == said
+
+
+def test_a_spreadsheet_runs_no_cell_of_a_trace():
+    frame = pl.DataFrame(
+        {"=head": ["=1+1", "+1", "-1", "@x", "\tx", "plain", None], "value": [-1.5, 2, 3, 4, 5, 6, None]}
+    )
+    lines = text.csv(frame).splitlines()
+    assert lines[:5] == ["'=head,value", "'=1+1,-1.5", "'+1,2.0", "'-1,3.0", "'@x,4.0"]
+    assert lines[6:] == ["plain,6.0", ","]
+
+
+def test_sequences_for_terminals_are_shown_and_not_sent():
+    for sequence in ("\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "\u202eabc", "a\rb", "\x00"):
+        assert text.plain(sequence).isprintable()
+    trace = llmprof.Trace({}, {"device": "\x1b[31mGPU"})
+    assert repr(trace).isprintable()

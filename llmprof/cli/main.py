@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmprof import __version__
-from llmprof.errors import LlmprofError, TraceWarning
+from llmprof.errors import LlmprofError, OutputError, TraceWarning
 
 FAILED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 _NAME = "llmprof"
@@ -83,7 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    args = parser().parse_args(argv)
+    try:
+        args = parser().parse_args(argv)
+    except KeyboardInterrupt:
+        print(f"{_NAME}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     progress = _progress(args)
     try:
         with warnings.catch_warnings():
@@ -91,10 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _show_warnings(progress)
             out = _run(args, progress)
         progress.clear()
-        print(out, flush=True)
+        _print(out)
     except BrokenPipeError:
-        # What is still buffered must not be written when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return PIPE_CLOSED
     except KeyboardInterrupt:
         progress.clear()
@@ -120,7 +123,31 @@ def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
 def _say(words: str, progress: ProgressLine | _Silent) -> None:
     """Print at once, for a command that goes on."""
     progress.clear()
-    print(words, flush=True)
+    _print(words)
+
+
+def _print(words: str) -> None:
+    """Print at once; a disk that is full, to which the output goes, is an error of ours.
+
+    Raises
+    ------
+    OutputError
+        The output cannot be written.
+    """
+    try:
+        print(words, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _close_stdout()
+        raise OutputError(
+            f"the output cannot be written: {error.strerror or error}", hint="free space where it is redirected to"
+        ) from error
+
+
+def _close_stdout() -> None:
+    """Let go of what is still buffered: it must not be written when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Silent:

@@ -58,9 +58,9 @@ def _finite(value: object) -> object:
 def to_csv(frame: pl.DataFrame, file: str) -> str:
     """The frame as CSV in a file, or as text for ``-``."""
     if file == "-":
-        return frame.write_csv().rstrip("\n")
+        return text.csv(frame).rstrip("\n")
     try:
-        frame.write_csv(file)
+        Path(file).write_text(text.csv(frame), encoding="utf-8")
     except OSError as error:
         raise OutputError(
             f"cannot write {file}: {error.strerror or error}", hint="choose a place that can be written"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from llmprof.trace import META_FILE, Trace
 LIMIT_BYTES = 8 << 30
 """The oldest entries are removed when the cache grows beyond this."""
 
+LEFT_OVER_S = 3600.0
+"""A folder that is being written and did not change for so long was left by a process that is gone."""
 _EXPORT: Final = ".export"
 
 
@@ -104,12 +107,14 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
     """
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if where.exists():  # damaged, or it would have been taken
-            shutil.rmtree(where)
+        if where.exists() and load(where) is None:  # damaged, or it would have been taken
+            shutil.rmtree(where, ignore_errors=True)
         trace.save(where)
         where.chmod(0o700)
         _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
+        if load(where) is not None:  # another process read the same files and was the first to keep them
+            return
         warnings.warn(
             f"the parsed trace could not be cached in {where.parent} ({error}); "
             "set LLMPROF_CACHE to a folder that can be written, or pass cache=False",
@@ -119,9 +124,10 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
 
 
 def _prune(keep: set[Path]) -> None:
+    _remove_left_over()
     ours = (p for p in folder().iterdir() if (p / META_FILE).exists() or p.suffix == _EXPORT)
-    entries = sorted(ours, key=lambda p: p.stat().st_mtime)
-    sizes = {p: sum(f.stat().st_size for f in p.iterdir()) for p in entries}
+    entries = sorted(ours, key=_used_at)
+    sizes = {p: _size(p) for p in entries}
     total = sum(sizes.values())
     for path in entries:
         if total <= LIMIT_BYTES:
@@ -129,3 +135,27 @@ def _prune(keep: set[Path]) -> None:
         if path not in keep:
             shutil.rmtree(path, ignore_errors=True)
             total -= sizes[path]
+
+
+def _remove_left_over() -> None:
+    """Remove folders that a process was writing when it was killed."""
+    for path in folder().iterdir():
+        if path.name.startswith(".") and path.is_dir() and time.time() - _used_at(path) > LEFT_OVER_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _used_at(path: Path) -> float:
+    """When an entry was last used (s since the epoch); now, where another process removes it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _size(path: Path) -> int:
+    """Bytes of an entry; what another process removes meanwhile does not count."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for file in path.iterdir():
+            total += file.stat().st_size
+    return total

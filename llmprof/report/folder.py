@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import __version__
+from llmprof import __version__, text
 from llmprof.errors import OutputError
 from llmprof.progress import Progress
 from llmprof.report import vega
@@ -304,5 +304,5 @@ def _write_charts(jobs: list[tuple[str, Future[bytes]]], work: Path, progress: P
 
 def _write_frames(said: Contents, work: Path) -> list[str]:
     for name, frame in said.frames.items():
-        frame.head(MOST_ROWS).write_csv(work / f"{name}.csv")
+        (work / f"{name}.csv").write_text(text.csv(frame.head(MOST_ROWS)), encoding="utf-8")
     return [f"{name}.csv" for name in said.frames]

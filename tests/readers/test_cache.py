@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import polars as pl
@@ -211,3 +212,27 @@ def test_exports_of_reports_count_and_one_in_use_stays(path, folder, monkeypatch
 def test_default_folder_is_the_users_cache(monkeypatch):
     monkeypatch.delenv("LLMPROF_CACHE")
     assert cache.folder().parts[-2:] == ("llmprof", "traces")
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "t.json").write_text('{"traceEvents": []}')
+    old, new = tmp_path / "cache" / ".entry-old", tmp_path / "cache" / ".entry-new"
+    for place in (old, new):
+        place.mkdir(parents=True)
+        (place / "kernels.parquet").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    with pytest.warns(TraceWarning, match="holds no event"):
+        llmprof.read(tmp_path / "t.json", cache=True)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_readers_that_race_for_an_entry_do_not_warn(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [event] * 50}))
+    with ThreadPoolExecutor(4) as threads:
+        traces = list(threads.map(lambda _: llmprof.read(tmp_path / "t.json", cache=True), range(8)))
+    assert {trace.kernels.height for trace in traces} == {50}
+    assert len(list((tmp_path / "cache").iterdir())) == 1

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze
+from llmprof import analyze, text
 from llmprof.analyze.ncu.command import counted_launches
 from llmprof.errors import CaptureError, LlmprofError
 from llmprof.launch.run import files
@@ -188,5 +188,5 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
     both = of_timeline.head(_MOST_ROWS).join(per_kernel, on="name", how="full", coalesce=True)
     measured = of_timeline.join(per_kernel.select("name"), on="name", how="semi")
     both = both.update(measured, on="name").sort("total_ns", "name", descending=[True, False], nulls_last=True)
-    files.write(folder.kernel_comparison, both.write_csv())
+    files.write(folder.kernel_comparison, text.csv(both))
     return both

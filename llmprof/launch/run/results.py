@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze
+from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.run import failures, files, manifest, ncu, nsys_import, requests
@@ -39,7 +39,7 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         A file cannot be written.
     """
     kernels = analyze.nsys.cuda_gpu_kern_sum(trace)
-    files.write(folder.nsys_summary, kernels.write_csv())
+    files.write(folder.nsys_summary, text.csv(kernels))
     events = analyze.activity(trace)
     ranks = events.group_by("rank").agg(
         kernels=(pl.col("source") == "kernel").sum(),

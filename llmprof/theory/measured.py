@@ -27,7 +27,7 @@ MOST_PREFILL_TOKENS: Final = 16384
 def read_steps(path: str | Path) -> pl.DataFrame:
     """Measured decode steps and prefills from a JSON file of a grid over batch and prompt length.
 
-    The file has ``rows`` with ``model, tp, dtype, batch, prompt, out, decode_step_s, prefill_last_s, rep``: what
+    The file has ``rows`` with ``model, tp, dtype, quant, batch, prompt, out, decode_step_s, prefill_last_s, rep``: what
     ``batch`` requests of ``prompt`` tokens took a decode step on average over ``out`` tokens, and from scheduling to
     the first token of the last request.
 
@@ -39,9 +39,9 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``model, tp, dtype, phase`` (decode, prefill)``, batch, prompt, out, measured_s`` (median of the repeats, the
-        lower of two)``,
-        spread`` (largest minus smallest over the median)``, repeats``. Prefills of more than
+        ``model, tp, dtype`` (of the weights: the quantization if there is one)``, phase`` (decode, prefill)``, batch,
+        prompt, out, measured_s`` (median of the repeats, the lower of two)``, spread`` (largest minus smallest over the
+        median)``, repeats``. Prefills of more than
         :data:`MOST_PREFILL_TOKENS` tokens are left out.
 
     Raises
@@ -60,6 +60,8 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     frame = pl.DataFrame(rows, infer_schema_length=None)
     defaults = {"tp": pl.lit(1), "dtype": pl.lit("bfloat16"), "out": pl.lit(2)}
     frame = frame.with_columns(value.alias(name) for name, value in defaults.items() if name not in frame.columns)
+    if "quant" in frame.columns:
+        frame = frame.with_columns(dtype=pl.coalesce(pl.col("quant").cast(pl.String), "dtype"))
     keys = ["model", "tp", "dtype", "batch", "prompt", "out"]
     parts = []
     for phase, column in (("decode", "decode_step_s"), ("prefill", "prefill_last_s")):

@@ -227,3 +227,22 @@ def test_on_a_real_npu_every_long_wait_has_its_stream(shared):
     held = found.filter(pl.col("stream") == 2)
     assert held["waited_for"].unique().to_list() == [4]
     assert held["before_category"].unique().to_list() == ["collective"]
+
+
+@pytest.mark.parametrize(("wait_ns", "kind"), [(25, "event"), (4, "stream")])
+def test_an_idle_stream_that_stood_in_a_wait_is_held_by_the_event(wait_ns, kind):
+    """Both kernels are launched before 10; the second runs at 40, and its stream waited for an event before it."""
+    host = {"process": 1, "thread": 1, "api": "runtime", "dur_ns": 1, "name": "Node@launch"}
+    kernel = {"device": 0, "stream": 2, "dur_ns": 5, "name": "aclnnMm_MatMulCommon_MatMulV2"}
+    wait = {"device": 0, "stream": 2, "name": "EVENT_WAIT", "kind": "event_wait"}
+    trace = npu(
+        runtime=[{**host, "start_ns": 2, "correlation": 1}, {**host, "start_ns": 5, "correlation": 2}],
+        kernels=[
+            {**kernel, "start_ns": 5, "correlation": 1},
+            {**kernel, "start_ns": 40, "correlation": 2},
+        ],
+        tasks=[{**wait, "start_ns": 39 - wait_ns, "dur_ns": wait_ns}],
+    )
+    (row,) = analyze.idle(trace).filter(pl.col("cause") == "queued").iter_rows(named=True)
+    assert row["dur_ns"] == 30 * US
+    assert row["held_kind"] == (kind if kind == "event" else None)

@@ -81,10 +81,13 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 
 @per_trace
 def _of_trace(trace: Trace) -> pl.DataFrame:
-    return idle_of(labelled(trace, ["step"]), host_spans(trace))
+    waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
+    return idle_of(labelled(trace, ["step"]), host_spans(trace), waits=waits)
 
 
-def idle_of(events: pl.DataFrame, spans: pl.DataFrame | None = None, *, min_ns: int = 0) -> pl.DataFrame:
+def idle_of(
+    events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None, min_ns: int = 0
+) -> pl.DataFrame:
     """The analysis of :func:`idle` on a frame of device events.
 
     Parameters
@@ -94,6 +97,9 @@ def idle_of(events: pl.DataFrame, spans: pl.DataFrame | None = None, *, min_ns: 
         launch_thread``.
     spans : polars.DataFrame, optional
         What the host did: ``rank, thread, start_ns, dur_ns, name, kind`` (call, op, python or range).
+    waits : polars.DataFrame, optional
+        Waits of streams for events, where the device's queues were recorded (Ascend): ``rank, stream, start_ns,
+        dur_ns``.
     min_ns : int
         Shortest gap to report (ns).
 
@@ -124,7 +130,7 @@ def idle_of(events: pl.DataFrame, spans: pl.DataFrame | None = None, *, min_ns: 
     found = _with_previous(found.filter(pl.col("dur_ns") >= min_ns), events)
     calls = spans.filter(pl.col("kind") == "call")
     parts = _parts(_with_sync(found, calls), calls)
-    parts = _held(parts, events, calls)
+    parts = _held(parts, events, calls, waits)
     done = doing(parts.select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
     nothing = pl.col("cause") == "unknown"
     return parts.with_columns(
@@ -227,7 +233,9 @@ def _parts(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     return parts.with_columns(pl.when(pl.col("cause") == "sync").then("sync_name").alias("sync_name"))
 
 
-def _held(parts: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _held(
+    parts: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Add what a queued event waited for, from the strongest evidence to the weakest."""
     parts = parts.with_row_index("_part")
     queued = parts.filter(pl.col("cause") == "queued")
@@ -235,7 +243,8 @@ def _held(parts: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.
         "rank", _from=pl.col("start_ns"), _to=pl.col("start_ns") + pl.col("dur_ns"), _call="name"
     )
     parts = parts.join(_longest_call(queued, holding), on="_part", how="left", maintain_order="left")
-    parts = parts.join(_told_to_wait(queued, events, calls), on="_part", how="left", maintain_order="left")
+    told = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
+    parts = parts.join(told, on="_part", how="left", maintain_order="left")
     same_launch = (pl.col("_after_launch") == pl.col("launch_start_ns")) & (
         pl.col("_after_thread") == pl.col("_thread")
     )
@@ -304,6 +313,25 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
         check_sortedness=False,
     )
     return rows.filter(pl.col("_event") >= pl.col("_last")).select("_part", "_event")
+
+
+def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """The same where the queues of the device were recorded: the stream stood in a wait for most of the part."""
+    order = queued.select("_part", "rank", "start_ns", "dur_ns", stream="next_stream")
+    order = order.with_columns(_to=pl.col("start_ns") + pl.col("dur_ns"))
+    recorded = waits.select(
+        "rank", "stream", _event="start_ns", _at="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    found = order.sort("_to").join_asof(
+        recorded.sort("_at"),
+        left_on="_to",
+        right_on="_at",
+        by=["rank", "stream"],
+        strategy="backward",
+        check_sortedness=False,
+    )
+    shared = pl.min_horizontal("_to", "_until") - pl.max_horizontal("start_ns", "_event")
+    return found.filter(shared >= HELD_SHARE * pl.col("dur_ns")).select("_part", "_event")
 
 
 ANALYSIS = Analysis(

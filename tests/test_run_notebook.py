@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 
 import pytest
 
@@ -97,3 +99,14 @@ def test_without_papermill_it_says_what_to_install(notebooks, tmp_path, monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "papermill" else find_spec(name))
     with pytest.raises(LlmprofError, match=r"papermill is not installed; pip install 'llmprof\[notebook\]'"):
         tutorials.run_notebook("01_small", tmp_path)
+
+
+def test_a_full_disk_is_an_error_that_names_the_notebook(notebooks, tmp_path, monkeypatch):
+    import papermill
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(papermill, "execute_notebook", full)
+    with pytest.raises(OutputError, match=r"cannot be written: No space left"):
+        tutorials.run_notebook("01_small", tmp_path / "out")

@@ -186,8 +186,20 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
         ) from error
     except DeadKernelError as error:
         raise LlmprofError(f"the kernel that ran {source.stem} died", hint="was it out of memory?") from error
-    _without_paths(executed, target)
+    except OSError as error:
+        raise _unwritten(target, error) from error
+    try:
+        _without_paths(executed, target)
+    except OSError as error:
+        raise _unwritten(target, error) from error
     return target
+
+
+def _unwritten(target: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"the notebook {target.name} cannot be written: {error.strerror or error}",
+        hint=f"free space on the disk of {target.parent}, or choose another folder",
+    )
 
 
 def _transport() -> dict[str, Any]:

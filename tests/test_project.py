@@ -111,6 +111,22 @@ def test_commands_of_the_readme_are_known_to_the_command_line(root):
     assert {"info", "report"} <= named <= set(re.findall(r"[a-z]+", help_text))
 
 
+def test_the_chinese_readme_has_the_same_sections_commands_and_links(root):
+    def outline(name: str) -> dict[str, object]:
+        text = (root / name).read_text("utf-8")
+        plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        return {
+            "sections": [len(marks) for marks in re.findall(r"^(#+) ", plain, re.MULTILINE)],
+            "commands and code": re.findall(r"```.*?```", text, re.DOTALL),
+            "rows of tables": len(re.findall(r"^\|", plain, re.MULTILINE)),
+            "points of lists": len(re.findall(r"^- ", plain, re.MULTILINE)),
+            "names of code": sorted(set(re.findall(r"`([^`\n]+)`", plain))),
+            "links": sorted(set(re.findall(r"\]\(([^)]+)\)", plain)) - {"README.md", "README.zh-CN.md"}),
+        }
+
+    assert outline("README.zh-CN.md") == outline("README.md")
+
+
 @pytest.mark.slow
 def test_python_of_the_readme_runs(root, monkeypatch):
     from llmprof import launch

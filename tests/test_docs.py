@@ -37,6 +37,11 @@ def test_every_package_that_is_public_has_a_page(reference):
     assert modules - {"schema"} <= packages, "schema has a page of its own"
 
 
+def test_every_page_is_in_the_contents(root):
+    contents = (root / "docs" / "index.md").read_text("utf-8").split()
+    assert {path.stem for path in (root / "docs").glob("*.md")} - {"index"} <= set(contents)
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("docs")
 def test_the_documentation_builds_without_a_warning(root, tmp_path):

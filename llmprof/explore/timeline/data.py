@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.activity import activity
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.intervals.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as found
 from llmprof.explore.timeline.rows import Keys, Names, Row, counter_rows, device_events, host_rows, stream_rows
@@ -72,7 +74,7 @@ class TimelineData:
             "missing": self.missing,
             "keys": self.keys.described(),
             "present": self._present(),
-            "groups": self._groups(),
+            "groups": self.groups(),
             "rows": [
                 {
                     "kind": row.kind,
@@ -115,23 +117,48 @@ class TimelineData:
         return frame
 
     def _present(self) -> dict[str, list[int]]:
-        """Colours that streams have, by what they mean; in the order of the palette."""
+        """Colours that streams have, by what they mean, and those of collectives and idle time, as in the palette."""
         lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
-        return {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
+        lost = [lane for row in self.rows if row.kind in ("collectives", "idle") for lane in row.lanes]
+        present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
+        return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
 
-    def _groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[dict[str, Any]]:
         """Ranks: those with rows, and those that the run had and the trace has not."""
         devices = {part.get("rank"): part for part in self.trace.meta.get("ranks", [])}
         name = self.trace.meta.get("device") or ""
+        waits = self._waits()
         here = [
-            {"rank": rank, "label": _group(rank), "detail": str(name) if rank >= 0 else ""} for rank in self.trace.ranks
+            {
+                "rank": rank,
+                "label": _group(rank),
+                "detail": str(name) if rank >= 0 else "",
+                "waits": waits.get(rank),
+            }
+            for rank in self.trace.ranks
         ]
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
         return sorted(
-            [*here, *({"rank": rank, "label": _group(rank), "detail": "not in this trace"} for rank in gone)],
+            [
+                *here,
+                *({"rank": rank, "label": _group(rank), "detail": "not in this trace", "waits": None} for rank in gone),
+            ],
             key=lambda group: _last_is_the_host(group["rank"]),
         )
+
+    def _waits(self) -> dict[int, float]:
+        """Share of each rank's time on the device, first start to last end, in which a call waits for another rank."""
+        if not self.found or self.missing or not self.events.height:
+            return {}
+        calls = collectives(self.trace).drop_nulls("wait_ns")
+        if calls.is_empty():
+            return {}
+        waiting = union_length(calls.select("rank", "start_ns", dur_ns="wait_ns"), ["rank"])
+        end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+        spans = self.events.group_by("rank").agg(whole_ns=(end - pl.col("start_ns").min()).clip(1))
+        shares = spans.join(waiting, on="rank").select("rank", pl.col("busy_ns") / pl.col("whole_ns"))
+        return dict(shares.iter_rows())
 
     def _span(self) -> tuple[float, float]:
         first = [row.samples[0][0] for row in self.rows if row.samples]

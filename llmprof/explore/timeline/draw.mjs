@@ -58,6 +58,7 @@ export function drawPane(context, items, scroll, height, scene) {
     if (item.type === "group") {
       context.fillStyle = theme.faint;
       context.fillRect(0, top + item.height - 2, width, 1);
+      if (item.levels.length) drawRow(context, item, top, scene);
       continue;
     }
     drawRow(context, item, top, scene);
@@ -79,14 +80,18 @@ function drawGrid(context, { theme, window, width }, height) {
 
 function drawRow(context, item, top, scene) {
   const { theme, width, view } = scene;
-  for (const [number, level] of item.levels.entries()) {
-    const y = top + level.y;
-    context.fillStyle = theme.lane;
-    context.fillRect(0, y, width, level.height);
-    const lane = view?.lanes.get(laneKey(item.number, number));
+  let ground = -1; // levels of one height share it: waits and idle time of a closed rank
+  for (const place of item.levels) {
+    const y = top + place.y;
+    if (place.y !== ground) {
+      context.fillStyle = theme.lane;
+      context.fillRect(0, y, width, place.height);
+      ground = place.y;
+    }
+    const lane = view?.lanes.get(laneKey(place.row, place.level));
     if (!lane) continue;
-    if (item.kind === "counter") drawSamples(context, item, lane, y, level.height, scene);
-    else drawLane(context, lane, y, level.height, item.folded, scene);
+    if (item.kind === "counter") drawSamples(context, item, lane, y, place.height, scene);
+    else drawLane(context, lane, y, place.height, item.folded, scene);
   }
   if (item.note) {
     context.fillStyle = theme.muted;
@@ -174,9 +179,7 @@ export function formatSample(value, unit) {
 }
 
 /** Outline of a span in a pane. */
-export function drawOutline(context, hit, item, scroll, scene) {
-  const level = item.levels[hit.level];
-  if (!level) return;
+export function drawOutline(context, hit, { item, place: level }, scroll, scene) {
   const [a, b] = [hit.start, hit.end].map((ns) => toPx(ns, scene.window, scene.width));
   if (b < -4 || a > scene.width + 4) return;
   const y = item.top - scroll + level.y;

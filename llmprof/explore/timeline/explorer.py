@@ -109,7 +109,9 @@ class Timeline(Explorer):
     span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Range of time (ns) that was selected by dragging."""
 
-    height = traitlets.Int(460).tag(sync=True)
+    height = traitlets.Int(None, allow_none=True).tag(sync=True)
+    """Most height of the overview and the rows (px); as high as the screen if None."""
+
     by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
     """What the colour of a kernel means."""
 

@@ -1,11 +1,17 @@
 // Names of the rows, with buttons to fold and to pin them.
 import { fill, h } from "../base/js/dom.mjs";
+import { formatShare } from "../base/js/format.mjs";
 
 /** Fill a gutter with the items of a pane; does nothing where it shows them already. act(kind, item) folds or pins. */
 export function fillGutter(gutter, items, pinned, act) {
   const focused = gutter.querySelector(":focus")?.dataset.key;
   fill(gutter, ...items.map((item) => (item.type === "group" ? groupHead(item, act) : rowHead(item, pinned, act))));
   if (focused) gutter.querySelector(`[data-key="${focused}"]`)?.focus();
+}
+
+/** What a rank loses, in words. */
+function lost({ waits }) {
+  return waits === null || waits === undefined ? "" : `waits ${formatShare(waits)}`;
 }
 
 function groupHead(item, act) {
@@ -18,12 +24,12 @@ function groupHead(item, act) {
       "aria-expanded": String(open),
       "data-key": `g${item.rank}`,
       disabled: !item.rows,
-      title: `${item.label} ${item.detail}`,
+      title: [item.label, item.detail, lost(item)].filter(Boolean).join(", "),
       onclick: () => act("close", item),
     },
     h("i", { class: "lpt-chevron", text: item.rows ? (open ? "▾" : "▸") : "" }),
     h("strong", { text: item.label }),
-    h("span", { text: item.detail }),
+    h("span", { text: item.closed && item.waits !== null && item.waits !== undefined ? lost(item) : item.detail }),
   );
   return place(button, item);
 }

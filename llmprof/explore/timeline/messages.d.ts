@@ -8,11 +8,12 @@ export type Key = {
   colour: string;
 };
 
-/** A rank: its label and what is known of its device; the host's rank is -1. */
+/** A rank (the host's is -1), its device, and the share of its time on the device in which it waits for others. */
 export type Group = {
   rank: number;
   label: string;
   detail: string;
+  waits: number | null;
 };
 
 /** A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none. */
@@ -102,7 +103,7 @@ export type Traits = {
   busy: string;
   by: "stage" | "category";
   colours: Record<string, any>;
-  height: number;
+  height: number | null;
   layer: number | null;
   rank: number | null;
   selection: Record<string, any> | null;

@@ -40,11 +40,12 @@ class Key(Record):
 
 
 class Group(Record):
-    """A rank: its label and what is known of its device; the host's rank is -1."""
+    """A rank (the host's is -1), its device, and the share of its time on the device in which it waits for others."""
 
     rank: int
     label: str
     detail: str
+    waits: float | None
 
 
 class Described(Record):

@@ -88,13 +88,15 @@ export const moving = {
   },
 
   async otherRow(by) {
-    const rows = [...this.pinnedPane.items, ...this.mainPane.items].filter((item) => item.type === "row" && item.count);
-    const at = rows.findIndex((item) => item.number === this.hit?.row);
-    const item = rows[at < 0 ? 0 : (at + by + rows.length) % rows.length];
-    if (!item) return;
+    const items = [...this.pinnedPane.items, ...this.mainPane.items];
+    const rows = [...new Set(items.flatMap((item) => item.levels.map((place) => place.row)))];
+    const some = rows.filter((number) => this.described.rows[number].count);
+    const at = some.indexOf(this.hit?.row);
+    const number = some[at < 0 ? 0 : (at + by + some.length) % some.length];
+    if (number === undefined) return;
     const time = (this.window[0] + this.window[1]) / 2;
     const reach = (this.window[1] - this.window[0]) / 2;
-    const answer = await this.get("pick", { row: item.number, level: 0, time, reach });
+    const answer = await this.get("pick", { row: number, level: 0, time, reach });
     if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
   },
 };

@@ -4,7 +4,7 @@ import { fill, h } from "../base/js/dom.mjs";
 import { formatNs } from "../base/js/format.mjs";
 import { toPx } from "../base/js/geometry.mjs";
 import { binImage, drawArrows, drawMinimap, drawOutline, drawPane, drawRuler } from "./draw.mjs";
-import { visibleItems } from "./rows.mjs";
+import { levelOf, visibleItems } from "./rows.mjs";
 
 export const MAP_HEIGHT = 38;
 export const RULER_HEIGHT = 22;
@@ -46,8 +46,8 @@ export const drawing = {
     const context = fitCanvas(pane.canvas, this.width, pane.height);
     const items = visibleItems(pane.items, scroll, pane.height);
     drawPane(context, items, scroll, pane.height, scene);
-    const item = this.hit && items.find((one) => one.number === this.hit.row);
-    if (item) drawOutline(context, this.hit, item, scroll, scene);
+    const found = this.hit && levelOf(items, this.hit.row, this.hit.level);
+    if (found?.place) drawOutline(context, this.hit, found, scroll, scene);
     if (this.flows.length) {
       const ends = this.flows.map((flow) => flow.map((end) => this.placeOf(pane, end, scroll)));
       drawArrows(
@@ -59,21 +59,28 @@ export const drawing = {
   },
 
   placeOf(pane, { row, level, time }, scroll) {
-    const item = pane.items.find((one) => one.number === row);
-    if (!item) return null;
-    const at = item.levels[Math.min(level, item.levels.length - 1)];
-    return { x: toPx(time, this.window, this.width), y: item.top - scroll + at.y + at.height / 2 };
+    const found = levelOf(pane.items, row, level);
+    if (!found) return null;
+    const at = found.place ?? found.item.levels[found.item.levels.length - 1];
+    return { x: toPx(time, this.window, this.width), y: found.item.top - scroll + at.y + at.height / 2 };
   },
 
   showLegend() {
     if (!this.described) return;
-    const codes = this.described.present[this.by] ?? [];
+    const { present } = this.described;
     const chip = (code) => {
       const swatch = h("i", { class: "lpt-swatch" });
       swatch.style.background = this.paints.colour[code];
-      return h("span", { class: "lpt-chip" }, swatch, this.described.keys[code].name.replaceAll("_", " "));
+      const { kind, name } = this.described.keys[code];
+      return h(
+        "span",
+        { class: "lpt-chip" },
+        swatch,
+        `${kind === "cause" ? "idle: " : ""}${name.replaceAll("_", " ")}`,
+      );
     };
-    fill(this.legend, codes.map(chip));
+    const lost = present.lost.length ? [h("span", { class: "lpt-apart" }), ...present.lost.map(chip)] : [];
+    fill(this.legend, (present[this.by] ?? []).map(chip), lost);
   },
 
   /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */

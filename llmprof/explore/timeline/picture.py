@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import vl_convert as vlc
@@ -12,12 +13,16 @@ from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS, Row
 from llmprof.explore.timeline.view import MARGIN, view
-from llmprof.units import format_ns
+from llmprof.units import format_ns, format_share
 
 WIDTH, GUTTER, MOST_HEIGHT = 1000, 150, 640
 HEAD, GROUP, GAP, FOOT = 30, 20, 4, 26
 HEIGHTS = {"stream": 24, "counter": 30, "idle": 11}
 LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
+FEW_RANKS = 8
+STRIPS = {False: (16, 24, 9), True: (0, 16, 8)}
+"""Heights (px) of steps, busiest stream and lost time of a rank's strip; whether there are many ranks decides."""
+
 FEW = 50_000
 """Most device events for which steps and layers are found before the first picture is drawn."""
 
@@ -46,26 +51,45 @@ def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> byte
     return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2 if few else 1)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a level of a row is drawn: its top and height (px)."""
+
+    row: int
+    level: int
+    top: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Label:
+    """Name beside the rows: of a rank, or of one of its rows (number; None for a rank)."""
+
+    rank: int
+    row: int | None
+    top: int
+    height: int
+
+
 def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
-    placed = list(_placed(data))
-    shown = [(number, row, top) for number, row, top in placed if row is not None]
-    bottom = max(top + _height(row) if row is not None else top + GROUP for _, row, top in placed)
-    height = bottom + GAP + FOOT
+    places, labels = _strips(data) if _several(data) else _rows(data)
+    height = max(label.top + label.height for label in labels) + GAP + FOOT
     parts = [f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
     wide = WIDTH - GUTTER
-    message, buffers = view(data, window, wide / COLUMN_PX, [number for number, _, _ in shown], by)
+    shown = list(dict.fromkeys(place.row for place in places))
+    message, buffers = view(data, window, wide / COLUMN_PX, shown, by)
     start, dur, code, name, _, busy, main, samples = (
         np.frombuffer(raw, dtype)
         for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4"), strict=True)
     )
     colours = [key["colour"] for key in data.keys.described()]
-    columns, tops = message["columns"], {number: top for number, _, top in shown}
+    columns, at_level = message["columns"], {(place.row, place.level): place for place in places}
     inside = slice(round(columns * MARGIN / (1 + 2 * MARGIN)), round(columns * (1 + MARGIN) / (1 + 2 * MARGIN)))
     scale = wide / (window[1] - window[0])
     for number, level, first, count, binned in message["lanes"]:
-        row = data.rows[number]
-        high = HEIGHTS.get(row.kind, LEVEL)
-        y = tops[number] + level * (high + 1)
+        if (place := at_level.get((number, level))) is None:
+            continue
+        row, y, high = data.rows[number], place.top, place.height
         if row.samples is not None:
             most = samples[(2 * binned + 1) * columns : (2 * binned + 2) * columns]
             parts.append(_line(most[inside], row, y, high))
@@ -79,8 +103,9 @@ def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
             if b > 0 and a < wide:
                 text = data.names.short[name[i]]
                 parts += _bar(GUTTER + a, y, max(b - a, 0.7), high, colour=colours[code[i]], name=text)
-    for number, place, top in placed:
-        parts += _label(data, number, place, top)
+    waits = {group["rank"]: group["waits"] for group in data.groups()}
+    for label in labels:
+        parts += _label(data, label, waits.get(label.rank))
     extent = f"{format_ns(window[1] - window[0])} from {format_ns(window[0])} into the trace"
     parts.append(_text(GUTTER, height - 8, f"{extent}; run the cell for the live timeline"))
     return (
@@ -89,20 +114,57 @@ def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
     )
 
 
-def _placed(data: TimelineData) -> Iterator[tuple[int, Row | None, int]]:
-    """Rows with their tops, a head (None) above each rank's, as many as fit."""
+def _several(data: TimelineData) -> bool:
+    return len({row.rank for row in data.rows if row.kind == "stream"}) > 1
+
+
+def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
+    """A strip for each rank, as many as fit: its steps, its busiest stream, and what it waits for and idles."""
+    ranks = sorted({row.rank for row in data.rows if row.kind == "stream"})
+    steps, stream, lost = STRIPS[len(ranks) > FEW_RANKS]
+    places: list[Place] = []
+    labels: list[Label] = []
+    y = HEAD
+    for rank in ranks:
+        mine = [(number, row) for number, row in enumerate(data.rows) if row.rank == rank and row.count]
+        busiest = next(number for number, row in mine if row.kind == "stream")
+        wanted = (
+            (steps, [number for number, row in mine if row.kind == "steps"]),
+            (stream, [busiest]),
+            (lost, [number for number, row in mine if row.kind in ("collectives", "idle")]),
+        )
+        parts = [(high, numbers) for high, numbers in wanted if high and numbers]
+        height = sum(high + 1 for high, _ in parts) + 8
+        if y + height > MOST_HEIGHT and labels:
+            break
+        labels.append(Label(rank, None, y, height - 3))
+        top = y + 3
+        for high, numbers in parts:
+            places += [Place(number, 0, top, high) for number in numbers]
+            top += high + 1
+        y += height
+    return places, labels
+
+
+def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
+    """Rows under the head of their rank, as many as fit."""
+    places: list[Place] = []
+    labels: list[Label] = []
     y, rank = HEAD, None
     for number, row in enumerate(data.rows):
         if row.kind in KINDS and not data.found:
             continue
         head = GROUP if row.rank != rank else 0
         if y + head + _height(row) > MOST_HEIGHT and number:
-            return
+            break
         if head:
-            yield row.rank, None, y
+            labels.append(Label(row.rank, None, y, GROUP - 3))
             rank, y = row.rank, y + GROUP
-        yield number, row, y
+        labels.append(Label(row.rank, number, y, _height(row)))
+        high = HEIGHTS.get(row.kind, LEVEL)
+        places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
         y += _height(row) + GAP
+    return places, labels
 
 
 def _height(row: Row) -> int:
@@ -119,17 +181,20 @@ def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
         yield _text(x + (3 if tenth < 10 else -3), 14, text, anchor=side)
 
 
-def _label(data: TimelineData, number: int, row: Row | None, top: int) -> Iterator[str]:
-    if row is None:
-        name = "host" if number < 0 else f"rank {number}"
-        yield f'<rect y="{top}" width="{GUTTER - 6}" height="{GROUP - 3}" fill="#E9EDF1"/>'
-        yield _text(6, top + 13, name, ink=INK)
-    else:
-        text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
-        note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
-        yield _text(GUTTER - 10, top + 12, text, anchor="end")
-        if note:
-            yield _text(GUTTER + 6, top + 12, note)
+def _label(data: TimelineData, label: Label, waits: float | None) -> Iterator[str]:
+    if label.row is None:
+        name, middle = "host" if label.rank < 0 else f"rank {label.rank}", label.top + label.height / 2 + 4
+        yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
+        yield _text(6, middle, name, ink=INK)
+        if waits is not None:
+            yield _text(GUTTER - 12, middle, f"waits {format_share(waits)}", anchor="end")
+        return
+    row = data.rows[label.row]
+    text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
+    note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
+    yield _text(GUTTER - 10, label.top + 12, text, anchor="end")
+    if note:
+        yield _text(GUTTER + 6, label.top + 12, note)
 
 
 def _text(x: float, y: float, text: str, *, ink: str = MUTED, anchor: str = "start") -> str:

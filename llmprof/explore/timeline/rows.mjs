@@ -11,32 +11,47 @@ const LEVEL_HEIGHTS = {
   ops: 15,
   runtime: 15,
 };
+const HOST = ["markers", "ops", "runtime"];
 const FOLDED_HEIGHT = 9;
 const GROUP_HEIGHT = 24;
 const ROW_GAP = 4;
 const LEVEL_GAP = 1;
 
+const FEW_RANKS = 8;
+const STRIPS = { few: { steps: 15, stream: 22, lost: 8 }, many: { steps: 0, stream: 15, lost: 7 } };
+
 /**
- * Items from the top: a head for each group (rank), and its rows unless it is closed.
- * state: {closed: Set of ranks, folded: Set of rows, pinned: Set of rows}; pinned rows come apart.
+ * @typedef {{row: number, level: number, y: number, height: number}} Level
+ * @typedef {{closed: Set<number>, folded: Set<number>, pinned: Set<number>, hidden?: Set<number>, devices?: boolean,
+ *   order?: "rank" | "waits"}} State
+ */
+
+/**
+ * Items from the top: a head for each group (rank), and its rows unless it is closed; pinned rows come apart.
+ * The head of a closed rank has its busiest stream, and below that what it waits for and where it idles.
+ * @param {any} described
+ * @param {State} state
  */
 export function layOut(described, state) {
   const items = [];
   const pinned = [];
   let y = 0;
   let pinnedY = 0;
-  for (const group of described.groups) {
+  const heights = described.groups.length > FEW_RANKS + 1 ? STRIPS.many : STRIPS.few;
+  for (const group of groupsInOrder(described.groups, state)) {
     const closed = state.closed.has(group.rank);
     const rows = described.rows.map((row, number) => ({ ...row, number })).filter((row) => row.rank === group.rank);
-    items.push({ type: "group", ...group, closed, rows: rows.length, top: y, height: GROUP_HEIGHT, levels: [] });
-    y += GROUP_HEIGHT;
+    const levels = closed ? stripLevels(rows, heights) : [];
+    const height = levels.length ? levels[levels.length - 1].y + levels[levels.length - 1].height + 5 : GROUP_HEIGHT;
+    items.push({ type: "group", ...group, closed, rows: rows.length, top: y, height, levels });
+    y += height;
     for (const row of rows) {
       if (state.pinned.has(row.number)) {
         const item = rowItem(row, state, pinnedY);
         item.label = `${group.label} · ${row.label}`;
         pinned.push(item);
         pinnedY += item.height + ROW_GAP;
-      } else if (!closed) {
+      } else if (!closed && !(state.devices && HOST.includes(row.kind))) {
         const item = rowItem(row, state, y);
         items.push(item);
         y += item.height + ROW_GAP;
@@ -46,14 +61,59 @@ export function layOut(described, state) {
   return { items, height: y, pinned, pinnedHeight: pinnedY };
 }
 
+/** Groups that are shown: by rank, or those that wait least first, for whom the others wait; the host comes last. */
+export function groupsInOrder(groups, state) {
+  const shown = groups.filter((group) => !state.hidden?.has(group.rank) && !(state.devices && group.rank < 0));
+  if (state.order !== "waits") return shown;
+  const key = (group) => (group.rank < 0 ? 2 : (group.waits ?? 1));
+  return [...shown].sort((a, b) => key(a) - key(b) || a.rank - b.rank);
+}
+
+/**
+ * Levels of a closed rank: its steps where there is room for them, its busiest stream, and what it loses.
+ * @returns {Level[]}
+ */
+function stripLevels(rows, heights) {
+  const stream = rows.find((row) => row.kind === "stream") ?? rows.find((row) => row.kind === "ops");
+  if (!stream) return [];
+  const levels = [];
+  let y = 4;
+  const add = (height, found) => {
+    if (!height || !found.length) return;
+    levels.push(...found.map((row) => ({ row: row.number, level: 0, y, height })));
+    y += height + LEVEL_GAP;
+  };
+  const of = (...kinds) => rows.filter((row) => kinds.includes(row.kind) && row.count);
+  add(heights.steps, of("steps"));
+  add(heights.stream, [stream]);
+  add(heights.lost, of("collectives", "idle"));
+  return levels;
+}
+
+/** Ranks that are closed at first: all with a device, where there are several. */
+export function closedAtFirst(described) {
+  const ranks = new Set(described.rows.filter((row) => row.kind === "stream").map((row) => row.rank));
+  return ranks.size > 1 ? new Set(described.groups.map((group) => group.rank)) : new Set();
+}
+
+/** Item and level where a level of a row is drawn; null where its rank is closed or it is not shown. */
+export function levelOf(items, row, level) {
+  const item = items.find((one) => one.levels.some((place) => place.row === row));
+  if (!item) return null;
+  const own = item.levels.filter((place) => place.row === row);
+  return { item, place: own.find((place) => place.level === level) ?? (item.folded ? own[0] : null) };
+}
+
 function rowItem(row, state, top) {
   const folded = state.folded.has(row.number);
   const height = LEVEL_HEIGHTS[row.kind] ?? 15;
   const levels = [];
   if (folded) {
-    levels.push({ y: 0, height: FOLDED_HEIGHT });
+    levels.push({ row: row.number, level: 0, y: 0, height: FOLDED_HEIGHT });
   } else {
-    for (let i = 0; i < row.levels; i += 1) levels.push({ y: i * (height + LEVEL_GAP), height });
+    for (let i = 0; i < row.levels; i += 1) {
+      levels.push({ row: row.number, level: i, y: i * (height + LEVEL_GAP), height });
+    }
   }
   const last = levels[levels.length - 1];
   const least = folded ? 16 : 0;
@@ -72,7 +132,7 @@ export function visibleItems(items, scroll, height) {
   return items.filter((item) => item.top < scroll + height && item.top + item.height > scroll);
 }
 
-/** Item and level at a height of the content; level -1 beside its levels. */
+/** Item and the last of its levels (its place in the item) at a height of the content; level -1 beside its levels. */
 export function itemAt(items, y) {
   const item = items.find((one) => y >= one.top && y < one.top + one.height);
   if (!item) return null;

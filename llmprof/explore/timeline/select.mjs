@@ -3,22 +3,29 @@ import { formatNs, formatShare } from "../base/js/format.mjs";
 import { aroundSpan, toNs } from "../base/js/geometry.mjs";
 import { eventLines } from "./card.mjs";
 import { formatSample } from "./draw.mjs";
-import { itemAt } from "./rows.mjs";
+import { itemAt, levelOf } from "./rows.mjs";
 import { binAt, eventAt, laneKey } from "./view.mjs";
 
 const DETAILS_ONLY = new Set(["start", "grid", "block", "registers a thread", "confidence"]);
 
 export const selecting = {
-  /** What is under a place of a pane: {item, level, time, event} or with a bin; null beside the rows. */
+  /** What is under a place of a pane: {row, number, level, time, event} or with a bin; null beside the rows. */
   under(pane, x, y) {
     const found = itemAt(pane.items, y + pane.el.scrollTop);
-    if (found?.item.type !== "row" || found.level < 0 || !this.view) return null;
+    if (!found || found.level < 0 || !this.view) return null;
     const time = toNs(x, this.window, this.width);
-    const lane = this.view.lanes.get(laneKey(found.item.number, found.level));
     const reach = (3 * (this.window[1] - this.window[0])) / this.width;
-    const event = lane ? eventAt(this.view, lane, time, reach) : -1;
-    const bin = lane && event < 0 ? binAt(this.view, lane, time) : null;
-    return { ...found, time, reach, lane, event, bin };
+    const { y: top } = found.item.levels[found.level];
+    const at = (place) => {
+      const lane = this.view.lanes.get(laneKey(place.row, place.level));
+      const event = lane ? eventAt(this.view, lane, time, reach) : -1;
+      const bin = lane && event < 0 ? binAt(this.view, lane, time) : null;
+      const row = this.described.rows[place.row];
+      return { row, number: place.row, level: place.level, time, reach, lane, event, bin };
+    };
+    // waits and idle time of a closed rank share a height
+    const there = found.item.levels.filter((place) => place.y === top).map(at);
+    return there.find((one) => one.event >= 0) ?? there.find((one) => one.bin) ?? there[0];
   },
 
   hover(pane, x, y, offset) {
@@ -27,20 +34,20 @@ export const selecting = {
     const found = this.under(pane, x, y);
     const { left, top } = offset;
     if (found?.event >= 0) {
-      const key = `${found.item.number}/${this.view.id[found.event]}`;
+      const key = `${found.number}/${this.view.id[found.event]}`;
       const name = this.names.get(this.view.name[found.event]) ?? "";
       const more = this.hovered?.key === key ? (this.hovered.facts ?? []) : [];
-      const lines = more.length ? more : eventLines(this.view, found.event, found.item, this.described.keys);
+      const lines = more.length ? more : eventLines(this.view, found.event, found.row, this.described.keys);
       this.card.show(left, top, name, lines);
       if (this.hovered?.key !== key) this.hoverFacts(key, found, left, top, name);
       else this.hovered.at = [left, top];
-    } else if (found?.bin && found.item.kind !== "counter") {
+    } else if (found?.bin && found.row.kind !== "counter") {
       const key = this.described.keys[found.bin.code];
-      this.card.show(left, top, found.item.label, [
+      this.card.show(left, top, found.row.label, [
         ["busy", formatShare(found.bin.busy)],
         ["mostly", key.name],
       ]);
-    } else if (found?.lane && found.item.kind === "counter") {
+    } else if (found?.lane && found.row.kind === "counter") {
       this.counterCard(found, left, top);
     } else {
       this.card.hide();
@@ -49,11 +56,11 @@ export const selecting = {
     return found;
   },
 
-  counterCard({ item, lane, time }, left, top) {
+  counterCard({ row, lane, time }, left, top) {
     const { columns, samples, window } = this.view;
     const column = Math.floor(((time - window[0]) / (window[1] - window[0])) * columns);
     const value = samples[lane.bins * 2 * columns + columns + column];
-    if (Number.isFinite(value)) this.card.show(left, top, item.label, [["value", formatSample(value, item.unit)]]);
+    if (Number.isFinite(value)) this.card.show(left, top, row.label, [["value", formatSample(value, row.unit)]]);
     else this.card.hide();
   },
 
@@ -62,7 +69,7 @@ export const selecting = {
     this.hovered = { key, at: [left, top] };
     clearTimeout(this.resting);
     this.resting = setTimeout(async () => {
-      const answer = await this.get("hover", { row: found.item.number, id: this.view.id[found.event] });
+      const answer = await this.get("hover", { row: found.number, id: this.view.id[found.event] });
       if (!answer || this.hovered?.key !== key) return;
       this.hovered.facts = answer.msg.facts.filter(([label]) => !DETAILS_ONLY.has(label)).slice(0, 14);
       this.card.show(...this.hovered.at, answer.msg.hit.name.slice(0, 240) || name, this.hovered.facts);
@@ -86,7 +93,7 @@ export const selecting = {
       found.event >= 0
         ? this.view.window[0] + this.view.start[found.event] + this.view.dur[found.event] / 2
         : found.time;
-    const asked = { row: found.item.number, level: found.level, time, reach: found.reach };
+    const asked = { row: found.number, level: found.level, time, reach: found.reach };
     const answer = await this.get("pick", asked);
     if (!answer) return null;
     if (answer.msg.hit) this.choose(answer.msg.hit);
@@ -142,12 +149,16 @@ export const selecting = {
       const middle = (hit.start + hit.end) / 2;
       this.move([middle - span / 2, middle + span / 2]);
     }
-    const rank = this.described.rows[hit.row].rank;
-    if (this.state.closed.delete(rank) || (hit.level > 0 && this.state.folded.delete(hit.row))) this.arrange();
-    const item = this.mainPane.items.find((one) => one.number === hit.row);
-    if (!item) return;
+    const shown = () => levelOf(this.mainPane.items, hit.row, hit.level);
+    if (!shown()?.place) {
+      this.state.closed.delete(this.described.rows[hit.row].rank);
+      this.state.folded.delete(hit.row);
+      this.arrange();
+    }
+    const found = shown();
+    if (!found) return;
     const { el, height } = this.mainPane;
-    const y = item.top + (item.levels[hit.level]?.y ?? 0);
+    const y = found.item.top + (found.place?.y ?? 0);
     if (y < el.scrollTop || y + 24 > el.scrollTop + height) el.scrollTop = Math.max(0, y - height / 2);
   },
 

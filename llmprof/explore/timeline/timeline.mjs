@@ -9,13 +9,15 @@ import { fillGutter } from "./gutter.mjs";
 import { followMinimap, followPointer } from "./input.mjs";
 import { moving } from "./move.mjs";
 import { drawing, MAP_HEIGHT, RULER_HEIGHT } from "./paint.mjs";
-import { foldedAtFirst, layOut, visibleItems } from "./rows.mjs";
+import { closedAtFirst, foldedAtFirst, layOut, visibleItems } from "./rows.mjs";
 import { selecting } from "./select.mjs";
 import { makeTools } from "./tools.mjs";
 import { readView, unknownNames } from "./view.mjs";
 
 const SYNC_MS = 120;
 const LEAST_ROOM = 120;
+const LEAST_HEIGHT = 360;
+const AROUND = 130;
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
@@ -37,7 +39,15 @@ class TimelineView extends Behaviour {
     super();
     this.model = model;
     this.host = el;
-    this.state = { closed: new Set(), folded: new Set(), pinned: new Set() };
+    /** @type {import("./rows.mjs").State} */
+    this.state = {
+      closed: new Set(),
+      folded: new Set(),
+      pinned: new Set(),
+      hidden: new Set(),
+      devices: false,
+      order: "rank",
+    };
     this.names = new Map();
     this.binCanvas = document.createElement("canvas");
     this.described = null;
@@ -107,6 +117,8 @@ class TimelineView extends Behaviour {
     const { model } = this;
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.host);
+    this.onScreen = () => this.resize();
+    window.addEventListener("resize", this.onScreen);
     this.mainPane.el.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.host.addEventListener("keydown", (event) => this.key(event));
     for (const pane of [this.pinnedPane, this.mainPane]) followPointer(this, pane);
@@ -126,6 +138,7 @@ class TimelineView extends Behaviour {
   stop() {
     this.stopped = true;
     this.observer.disconnect();
+    window.removeEventListener("resize", this.onScreen);
     this.theme.stop();
     this.status.stop();
     cancelAnimationFrame(this.frame);
@@ -159,6 +172,7 @@ class TimelineView extends Behaviour {
     answer.msg.names.forEach((name, number) => this.names.set(number, name));
     if (first) {
       this.state.folded = foldedAtFirst(answer.msg);
+      this.state.closed = closedAtFirst(answer.msg);
       const wanted = this.model.get("window");
       this.window = clampWindow(wanted ?? answer.msg.whole, answer.msg.whole);
       this.spanFromPython();
@@ -217,6 +231,7 @@ class TimelineView extends Behaviour {
     fillGutter(this.mainPane.gutter, laid.items, false, act);
     fillGutter(this.pinnedPane.gutter, laid.pinned, true, act);
     this.pinnedPane.el.hidden = !laid.pinned.length;
+    this.tools.arranged(this.described, this.state);
     this.resize();
   }
 
@@ -224,6 +239,14 @@ class TimelineView extends Behaviour {
     const set = { close: this.state.closed, fold: this.state.folded, pin: this.state.pinned }[kind];
     const key = kind === "close" ? item.rank : item.number;
     if (!set.delete(key)) set.add(key);
+    this.arrange();
+  }
+
+  /** Close all ranks, or open them where all are closed. */
+  closeAll() {
+    const ranks = this.described.groups.map((group) => group.rank);
+    const closed = ranks.every((rank) => this.state.closed.has(rank));
+    this.state.closed = new Set(closed ? [] : ranks);
     this.arrange();
   }
 
@@ -239,7 +262,7 @@ class TimelineView extends Behaviour {
     this.width = Math.max(LEAST_ROOM, total - gutter - bar);
     const pinned = this.pinnedPane;
     pinned.height = Math.min(pinned.content ?? 0, 200);
-    const room = (this.model.get("height") ?? 460) - MAP_HEIGHT - RULER_HEIGHT - pinned.height;
+    const room = (this.model.get("height") ?? this.roomOnScreen()) - MAP_HEIGHT - RULER_HEIGHT - pinned.height;
     this.mainPane.height = Math.max(60, Math.min(room, this.mainPane.content ?? 60));
     for (const pane of [pinned, this.mainPane]) {
       pane.el.style.height = `${pane.height}px`;
@@ -247,6 +270,12 @@ class TimelineView extends Behaviour {
     }
     this.draw();
     this.request();
+  }
+
+  /** Height for the rows that lets the whole widget fit on the screen, with some room for the page around it. */
+  roomOnScreen() {
+    const beside = this.host.offsetHeight - this.body.offsetHeight;
+    return Math.max(LEAST_HEIGHT, window.innerHeight - beside - AROUND);
   }
 
   scrolled() {
@@ -261,7 +290,8 @@ class TimelineView extends Behaviour {
   wantedRows() {
     const { el, height, items } = this.mainPane;
     const near = visibleItems(items, el.scrollTop - 80, height + 160);
-    return [...this.pinnedPane.items, ...near].filter((item) => item.type === "row").map((item) => item.number);
+    const rows = [...this.pinnedPane.items, ...near].flatMap((item) => item.levels.map((place) => place.row));
+    return [...new Set(rows)];
   }
 
   async request() {

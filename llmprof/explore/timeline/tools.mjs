@@ -1,5 +1,5 @@
 // The bar above the timeline: search, going to a step or layer, colours, zoom.
-import { h, labelled } from "../base/js/dom.mjs";
+import { fill, h, labelled } from "../base/js/dom.mjs";
 
 /** The bar: {el, update(described), colour(by), focusSearch()}. */
 export function makeTools(timeline) {
@@ -25,6 +25,7 @@ export function makeTools(timeline) {
       timeline.model.save_changes();
     },
   );
+  const view = makeViewMenu(timeline);
   const zoom = h(
     "span",
     { class: "lpt-set" },
@@ -33,12 +34,18 @@ export function makeTools(timeline) {
     button("Whole", "The whole trace (0)", "whole"),
     button("?", "Keys (?)", "help"),
   );
-  const el = h("div", { class: "lp-bar lpt-bar" }, search.el, goto.el, colour.el, zoom);
+  const el = h("div", { class: "lp-bar lpt-bar" }, search.el, goto.el, colour.el, view.el, zoom);
   const update = (described) => {
     goto.el.hidden = !described.rows.some((row) => row.kind === "steps");
     colour.el.hidden = goto.el.hidden;
   };
-  return { el, update, colour: (by) => (colour.select.value = by), focusSearch: () => search.input.focus() };
+  return {
+    el,
+    update,
+    arranged: view.update,
+    colour: (by) => (colour.select.value = by),
+    focusSearch: () => search.input.focus(),
+  };
 }
 
 function makeSearch(timeline) {
@@ -127,4 +134,69 @@ function makeGoto(timeline) {
   for (const input of [step, layer]) input.addEventListener("keydown", enter);
   const button = h("button", { type: "button", text: "Go", "aria-label": "Go to the step or layer", onclick: go });
   return { el: h("span", { class: "lpt-set" }, step, layer, button) };
+}
+
+/** What of the rows is shown: ranks, devices alone, their order; and a button that closes or opens all ranks. */
+function makeViewMenu(timeline) {
+  const all = h("button", { type: "button", onclick: () => timeline.described && timeline.closeAll() });
+  const devices = h("input", { type: "checkbox", onchange: () => change({ devices: devices.checked }) });
+  const order = labelled(
+    "Order",
+    [
+      ["rank", "by rank"],
+      ["waits", "who waits least first"],
+    ],
+    "rank",
+    (value) => change({ order: value }),
+  );
+  const ranks = h("fieldset", { class: "lpt-ranks" });
+  const change = (values) => {
+    Object.assign(timeline.state, values);
+    timeline.arrange();
+  };
+  const one = (group, state) => {
+    const box = h("input", {
+      type: "checkbox",
+      onchange: () => {
+        if (box.checked) timeline.state.hidden.delete(group.rank);
+        else timeline.state.hidden.add(group.rank);
+        timeline.arrange();
+      },
+    });
+    box.checked = !state.hidden.has(group.rank);
+    return h("label", { class: "lp-label" }, box, h("span", { text: group.label }));
+  };
+  const menu = h(
+    "details",
+    { class: "lpt-menu" },
+    h("summary", { text: "Rows" }),
+    h(
+      "div",
+      { class: "lpt-menubox" },
+      order.el,
+      h("label", { class: "lp-label" }, devices, h("span", { text: "devices only, without the host" })),
+      ranks,
+    ),
+  );
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+    event.stopPropagation();
+  });
+  let listed = "";
+  const update = (described, state) => {
+    const closed = described.groups.every((group) => state.closed.has(group.rank));
+    all.textContent = closed ? "Open all" : "Close all";
+    all.title = closed ? "Show the rows of every rank" : "One line for each rank";
+    const groups = described.groups.map((group) => group.label).join();
+    if (groups === listed) return;
+    listed = groups;
+    fill(
+      ranks,
+      h("legend", { text: "Ranks" }),
+      described.groups.map((group) => one(group, state)),
+    );
+  };
+  return { el: h("span", { class: "lpt-set" }, all, menu), update };
 }

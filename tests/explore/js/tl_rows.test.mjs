@@ -1,6 +1,14 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { foldedAtFirst, itemAt, layOut, visibleItems } from "../../../llmprof/explore/timeline/rows.mjs";
+import {
+  closedAtFirst,
+  foldedAtFirst,
+  groupsInOrder,
+  itemAt,
+  layOut,
+  levelOf,
+  visibleItems,
+} from "../../../llmprof/explore/timeline/rows.mjs";
 
 const row = (kind, rank, levels = 1) => ({ kind, rank, label: kind, levels, count: 1 });
 const DESCRIBED = {
@@ -35,8 +43,8 @@ test("a closed rank keeps its head, a folded row one thin level", () => {
   state.closed.add(0);
   state.folded.add(4);
   const { items } = layOut(DESCRIBED, state);
-  assert.deepEqual(names(items), ["rank 0@0", "rank 1@24", "steps@48", "ops@70", "rank 2@90"]);
-  assert.deepEqual(items[3].levels, [{ y: 0, height: 9 }]);
+  assert.deepEqual(names(items), ["rank 0@0", "rank 1@47", "steps@71", "ops@93", "rank 2@113"]);
+  assert.deepEqual(items[3].levels, [{ row: 4, level: 0, y: 0, height: 9 }]);
 });
 
 test("a pinned row leaves its rank and says where it is from", () => {
@@ -66,4 +74,58 @@ test("what is under a height and what a pane shows", () => {
   assert.equal(itemAt(items, 45), null);
   assert.equal(itemAt(items, 10).level, -1);
   assert.deepEqual(names(visibleItems(items, 60, 20)), ["stream@46", "ops@74"]);
+});
+
+test("a closed rank shows its steps, its busiest stream and what it loses", () => {
+  const rows = [
+    row("steps", 0),
+    row("collectives", 0),
+    row("idle", 0),
+    row("stream", 0),
+    row("stream", 0),
+    row("ops", 0),
+  ];
+  const described = { groups: [{ rank: 0, label: "rank 0" }], rows };
+  const state = { ...open(), closed: new Set([0]) };
+  const { items, height } = layOut(described, state);
+  assert.equal(items.length, 1);
+  assert.deepEqual(
+    items[0].levels.map((level) => [level.row, level.y, level.height]),
+    [
+      [0, 4, 15],
+      [3, 20, 22],
+      [1, 43, 8],
+      [2, 43, 8],
+    ],
+  );
+  assert.equal(height, 56);
+  assert.equal(levelOf(items, 3, 0).place.y, 20);
+  assert.equal(levelOf(items, 4, 0), null);
+  assert.equal(levelOf(items, 3, 1).place, null);
+
+  // of many ranks each has less
+  const many = Array.from({ length: 12 }, (_, rank) => rank);
+  const wide = {
+    groups: many.map((rank) => ({ rank, label: `rank ${rank}` })),
+    rows: many.flatMap((rank) => [row("steps", rank), row("idle", rank), row("stream", rank)]),
+  };
+  const all = layOut(wide, { ...open(), closed: closedAtFirst(wide) });
+  assert.equal(all.items.length, 12);
+  assert.equal(all.height, 12 * 32);
+  assert.deepEqual([...closedAtFirst(DESCRIBED)], []);
+});
+
+test("ranks are hidden, ordered by what they wait, and shown without the host", () => {
+  const groups = [
+    { rank: 0, waits: 0.9 },
+    { rank: 1, waits: 0.1 },
+    { rank: 2, waits: null },
+    { rank: -1, waits: null },
+  ];
+  const ranks = (state) => groupsInOrder(groups, { ...open(), ...state }).map((group) => group.rank);
+  assert.deepEqual(ranks({}), [0, 1, 2, -1]);
+  assert.deepEqual(ranks({ order: "waits" }), [1, 0, 2, -1]);
+  assert.deepEqual(ranks({ devices: true, hidden: new Set([1]) }), [0, 2]);
+  const { items } = layOut(DESCRIBED, { ...open(), devices: true });
+  assert.ok(!items.some((item) => item.kind === "ops"));
 });

@@ -190,10 +190,37 @@ def test_a_range_of_time_selects_the_events_that_touch_it():
     widget = explore.timeline(whole_trace())
     widget.span = [105, 141]
     assert widget.selected["event"].to_list() == [0, 1, 2]
-    facts = dict(ask(widget, "summary", span=[105, 141])[0]["facts"])
-    assert facts["duration"] == "36 ns"
-    assert facts["device events"] == "3"
-    assert facts["norm"] == "2.8 %"
+    # inside the range: 105 to 110 of the first kernel, all of the second, 140 to 141 of the third
+    answer, _ = ask(widget, "span", span=[105, 141], rows=None)
+    assert answer["title"] == "stream 7"
+    assert answer["facts"] == [["length", "36 ns"], ["spans", "3"], ["summed time", "16 ns"]]
+    rows = [[row[name] for name in ("name", "count", "total_ns", "share")] for row in answer["rows"]]
+    assert rows == [
+        ["indexSelectSmallIndex", 1, 10, 10 / 16],
+        ["_prepare_inputs_kernel", 1, 5, 5 / 16],
+        ["fused_add_rms_norm_kernel", 1, 1, 1 / 16],
+    ]
+    assert {(row["mean_ns"], row["p99_ns"]) for row in answer["rows"]} == {(10.0, 10.0)}
+
+
+def test_a_range_of_time_can_be_of_some_rows_only():
+    widget = explore.timeline(whole_trace())
+    ask(widget, "find")
+    operators = row_of(widget, "ops")
+    widget.span, widget.span_rows = [105, 141], [operators]
+    # aten::linear is from 90 to 115, aten::mm ends before, aten::add is from 120 to 125
+    assert widget.selected["name"].to_list() == ["aten::linear", "aten::add"]
+    answer, _ = ask(widget, "span", span=[105, 141], rows=[operators])
+    assert [(row["name"], row["total_ns"]) for row in answer["rows"]] == [("aten::linear", 10), ("aten::add", 5)]
+    # of a mixed choice with a stream, as a closed rank's strip is one, the stream is meant
+    widget.span_rows = [row_of(widget, "steps"), row_of(widget, "stream"), row_of(widget, "idle")]
+    assert widget.selected["event"].to_list() == [0, 1, 2]
+    widget.span_rows = [row_of(widget, "steps")]
+    assert widget.selected["step"].to_list() == analyze.steps(widget.trace)["step"].to_list()[:1]
+    widget.span = [0, 1]
+    assert widget.selected.height == 0
+    answer, _ = ask(widget, "span", span=[0, 1], rows=None)
+    assert (answer["rows"], answer["total"]) == ([], 0)
 
 
 def test_what_is_not_there_cannot_be_selected():
@@ -342,7 +369,7 @@ def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     assert described["whole"][1] > described["whole"][0]
     view_of(widget, described["whole"])
     ask(widget, "overview", width=100, by="stage")
-    ask(widget, "summary", span=described["whole"])
+    ask(widget, "span", span=described["whole"], rows=None)
     assert widget.selected.height == 0
     assert (widget.picture() is None) == (not kinds)
 

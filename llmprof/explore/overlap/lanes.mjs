@@ -97,7 +97,7 @@ export function overlapLanes({ shown, colours, fill, go }) {
     reach: 2,
   });
   const wheel = (event) => {
-    if (!shown()?.whole || !(event.ctrlKey || document.activeElement === panel.canvas)) return;
+    if (!shown()?.whole || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     const at = (event.offsetX - area.left) / (area.right - area.left);
     zoom(Math.exp(Math.max(-50, Math.min(50, event.deltaY)) * 0.01), Math.min(1, Math.max(0, at)));

@@ -1,6 +1,7 @@
 // The card beside the pointer, the details below the rows and the help.
 import { fill, h } from "../base/js/dom.mjs";
-import { formatNs } from "../base/js/format.mjs";
+import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import { tableGrid } from "../base/js/table.mjs";
 import { KEYS } from "./keys.mjs";
 
 /** Card that follows the pointer inside a host. */
@@ -34,11 +35,12 @@ export function makeDetails() {
         text: "Click an event or drag over a range of time to select. Press ? for all keys.",
       }),
     );
-  const show = (title, colour, facts, actions) => {
+  const show = (title, colour, facts, actions, more = null) => {
     const swatch = h("i", { class: "lpt-swatch" });
+    swatch.hidden = !colour;
     if (colour) swatch.style.background = colour;
     const buttons = actions.map(([text, key, onclick]) =>
-      h("button", { type: "button", text, title: `Key: ${key}`, onclick }),
+      h("button", { type: "button", text, title: key ? `Key: ${key}` : undefined, onclick }),
     );
     const list = h(
       "dl",
@@ -55,6 +57,7 @@ export function makeDetails() {
         h("span", { class: "lpt-actions" }, ...buttons),
       ),
       list,
+      more,
     );
   };
   empty();
@@ -94,4 +97,62 @@ export function eventLines(view, i, item, keys) {
   if (item.kind === "stream" || item.kind === "idle") lines.unshift([key.kind, key.name]);
   if (item.kind === "collectives") lines.unshift(["part", key.name]);
   return lines;
+}
+
+const NAME_ORDER = { name: (row) => row.name.toLowerCase() };
+
+/** Names of a selected range as a table that can be sorted; a click looks for the name. */
+export function namesTable({ rows, total }, colours, pick) {
+  const time = (name, title, tip) => ({
+    name,
+    title,
+    tip,
+    number: true,
+    width: 92,
+    cell: (row) => formatNs(row[name]),
+  });
+  const named = (row) => {
+    const swatch = h("span", { class: "lp-square" });
+    swatch.style.background = colours[row.code];
+    return h("span", { class: "lp-key", title: row.name }, swatch, h("span", { text: row.name }));
+  };
+  const sorted = (sort) => {
+    const column = sort.replace(/^-/, "");
+    const key = NAME_ORDER[column] ?? ((row) => row[column] ?? -1);
+    const order = [...rows].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
+    if (sort.startsWith("-")) order.reverse();
+    grid.order(sort);
+    grid.show(order.length, order);
+  };
+  const grid = tableGrid({
+    label: "Names in the selection",
+    height: 220,
+    columns: [
+      { name: "name", title: "name", width: 320, cell: named },
+      { name: "count", title: "count", number: true, width: 76, cell: (row) => formatNumber(row.count) },
+      time("total_ns", "total", "the parts inside the selected range"),
+      {
+        name: "share",
+        title: "share",
+        tip: "of the summed time of the selection",
+        number: true,
+        width: 76,
+        cell: (row) => formatShare(row.share ?? NaN),
+      },
+      time("mean_ns", "mean", "of whole spans"),
+      time("p99_ns", "p99", "99th percentile of whole spans"),
+    ],
+    load: () => {},
+    sorted,
+    pick: (_, row) => pick(row.name),
+  });
+  sorted("-total_ns");
+  const cut =
+    total > rows.length
+      ? h("p", {
+          class: "lpt-hint",
+          text: `The ${formatNumber(rows.length)} names with the most time of ${formatNumber(total)}.`,
+        })
+      : null;
+  return h("div", { class: "lpt-names" }, grid.el, cut);
 }

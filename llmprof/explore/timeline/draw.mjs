@@ -1,6 +1,6 @@
 // Drawing the lanes of a pane, the ruler and the minimap.
 import { FONT, fitText, textWidth } from "../base/js/canvas.mjs";
-import { formatBytes, formatNumber } from "../base/js/format.mjs";
+import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
 import { ticks, toPx } from "../base/js/geometry.mjs";
 import { inkOn } from "../base/js/theme.mjs";
 import { laneKey, packColour, paintBins } from "./view.mjs";
@@ -47,7 +47,7 @@ export function binImage(view, paints, canvas) {
 
 /** Draw the items of a pane. scene: {view, bins, window, width, theme, paints, names, dimmed, selected, span}. */
 export function drawPane(context, items, scroll, height, scene) {
-  const { theme, width, window } = scene;
+  const { theme, width } = scene;
   context.fillStyle = theme.background;
   context.fillRect(0, 0, width, height);
   drawGrid(context, scene, height);
@@ -63,14 +63,33 @@ export function drawPane(context, items, scroll, height, scene) {
     }
     drawRow(context, item, top, scene);
   }
-  if (scene.span) {
-    const [a, b] = scene.span.map((ns) => toPx(ns, window, width));
+  if (scene.span) drawSpan(context, items, scroll, height, scene);
+}
+
+/** The selected range over the rows that it is of, and its length while it is dragged. */
+function drawSpan(context, items, scroll, height, { span, spanRows, window, width, theme, dragging }) {
+  const [a, b] = span.map((ns) => toPx(ns, window, width));
+  const parts = spanRows
+    ? items
+        .filter((item) => item.levels.some((place) => spanRows.includes(place.row)))
+        .map((item) => [item.top - scroll, item.height])
+    : [[0, height]];
+  for (const [top, tall] of parts) {
     context.fillStyle = theme.shade;
-    context.fillRect(a, 0, b - a, height);
+    context.fillRect(a, top, b - a, tall);
     context.fillStyle = theme.accent;
-    context.fillRect(a - 0.5, 0, 1, height);
-    context.fillRect(b - 0.5, 0, 1, height);
+    context.fillRect(a - 0.5, top, 1, tall);
+    context.fillRect(b - 0.5, top, 1, tall);
   }
+  if (!dragging || !parts.length) return;
+  const text = formatNs(span[1] - span[0]);
+  const wide = textWidth(context, text, TEXT) + 12;
+  const x = Math.max(2, Math.min(width - wide - 2, (a + b) / 2 - wide / 2));
+  const y = Math.max(2, parts[0][0] + 2);
+  context.fillStyle = theme.accent;
+  context.fillRect(x, y, wide, 18);
+  context.fillStyle = theme.background;
+  context.fillText(text, x + 6, y + 9.5);
 }
 
 function drawGrid(context, { theme, window, width }, height) {

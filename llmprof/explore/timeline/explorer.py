@@ -13,7 +13,7 @@ from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import describe as find
-from llmprof.explore.timeline import messages
+from llmprof.explore.timeline import messages, ranges
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.describe import describe, place
 from llmprof.explore.timeline.picture import picture
@@ -64,39 +64,6 @@ def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f} % of peak"
 
 
-MOST = 6
-"""Most stages to name."""
-
-
-def summary(data: TimelineData, span: Sequence[float]) -> dict[str, Any]:
-    """Device events that touch a range of time: how many, and where its time goes.
-
-    Parameters
-    ----------
-    data : TimelineData
-        The rows.
-    span : (float, float)
-        First and last time (ns).
-
-    Returns
-    -------
-    dict
-        ``facts``: pairs of label and value; shares are of the range, a mean over the ranks.
-    """
-    lo, hi = span
-    events = data.frame("stream") if data.found and data.events.height and not data.missing else data.events
-    by = "stage" if "stage" in events.columns else "category"
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    inside = events.filter(pl.col("start_ns") < hi, end > lo)
-    ns = pl.min_horizontal(end, pl.lit(hi)) - pl.max_horizontal("start_ns", pl.lit(lo))
-    ranks = max(1, inside["rank"].n_unique())
-    parts = inside.group_by(pl.col(by).fill_null("other")).agg(ns=ns.sum()).sort("ns", by, descending=[True, False])
-    facts = [["duration", format_ns(hi - lo)], ["device events", f"{inside.height:,}"]]
-    whole = max(hi - lo, 1.0) * ranks
-    facts += [[name, format_share(of / whole)] for name, of in parts.head(MOST).iter_rows()]
-    return {"facts": facts}
-
-
 class Timeline(Explorer):
     """Timeline of a trace; :func:`timeline` says how it is used."""
 
@@ -108,6 +75,9 @@ class Timeline(Explorer):
 
     span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Range of time (ns) that was selected by dragging."""
+
+    span_rows: Trait = traitlets.List(traitlets.Int(), default_value=None, allow_none=True).tag(sync=True)
+    """Numbers of the rows that the range was dragged over; all streams if None."""
 
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
     """Most height of the overview and the rows (px); as high as the screen if None."""
@@ -124,7 +94,7 @@ class Timeline(Explorer):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """What is selected: the row of one span, or the device events that touch the range of time.
+        """What is selected: the row of one span, or what touches the range of time in the rows that were dragged over.
 
         A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
         trace's table, and a step, layer, collective or idle gap one of the analysis of its name.
@@ -134,11 +104,9 @@ class Timeline(Explorer):
             return self._data.frame(kind)[int(self.selection["id"])]
         if not self._data.events.height:
             return self._data.events
-        events = self._data.frame("stream")
         if self.span is None:
-            return events.clear()
-        lo, hi = self.span
-        return events.filter(pl.col("start_ns") < hi, pl.col("start_ns") + pl.col("dur_ns") > lo)
+            return self._data.frame("stream").clear()
+        return ranges.events(self._data, self.span, self.span_rows)
 
     def select(self, event: int) -> None:
         """Select a kernel or copy by its number in ``analyze.attribute(trace)``.
@@ -206,9 +174,9 @@ class Timeline(Explorer):
     def _on_overview(self, width: float, by: str) -> Answer:
         return overview(self._data, width, by)
 
-    @answers(messages.SUMMARY)
-    def _on_summary(self, span: Sequence[float]) -> Answer:
-        return summary(self._data, span), []
+    @answers(messages.SPAN)
+    def _on_span(self, span: Sequence[float], rows: Sequence[int] | None) -> Answer:
+        return ranges.table(self._data, span, rows), []
 
     @answers(messages.NAMES)
     def _on_names(self, numbers: Sequence[int]) -> Answer:
@@ -244,8 +212,8 @@ def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> 
     """Timeline of a trace to zoom, search and select in; what is selected comes back as a frame.
 
     Rows: for each rank its steps, layers with their stages, collectives, idle time, streams, counters and host
-    threads. Wheel or W and S zoom, A and D pan, a click selects, dragging selects a range of time; ``?`` shows the
-    keys.
+    threads. Of several ranks each is one strip at first; its name opens it. Ctrl + wheel or W and S zoom, A and D pan,
+    a click selects, dragging selects a range of time in the rows that it covers; ``?`` shows the keys.
 
     Parameters
     ----------

@@ -43,6 +43,7 @@ export function followPointer(timeline, pane) {
     } else {
       const inside = (px) => toNs(Math.max(0, Math.min(timeline.width, px)), timeline.window, timeline.width);
       timeline.dragged = [drag.x, x].map(inside).sort((a, b) => a - b);
+      timeline.draggedRows = timeline.rowsBetween(pane, drag.y, y);
       timeline.draw();
     }
   });
@@ -51,9 +52,11 @@ export function followPointer(timeline, pane) {
     const ended = drag;
     drag = null;
     const [from, to] = timeline.dragged ?? [];
+    const rows = timeline.draggedRows;
     timeline.dragged = null;
+    timeline.draggedRows = null;
     if (!ended.moved && event.type === "pointerup") timeline.click(pane, ended.x, ended.y);
-    else if (from !== undefined) timeline.select(from, to);
+    else if (from !== undefined) timeline.select(from, to, rows);
   };
   canvas.addEventListener("pointerup", done);
   canvas.addEventListener("pointercancel", done);

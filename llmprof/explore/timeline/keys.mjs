@@ -2,13 +2,14 @@
 
 /** Keys of the timeline and what they do, for the help. */
 export const KEYS = [
-  ["Wheel", "zoom at the pointer"],
-  ["Shift + wheel", "move in time"],
+  ["Ctrl + wheel", "zoom at the pointer (also pinch)"],
+  ["Shift + wheel", "move in time (also a sideways wheel)"],
+  ["Wheel", "scroll the rows, then the page"],
   ["W  S", "zoom in, out"],
   ["A  D  ←  →", "move in time"],
   ["↑  ↓", "scroll the rows"],
   ["Click", "select an event"],
-  ["Drag", "select a range of time"],
+  ["Drag", "select a range of time in the rows that it covers"],
   ["Shift + drag", "move in time"],
   ["Double-click", "zoom to the event"],
   ["F", "zoom to the selection"],
@@ -54,11 +55,12 @@ export function actionOf(event) {
   return ACTIONS[String(event.key).toLowerCase()] ?? null;
 }
 
-/** What a wheel event does: {zoom: factor} or {pan: share of the window}. */
+/** What a wheel event does: {zoom: factor} with Ctrl, {pan: share of the window}, or null: it scrolls. */
 export function wheelAction(event, width) {
   const lines = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
   const [dx, dy] = [event.deltaX * lines, event.deltaY * lines];
+  if (event.ctrlKey || event.metaKey) return { zoom: Math.exp(Math.sign(dy) * Math.min(Math.abs(dy) * 0.008, 0.3)) };
   if (event.shiftKey) return { pan: (dy || dx) / width };
   if (Math.abs(dx) > Math.abs(dy)) return { pan: dx / width };
-  return { zoom: Math.exp(Math.max(-240, Math.min(240, dy)) * (event.ctrlKey ? 0.006 : 0.0025)) };
+  return null;
 }

@@ -28,6 +28,17 @@ export type Described = {
   range: [number, number] | null;
 };
 
+/** A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns). */
+export type Named = {
+  name: string;
+  code: number;
+  count: number;
+  total_ns: number;
+  mean_ns: number;
+  p99_ns: number;
+  share: number | null;
+};
+
 /** A span: its row, level and id there, start and end (ns), name and number of its color. */
 export type Hit = {
   row: number;
@@ -65,9 +76,9 @@ export type Messages = {
     asks: { width: number; by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
-  summary: {
-    asks: { span: [number, number] };
-    answers: { facts: [string, string][] };
+  span: {
+    asks: { span: [number, number]; rows?: number[] | null };
+    answers: { title: string; facts: [string, string][]; rows: Named[]; total: number };
   };
   names: {
     asks: { numbers: number[] };
@@ -108,6 +119,7 @@ export type Traits = {
   rank: number | null;
   selection: Record<string, any> | null;
   span: [number, number] | null;
+  span_rows: number[] | null;
   stage: string | null;
   step: number | null;
   theme: "auto" | "light" | "dark";

@@ -61,6 +61,18 @@ class Described(Record):
     range: Window | None
 
 
+class Named(Record):
+    """A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns)."""
+
+    name: str
+    code: int
+    count: int
+    total_ns: float
+    mean_ns: float
+    p99_ns: float
+    share: float | None
+
+
 _VIEW = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
 """Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins or samples (or -1)."""
 
@@ -98,7 +110,11 @@ VIEW: Final = Message(
     buffers=_PACKED,
 )
 OVERVIEW: Final = Message("overview", asks={"width": float, "by": By}, answers=_VIEW, buffers=_PACKED)
-SUMMARY: Final = Message("summary", asks={"span": Window}, answers={"facts": list[Fact]})
+SPAN: Final = Message(
+    "span",
+    asks={"span": Window, "rows": list[int] | None},
+    answers={"title": str, "facts": list[Fact], "rows": list[Named], "total": int},
+)
 NAMES: Final = Message("names", asks={"numbers": list[int]}, answers={"names": dict[str, str]})
 DESCRIBE: Final = Message("describe", asks={"row": int, "id": int}, answers=_DESCRIBED)
 HOVER: Final = Message("hover", asks={"row": int, "id": int}, answers=_DESCRIBED)
@@ -118,6 +134,6 @@ GOTO: Final = Message(
 )
 
 MESSAGES: Final = (
-    *(ROWS, FIND, VIEW, OVERVIEW, SUMMARY, NAMES),
+    *(ROWS, FIND, VIEW, OVERVIEW, SPAN, NAMES),
     *(DESCRIBE, HOVER, PICK, NEIGHBOUR, SEARCH, GOTO),
 )

@@ -10,10 +10,8 @@ export const moving = {
   wheel(event) {
     if (!this.window) return;
     const action = wheelAction(event, this.width);
-    const [lo, hi] = this.window;
-    const out = action.zoom > 1 && hi - lo >= this.whole[1] - this.whole[0];
-    if (out) return; // nothing to zoom out to: the page scrolls
-    event.preventDefault();
+    if (!action) return;
+    event.preventDefault(); // with Ctrl the browser would zoom its page
     this.card.hide();
     if (action.pan !== undefined) this.move(panWindow(this.window, action.pan, this.whole));
     else this.zoom(action.zoom, this.shareAt(event));

@@ -31,6 +31,8 @@ export const drawing = {
       names: this.names,
       dimmed: this.dimmed,
       span: this.dragged ?? this.span,
+      spanRows: this.dragged ? this.draggedRows : this.spanRows,
+      dragging: Boolean(this.dragged),
     };
     const head = fitCanvas(this.head, this.width, MAP_HEIGHT + RULER_HEIGHT);
     drawMinimap(head, MAP_HEIGHT, scene, this.overview);

@@ -1,7 +1,8 @@
 // What is under the pointer and what is selected: methods of the timeline.
 import { formatNs, formatShare } from "../base/js/format.mjs";
 import { aroundSpan, toNs } from "../base/js/geometry.mjs";
-import { eventLines } from "./card.mjs";
+import { setTraits } from "../base/js/wire.mjs";
+import { eventLines, namesTable } from "./card.mjs";
 import { formatSample } from "./draw.mjs";
 import { itemAt, levelOf } from "./rows.mjs";
 import { binAt, eventAt, laneKey } from "./view.mjs";
@@ -131,6 +132,7 @@ export const selecting = {
       ["Zoom to it", "F", () => this.fit()],
       ["Previous", "[", () => this.neighbour(-1)],
       ["Next", "]", () => this.neighbour(1)],
+      ["Copy as Python", "", () => this.copy()],
       ["Clear", "Esc", () => this.clear()],
     ];
     this.details.show(hit.name, this.paints.colour[hit.code], [["row", `${where} · ${label}`], ...facts], actions);
@@ -194,43 +196,72 @@ export const selecting = {
     this.draw();
   },
 
-  setSpan(span, { sync = true } = {}) {
+  setSpan(span, rows = null, { sync = true } = {}) {
     this.span = span;
-    if (sync && JSON.stringify(this.model.get("span")) !== JSON.stringify(span)) {
-      this.model.set("span", span);
-      this.model.save_changes();
-    }
+    this.spanRows = span ? rows : null;
+    if (!sync) return;
+    const values = { span, span_rows: this.spanRows };
+    const same = Object.entries(values).every(([name, value]) => alike(this.model.get(name), value));
+    if (!same) setTraits(this.model, values);
   },
 
   spanFromPython() {
-    const span = this.model.get("span");
-    if (JSON.stringify(span ?? null) === JSON.stringify(this.span ?? null)) return;
-    this.setSpan(span, { sync: false });
+    const [span, rows] = [this.model.get("span"), this.model.get("span_rows")];
+    if (alike(span, this.span) && alike(rows, this.spanRows)) return;
+    this.setSpan(span, rows, { sync: false });
     if (span) this.showSpan();
     else if (!this.hit) this.details.empty();
     this.draw();
   },
 
-  /** A range of time was dragged over. */
-  select(from, to) {
+  /** Rows that are drawn between two heights of a pane. */
+  rowsBetween(pane, from, to) {
+    const [low, high] = [from, to].map((y) => y + pane.el.scrollTop).sort((a, b) => a - b);
+    const inside = (item) =>
+      item.levels.filter((place) => item.top + place.y <= high && item.top + place.y + place.height >= low);
+    return [...new Set(pane.items.flatMap((item) => inside(item).map((place) => place.row)))];
+  },
+
+  /** A range of time was dragged over, in some rows. */
+  select(from, to, rows) {
     this.hit = null;
     this.flows = [];
     this.model.set("selection", null);
-    this.setSpan([Math.min(from, to), Math.max(from, to)]);
+    this.setSpan([Math.min(from, to), Math.max(from, to)], rows?.length ? rows : null);
     this.showSpan();
     this.draw();
   },
 
   async showSpan() {
-    const { span } = this;
-    const answer = await this.get("summary", { span });
+    const { span, spanRows } = this;
+    const answer = await this.get("span", { span, rows: spanRows });
     if (!answer || this.span !== span) return;
     const actions = [
       ["Zoom to it", "F", () => this.fit()],
+      ...(spanRows ? [["All streams", "", () => this.select(span[0], span[1], null)]] : []),
+      ["Copy as Python", "", () => this.copy()],
       ["Clear", "Esc", () => this.clear()],
     ];
-    const title = `${formatNs(span[1] - span[0])} selected`;
-    this.details.show(title, null, answer.msg.facts, actions);
+    const title = `${formatNs(span[1] - span[0])} of ${answer.msg.title || "nothing"}`;
+    const table = namesTable(answer.msg, this.paints.colour, (name) => this.tools.find(name));
+    this.details.show(title, null, answer.msg.facts, actions, table);
     this.said.textContent = title;
   },
+
+  /** The view as Python that shows it again. */
+  async copy() {
+    const whole = (numbers) => `(${numbers.map((ns) => Math.round(ns)).join(", ")})`;
+    const parts = ["trace", `window=${whole(this.window)}`];
+    if (this.span) parts.push(`span=${whole(this.span)}`);
+    if (this.spanRows) parts.push(`span_rows=[${this.spanRows.join(", ")}]`);
+    if (this.hit) parts.push(`selection={"row": ${this.hit.row}, "id": ${this.hit.id}}`);
+    const text = `explore.timeline(${parts.join(", ")})`;
+    await navigator.clipboard?.writeText(text).catch(() => {});
+    this.said.textContent = `Copied: ${text}`;
+    this.copied = text;
+  },
 };
+
+function alike(a, b) {
+  return JSON.stringify(a ?? null) === JSON.stringify(b ?? null);
+}

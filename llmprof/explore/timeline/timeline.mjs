@@ -58,6 +58,10 @@ class TimelineView extends Behaviour {
     this.hit = null;
     this.flows = [];
     this.dimmed = null;
+    this.span = null;
+    this.spanRows = null;
+    this.dragged = null;
+    this.draggedRows = null;
     this.frame = 0;
     this.movedAt = null;
     this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
@@ -128,7 +132,7 @@ class TimelineView extends Behaviour {
     }
     model.on("change:window", () => this.windowFromPython());
     model.on("change:selection", () => this.selectionFromPython());
-    model.on("change:span", () => this.spanFromPython());
+    model.on("change:span change:span_rows", () => queueMicrotask(() => this.spanFromPython()));
     model.on("change:by", () => this.recolour());
     model.on("change:height", () => this.resize());
     await this.load();

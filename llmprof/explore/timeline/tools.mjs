@@ -44,6 +44,7 @@ export function makeTools(timeline) {
     update,
     arranged: view.update,
     colour: (by) => (colour.select.value = by),
+    find: search.find,
     focusSearch: () => search.input.focus(),
   };
 }
@@ -111,7 +112,13 @@ function makeSearch(timeline) {
     step("Next hit (Enter)", "›", 1),
     count,
   );
-  return { el, input };
+  /** Look for a name. */
+  const find = (name) => {
+    input.value = name;
+    index = null;
+    go(0);
+  };
+  return { el, input, find };
 }
 
 function makeGoto(timeline) {

@@ -256,3 +256,13 @@ def test_hostile_names_stay_text(rank):
     (folder / "trace_view.json").write_text(view)
     trace = read(rank)
     assert "<script>alert(1)</script>" in [*trace.ops["name"], *trace.markers["name"]]
+
+
+def test_sizes_that_are_no_sizes_are_unknown(rank, whole):
+    file = drop(rank, "*.db", "*.json", "kernel_details.csv", "operator_memory.csv") / OUTPUT / "memory_record.csv"
+    lines = file.read_text().splitlines()
+    cells = lines[1].split(",")
+    lines[1] = ",".join(["PTA", cells[1], "1e300", "-inf", *cells[4:]])
+    file.write_text("\n".join(lines))
+    first = read(rank).memory.row(0, named=True)
+    assert (first["allocated_bytes"], first["reserved_bytes"]) == (None, None)

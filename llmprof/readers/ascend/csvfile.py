@@ -21,6 +21,9 @@ NS_PER_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 """msprof counts in powers of 1024: 2,160,232 KB of its text are 2,212,077,568 bytes of its database."""
 
+_MOST_NS: Final = 2**61
+"""Times beyond it are no times."""
+
 _HEADING: Final = re.compile(r"^\s*(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
 
 
@@ -122,7 +125,7 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
     for stem in stems:
         for unit, factor in BYTES_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
-                return (number(frame, f"{stem}_{unit}") * factor).round().cast(pl.Int64)
+                return (number(frame, f"{stem}_{unit}") * factor).round().cast(pl.Int64, strict=False)
     return pl.lit(None, dtype=pl.Int64)
 
 
@@ -141,7 +144,8 @@ def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
     )
     kept = fraction.str.slice(0, digits).str.pad_end(digits, "0").cast(pl.Int64, strict=False)
     rounded = pl.when(fraction.str.slice(digits, 1).cast(pl.Int64, strict=False).fill_null(0) >= 5).then(1).otherwise(0)
-    plain = whole_part.cast(pl.Int64, strict=False) * factor + kept + rounded
+    units = whole_part.cast(pl.Int64, strict=False)
+    plain = pl.when(units <= _MOST_NS // factor).then(units * factor + kept + rounded)
     signed = pl.when(sign.is_not_null()).then(-plain).otherwise(plain)
     wide = (value.cast(pl.Float64, strict=False) * factor).round()  # 1e-05 and the like
     wide = pl.when(wide.is_finite() & wide.is_between(-(2.0**61), 2.0**61)).then(wide).cast(pl.Int64, strict=False)

@@ -86,5 +86,5 @@ def communication_times(path: Path) -> pl.DataFrame | None:
         return None
     return found.select(
         name="hccl_op_name", _hash="group_name",
-        **{new: (pl.col(old) * 1e6).round().cast(pl.Int64) for old, new in columns.items()},
+        **{new: (pl.col(old) * 1e6).round().cast(pl.Int64, strict=False) for old, new in columns.items()},
     ).filter(pl.col("name") != "Total Op Info")  # fmt: skip

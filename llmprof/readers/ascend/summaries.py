@@ -186,7 +186,7 @@ def _of_database(path: Path) -> dict[str, pl.DataFrame]:
     if steps is not None:
         out["step_trace_time"] = steps.select(
             pl.col("step").cast(pl.Int64, strict=False),
-            *((pl.col(c) * 1000).round().cast(pl.Int64).alias(f"{c}_ns") for c in _STEP_COLUMNS),
+            *((pl.col(c) * 1000).round().cast(pl.Int64, strict=False).alias(f"{c}_ns") for c in _STEP_COLUMNS),
         )
     matrix = db.read(
         "CommAnalyzerMatrix",
@@ -198,8 +198,9 @@ def _of_database(path: Path) -> dict[str, pl.DataFrame]:
             "step", kind="type", name="hccl_op_name", group="group_name",
             src_rank=pl.col("src_rank").cast(pl.Int32, strict=False),
             dst_rank=pl.col("dst_rank").cast(pl.Int32, strict=False), link="transport_type",
-            bytes=(pl.col("transit_size") * 1e6).round().cast(pl.Int64),
-            transit_ns=(pl.col("transit_time") * 1e6).round().cast(pl.Int64), gb_per_s="bandwidth", op_name="op_name",
+            bytes=(pl.col("transit_size") * 1e6).round().cast(pl.Int64, strict=False),
+            transit_ns=(pl.col("transit_time") * 1e6).round().cast(pl.Int64, strict=False),
+            gb_per_s="bandwidth", op_name="op_name",
         )  # fmt: skip
     times = db.read(
         "CommAnalyzerTime",
@@ -209,9 +210,9 @@ def _of_database(path: Path) -> dict[str, pl.DataFrame]:
     if times is not None:
         out["communication"] = times.filter(pl.col("hccl_op_name") != "Total Op Info").select(
             name="hccl_op_name", group="group_name",
-            start_ns=(pl.col("start_timestamp") * 1000).round().cast(pl.Int64),
+            start_ns=(pl.col("start_timestamp") * 1000).round().cast(pl.Int64, strict=False),
             **{
-                new: (pl.col(old) * 1e6).round().cast(pl.Int64)
+                new: (pl.col(old) * 1e6).round().cast(pl.Int64, strict=False)
                 for old, new in (
                     ("elapse_time", "dur_ns"), ("transit_time", "ascend_transit_ns"), ("wait_time", "ascend_wait_ns"),
                     ("synchronization_time", "ascend_synchronization_ns"), ("idle_time", "ascend_idle_ns"),

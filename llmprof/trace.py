@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -366,3 +367,11 @@ class Trace:
         device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
         return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"
+
+    def _repr_html_(self) -> str:
+        # by name: the layers below know nothing of pages
+        shown: str = import_module("llmprof.report.cards").of_trace(self)
+        return shown
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError
-from llmprof.launch.run.folder import capture, is_run
 from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
 from llmprof.progress import Progress
+from llmprof.readers.runs import capture, is_run
 from llmprof.report.page import render
 
 

@@ -20,8 +20,8 @@ from llmprof import bundled
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, to_json
 from llmprof.errors import LaunchError, LlmprofError
 from llmprof.launch.run import process
-from llmprof.launch.run.folder import capture
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.runs import capture
 
 HOST: Final = "127.0.0.1"
 NEEDED: Final = ("voila", "ipywidgets", "anywidget", "ipykernel", "psutil")

@@ -17,7 +17,6 @@ import polars as pl
 
 from llmprof import bundled, text
 from llmprof.errors import OutputError
-from llmprof.launch.run.folder import capture
 from llmprof.progress import Progress
 from llmprof.readers import read
 from llmprof.trace import Trace
@@ -90,7 +89,7 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
     """Read paths, run folders and samples (``sample:NAME``) as one trace."""
     files: list[Path] = []
     for path in paths:
-        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [capture(Path(path))]
+        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
     cache = False if getattr(args, "no_cache", False) else None
     return read(files, format=getattr(args, "format", None), cache=cache, progress=reading(terminal))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import polars as pl
@@ -197,3 +198,11 @@ class Metrics:
             f"<Metrics {kernels.height:,} launches, {self._metrics['metric'].n_unique():,} metrics, "
             f"{self._rules.height:,} rule results, {devices}>"
         )
+
+    def _repr_html_(self) -> str:
+        # by name: the layers below know nothing of pages
+        shown: str = import_module("llmprof.report.cards").of_metrics(self)
+        return shown
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}

@@ -19,6 +19,7 @@ from llmprof.readers.common.combine import combine
 from llmprof.readers.common.part import Part, Tables, Wanted
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.detect import claims, knows, refuse_empty, say_what_it_is
+from llmprof.readers.runs import capture
 from llmprof.trace import Trace
 
 CACHE_AFTER_S = 1.0
@@ -43,7 +44,8 @@ def read(
     ----------
     path_or_paths : path or iterable of paths
         A file (Chrome trace JSON, an SQLite export of Nsight Systems, its ``.nsys-rep``), a folder with one file a
-        rank or with Parquet tables of nsys, several of them, or a folder that :meth:`Trace.save` wrote. Or one file
+        rank or with Parquet tables of nsys, several of them, a folder that :meth:`Trace.save` wrote, or the folder of
+        a run that llmprof made. Or one file
         of a monitor: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
         dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, named as llmprof's own monitors
         name them, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
@@ -85,7 +87,7 @@ def read(
     """
     wanted = Wanted.of(tables)
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
-    paths = [Path(p) for p in given]
+    paths = [capture(Path(p)) for p in given]
     if not paths:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
     chosen = None if format is None else registry.reader(format)

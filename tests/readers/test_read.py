@@ -271,3 +271,12 @@ def test_frames_are_conformed(tmp_path):
         spec = llmprof.schema.TABLES[name].schema
         assert {c: frame.schema[c] for c in spec} == spec
         assert frame["rank"].dtype == pl.Int32
+
+
+def test_the_folder_of_a_run_is_its_timeline(root, tmp_path):
+    run = root / "sample_traces" / "run_torch_tp1"
+    assert llmprof.read(run).kernels.equals(llmprof.read(run / "traces").kernels)
+    for name in ("state.json", "config.yaml"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(NotCapturedError, match="has no timeline; run it in mode torch"):
+        llmprof.read(tmp_path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import polars as pl
 
 from llmprof.analyze.analysis import Analysis
@@ -35,6 +38,18 @@ SCHEMA = {
 
 _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
 """Severities by the share of time from which on they hold, in order."""
+
+
+class Findings(pl.DataFrame):
+    """The frame of :func:`findings`, which shows itself as sentences in a notebook."""
+
+    def _repr_html_(self, **kwargs: Any) -> str:
+        if not set(SCHEMA) <= set(self.columns):
+            plain: str = super()._repr_html_(**kwargs)
+            return plain
+        # by name: the layers below know nothing of pages
+        shown: str = import_module("llmprof.report.cards").of_findings(self)
+        return shown
 
 
 @per_trace
@@ -84,7 +99,7 @@ def findings(trace: Trace) -> pl.DataFrame:
     rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     found = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
-    return (
+    return Findings(
         found.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))

@@ -12,10 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Final
 
-from llmprof.errors import LaunchError, NotCapturedError, ReadError
+from llmprof.errors import LaunchError, ReadError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.launch.run import files
+from llmprof.readers.runs import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 
 
 def hold(file: IO[bytes]) -> bool:
@@ -40,8 +41,8 @@ RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "inter
 UNIMPORTED: Final = "finished without import"
 """The profiler's raw capture is there, but nothing on this machine could turn it into a report."""
 
-STATE_FILE, _CONFIG, _LOCK = "state.json", "config.yaml", ".lock"
-_KEPT: Final = {STATE_FILE, _CONFIG, _LOCK}
+_LOCK = ".lock"
+_KEPT: Final = {STATE_FILE, CONFIG_FILE, _LOCK}
 _PLACES: Final = {
     "log": "experiment.log",
     "summary": "summary.json",
@@ -52,12 +53,12 @@ _PLACES: Final = {
     "manifest": "manifest.json",
     "worker": "worker.json",
     "events": "events.jsonl",
-    "traces": "traces",
+    "traces": TRACES,
     "model": "model",
     "monitors": "monitors.parquet",
     "nsys_report": "report.nsys-rep",
     "qdstrm": "report.qdstrm",
-    "sqlite": "report.sqlite",
+    "sqlite": SQLITE,
     "nsys_metrics": "nsys_metrics.json",
     "nsys_summary": "nsys_summary.csv",
     "ncu_report": "report.ncu-rep",
@@ -109,7 +110,7 @@ class RunFolder:
             made = cls(_new(where, stamp))
         except OSError as error:
             raise files.refused(where, error) from error
-        ConfigManager.save_config(disclosure.config(config), made.path / _CONFIG)
+        ConfigManager.save_config(disclosure.config(config), made.path / CONFIG_FILE)
         made.set_state(RUNNING, stage="start")
         return made
 
@@ -134,7 +135,7 @@ class RunFolder:
     @property
     def config(self) -> ExperimentConfig:
         """The configuration of the run."""
-        return ConfigManager.load_config(self.path / _CONFIG)
+        return ConfigManager.load_config(self.path / CONFIG_FILE)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -235,30 +236,6 @@ def _new(where: Path, stamp: str) -> Path:
             number += 1
         else:
             return path
-
-
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
-    return (path / "state.json").is_file() and (path / "config.yaml").is_file()
-
-
-def capture(path: Path) -> Path:
-    """The timeline of a run: its SQLite export, or its folder of traces; any other path is what it is.
-
-    Raises
-    ------
-    NotCapturedError
-        The run has no timeline.
-    """
-    if not is_run(path):
-        return path
-    run = RunFolder.open(path)
-    found = next((place for place in (run.sqlite, run.traces) if place.exists()), None)
-    if found is None:
-        raise NotCapturedError(
-            f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
-        )
-    return found
 
 
 def runs(root: str | Path) -> list[RunFolder]:

@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,6 +103,14 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"
+
+    def _repr_html_(self) -> str:
+        # by name: the layers below know nothing of pages
+        shown: str = import_module("llmprof.report.cards").of_run(self)
+        return shown
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

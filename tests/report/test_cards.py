@@ -1,0 +1,86 @@
+"""Cards: what a trace, a run, metrics and findings say of themselves in a notebook."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze
+from llmprof.launch import open_run
+from llmprof.report import cards
+from llmprof.trace import Trace
+
+HOSTILE = '<script>alert(1)</script>"\x1b[31m'
+
+
+def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
+    shown = sample_trace("torch_tp4_eager_nccl")._repr_html_()
+    for words in (
+        "Trace: 4 ranks", "NVIDIA H200", "prefill", "decode", "Steps on the device", "Coverage", "a named stage",
+        "analyze.findings(trace)", "explore.open(trace)", "analyze.collectives(trace)", "Lost to damage",
+    ):  # fmt: skip
+        assert words in shown
+    bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
+    assert bundle["text/html"] == shown
+    assert bundle["text/plain"].startswith("<Trace 4 rank(s)")
+
+
+def test_warnings_and_names_are_escaped():
+    kernels = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [5], "name": [HOSTILE]})
+    meta = {"device": HOSTILE, "world_size": 4, "missing_ranks": [1, 2, 3], "versions": {HOSTILE: HOSTILE}}
+    shown = Trace({"kernels": kernels}, meta, {"warnings": [HOSTILE]})._repr_html_()
+    assert "<script>" not in shown
+    assert "\x1b" not in shown
+    assert "Ranks 1-3 of 4 are missing" in shown
+    assert shown.count("class=&quot;") == 0
+
+
+@pytest.mark.parametrize("tables", [{}, {"kernels": llmprof.schema.empty("kernels")}])
+def test_a_trace_of_nothing_shows_itself(tables):
+    assert "no rank" in Trace(tables)._repr_html_()
+
+
+def test_a_large_trace_is_not_searched_for_steps(sample_trace, monkeypatch):
+    trace = sample_trace("torch_tp1_eager")
+    monkeypatch.setattr(cards, "MOST_EVENTS", 10)
+    monkeypatch.setattr(analyze, "steps", lambda trace: pytest.fail("steps were looked for"))
+    assert "Steps on the device" not in trace._repr_html_()
+
+
+def test_metrics_show_their_longest_launches():
+    metrics = llmprof.sample_metrics("ncu_tp1_eager")
+    shown = metrics._repr_html_()
+    assert "Hardware metrics of 24 launches" in shown
+    assert "analyze.speed_of_light(metrics)" in shown
+    assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
+
+
+def test_a_run_says_what_it_came_to(root):
+    run = open_run(root / "sample_traces" / "run_torch_tp1")
+    shown = run._repr_html_()
+    assert "finished" in shown
+    assert "ttft" in shown
+    assert "analyze.findings(run.trace)" in shown
+    assert str(root) not in shown
+
+
+def test_findings_are_sentences_and_a_frame(sample_trace):
+    found = analyze.findings(sample_trace("torch_tp4_eager_nccl"))
+    assert isinstance(found, pl.DataFrame)
+    shown = found._repr_html_()
+    assert f"{found.height} findings" in shown
+    assert found["evidence"][0] in shown
+    assert "<table" in found.select("title")._repr_html_()
+    assert "One finding" in found.head(1)._repr_html_()
+    found.drop_in_place("title")
+    assert "<table" in found._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "all_reduce", "kernels"])
+def test_explorers_say_what_they_show_where_no_widget_can(sample_trace, name):
+    widget = getattr(llmprof.explore, name)(sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000])
+    data = widget._repr_mimebundle_()[0]
+    assert data["text/plain"].startswith(f"<{type(widget).__name__} of Trace 1 rank(s)")
+    assert "0 ns to 1.00 ms" in data["text/plain"] or "to 1 ms" in data["text/plain"]
+    assert "0x" not in data["text/plain"]

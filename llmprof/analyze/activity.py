@@ -75,7 +75,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     >>> analyze.activity(trace)["source"].unique().sort().to_list()
     ['copy', 'kernel']
     """
-    recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.tables]
+    recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.recorded]
     if recorded:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
         events = _categorised(_with_launches(events, trace), trace)
@@ -85,7 +85,7 @@ def activity(trace: Trace) -> pl.DataFrame:
             hint="record with ProfilerActivity.CUDA on, and no other profiler attached to the process",
             table="kernels",
         )
-    elif "ops" in trace.tables:
+    elif "ops" in trace.recorded:
         events = _ops_as_activity(trace.ops)
     else:
         raise NotCapturedError(

@@ -124,12 +124,12 @@ def device_events(trace: Trace) -> pl.DataFrame:
     """
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
     tables = []
-    if "kernels" in trace.tables:
+    if "kernels" in trace.recorded:
         kernels = trace.kernels.select(columns)
         kinds = kernels["name"].unique()
         of_name = pl.DataFrame([kinds, names.categories(kinds).alias("category")])
         tables.append(kernels.join(of_name, on="name", how="left", maintain_order="left"))
-    if "copies" in trace.tables:
+    if "copies" in trace.recorded:
         of_copy = pl.when(pl.col("kind") == "memset").then(pl.lit("fill")).otherwise(pl.lit("copy"))
         tables.append(trace.copies.select(*columns, category=of_copy))
     if not tables:

@@ -15,6 +15,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
 
 TYPES: Final = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32")
@@ -218,6 +219,7 @@ DEVICES: Final[tuple[Device, ...]] = (
 """Devices that are known."""
 
 
+@checked
 def device(name: str | Device) -> Device:
     """Peaks of a device.
 

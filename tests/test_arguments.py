@@ -24,7 +24,7 @@ from llmprof.trace import Trace
 
 DOORS = (
     "llmprof", "llmprof.analyze", "llmprof.analyze.nsys", "llmprof.charts", "llmprof.explore", "llmprof.report",
-    "llmprof.launch", "llmprof.batch", "llmprof.readers",
+    "llmprof.launch", "llmprof.batch", "llmprof.readers", "llmprof.theory", "llmprof.metrics",
 )  # fmt: skip
 METHODS = (Trace, llmprof.Metrics)
 

@@ -14,6 +14,7 @@ from functools import cache
 
 import polars as pl
 
+from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
 from llmprof.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
 from llmprof.metrics.parts import SAME, STALLS, base, parts
@@ -64,6 +65,7 @@ class Explanation:
         return "\n".join([*(line for line in lines if line), f"Source: {self.source}"])
 
 
+@checked
 def explain(name: str) -> Explanation:
     """Explain a metric.
 

@@ -7,15 +7,9 @@ True
 
 from __future__ import annotations
 
-from llmprof.theory.calibration import Calibration, Observation, calibrate, calibrated, read_calibration
-from llmprof.theory.catalog import config_of, names
-from llmprof.theory.devices import device_of, find_device, read_device
-from llmprof.theory.familiar import llm_profile
-from llmprof.theory.measured import measured_steps, observations, read_steps
-from llmprof.theory.plan import Efficiency, Plan, Requests
-from llmprof.theory.profiler import Profile, profile
-from llmprof.theory.ranges import sweep
-from llmprof.theory.shapes import Shape, shape
+from typing import TYPE_CHECKING
+
+from llmprof.lazy import attach
 
 __all__ = [
     "Calibration",
@@ -41,3 +35,42 @@ __all__ = [
     "shape",
     "sweep",
 ]
+
+if TYPE_CHECKING:
+    from llmprof.theory.calibration import Calibration, Observation, calibrate, calibrated, read_calibration
+    from llmprof.theory.catalog import config_of, names
+    from llmprof.theory.devices import device_of, find_device, read_device
+    from llmprof.theory.familiar import llm_profile
+    from llmprof.theory.measured import measured_steps, observations, read_steps
+    from llmprof.theory.plan import Efficiency, Plan, Requests
+    from llmprof.theory.profiler import Profile, profile
+    from llmprof.theory.ranges import sweep
+    from llmprof.theory.shapes import Shape, shape
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "Calibration": "llmprof.theory.calibration",
+            "Efficiency": "llmprof.theory.plan",
+            "Observation": "llmprof.theory.calibration",
+            "Plan": "llmprof.theory.plan",
+            "Profile": "llmprof.theory.profiler",
+            "Requests": "llmprof.theory.plan",
+            "Shape": "llmprof.theory.shapes",
+            "calibrate": "llmprof.theory.calibration",
+            "calibrated": "llmprof.theory.calibration",
+            "config_of": "llmprof.theory.catalog",
+            "device_of": "llmprof.theory.devices",
+            "find_device": "llmprof.theory.devices",
+            "llm_profile": "llmprof.theory.familiar",
+            "measured_steps": "llmprof.theory.measured",
+            "names": "llmprof.theory.catalog",
+            "observations": "llmprof.theory.measured",
+            "profile": "llmprof.theory.profiler",
+            "read_calibration": "llmprof.theory.calibration",
+            "read_device": "llmprof.theory.devices",
+            "read_steps": "llmprof.theory.measured",
+            "shape": "llmprof.theory.shapes",
+            "sweep": "llmprof.theory.ranges",
+        },
+    )

@@ -93,7 +93,7 @@ def test_a_model_that_is_too_large_says_by_how_much_and_what_fits():
     [
         ({"batch_size": 0}, "batch_size=0"),
         ({"seq_len": -1}, "seq_len=-1"),
-        ({"generate_len": 1.5}, "generate_len=1.5"),
+        ({"generate_len": 1.5}, "1.5 as generate_len"),
         ({"tp_size": 3}, "attention heads"),
         ({"hbm_efficiency": 0}, "efficiency is 0"),
         ({"flops_efficiency": 2}, "efficiency is 2"),

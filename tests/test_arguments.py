@@ -62,7 +62,7 @@ def stand_in(annotation: object, name: str) -> object:
         llmprof.ExperimentConfig(model="random:tiny"), len, object.__new__(llmprof.batch.Sweep),
     ]  # fmt: skip
     kind = kind_of(annotation)
-    fitting = [value for value in candidates if kind.accepts(value)]
+    fitting = [value for value in (*candidates, []) if kind.accepts(value)]
     assert fitting, f"no value for {name}: {kind.words}"
     return fitting[0]
 

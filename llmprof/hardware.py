@@ -120,6 +120,9 @@ _VOLTA = "NVIDIA Tesla V100 GPU Architecture whitepaper"
 _HGX = "NVIDIA HGX B200 specifications, an eighth of the system" + _HALF
 _DGX = "NVIDIA DGX B200 datasheet, an eighth of the system"
 _V100 = "NVIDIA V100 Tensor Core GPU datasheet"
+_A30 = "NVIDIA A30 Tensor Core GPU datasheet"
+_GH200 = "NVIDIA GH200 Grace Hopper Superchip datasheet"
+_NVL72 = "NVIDIA GB200 NVL72 specifications, a 72nd of the rack"
 
 _SXM_HOPPER = {"bf16": 989.5, "fp16": 989.5, "fp8": 1979.0, "int8": 1979.0, "tf32": 494.5, "fp32": 67.0}
 _NVL_HOPPER = {"bf16": 835.5, "fp16": 835.5, "fp8": 1670.5, "int8": 1670.5, "tf32": 417.5, "fp32": 60.0}
@@ -165,6 +168,18 @@ DEVICES: Final[tuple[Device, ...]] = (
             tflops={"bf16": 125, "fp16": 125, "int8": 250, "tf32": 62.5, "fp32": 31.2}, gb_per_s=600, gb=24,
             link_gb_per_s=0, multiprocessors=72, source="NVIDIA A10 Tensor Core GPU datasheet", pcie_gb_per_s=64,
             sources={"multiprocessors": "NVIDIA A10 datasheet: 9,216 CUDA cores, 128 to an SM"}),
+    _device("A30", r"a30(?: pcie)?(?: 24gb)?",
+            tflops={"bf16": 165, "fp16": 165, "int8": 330, "tf32": 82, "fp32": 10.3}, gb_per_s=933, gb=24,
+            link_gb_per_s=200, multiprocessors=None, source=_A30, pcie_gb_per_s=64),
+    # the name states the memory of the CPU (480 GB) where that of the GPU is 96 GB
+    _device("GH200 96GB", r"gh200 (?:480gb|96gb)", tflops=_SXM_HOPPER, gb_per_s=4000, gb=96, link_gb_per_s=900,
+            multiprocessors=132, source=_GH200 + _HALF,
+            sources={"cache_bytes": f"{_HOPPER} (H100, the same chip)",
+                     "multiprocessors": f"{_HOPPER} (H100 SXM5, the same chip)"}, cache_mib=50),
+    _device("GH200 144GB", r"gh200 144gb?(?: hbm3e)?", tflops=_SXM_HOPPER, gb_per_s=4900, gb=144, link_gb_per_s=900,
+            multiprocessors=132, source=_GH200 + _HALF,
+            sources={"cache_bytes": f"{_HOPPER} (H100, the same chip)",
+                     "multiprocessors": f"{_HOPPER} (H100 SXM5, the same chip)"}, cache_mib=50),
     _device("L40S", r"l40s(?: 48gb)?",
             tflops={"bf16": 362.05, "fp16": 362.05, "fp8": 733, "int8": 733, "tf32": 183, "fp32": 91.6}, gb_per_s=864,
             gb=48, link_gb_per_s=0, multiprocessors=142, source="NVIDIA L40S GPU datasheet",
@@ -197,6 +212,10 @@ DEVICES: Final[tuple[Device, ...]] = (
     _device("B200", r"b200(?: sxm6?)?", tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "int8": 4500, "tf32": 1125},
             gb_per_s=8000, gb=180, link_gb_per_s=1800, multiprocessors=None, source=_HGX,
             sources=dict.fromkeys(("memory_bytes_per_s", "memory_bytes", "link_bytes_per_s"), _DGX)),
+    # how much memory it has, and its fp32, differ between documents
+    _device("GB200", r"gb200", tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "int8": 5000, "tf32": 1250},
+            gb_per_s=8000, gb=None, link_gb_per_s=1800, multiprocessors=None, source=_NVL72 + _HALF,
+            sources=dict.fromkeys(("memory_bytes_per_s", "link_bytes_per_s"), _NVL72)),
     _device("MI300X", r"mi300x(?: oam)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,

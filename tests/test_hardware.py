@@ -39,6 +39,10 @@ def test_every_number_has_a_source_and_every_source_a_number():
         ("Ascend910_9382", "Ascend 910C"),
         ("Ascend910C (synthetic)", "Ascend 910C"),
         ("h200", "H200"),
+        ("NVIDIA A30", "A30"),
+        ("NVIDIA GH200 480GB", "GH200 96GB"),
+        ("NVIDIA GH200 144G HBM3e", "GH200 144GB"),
+        ("NVIDIA GB200", "GB200"),
     ],
 )
 def test_devices_are_found_by_the_names_that_profilers_write(written, name):

@@ -55,7 +55,12 @@ _MAPPINGS = (
     ("engine_arg", "engine_args", "option of the engine; VALUE is JSON, or text"),
     ("server", "server", "setting of the served run, such as num_prompts=32"),
     ("nsys_option", "nsys_options", "option of nsys profile, such as gpu-metrics-devices=all"),
-    ("ncu_option", "ncu_options", "kernel_name, launch_skip, launch_count, set or top"),
+    (
+        "ncu_option",
+        "ncu_options",
+        "kernel_name (a regular expression for a part of the name, with or without "
+        "the regex: of ncu), launch_skip, launch_count, set or top",
+    ),
     ("env", "environment", "variable of the engine's environment"),
 )
 

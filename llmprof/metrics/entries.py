@@ -156,6 +156,17 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         _MEMORY + "L1/TEX Cache",
     ),
     Entry(
+        ("l1tex__t_sectors*", "l1tex__t_requests*", "l1tex__t_bytes*"),
+        (),
+        "traffic of the L1 cache",
+        "Sectors of 32 bytes (requests of a warp, bytes) that the tag stage of L1 looked up, by what asked (pipe), for "
+        "which memory (mem) and what for (op).",
+        "Sectors by requests: 4 where a warp reads 4 bytes a thread in order, 16 where it reads 16 bytes a thread.",
+        "More sectors a request than the threads need: neighbouring threads should read neighbouring addresses. Many "
+        "requests: read 8 or 16 bytes a thread.",
+        _MEMORY + "L1/TEX Cache",
+    ),
+    Entry(
         ("l1tex__m_l1tex2xbar_write_bytes", "l1tex__m_xbar2l1tex_read_bytes"),
         (),
         "traffic between SMs and L2",

@@ -30,7 +30,7 @@ SM, DRAM, L2 = (
 
 def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
     rows = [
-        (number, "k", name, "1", float(value), None)
+        (number, "k", name, "%" if ".pct_" in name else "1", float(value), None)
         for number, values in enumerate(launches)
         for name, value in values.items()
     ]
@@ -250,3 +250,33 @@ def test_the_details_page_alone_gives_times_bandwidth_and_bound():
     assert ratio.is_between(0.98, 1.02).all()
     assert page["bound"].to_list() == whole["bound"].to_list()
     assert page["flops"].null_count() == 24
+
+
+def test_a_device_without_known_peaks_gives_all_that_needs_none():
+    launch = {DURATION: 1000, TENSOR: 1e6, READ: 10, WRITE: 10, SM: 70, DRAM: 20, L2: 10}
+    row = speed_of_light(measured(launch, device="NVIDIA X1")).to_dicts()[0]
+    assert row["flop_per_s"] == pytest.approx(1e12)
+    assert row["arithmetic_intensity"] == pytest.approx(5e4)
+    assert (row["compute_pct"], row["memory_pct"], row["bound"]) == (70, 20, "compute")
+    assert (row["roof_flop_per_s"], row["roof_share"]) == (None, None)
+
+
+def test_the_share_of_memory_includes_l1_as_the_profiler_has_it():
+    units = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
+    l1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
+    row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 70, l1: 75})
+    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "memory")
+    row = first({DURATION: 1000, SM: 65, DRAM: 20, L2: 40, units: 70, l1: 75})
+    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "compute"), "operands of a GEMM"
+    row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 40, l1: 75})
+    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (40, "l2", "latency")
+
+
+@needs_real
+def test_every_real_report_has_its_own_share_of_memory():
+    metrics = read_metrics(REAL / "conv_esmm_profile_output.raw_base.csv")
+    found = speed_of_light(metrics).sort("kernel_id")
+    assert metrics.kernels["device_name"].unique().to_list() == ["NVIDIA A10G"], "whose peaks are not known"
+    assert found["memory_pct"].to_list() == [64.83, 44.44, 46.07, 31.92]
+    assert found["memory_level"].to_list() == ["l1"] * 4
+    assert found["roof_share"].null_count() == 4

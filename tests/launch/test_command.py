@@ -107,6 +107,12 @@ def test_options_of_ncu_go_over_everything():
     assert not {"--force-overwrite", "--replay-mode"} & set(made)
 
 
+@pytest.mark.parametrize("name", ["flash", "regex:flash"])
+def test_a_kernel_name_is_a_regular_expression_with_and_without_the_prefix(name):
+    made = command.ncu(config(ncu_options={"kernel_name": name}), WORKER, RUN / "report")
+    assert made[made.index("--kernel-name") + 1] == "regex:flash"
+
+
 def test_a_report_is_exported_to_sqlite():
     assert command.export(RUN / "report.nsys-rep", RUN / "report.sqlite") == [
         *("nsys", "export", "--type=sqlite", "--force-overwrite=true"),

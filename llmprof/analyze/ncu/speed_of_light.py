@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import hardware
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.metrics.data import Metrics
 
 _TENSOR: Final = r"^sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_[a-z0-9_]+\.sum(?:\.per_second)?$"
@@ -175,6 +175,11 @@ _DRAM: Final = (
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
 )
+_ALL_MEMORY: Final = (
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "Memory Throughput",
+)
+_L1: Final = ("l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput")
 _L2: Final = ("lts__throughput.avg.pct_of_peak_sustained_elapsed", "L2 Cache Throughput")
 _SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput")
 _WRITTEN: Final = ("l1tex__m_l1tex2xbar_write_bytes.sum",)
@@ -217,13 +222,16 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
     Returns
     -------
     polars.DataFrame
-        ``kernel_id, kernel_name, duration_ns, flops, dtype`` (with the most operations)``, flop_per_s,
-        dram_read_bytes, dram_write_bytes, dram_bytes, bytes_per_s, traffic_bytes, arithmetic_intensity,
-        roof_flop_per_s, roof_share, compute_pct, memory_pct`` (of peak)``, memory_level`` (dram or l2, the busier)``,
-        bound, stall, stall_share, flops_source``. The bound is compute or memory where that side is at 60 % of its
-        peak or more (the busier of both), else latency, which ``stall`` explains: the warp state, other than being
-        ready, in which warps spent most time (see ``llmprof.metrics.explain``). Null where the metrics were not
-        collected or no peak is known.
+        ``kernel_id, kernel_name, duration_ns, flops, dtype`` (with the most operations)``, flop_per_s, dram_read_bytes,
+        dram_write_bytes, dram_bytes, bytes_per_s, traffic_bytes, arithmetic_intensity, roof_flop_per_s, roof_share,
+        compute_pct, memory_pct`` (of peak)``, memory_level`` (dram, l2 or l1, the busiest)``, bound, stall,
+        stall_share, flops_source``. The bound is compute or memory where that side is at 60 % of its peak or more (the
+        busier of both), else latency, which ``stall`` explains: the warp state, other than being ready, in which warps
+        spent most time (see ``llmprof.metrics.explain``). Null where the metrics were not collected, or a peak is
+        needed and the metrics name a device whose peaks are not known. ``memory_pct`` is the largest of the shares of
+        the DRAM, of L2 and of all memory units (``gpu__compute_memory_throughput``), which has L1 and shared memory in
+        it, as Nsight Compute's has. Where the SMs are at 60 % or more, a busy L1 makes no memory bound: the tensor
+        cores of a GEMM read their operands from shared memory.
 
     Raises
     ------
@@ -232,7 +240,7 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
     AnalysisError
         The metrics name no device, or several, and none is given.
     LlmprofError
-        The device is unknown.
+        The device that was given is unknown.
 
     Examples
     --------
@@ -252,6 +260,8 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
         "sm_pct": metrics.values(*_SM),
         "dram_pct": metrics.values(*_DRAM, "DRAM Throughput"),
         "l2_pct": metrics.values(*_L2),
+        "l1_pct": metrics.values(*_L1),
+        "units_pct": _percent(metrics, *_ALL_MEMORY),
         "written": metrics.values(*_WRITTEN),
     }
     top = stalls(metrics).unique("kernel_id", keep="first", maintain_order=True)
@@ -298,7 +308,16 @@ def _device(metrics: Metrics, device: str | hardware.Device | None) -> hardware.
             expected="one device",
             hint="give it: speed_of_light(metrics, device='NVIDIA H200')",
         )
-    return hardware.device(named[0])
+    try:
+        return hardware.device(named[0])
+    except LlmprofError:  # what needs no peak is known all the same
+        return hardware.Device(named[0], "", {}, None, None, None, None)
+
+
+def _percent(metrics: Metrics, *names: str) -> pl.DataFrame:
+    """``kernel_id, value`` of the first of the metrics that is measured in percent."""
+    of_peak = Metrics(metrics.metrics.filter(pl.col("unit") == "%"))
+    return of_peak.values(*names)
 
 
 def _dram(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
@@ -347,13 +366,19 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
     frame = frame.with_columns(
         roof_share=pl.when(worked).then(pl.col("flop_per_s") / pl.col("roof_flop_per_s")).otherwise(share_of_memory),
         compute_pct=pl.coalesce("sm_pct", 100 * pl.col("flop_per_s") / pl.col("peak")),
-        memory_pct=pl.max_horizontal(dram_pct, "l2_pct"),
-        memory_level=pl.when(pl.col("l2_pct") > dram_pct)
+        memory_pct=pl.max_horizontal(dram_pct, "l2_pct", "units_pct"),
+        memory_level=pl.when(
+            (pl.col("units_pct") > pl.max_horizontal(dram_pct, "l2_pct")) & (pl.col("l1_pct") > pl.col("l2_pct"))
+        )
+        .then(pl.lit("l1"))
+        .when(pl.col("l2_pct") > dram_pct)
         .then(pl.lit("l2"))
         .when(dram_pct.is_not_null())
         .then(pl.lit("dram")),
     )
-    compute, memory = pl.col("compute_pct"), pl.col("memory_pct")
+    compute = pl.col("compute_pct")
+    beyond_l1 = pl.max_horizontal(dram_pct, "l2_pct")
+    memory = pl.when((pl.col("memory_level") == "l1") & (compute >= BUSY_PCT)).then(beyond_l1).otherwise("memory_pct")
     return frame.with_columns(
         bound=pl.when(compute.is_null() | memory.is_null())
         .then(None)

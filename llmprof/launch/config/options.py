@@ -62,7 +62,9 @@ class ExperimentConfig:
     server: dict[str, Any] = _option({}, "port, num_prompts, request_rate, max_concurrency, profile_after_s, …")
     engine_args: dict[str, Any] = _option({}, "more arguments of the engine, passed through")
     nsys_options: dict[str, Any] = _option({}, "options of nsys profile by long name; null takes one away")
-    ncu_options: dict[str, Any] = _option({}, "kernel_name, launch_skip, launch_count, set, top, options")
+    ncu_options: dict[str, Any] = _option(
+        {}, "kernel_name (a regular expression), launch_skip, launch_count, set, top, options"
+    )
     warmup: int = _option(1, "runs before the first one that counts", least=0)
     repeat: int = _option(3, "measured runs without profiler", least=1)
     seed: int = _option(0, "seed of weights, sampling and synthetic prompts")

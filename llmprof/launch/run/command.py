@@ -178,7 +178,7 @@ def ncu(
     options: dict[str, Any] = dict(NCU)
     if device is not None:
         options["devices"] = device
-    name = asked["kernel_name"] or _kernel_names(config, kernels)
+    name = _as_regex(asked["kernel_name"]) if asked["kernel_name"] else _kernel_names(config, kernels)
     if name:
         options["kernel-name"] = name
     options["launch-skip"] = asked["launch_skip"] if asked["launch_skip"] is not None else skip or 0
@@ -193,6 +193,11 @@ def _kernel_names(config: ExperimentConfig, kernels: Sequence[str]) -> str | Non
     if kernels:
         return f"regex:^({'|'.join(exactly(name) for name in kernels)})$"
     return f"regex:^(?!.*{COLLECTIVES})" if config.world_size > 1 else None
+
+
+def _as_regex(name: str) -> str:
+    """A wanted name as ncu takes a regular expression; without ``regex:`` ncu would take it for the whole name."""
+    return name if name.startswith("regex:") else f"regex:{name}"
 
 
 def exactly(name: str) -> str:

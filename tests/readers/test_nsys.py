@@ -237,6 +237,32 @@ def test_an_empty_database_and_other_databases(tmp_path):
         llmprof.read(nothing)
 
 
+def test_a_session_of_nvprof_is_refused_by_name(tmp_path):
+    rows = {"StringTable": ("_id_ INTEGER, value TEXT", []), "CUPTI_ACTIVITY_KIND_DRIVER": ("start INTEGER", [])}
+    path = write(tmp_path / "old.nvvp", rows | {"CUPTI_ACTIVITY_KIND_KERNEL": ("start INTEGER", [])})
+    with pytest.raises(ReadError, match=r"old\.nvvp is a session of nvprof.*nsys profile"):
+        llmprof.read(path)
+
+
+def test_reports_of_old_versions_are_known_by_their_ending(tmp_path, monkeypatch):
+    report = tmp_path / "run.qdrep"
+    report.write_bytes(b"binary")
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(NotCapturedError, match=r"no nsys on PATH.*nsys export --type sqlite run\.qdrep"):
+        llmprof.read(report)
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("nsysai_healthy_1pct.sqlite", 400)])
+def test_a_trimmed_export_without_processes_is_read(shared, name, kernels):
+    path = shared / "real" / "nsys_odd" / name
+    if not path.exists():
+        pytest.skip("the real files are not here")
+    with pytest.warns(TraceWarning, match="name no process"):
+        trace = llmprof.read(path)
+    assert (trace.ranks, trace.kernels.height, trace.tables["runtime"].height) == ([0], kernels, kernels)
+
+
 def test_text_named_sqlite(tmp_path):
     path = tmp_path / "report.sqlite"
     path.write_text("no database")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,8 @@ from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.readers.common.part import Wanted
 from llmprof.storage import sqlite
 
-REPORT_SUFFIX = ".nsys-rep"
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+"""Reports of nsys; before version 2021.4 they ended in the second."""
 
 
 class Tables(Protocol):
@@ -95,6 +96,11 @@ def is_parquetdir(path: Path) -> bool:
     return path.is_dir() and any((path / f"{name}.parquet").exists() for name in ("StringIds", "NVTX_EVENTS"))
 
 
+def is_nvprof(tables: Collection[str]) -> bool:
+    """Whether the tables of a database are those of nvprof (``.nvvp``), which came before nsys."""
+    return {"StringTable", "CUPTI_ACTIVITY_KIND_DRIVER"} <= set(tables) and "StringIds" not in tables
+
+
 def is_nsys_sqlite(path: Path) -> bool:
     """Whether an SQLite database has tables of nsys."""
     with sqlite.connect(path) as connection:
@@ -108,7 +114,7 @@ def export(report: Path, folder: Path) -> Path:
     Parameters
     ----------
     report : pathlib.Path
-        A ``.nsys-rep`` file.
+        A ``.nsys-rep`` or ``.qdrep`` file.
     folder : pathlib.Path
         Where to write.
 
@@ -192,6 +198,12 @@ class Export:
         self.wanted = wanted
         self._tables = open_tables(path)
         self.columns = self._tables.columns
+        if is_nvprof(self.columns):
+            raise ReadError(
+                f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler, which llmprof does not read",
+                expected="an export of Nsight Systems",
+                hint="record again with nsys profile -t cuda,nvtx",
+            )
         if not {"StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"} & set(self.columns):
             raise ReadError(
                 f"{path.name} is no export of Nsight Systems: its tables are {sorted(self.columns)[:6]}",

@@ -25,7 +25,7 @@ from llmprof.readers.nsys.export import (
     MEMSET,
     OWNERS,
     RANGES,
-    REPORT_SUFFIX,
+    REPORT_SUFFIXES,
     RUNTIME,
     TIMES,
     export,
@@ -242,7 +242,7 @@ def _size(path: Path) -> int:
 def _sniff(probe: Probe) -> bool:
     if probe.is_folder:
         return is_parquetdir(probe.path)
-    if probe.path.suffix == REPORT_SUFFIX:
+    if probe.path.suffix in REPORT_SUFFIXES:
         return True
     return probe.start.startswith(sqlite.MAGIC) and is_nsys_sqlite(probe.path)
 
@@ -257,7 +257,7 @@ def _database(path: Path, request: Request) -> Path | None:
 
 def _exported(file: Path, request: Request) -> Path:
     """The SQLite export of a report, made once and kept in the cache; other files as they are."""
-    if file.suffix != REPORT_SUFFIX:
+    if file.suffix not in REPORT_SUFFIXES:
         return file
     folder = cache.export_folder(file)
     made = folder / f"{file.stem}.sqlite"
@@ -273,10 +273,10 @@ def _exported(file: Path, request: Request) -> Path:
 
 def _choose(files: list[Path]) -> list[Path]:
     """Of a report and its exports the SQLite file, else the Parquet folder."""
-    databases = {p.stem for p in files if p.suffix not in ("", REPORT_SUFFIX) and not p.is_dir()}
+    databases = {p.stem for p in files if p.suffix not in ("", *REPORT_SUFFIXES) and not p.is_dir()}
     chosen = [p for p in files if not (p.is_dir() and _recording(p) in databases)]
     exported = databases | {_recording(p) for p in chosen if p.is_dir()}
-    return [p for p in chosen if not (p.suffix == REPORT_SUFFIX and p.stem in exported)]
+    return [p for p in chosen if not (p.suffix in REPORT_SUFFIXES and p.stem in exported)]
 
 
 def _recording(folder: Path) -> str:
@@ -290,7 +290,7 @@ READER = Reader(
     what="an export of Nsight Systems (SQLite or Parquet) or its report",
     sniff=_sniff,
     read=_read,
-    suffixes=(".sqlite", REPORT_SUFFIX),
+    suffixes=(".sqlite", *REPORT_SUFFIXES),
     choose=_choose,
     database=_database,
 )

@@ -142,7 +142,7 @@ def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.Data
 def _sampled(trace: Trace) -> pl.DataFrame:
     """Samples of the CPU that Nsight Systems took."""
     try:
-        found = trace.sql(_SAMPLES)
+        found = trace.sql(_SAMPLES, on="file")
     except ReadError as error:
         raise NotCapturedError(
             "this trace holds no samples of the CPU",

@@ -94,7 +94,9 @@ def test_what_was_not_recorded_is_said(sample_trace):
 def test_samples_of_the_cpu_are_as_many_as_the_file_has(shared):
     read = llmprof.read(shared / "real" / "nsys" / "nsightful_power_iteration.sqlite", cache=False)
     found = analyze.stacks(read, of="samples")
-    said = read.sql("SELECT count(DISTINCT c.id) n FROM SAMPLING_CALLCHAINS c JOIN COMPOSITE_EVENTS e ON e.id = c.id")
+    said = read.sql(
+        "SELECT count(DISTINCT c.id) n FROM SAMPLING_CALLCHAINS c JOIN COMPOSITE_EVENTS e ON e.id = c.id", on="file"
+    )
     assert found["value"].sum() == said["n"].item()
     assert found["unit"].unique().to_list() == ["samples"]
 

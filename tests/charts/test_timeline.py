@@ -174,12 +174,12 @@ def test_long_kernel_names_are_shortened_in_the_middle() -> None:
 
 @pytest.mark.parametrize("window", [(90_000_000_000, 91_000_000_000), (5_000, 5_000), (9_000, 1_000)])
 def test_a_window_without_events_is_an_error(window: tuple[int, int]) -> None:
-    with pytest.raises(AnalysisError, match="no event lies between"):
+    with pytest.raises(AnalysisError, match=r"no event lies between|does not end after it starts"):
         charts.timeline(frames.attributed(), window=window)
 
 
 def test_unknown_lanes_and_colours_are_errors() -> None:
     with pytest.raises(AnalysisError, match=r"lane='device'.*one of stream, stage, category"):
         charts.timeline(frames.attributed(), lane="device")
-    with pytest.raises(AnalysisError, match="by='phase'"):
+    with pytest.raises(AnalysisError, match="color='phase'"):
         charts.timeline(frames.attributed(), color="phase")

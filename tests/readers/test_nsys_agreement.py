@@ -71,11 +71,17 @@ def test_launches_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> N
 
 
 def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> None:
-    columns = ["name_is", "source", "category", "step", "layer", "stage", "confidence"]
+    columns = ["name_is", "source", "category", "step", "layer", "stage"]
     torch, nsys = (
         attribute(trace).with_columns(name_is=pl.Series([same_name(n) for n in attribute(trace)["name"]]))
         for trace in pair
     )
+    # the operator that launched it, which nsys does not record, knows one kernel that its name does not tell
+    by_operator = (
+        (nsys["category"] == "other") & (torch["category"] == "elementwise") & (torch["category_by"] == "operator")
+    )
+    assert by_operator.sum() == 1
+    nsys = nsys.with_columns(category=pl.when(by_operator).then(torch["category"]).otherwise("category"))
     assert (
         torch.filter(pl.col("source") == "kernel")
         .select(columns)

@@ -71,7 +71,7 @@ def test_launches_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> N
 
 
 def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> None:
-    columns = ["name_is", "source", "category", "step", "layer", "stage"]
+    columns = ["name_is", "source", "category", "step", "layer", "stage", "confidence"]
     torch, nsys = (
         attribute(trace).with_columns(name_is=pl.Series([same_name(n) for n in attribute(trace)["name"]]))
         for trace in pair

@@ -172,9 +172,16 @@ def test_long_kernel_names_are_shortened_in_the_middle() -> None:
     assert re.fullmatch(r"void x+…x+_end", row["name"])
 
 
-@pytest.mark.parametrize("window", [(90_000_000_000, 91_000_000_000), (5_000, 5_000), (9_000, 1_000)])
-def test_a_window_without_events_is_an_error(window: tuple[int, int]) -> None:
-    with pytest.raises(AnalysisError, match=r"no event lies between|does not end after it starts"):
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        ((90_000_000_000, 91_000_000_000), "no event lies between"),
+        ((5_000, 5_000), "no event lies between"),
+        ((9_000, 1_000), "does not end after it starts"),
+    ],
+)
+def test_a_window_without_events_is_an_error(window: tuple[int, int], words: str) -> None:
+    with pytest.raises(AnalysisError, match=words):
         charts.timeline(frames.attributed(), window=window)
 
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import llmprof
-import llmprof.analyze.kernels
+import llmprof.analyze
 import llmprof.launch.engines
 import llmprof.readers
 from llmprof import analyze, names, report
@@ -104,7 +104,7 @@ def test_add_a_reader(apply, tmp_path, monkeypatch):
 def test_add_an_analysis_with_chart_report_section_and_command(apply, tmp_path, monkeypatch, capsys):
     place = apply(
         "Add an analysis with chart, report section and command",
-        llmprof.analyze.kernels, llmprof.charts, llmprof.report,
+        llmprof.analyze, llmprof.charts, llmprof.report,
     )  # fmt: skip
     monkeypatch.setattr(catalog, "BUILT_IN", (*catalog.BUILT_IN, place))
     times = pl.DataFrame({"dur_ns": [100] * 19 + [900]})
@@ -164,12 +164,12 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     analysis = files_of(page["Add an analysis with chart, report section and command"])
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace/reader.py"],
-        "jitter": analysis["llmprof/analyze/kernels/jitter.py"].replace(
+        "jitter": analysis["llmprof/analyze/jitter.py"].replace(
             "llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"
         ),
         "chart": analysis["llmprof/charts/jitter.py"],
         "figure": analysis["llmprof/report/jitter.py"]
-        .replace("llmprof.analyze.kernels.jitter", "acme_llmprof.jitter")
+        .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
         .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
     }

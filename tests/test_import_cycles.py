@@ -45,7 +45,7 @@ def graph_of(package: Path) -> dict[str, set[str]]:
 
 def test_no_module_imports_itself_by_way_of_others(root):
     graph = graph_of(root / "llmprof")
-    assert len(graph) > 200
+    assert len(graph) > 150
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
 
 

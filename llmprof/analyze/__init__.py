@@ -76,20 +76,15 @@ if TYPE_CHECKING:
     from llmprof.analyze import nsys
     from llmprof.analyze.activity import activity, kernel_categories
     from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
-    from llmprof.analyze.compare.diff import diff
-    from llmprof.analyze.compare.events import diff_events
-    from llmprof.analyze.compare.reports import diff_reports
-    from llmprof.analyze.compare.times import diff_times
+    from llmprof.analyze.compare.diff import diff, diff_reports
+    from llmprof.analyze.compare.times import diff_events, diff_times
     from llmprof.analyze.coverage import coverage
     from llmprof.analyze.findings.findings import findings
     from llmprof.analyze.idle import idle, launch_delay, stream_gaps
-    from llmprof.analyze.kernels.kernels import events_within, kernel_summary, kernels_within
-    from llmprof.analyze.kernels.operators import ops_to_kernels
+    from llmprof.analyze.kernels import events_within, kernel_summary, kernels_within, ops_to_kernels
     from llmprof.analyze.layers.attribution import attribute
-    from llmprof.analyze.layers.launches import name_layers
-    from llmprof.analyze.layers.layers import layer_gaps, layers
-    from llmprof.analyze.ncu.command import ncu_command
-    from llmprof.analyze.ncu.join import ncu_join
+    from llmprof.analyze.layers.layers import layer_gaps, layers, name_layers
+    from llmprof.analyze.ncu.launches import ncu_command, ncu_join
     from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
     from llmprof.analyze.npu import (
         core_time,
@@ -101,8 +96,7 @@ if TYPE_CHECKING:
         operator_shapes,
     )
     from llmprof.analyze.overlap import overlap, overlap_within
-    from llmprof.analyze.roofline.join import roofline_join
-    from llmprof.analyze.roofline.observed import stage_observations
+    from llmprof.analyze.roofline.join import roofline_join, stage_observations
     from llmprof.analyze.stacks import stacks
     from llmprof.analyze.steps.steps import steps
     from llmprof.analyze.steps.summary import steady_state, step_time
@@ -118,35 +112,35 @@ else:
             "core_time": "llmprof.analyze.npu",
             "coverage": "llmprof.analyze.coverage",
             "diff": "llmprof.analyze.compare.diff",
-            "diff_events": "llmprof.analyze.compare.events",
-            "diff_reports": "llmprof.analyze.compare.reports",
+            "diff_events": "llmprof.analyze.compare.times",
+            "diff_reports": "llmprof.analyze.compare.diff",
             "diff_times": "llmprof.analyze.compare.times",
             "event_waits": "llmprof.analyze.npu",
-            "events_within": "llmprof.analyze.kernels.kernels",
+            "events_within": "llmprof.analyze.kernels",
             "findings": "llmprof.analyze.findings.findings",
             "host_synchronisation": "llmprof.analyze.npu",
             "idle": "llmprof.analyze.idle",
             "kernel_categories": "llmprof.analyze.activity",
-            "kernel_summary": "llmprof.analyze.kernels.kernels",
-            "kernels_within": "llmprof.analyze.kernels.kernels",
+            "kernel_summary": "llmprof.analyze.kernels",
+            "kernels_within": "llmprof.analyze.kernels",
             "launch_delay": "llmprof.analyze.idle",
             "launch_path": "llmprof.analyze.npu",
             "layer_gaps": "llmprof.analyze.layers.layers",
             "layers": "llmprof.analyze.layers.layers",
             "links": "llmprof.analyze.npu",
             "memory_by_component": "llmprof.analyze.npu",
-            "name_layers": "llmprof.analyze.layers.launches",
-            "ncu_command": "llmprof.analyze.ncu.command",
-            "ncu_join": "llmprof.analyze.ncu.join",
+            "name_layers": "llmprof.analyze.layers.layers",
+            "ncu_command": "llmprof.analyze.ncu.launches",
+            "ncu_join": "llmprof.analyze.ncu.launches",
             "nsys": None,
             "operator_shapes": "llmprof.analyze.npu",
-            "ops_to_kernels": "llmprof.analyze.kernels.operators",
+            "ops_to_kernels": "llmprof.analyze.kernels",
             "overlap": "llmprof.analyze.overlap",
             "overlap_within": "llmprof.analyze.overlap",
             "roofline_join": "llmprof.analyze.roofline.join",
             "speed_of_light": "llmprof.analyze.ncu.speed_of_light",
             "stacks": "llmprof.analyze.stacks",
-            "stage_observations": "llmprof.analyze.roofline.observed",
+            "stage_observations": "llmprof.analyze.roofline.join",
             "stalls": "llmprof.analyze.ncu.speed_of_light",
             "steady_state": "llmprof.analyze.steps.summary",
             "step_time": "llmprof.analyze.steps.summary",

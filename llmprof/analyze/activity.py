@@ -10,13 +10,72 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.eager_attention import softmax_attention
-from llmprof.analyze.intervals.nesting import innermost
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import Analysis, per_trace
 from llmprof.analyze.modules import modules_of
+from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
+
+_SOFTMAX = r"(?i)softmax"
+_BACKWARD = r"(?i)backward|bwd|log_?softmax"
+_CHOOSES = r"(?i)top_?k|sort|radix|argmax|scan|multinomial|nonzero"
+"""Kernels of a plain category that choose among values: the softmax before one is not attention's."""
+
+_PLAIN = ("elementwise", "copy", "fill", "other")
+
+_MOST_BETWEEN = 8
+"""Kernels at most between the softmax and either product: scale, mask, conversion of the type."""
+
+
+def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
+    """Rows that are parts of an attention which is computed in steps.
+
+    Parameters
+    ----------
+    events : polars.DataFrame
+        ``rank, stream, start_ns, name, source, category`` of device events, in any order.
+
+    Returns
+    -------
+    polars.Series or None
+        True for the two products, the softmax and what lies between them; None where there is none.
+    """
+    distinct = events["name"].unique()
+    softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
+    if not softmaxes.len():
+        return None
+    chooses = distinct.filter(distinct.str.contains(_CHOOSES))
+    frame = (
+        events.select("rank", "stream", "start_ns", "name", "source", "category")
+        .with_row_index("_row")
+        .sort("rank", "stream", "start_ns", maintain_order=True)
+        .with_row_index("at")
+        .with_columns(
+            pl.col("at").cast(pl.Int64),
+            softmax=pl.col("name").is_in(softmaxes.implode()) & pl.col("category").is_in(["elementwise", "attention"]),
+            solid=~pl.col("category").is_in(_PLAIN) | pl.col("name").is_in(chooses.implode()),
+        )
+    )
+    frame = frame.with_columns(solid=pl.col("solid") & ~pl.col("softmax"))
+    lane = ["rank", "stream"]
+    at = pl.when("solid").then("at")
+    frame = frame.with_columns(
+        before=at.forward_fill().over(lane), after=at.backward_fill().over(lane), linear=pl.col("category") == "linear"
+    )
+    found = frame.filter(
+        pl.col("softmax")
+        & (pl.col("at") - pl.col("before") <= _MOST_BETWEEN)
+        & (pl.col("after") - pl.col("at") <= _MOST_BETWEEN)
+    )
+    linear = frame["linear"]
+    found = found.filter(linear.gather(found["before"]) & linear.gather(found["after"])) if found.height else found
+    if not found.height:
+        return None
+    rows = found.select(at=pl.int_ranges("before", pl.col("after") + 1)).explode("at")["at"].unique()
+    inside = frame.filter(pl.col("at").is_in(rows.implode()))["_row"]
+    flags = pl.Series("attention", range(events.height), dtype=pl.UInt32)
+    return flags.is_in(inside.implode())
+
 
 COLUMNS = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "source", "correlation", "op_id"]
 

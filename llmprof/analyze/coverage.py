@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.analysis import Analysis, per_trace
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.memo import per_trace
 from llmprof.trace import Trace
 
 _MEASURES = {

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze import lookup
-from llmprof.analyze.intervals.nesting import innermost, parents
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze import nesting
+from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.nesting import innermost, parents
 from llmprof.names import modules
 from llmprof.trace import Trace
 
@@ -216,8 +216,8 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     found = found.select(
         "event",
         "launch_start_ns",
-        lookup.column(calls, "name", "_call").alias("module"),
-        *(lookup.column(calls, c, "_call").alias(c) for c in kept),
+        nesting.column(calls, "name", "_call").alias("module"),
+        *(nesting.column(calls, c, "_call").alias(c) for c in kept),
     ).with_columns(before_layers=pl.col("launch_start_ns") < pl.col("first_layer_ns"))
     return found if noted is None else pl.concat([found, noted.select(found.columns).cast(found.schema)])
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, Section
-from llmprof.analyze.intervals.intervals import clip, length_within, union_lengths
+from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.memo import per_trace
 from llmprof.arguments import Columns, Window
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace

@@ -7,8 +7,8 @@ from typing import Final, Literal
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.intervals.nesting import innermost_pieces, inside
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.nesting import innermost_pieces, inside
 from llmprof.errors import AnalysisError, NotCapturedError, ReadError
 from llmprof.trace import Trace
 

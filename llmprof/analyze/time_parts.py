@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.analysis import per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle
-from llmprof.analyze.intervals.intervals import clip, length_within, union_lengths
+from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.memo import per_trace
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.steps.steps import steps
 from llmprof.trace import Trace

@@ -11,7 +11,7 @@ from typing import Any
 from llmprof.errors import LlmprofError, OutputError
 from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
 from llmprof.progress import Progress
-from llmprof.readers.runs import capture, is_run
+from llmprof.readers.saved import capture, is_run
 from llmprof.report.page import render
 
 

@@ -15,8 +15,8 @@ from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.catalog import analyses, views
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.readers.detect import detect
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.registry import detect
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 

@@ -21,7 +21,7 @@ from llmprof.cli.output import SAMPLE, Terminal, open_trace, to_json
 from llmprof.errors import LaunchError, LlmprofError
 from llmprof.launch.run import process
 from llmprof.readers.ncu.reader import read_metrics
-from llmprof.readers.runs import capture
+from llmprof.readers.saved import capture
 
 HOST: Final = "127.0.0.1"
 NEEDED: Final = ("voila", "ipywidgets", "anywidget", "ipykernel", "psutil")

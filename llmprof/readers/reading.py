@@ -14,12 +14,10 @@ from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import registry
-from llmprof.readers.common.border import border
 from llmprof.readers.common.combine import combine
-from llmprof.readers.common.part import Part, Tables, Wanted
-from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.detect import claims, knows, refuse_empty, say_what_it_is
-from llmprof.readers.runs import capture
+from llmprof.readers.common.reader import Part, Probe, Reader, Request, Tables, Wanted, border
+from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
+from llmprof.readers.saved import capture
 from llmprof.trace import Trace
 
 CACHE_AFTER_S = 1.0

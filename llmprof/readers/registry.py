@@ -1,14 +1,21 @@
-"""The list of readers: a new format is its own room in this folder, and one line here."""
+"""Readers by format: the list of them, and which one knows a file or folder, by its content and never by its name.
+
+A new format is its own room in this folder, and one line in the list.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from llmprof import plugins
-from llmprof.errors import UnknownFormatError
-from llmprof.readers.common.reader import Reader
+from llmprof.errors import PluginWarning, ReadError, UnknownFormatError
+from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
+from llmprof.readers.common.reader import START_BYTES, Probe, Reader
 
 BUILT_IN: Final = (
     "llmprof.readers.ascend.reader:READER",
@@ -63,3 +70,136 @@ def reader(name: str) -> Reader:
         if one.name == name:
             return one
     raise UnknownFormatError(f"there is no format {name!r}", expected=f"one of {formats()}")
+
+
+_KNOWN_ELSEWHERE: Final = {
+    b"SQLite format 3\x00": "an SQLite database, but no export of Nsight Systems",
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a zip archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"BZh": "a bzip2 archive",
+    b"(\xb5/\xfd": "a zstd archive",
+    b"\xff\xfe": "UTF-16 text, where a trace is UTF-8",
+    b"\xfe\xff": "UTF-16 text, where a trace is UTF-8",
+    GZIP_MAGIC: "gzip inside gzip",
+    b"\x80": "a Python pickle",
+    b"\x7fELF": "a program",
+}
+
+_BEFORE: Final = b"\xef\xbb\xbf \t\r\n"
+_KEY: Final = re.compile(rb'[{,]\s*"([^"\\]{1,40})"\s*:')
+
+
+def detect(path: Path) -> str | None:
+    """Format of a file or folder.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File or folder.
+
+    Returns
+    -------
+    str or None
+        Name of one of :func:`llmprof.readers.registry.readers`, or None where none of them knows the content.
+
+    Raises
+    ------
+    ReadError
+        The path does not exist or cannot be read.
+    """
+    reader = knows(path)
+    return None if reader is None else reader.name
+
+
+def knows(path: Path) -> Reader | None:
+    """The first reader that knows a file or folder; None where there is none.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File or folder.
+
+    Returns
+    -------
+    Reader or None
+        A reader of llmprof before one of a plug-in.
+
+    Raises
+    ------
+    ReadError
+        The path does not exist or cannot be read.
+
+    Warns
+    -----
+    PluginWarning
+        A plug-in claims a file that another reader knows, or fails when it is asked.
+    """
+    probe = Probe(path)
+    first: Reader | None = None
+    for reader in readers():
+        if first is not None and not reader.package:
+            continue
+        if not claims(reader, probe):
+            continue
+        if first is None:
+            first = reader
+        else:
+            warnings.warn(
+                f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims it, too; "
+                f"format={reader.name!r} reads it with the plug-in",
+                PluginWarning,
+                stacklevel=2,
+            )
+    return first
+
+
+def claims(reader: Reader, probe: Probe) -> bool:
+    """Whether a reader knows a file or folder; a plug-in that fails does not, and is named in a warning."""
+    if not reader.package:
+        return reader.sniff(probe)
+    try:
+        return bool(reader.sniff(probe))
+    except ReadError:  # of the file, not of the plug-in
+        raise
+    except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
+        warnings.warn(
+            f"the reader {reader.name!r} of {reader.package} failed when it was asked about {probe.path.name}: "
+            f"{type(error).__name__}: {error}",
+            PluginWarning,
+            stacklevel=3,
+        )
+        return False
+
+
+def say_what_it_is(path: Path) -> str:
+    """What a file of no known format seems to be, in words."""
+    start = Probe(path).start
+    for magic, name in _KNOWN_ELSEWHERE.items():
+        if start.startswith(magic):
+            return name
+    text = start.lstrip(_BEFORE)
+    keys = ", ".join(dict.fromkeys(key.decode("utf-8", "replace") for key in _KEY.findall(text[:4096])[:5]))
+    if text[:1] == b"{" and keys:
+        return f'JSON without "traceEvents"; its first keys are {keys}'
+    if text[:1] == b"[":
+        return f"a JSON list, but not of events{f'; its first keys are {keys}' if keys else ''}"
+    if b"\x00" in start[:1024]:
+        return f"a binary file that begins with {start[:16]!r}"
+    return f"something that begins with {start[:40]!r}"
+
+
+def refuse_empty(path: Path) -> None:
+    """Raise if there is nothing in a file.
+
+    Raises
+    ------
+    ReadError
+        The file is empty, or nothing can be had of its gzip stream.
+    """
+    if not path.stat().st_size:
+        raise ReadError(f"{path.name} is empty", expected="a trace", hint="was the profiler killed before it wrote?")
+    blocks = Blocks(path, START_BYTES)
+    if not any(block.strip() for block in blocks):
+        why = f" ({blocks.damage})" if blocks.damage else ""
+        raise ReadError(f"{path.name} has no content{why}", expected="a trace", hint="record it or copy it again")

@@ -1,9 +1,11 @@
-"""Reader of saved traces: folders that :meth:`llmprof.Trace.save` wrote."""
+"""What llmprof itself wrote: saved traces, and where the timeline lies in the folder of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
+from llmprof.errors import NotCapturedError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.storage.parquet import META_FILE
 from llmprof.trace import Trace
@@ -20,3 +22,32 @@ def read(path: Path, request: Request) -> Trace:
 
 
 READER = Reader(name="llmprof", version=1, what="a folder that Trace.save wrote", sniff=sniff, read=read, alone=True)
+
+
+STATE_FILE: Final = "state.json"
+CONFIG_FILE: Final = "config.yaml"
+SQLITE: Final = "report.sqlite"
+TRACES: Final = "traces"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
+    return (path / STATE_FILE).is_file() and (path / CONFIG_FILE).is_file()
+
+
+def capture(path: Path) -> Path:
+    """The timeline of a run: its SQLite export, or its folder of traces; any other path is what it is.
+
+    Raises
+    ------
+    NotCapturedError
+        The run has no timeline.
+    """
+    if not is_run(path):
+        return path
+    found = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)
+    if found is None:
+        raise NotCapturedError(
+            f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
+        )
+    return found

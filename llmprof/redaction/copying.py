@@ -13,8 +13,8 @@ import polars as pl
 
 from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import read
-from llmprof.readers.detect import detect
 from llmprof.readers.nsys.export import is_parquetdir
+from llmprof.readers.registry import detect
 from llmprof.redaction import chrome, folder, ncu, nsys
 from llmprof.redaction.ledger import Ledger, writing
 from llmprof.storage import sqlite

@@ -13,8 +13,7 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import findings
-from llmprof.analyze.findings.findings import SCHEMA
-from llmprof.analyze.findings.rules import RULES
+from llmprof.analyze.findings.findings import RULES, SCHEMA
 from llmprof.analyze.findings.work import SHORT_KERNEL_NS
 from llmprof.trace import Trace
 from llmprof.units import format_ns

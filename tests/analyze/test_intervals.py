@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from llmprof.analyze.intervals import intervals
+from llmprof.analyze import intervals
 from llmprof.errors import AnalysisError
 
 SCHEMA = {"rank": pl.Int32(), "step": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}

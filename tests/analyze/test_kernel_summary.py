@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze.kernels.kernels import kernel_summary, kernel_summary_of
+from llmprof.analyze.kernels import kernel_summary, kernel_summary_of
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 

@@ -7,7 +7,7 @@ import pytest
 
 from llmprof.analyze.compare import diff
 from llmprof.analyze.idle import idle, launch_delay, stream_gaps
-from llmprof.analyze.kernels.kernels import kernel_summary
+from llmprof.analyze.kernels import kernel_summary
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import AnalysisError

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze import memo
-from llmprof.analyze.memo import Results, per_trace, results_of
+from llmprof.analyze import analysis as analyze_analysis
+from llmprof.analyze.analysis import Results, per_trace, results_of
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, kernels
 
@@ -110,9 +110,9 @@ def test_what_was_not_used_for_longest_is_dropped():
 
 
 def test_the_bound_grows_with_the_trace(monkeypatch):
-    monkeypatch.setattr(memo, "LEAST_KEPT", 10)
+    monkeypatch.setattr(analyze_analysis, "LEAST_KEPT", 10)
     trace = trace_of()
-    assert results_of(trace).most_bytes == memo.KEPT_OF_TRACE * trace.kernels.estimated_size()
+    assert results_of(trace).most_bytes == analyze_analysis.KEPT_OF_TRACE * trace.kernels.estimated_size()
     for min_ns in range(500):
         analyze.idle(trace, min_ns=min_ns)
     assert results_of(trace).bytes <= results_of(trace).most_bytes

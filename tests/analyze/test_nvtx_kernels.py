@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from llmprof.analyze.intervals.nesting import inside
+from llmprof.analyze.nesting import inside
 from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace

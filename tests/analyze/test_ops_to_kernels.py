@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.intervals.nesting import innermost
-from llmprof.analyze.kernels.operators import operators_of, ops_to_kernels
+from llmprof.analyze.kernels import operators_of, ops_to_kernels
+from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 

@@ -16,7 +16,7 @@ import pytest
 import llmprof
 from llmprof import bundled, names
 from llmprof.analyze import attribute, collectives, coverage, layers, steps
-from llmprof.analyze.intervals.nesting import innermost
+from llmprof.analyze.nesting import innermost
 from llmprof.trace import Trace
 
 Samples = Callable[[str], Trace]

@@ -117,7 +117,7 @@ def test_contexts_are_followed_from_prompts_to_tokens():
 
 
 def frame(*names):
-    from llmprof.analyze.steps.labels import parse
+    from llmprof.analyze.steps.inference import parse
 
     rows = pl.DataFrame({"name": list(names)})
     return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))

@@ -16,8 +16,8 @@ from llmprof.bundled import SYNTHETIC_VARIANTS
 from llmprof.bundled import synthetic_npu as make
 from llmprof.errors import LlmprofError
 from llmprof.readers import ascend
-from llmprof.readers.ascend import kinds
-from llmprof.readers.ascend.csvfile import heading, ns_of_text
+from llmprof.readers.ascend import tables
+from llmprof.readers.ascend.files import heading, ns_of_text
 from llmprof.trace import Trace
 
 
@@ -191,7 +191,7 @@ def test_headings_have_one_form():
     ],
 )
 def test_kind_of_device_tasks(name, task_type, kind):
-    assert pl.select(kinds.kind(pl.lit(name), pl.lit(task_type))).item() == kind
+    assert pl.select(tables.kind(pl.lit(name), pl.lit(task_type))).item() == kind
 
 
 @pytest.mark.parametrize(

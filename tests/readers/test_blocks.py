@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.blocks import Blocks
+from llmprof.readers.common.event_stream import Blocks
 from tests.readers.traces import write
 
 IN_FOLDER = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -89,7 +89,7 @@ def test_something_else_behind_the_stream(tmp_path):
 def test_a_member_that_begins_at_the_end_of_a_read(tmp_path, monkeypatch):
     members = [gzip.compress(b"%d," % i) for i in range(50)]
     for size in (1, 2, 3, 24, 25):
-        monkeypatch.setattr("llmprof.readers.common.blocks._COMPRESSED_BYTES", size)
+        monkeypatch.setattr("llmprof.readers.common.event_stream._COMPRESSED_BYTES", size)
         found, blocks = read(write(tmp_path / "file", b"".join(members)))
         assert found == b"".join(b"%d," % i for i in range(50))
         assert blocks.damage == ""

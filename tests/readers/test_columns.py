@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.readers.chrome.columns import Texts, ids, integers
-from llmprof.readers.chrome.times import EXACT_US, MOST_NS, in_ns, loses_digits, times
-from llmprof.readers.common.fitting import ListDecoder, fit, objects
+from llmprof.readers.chrome.events import EXACT_US, MOST_NS, in_ns, loses_digits, times
+from llmprof.readers.common.repair import ListDecoder, fit, objects
 from tests.readers.traces import decimal_ns
 
 

@@ -19,7 +19,7 @@ import pytest
 import llmprof
 from llmprof.errors import LlmprofError, ReadError, TraceWarning
 from llmprof.readers.common.event_stream import MOST_EVENT_BYTES
-from llmprof.readers.common.part import MOST_RANKS
+from llmprof.readers.common.reader import MOST_RANKS
 from llmprof.readers.ncu.reader import read_metrics
 
 EXPORT = Path(__file__).parents[2] / "sample_traces/nsys_tp2_cudagraph/report.sqlite"

@@ -11,8 +11,8 @@ import pytest
 
 import llmprof
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError, TraceWarning
-from llmprof.readers.detect import detect
 from llmprof.readers.monitors.common import EPOCH, LOCAL, NUMBERED, TIME_OF_DAY
+from llmprof.readers.registry import detect
 from tests.readers.traces import kernel, text_of, write
 
 FILES = Path(__file__).with_name("monitor_files")

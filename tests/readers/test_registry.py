@@ -13,14 +13,14 @@ import llmprof.readers
 from llmprof.errors import MixedRunsError, PluginWarning, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import registry
 from llmprof.readers.common.reader import Probe, Reader
-from llmprof.readers.detect import detect
+from llmprof.readers.registry import detect
 from tests import plugin_package
 from tests.readers.traces import kernel, text_of, write
 
 NCU = b'"ID","Process ID","Process Name"\n'
 
 LINES = """
-from llmprof.readers.common.part import Part
+from llmprof.readers.common.reader import Part
 from llmprof.readers.common.reader import Reader
 import polars as pl
 

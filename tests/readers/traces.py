@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof import communication
 from llmprof.readers.chrome import reader
-from llmprof.readers.common.part import Part
+from llmprof.readers.common.reader import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT / ".." / "shared"

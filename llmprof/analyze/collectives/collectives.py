@@ -5,11 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names, schema
-from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls
-from llmprof.analyze.collectives.sizes import with_sizes
+from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls, with_sizes
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.memo import per_trace
 from llmprof.errors import LlmprofError
 from llmprof.hardware import device
 from llmprof.trace import Trace

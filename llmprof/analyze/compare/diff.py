@@ -1,4 +1,4 @@
-"""How much faster one run is than another, and why."""
+"""How much faster one run is than another and why: timelines part by part, Nsight Compute kernel by kernel."""
 
 from __future__ import annotations
 
@@ -6,12 +6,115 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.compare.events import KEYS, diff_events
-from llmprof.analyze.compare.reports import diff_reports
-from llmprof.analyze.compare.times import diff_times
+from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
+from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
+
+_TYPES = {"bound": pl.String, "stall": pl.String}
+
+_MEASURES = {
+    "duration_ns": "ns",
+    "dram_bytes": "dram_bytes",
+    "flops": "flops",
+    "compute_pct": "compute_pct",
+    "memory_pct": "memory_pct",
+    "bound": "bound",
+    "stall": "stall",
+}
+"""Columns of ``speed_of_light`` that are compared, and their names behind ``a_`` and ``b_``."""
+
+
+def diff_reports(a: Metrics, b: Metrics, *, tolerance: float = 0.05) -> pl.DataFrame:
+    """What changed from one profile of kernels to another.
+
+    Launches are the same if they have the same kernel name, grid and block and are the n-th of these in their profile;
+    where a grid or block changed, the n-th launches of the same name are compared. Where a report does not name its
+    device, only durations are.
+
+    Parameters
+    ----------
+    a, b : Metrics
+        What ``llmprof.read_metrics`` read; ``a`` is the reference.
+    tolerance : float
+        Change of the duration relative to ``a`` up to which the status is ``same``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_name, occurrence`` (from 0), ``a_kernel_id, b_kernel_id`` (null where the other profile alone has the
+        launch), ``a_ns, b_ns, delta_ns, ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes`` (B),
+        ``flops``, ``compute_pct, memory_pct`` (% of the peak), ``bound`` and ``stall`` (as
+        :func:`~llmprof.analyze.speed_of_light` gives them; null where not measured), ``same_launch`` (whether grid and
+        block agree) and ``status`` (faster, slower, same, only_a, only_b). The largest change first.
+
+    Raises
+    ------
+    AnalysisError
+        The tolerance is negative.
+    """
+    if tolerance < 0:
+        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
+    left, right = _launches(a, "a"), _launches(b, "b")
+    exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
+        same_launch=pl.lit(value=True)
+    )
+    rest = [
+        side.join(exact, on=f"{name}_kernel_id", how="anti").with_columns(
+            nth=pl.int_range(pl.len()).over("kernel_name")
+        )
+        for side, name in ((left, "a"), (right, "b"))
+    ]
+    others = (
+        rest[0]
+        .join(rest[1].drop("grid", "block", "same"), on=["kernel_name", "nth"], how="full", coalesce=True)
+        .with_columns(same_launch=pl.lit(value=False))
+    )
+    both = pl.concat([exact, others.drop("nth")], how="diagonal_relaxed")
+    before, after = pl.col("a_ns"), pl.col("b_ns")
+    status = (
+        pl.when(pl.col("b_kernel_id").is_null())
+        .then(pl.lit("only_a"))
+        .when(pl.col("a_kernel_id").is_null())
+        .then(pl.lit("only_b"))
+        .when(after > before * (1 + tolerance))
+        .then(pl.lit("slower"))
+        .when(after < before * (1 - tolerance))
+        .then(pl.lit("faster"))
+        .otherwise(pl.lit("same"))
+    )
+    measures = [f"{side}_{name}" for name in list(_MEASURES.values())[1:] for side in ("a", "b")]
+    place = pl.coalesce("a_kernel_id", "b_kernel_id")
+    return (
+        both.with_columns(
+            delta_ns=after - before, ratio=pl.when(before > 0).then(after / before), status=status, _place=place
+        )
+        .sort("_place", "kernel_name")
+        .with_columns(occurrence=pl.int_range(pl.len()).over("kernel_name"))
+        .sort(pl.col("delta_ns").abs(), "_place", "kernel_name", descending=[True, False, False], nulls_last=True)
+        .select(
+            "kernel_name", "occurrence", "a_kernel_id", "b_kernel_id", "a_ns", "b_ns", "delta_ns", "ratio", *measures,
+            "same_launch", "status",
+        )
+    )  # fmt: skip
+
+
+def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
+    """Launches of a profile with what is compared, and the how manieth of its kind each one is."""
+    try:
+        found = speed_of_light(metrics).select("kernel_id", *_MEASURES)
+    except AnalysisError:  # of a device that the report does not name, only durations are compared
+        own = metrics.kernels
+        missing = {
+            name: pl.lit(None, dtype=_TYPES.get(name, pl.Float64)) for name in _MEASURES if name != "duration_ns"
+        }
+        found = own.select("kernel_id", "duration_ns", **missing).select("kernel_id", *_MEASURES)
+    launches = metrics.kernels.select("kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block")
+    joined = launches.join(found, on="kernel_id", how="left", maintain_order="left")
+    joined = joined.with_columns(same=pl.int_range(pl.len()).over("kernel_name", "grid", "block"))
+    names = {name: f"{side}_{short}" for name, short in _MEASURES.items()}
+    return joined.rename({**names, "kernel_id": f"{side}_kernel_id"})
 
 
 def diff(

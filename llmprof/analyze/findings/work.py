@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.findings.measures import Measure, middle, most, total, worst
-from llmprof.analyze.findings.scope import Scope
+from llmprof.analyze.findings.scope import Measure, Scope, middle, most, total, worst
 from llmprof.units import format_bytes, format_ns, format_share
 
 SHORT_KERNEL_NS = 5_000

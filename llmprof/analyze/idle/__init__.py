@@ -1,9 +1,7 @@
 """When a device runs nothing, and why: gaps split at the call that launched what ends them."""
 
-from llmprof.analyze.idle.delay import launch_delay, launch_delay_of
-from llmprof.analyze.idle.gaps import idle, idle_of
-from llmprof.analyze.idle.host import is_synchronising
-from llmprof.analyze.idle.streams import stream_gaps, stream_gaps_of
+from llmprof.analyze.idle.gaps import idle, idle_of, stream_gaps, stream_gaps_of
+from llmprof.analyze.idle.host import is_synchronising, launch_delay, launch_delay_of
 
 __all__ = [
     "idle",

@@ -19,16 +19,13 @@ from collections.abc import Collection
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze import lookup
+from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity
-from llmprof.analyze.analysis import Analysis, Section
-from llmprof.analyze.intervals.nesting import innermost
-from llmprof.analyze.layers.ends import find_layer_ends
-from llmprof.analyze.layers.passes import REASONS, convolves, judge, starts_of_passes
-from llmprof.analyze.layers.stages import STAGE, name_stages, stage
-from llmprof.analyze.layers.witnesses import by_modules
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.layers.passes import REASONS, by_modules, convolves, judge, starts_of_passes
+from llmprof.analyze.layers.stages import STAGE, find_layer_ends, name_stages, stage
 from llmprof.analyze.modules import modules_of
+from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import events_with_steps, steps
 from llmprof.arguments import refuse_unknown
 from llmprof.trace import Trace
@@ -350,7 +347,7 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
     # hardly a GEMM after most attentions: they are not recognised, and with them the layers
     ends = frame.group_by("group", maintain_order=True).agg(all_gemms=pl.col("gemms").last())
     until = pl.when(pl.col("group") == pl.col("group").shift(-1)).then(pl.col("gemms").shift(-1))
-    starts = starts.with_columns(until=pl.coalesce(until, lookup.column(ends, "all_gemms", "group")))
+    starts = starts.with_columns(until=pl.coalesce(until, nesting.column(ends, "all_gemms", "group")))
     usual = starts.group_by("rank").agg(gemms=(pl.col("until") - pl.col("gemms")).median())
     unknown = usual.filter(pl.col("gemms") < _LEAST_GEMMS)["rank"]
     if unknown.len():

@@ -4,8 +4,7 @@ Where a GPU's recording holds the same, they are answered for it, too.
 """
 
 from llmprof.analyze.npu.cores import core_time, memory_by_component, operator_shapes
-from llmprof.analyze.npu.path import host_synchronisation, launch_path
-from llmprof.analyze.npu.waits import event_waits, links
+from llmprof.analyze.npu.waits import event_waits, host_synchronisation, launch_path, links
 
 __all__ = [
     "core_time",

@@ -6,9 +6,8 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.analysis import Analysis, per_trace
 from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.memo import per_trace
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace

@@ -7,10 +7,9 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.intervals.intervals import union_length
-from llmprof.analyze.intervals.nesting import inside
-from llmprof.analyze.lookup import column
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.intervals import union_length
+from llmprof.analyze.nesting import column, inside
 from llmprof.analyze.nsys.summaries import statistics, summarise
 from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import AnalysisError

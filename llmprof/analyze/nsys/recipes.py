@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.intervals.intervals import length_within
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.intervals import length_within
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import per_trace
 from llmprof.arguments import Columns, refuse_unknown
 from llmprof.trace import Trace
 

@@ -1,4 +1,4 @@
-"""The join of theory and trace: for every stage of every step its least possible time and its measured one."""
+"""The join of theory and trace: the least possible and the measured time of every stage of every step."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.analyze.intervals.intervals import union_length
+from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.roofline.batches import batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError
 from llmprof.hardware import Device
 from llmprof.theory.bound import Machine
+from llmprof.theory.calibration import Observation
 from llmprof.theory.devices import find_device
 from llmprof.theory.plan import Batch, Plan, number_format
 from llmprof.theory.profiler import machine_for
@@ -372,3 +373,74 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
         .otherwise(pl.lit("kernel below the roof"))
     )
     return frame.with_columns(why=why if by != "step" else pl.lit(None, dtype=pl.String))
+
+
+WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+"""Stages whose time is mostly that of waiting for others; only all-reduces are kept, of the last rank to arrive."""
+
+_NEAR = 64
+"""Tokens of context within which steps count as equal."""
+
+
+def stage_observations(
+    trace: Trace,
+    model: str | Path | Mapping[str, Any] | Shape,
+    device: str | Path | Device | None = None,
+    *,
+    tp_size: int = 1,
+    weight: float = 0.2,
+) -> list[Observation]:
+    """Measured device time of each stage, the median over steps of equal batches, of the first rank.
+
+    Steps that read prompts and generate at once are left out, as are collectives, whose time is mostly waiting; but
+    all-reduces over ranks that are all in the trace are kept, as long as they took on the rank that waited least.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace whose steps say their tokens.
+    model : str, path, mapping or Shape
+        What ran.
+    device : str, path or Device, optional
+        What it ran on.
+    tp_size : int
+        Tensor parallel ranks.
+    weight : float
+        What each stage counts beside a whole step.
+
+    Returns
+    -------
+    list of Observation
+        For :func:`llmprof.theory.calibrate`.
+
+    Raises
+    ------
+    LlmprofError
+        As :func:`llmprof.analyze.roofline_join`.
+    """
+    read = shape(model)
+    joined = roofline_join(trace, read, device, tp_size=tp_size)
+    rank = joined["rank"].min()
+    known = {step: batch for (r, step), (batch, _) in batches(steps(trace)).items() if r == rank and len(batch) == 1}
+    waited = pl.col("stage") == "all_reduce"
+    joined = joined.with_columns(
+        measured_ns=pl.when(waited).then(pl.col("measured_ns").min().over("step", "stage")).otherwise("measured_ns")
+    )
+    left_out = [stage for stage in WAITING if stage != "all_reduce" or joined["rank"].n_unique() < tp_size]
+    rows = joined.filter(
+        (pl.col("rank") == rank)
+        & pl.col("explained")
+        & ~pl.col("stage").is_in([IDLE, *left_out])
+        & pl.col("step").is_in(list(known))
+        & (pl.col("measured_ns") > 0)
+    )
+    near = {step: round(sum(part.context for part in batch) / _NEAR) for step, batch in known.items()}
+    rows = rows.with_columns(near=pl.col("step").replace_strict(near, return_dtype=pl.Int64))
+    groups = rows.group_by("phase", "tokens", "requests", "near", "stage", maintain_order=True).agg(
+        pl.col("measured_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
+    )
+    plan = Plan(tp=tp_size)
+    return [
+        Observation(read, plan, known[row["step"]], "stage", row["measured_ns"] / 1e9, row["stage"], weight)
+        for row in groups.iter_rows(named=True)
+    ]

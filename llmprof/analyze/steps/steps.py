@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.analysis import Analysis, Section
-from llmprof.analyze.memo import per_trace
-from llmprof.analyze.steps import labels as steps_labels
+from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.steps import inference as steps_labels
 from llmprof.analyze.steps.inference import NO_STEPS, infer
 from llmprof.trace import Trace
 

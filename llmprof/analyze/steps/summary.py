@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.memo import per_trace
+from llmprof.analyze.analysis import Analysis, per_trace
 from llmprof.analyze.overlap import overlap
 from llmprof.analyze.steps.steps import steps
 from llmprof.trace import Trace

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze import attribute, diff_events
-from llmprof.analyze.intervals.intervals import union_length
+from llmprof.analyze.intervals import union_length
 from llmprof.charts.base.theme import PHASES
 from llmprof.trace import Trace
 

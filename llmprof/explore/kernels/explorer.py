@@ -10,7 +10,7 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze import attribute, ncu_command
-from llmprof.analyze.kernels.kernels import events_of, kernels_of
+from llmprof.analyze.kernels import events_of, kernels_of
 from llmprof.charts.base.theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers

@@ -10,7 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze import attribute, ops_to_kernels
-from llmprof.analyze.kernels.kernels import PLACES
+from llmprof.analyze.kernels import PLACES
 from llmprof.arguments import Window
 from llmprof.errors import NotCapturedError
 from llmprof.explore.base.wire import Buffers, array, pack

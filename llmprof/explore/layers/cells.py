@@ -7,8 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.analyze.kernels.kernels import kernel_summary_of
-from llmprof.analyze.kernels.operators import operators_of
+from llmprof.analyze.kernels import kernel_summary_of, operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import Measure, layer_gaps, layers
 from llmprof.charts.base.theme import PHASES, STAGES

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.intervals.intervals import clip, gaps, length_within, merge
+from llmprof.analyze.intervals import clip, gaps, length_within, merge
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap, overlap_within
 from llmprof.analyze.steps.steps import steps

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.intervals.intervals import union_length
+from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as found
 from llmprof.explore.timeline.rows import Keys, Names, Row, counter_rows, device_events, host_rows, stream_rows

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import traitlets
 
-from llmprof.analyze.ncu.join import ncu_join
+from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers

@@ -16,7 +16,7 @@ from llmprof.errors import LaunchError, ReadError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.launch.run import files
-from llmprof.readers.runs import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
+from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 
 
 def hold(file: IO[bytes]) -> bool:

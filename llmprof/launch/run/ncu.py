@@ -8,7 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, text
-from llmprof.analyze.ncu.command import counted_launches
+from llmprof.analyze.ncu.launches import counted_launches
 from llmprof.errors import CaptureError, LlmprofError
 from llmprof.launch.run import files
 from llmprof.launch.run.command import DEFAULT_LAUNCHES

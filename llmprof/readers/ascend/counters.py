@@ -1,12 +1,14 @@
-"""Counters of the device: frequency of the AI cores, HBM, LLC, memory, QoS and links, in base units."""
+"""Counters and memory of an Ascend device: frequency, HBM, LLC, QoS, links, allocations, in base units."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import polars as pl
 
-from llmprof.readers.ascend.database import Database
+from llmprof.readers.ascend import files
+from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.timeline import Timeline
 
 _UNITS: Final = {
@@ -103,3 +105,91 @@ def of_database(db: Database) -> pl.DataFrame | None:
     for column, word in (("txThroughput", "Tx"), ("rxThroughput", "Rx")):
         add(db.read("HCCS", at, (column,)), pl.lit(f"HCCS/{word}"), pl.col(column), "B/s")
     return pl.concat(parts).sort("time_ns", maintain_order=True) if parts else None
+
+
+def operator_memory(path: Path) -> pl.DataFrame:
+    """Allocations and releases of ``operator_memory.csv`` in the form of the table of memory."""
+    raw = files.read(path)
+    device = _device(raw)
+    size = files.size_bytes(raw, "size")
+    sides = []
+    for what, sign, time in (("allocation", 1, "allocation_time"), ("release", -1, "release_time")):
+        sides.append(
+            raw.select(
+                device=device,
+                time_ns=files.time_ns(raw, time),
+                bytes=size * sign,
+                allocated_bytes=files.size_bytes(raw, f"{what}_total_allocated"),
+                reserved_bytes=files.size_bytes(raw, f"{what}_total_reserved"),
+                on_device=pl.lit(value=True),
+                ascend_active_bytes=files.size_bytes(raw, f"{what}_total_active"),
+                ascend_operator=files.text(raw, "name"),
+                ascend_component=pl.lit("operators"),
+            ).filter(pl.col("time_ns").is_not_null())
+        )
+    return pl.concat(sides).sort("time_ns", maintain_order=True)
+
+
+def memory_record(path: Path) -> pl.DataFrame:
+    """Samples of allocators of ``memory_record.csv``, by component (PTA, GE, APP, WORKSPACE)."""
+    raw = files.read(path)
+    return raw.select(
+        device=_device(raw),
+        time_ns=files.time_ns(raw, "timestamp"),
+        bytes=pl.lit(None, dtype=pl.Int64),
+        allocated_bytes=files.size_bytes(raw, "total_allocated"),
+        reserved_bytes=files.size_bytes(raw, "total_reserved"),
+        on_device=pl.lit(value=True),
+        ascend_active_bytes=files.size_bytes(raw, "total_active"),
+        ascend_component=files.text(raw, "component"),
+    ).filter(pl.col("time_ns").is_not_null())
+
+
+def module_memory(path: Path) -> pl.DataFrame:
+    """Memory of the parts of CANN of ``npu_module_mem.csv``, as counters."""
+    raw = files.read(path)
+    return raw.select(
+        device=_device(raw),
+        time_ns=files.time_ns(raw, "timestamp"),
+        name=pl.format("module memory {}", files.text(raw, "component").fill_null("unknown")),
+        value=files.size_bytes(raw, "total_reserved").cast(pl.Float64),
+        unit=pl.lit("B"),
+    ).filter(pl.col("time_ns").is_not_null() & pl.col("value").is_not_null())
+
+
+def _device(raw: pl.DataFrame) -> pl.Expr:
+    return files.text(raw, "device_type", "device", "device_id").str.extract(r"(\d+)\s*$").cast(pl.Int32, strict=False)
+
+
+def memory_of_database(db: Database) -> pl.DataFrame | None:
+    """Allocations and releases of operators, and samples of the allocators; None where none were recorded."""
+    parts = []
+    ops = db.read(
+        "OP_MEMORY",
+        (
+            "name", "size", "allocationTime", "releaseTime", "allocationTotalAllocated", "allocationTotalReserved",
+            "allocationTotalActive", "releaseTotalAllocated", "releaseTotalReserved", "releaseTotalActive", "deviceId",
+        ),
+    )  # fmt: skip
+    if ops is not None:
+        for side, sign in (("allocation", 1), ("release", -1)):
+            parts.append(
+                ops.select(
+                    device=pl.col("deviceId").cast(pl.Int32), time_ns=f"{side}Time", bytes=pl.col("size") * sign,
+                    allocated_bytes=f"{side}TotalAllocated", reserved_bytes=f"{side}TotalReserved",
+                    on_device=pl.lit(value=True), ascend_active_bytes=f"{side}TotalActive",
+                    ascend_operator=db.named("name"), ascend_component=pl.lit("operators"),
+                ).drop_nulls("time_ns")
+            )  # fmt: skip
+    records = db.read(
+        "MEMORY_RECORD", ("component", "timestamp", "totalAllocated", "totalReserved", "totalActive", "deviceId")
+    )
+    if records is not None:
+        parts.append(
+            records.select(
+                device=pl.col("deviceId").cast(pl.Int32), time_ns="timestamp", allocated_bytes="totalAllocated",
+                reserved_bytes="totalReserved", on_device=pl.lit(value=True), ascend_active_bytes="totalActive",
+                ascend_component=db.named("component"),
+            ).drop_nulls("time_ns")
+        )  # fmt: skip
+    return pl.concat(parts, how="diagonal_relaxed").sort("time_ns", maintain_order=True) if parts else None

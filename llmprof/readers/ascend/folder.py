@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import ReadError
-from llmprof.readers.ascend import csvfile
-from llmprof.readers.ascend.database import is_database
+from llmprof.readers.ascend import files as ascend_files
+from llmprof.readers.ascend.files import is_database
 from llmprof.readers.common.reader import START_BYTES, Probe
 from llmprof.storage import sqlite
 
@@ -81,7 +81,7 @@ def kind_of(path: Path) -> str | None:
     first = text.partition(b"\n")[0]
     if b"," not in first or b"\x00" in first:
         return None
-    names = {csvfile.heading(cell.strip('"')) for cell in first.decode("utf-8", "replace").strip().split(",")}
+    names = {ascend_files.heading(cell.strip('"')) for cell in first.decode("utf-8", "replace").strip().split(",")}
     return next(
         (kind for kind, groups in _HEADINGS if all(any(name in names for name in group) for group in groups)), None
     )

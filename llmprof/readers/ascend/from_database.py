@@ -8,12 +8,12 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.ascend import counters, kinds, memory, text
-from llmprof.readers.ascend.database import TABLES, Database, communication_times
+from llmprof.readers.ascend import counters, tables, text
+from llmprof.readers.ascend.files import TABLES, Database, communication_times
 from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, typed
 from llmprof.storage import sqlite
 
-NONE: Final = kinds.NO_ID
+NONE: Final = tables.NO_ID
 _LEVELS: Final = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
 _OP, _QUEUE, _PYTHON, _MSTX = 50001, 50002, 50003, 50004
 _PMU_NAMES: Final = {"aic_total_time": "aic_time", "aiv_total_time": "aiv_time"}
@@ -59,7 +59,7 @@ def read(
     host, links = _host(db, python_functions=python_functions)
     said = None if analysis is None else communication_times(analysis)
     out = host | _device(db, links, host.get("runtime"), said)
-    if (allocations := memory.of_database(db)) is not None:
+    if (allocations := counters.memory_of_database(db)) is not None:
         out["memory"] = allocations
     if (samples := counters.of_database(db)) is not None:
         out["counters"] = samples
@@ -114,7 +114,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             pl.col("op_id").cast(pl.Int64),
             kind=pl.when(pl.col("type") == _PYTHON).then(pl.lit("python")).otherwise(pl.lit("op")),
         )
-        ranges = kinds.is_range(pl.col("name")) & (pl.col("kind") == "op")
+        ranges = tables.is_range(pl.col("name")) & (pl.col("kind") == "op")
         # some versions have what they call inputDtypes and inputShapes the other way round
         first, second = db.named("inputShapes"), db.named("inputDtypes")
         shapes = pl.when(_is_types(first)).then(second).otherwise(first)
@@ -211,7 +211,7 @@ def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
     if found is not None:
         names = db.enum("ENUM_API_TYPE", _LEVELS)
         level = pl.col("type").replace_strict(names, default="cann", return_dtype=pl.String)
-        prefix = level.replace_strict(kinds.LEVELS, default=None, return_dtype=pl.String)
+        prefix = level.replace_strict(tables.LEVELS, default=None, return_dtype=pl.String)
         plain = db.named("name").fill_null("unnamed")
         found = _thread(found.drop_nulls("startNs")).with_columns(
             start_ns="startNs",

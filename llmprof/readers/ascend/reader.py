@@ -11,8 +11,7 @@ from llmprof.errors import ReadError
 from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
-from llmprof.readers.common.part import Part
-from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.reader import Part, Probe, Reader, Request
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
 """Tables for which the text output is read where the database lacks them."""

@@ -1,17 +1,249 @@
-"""Sums that the tools write beside their traces, as frames: to compare with, and where there is nothing else."""
+"""CSV and JSON files beside a timeline: details of single kernels and calls, and the sums that the tools write."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.ascend import csvfile, details, folder
-from llmprof.readers.ascend.database import Database
+from llmprof.readers.ascend import files, folder, tables
+from llmprof.readers.ascend.files import Database
+from llmprof.readers.ascend.tables import CALLS, PIECES
+
+_PMU: Final = (
+    r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"
+)
+_TAKEN: Final = ("l2_cache",)
+_TIME_OF_CORE: Final = {"aicore_time_us": "ascend_aic_time_ns", "aiv_time_us": "ascend_aiv_time_ns"}
+
+NO_TIMES: Final = "the table has no column of start times"
+
+
+def kernels(path: Path) -> pl.DataFrame:
+    """Kernels and collective calls of ``kernel_details.csv`` or ``op_summary*.csv``.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``device, stream, task_id, start_ns, dur_ns, name, task_type``, those of
+        :data:`~llmprof.readers.ascend.tables.DETAILS` and the counters of the cores: ``ascend_aic_mac_ratio`` …
+        (shares from 0 to 1), ``ascend_aic_mac_time_ns`` …, ``ascend_cube_utilization_pct``.
+
+    Raises
+    ------
+    ReadError
+        It is no table or lacks names or start times.
+    """
+    raw = files.read(path)
+    name = files.has(raw, "name", "op_name", "kernel_name")
+    start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp")
+    if name is None or raw.select(start).to_series().null_count() == raw.height > 0:
+        raise ReadError(
+            f"{path.name} says no names or no start times of kernels; its headings are {raw.columns[:12]}",
+            expected="the columns Name and Start Time(us), or Op Name and Task Start Time(us)",
+            hint="the start times are missing where msprof could not read the device's clock: export again",
+        )
+    pmu = [c for c in raw.columns if pl.Series([c]).str.contains(_PMU)[0] and c not in _TAKEN]
+    frame = raw.select(
+        device=files.whole(raw, "device_id").cast(pl.Int32, strict=False),
+        stream=files.whole(raw, "stream_id"),
+        task_id=files.whole(raw, "task_id"),
+        context=files.whole(raw, "context_id"),
+        start_ns=start,
+        dur_ns=files.time_ns(raw, "duration", "task_duration").fill_null(0).clip(0),
+        name=pl.col(name),
+        task_type=files.text(raw, "accelerator_core", "task_type"),
+        ascend_op_type=files.text(raw, "type", "op_type"),
+        ascend_core=files.text(raw, "accelerator_core", "task_type"),
+        ascend_block_dim=files.whole(raw, "block_dim", "block_num"),
+        ascend_mix_block_dim=files.whole(raw, "mix_block_dim"),
+        ascend_wait_ns=files.time_ns(raw, "wait_time", "task_wait_time"),
+        ascend_op_state=files.text(raw, "op_state"),
+        **{
+            f"ascend_{side}_{what}": files.text(raw, f"{side}_{heading}").str.strip_chars('"')
+            for side in ("input", "output")
+            for what, heading in (("shapes", "shapes"), ("dtypes", "data_types"), ("formats", "formats"))
+        },
+        **dict(_counters(raw, pmu)),
+    )
+    said_nothing = [c for c in frame.columns if c.startswith("ascend_") and frame[c].null_count() == frame.height]
+    return frame.drop(said_nothing).filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
+
+
+def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, pl.Expr]]:
+    for column in columns:
+        value = files.number(raw, column)
+        if column in _TIME_OF_CORE:
+            yield _TIME_OF_CORE[column], value * 1000
+        elif column.endswith("_us"):
+            yield f"ascend_{column[:-3]}_ns", value * 1000
+        else:
+            yield f"ascend_{column}", value
+
+
+def is_call(frame: pl.DataFrame) -> pl.Series:
+    """Which rows are collective calls: their core is HCCL or COMMUNICATION."""
+    return frame.select(
+        pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
+        | tables.is_call(pl.col("name"))
+    ).to_series()
+
+
+def l2_cache(path: Path) -> pl.DataFrame:
+    """Hit rates of the L2 cache by stream and task: ``stream, task_id, ascend_l2_hit_rate, ascend_l2_victim_rate``."""
+    raw = files.read(path)
+    return (
+        raw.select(
+            stream=files.whole(raw, "stream_id"),
+            task_id=files.whole(raw, "task_id"),
+            ascend_l2_hit_rate=files.number(raw, "hit_rate"),
+            ascend_l2_victim_rate=files.number(raw, "victim_rate"),
+        )
+        .drop_nulls(["stream", "task_id"])
+        .unique(["stream", "task_id"], keep="first", maintain_order=True)
+    )
+
+
+def communication(path: Path) -> pl.DataFrame:
+    """Collective calls of ``communication.json``, with what HCCL's own analysis says of their time.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``name, group, start_ns, dur_ns, ascend_transit_ns, ascend_wait_ns, ascend_synchronization_ns,
+        ascend_idle_ns``, one row a call; ``Total Op Info`` is left out.
+
+    Raises
+    ------
+    ReadError
+        It is no such file.
+    """
+    rows = []
+    for _, _, label, info in _calls(path):
+        times = info.get("Communication Time Info") if isinstance(info, dict) else None
+        if not isinstance(times, dict) or not isinstance(times.get("Start Timestamp(us)"), int | float):
+            continue
+        name, _, group = label.partition("@")
+        # a float of epoch us is good to a quarter of one: enough to tell calls of one name apart, no more
+        start = round(times["Start Timestamp(us)"] * 1000)
+        rows.append((name, group or None, start, *(_details_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
+    schema = {"name": pl.String, "group": pl.String, "start_ns": pl.Int64}
+    schema |= dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+_COMMUNICATION_TIMES: Final = {
+    "Elapse Time(ms)": "dur_ns",
+    "Transit Time(ms)": "ascend_transit_ns",
+    "Wait Time(ms)": "ascend_wait_ns",
+    "Synchronization Time(ms)": "ascend_synchronization_ns",
+    "Idle Time(ms)": "ascend_idle_ns",
+}
+
+
+def _details_ms(value: Any) -> int | None:
+    return round(value * 1e6) if isinstance(value, int | float) else None
+
+
+def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
+    """Step, kind, label and content of each entry of communication.json or communication_matrix.json."""
+    document = json_object(path)
+    for step, by_kind in document.items():
+        for kind, by_call in by_kind.items() if isinstance(by_kind, dict) else ():
+            for label, info in by_call.items() if isinstance(by_call, dict) else ():
+                if label != "Total Op Info":
+                    yield step, kind, label, info
+
+
+def matrix(path: Path) -> pl.DataFrame:
+    """Links of ``communication_matrix.json``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``step, kind, name`` (the class, such as ``allreduce-top1``), ``group, src_rank, dst_rank, link, bytes``
+        (decimal MB of the file times 1e6), ``transit_ns, gb_per_s, op_name``.
+
+    Raises
+    ------
+    ReadError
+        It is no such file.
+    """
+    rows = []
+    for step, kind, label, links in _calls(path):
+        name, _, group = label.partition("@")
+        for pair, info in links.items() if isinstance(links, dict) else ():
+            ends = pair.split("-")
+            if len(ends) == 2 and all(end.isdecimal() for end in ends) and isinstance(info, dict):
+                size, rate = info.get("Transit Size(MB)"), info.get("Bandwidth(GB/s)")
+                rows.append(
+                    (
+                        step, kind, name, group or None, *map(int, ends), info.get("Transport Type"),
+                        round(size * 1e6) if isinstance(size, int | float) else None,
+                        _details_ms(info.get("Transit Time(ms)")), rate, info.get("Op Name"),
+                    )
+                )  # fmt: skip
+    schema = {
+        "step": pl.String, "kind": pl.String, "name": pl.String, "group": pl.String, "src_rank": pl.Int32,
+        "dst_rank": pl.Int32, "link": pl.String, "bytes": pl.Int64, "transit_ns": pl.Int64, "gb_per_s": pl.Float64,
+        "op_name": pl.String,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Content of a JSON file that holds an object.
+
+    Raises
+    ------
+    ReadError
+        It is missing, invalid or something else.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReadError(
+            f"{path.name} is no valid JSON: {error}", hint="was its export cut short? export it again"
+        ) from error
+    if not isinstance(found, dict):
+        raise ReadError(f"{path.name} holds no object", expected="a JSON object as torch_npu writes it")
+    return found
+
+
+def operators(path: Path) -> pl.DataFrame:
+    """Operators of ``operator_details.csv``: times without places, so a table of its own.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``name, shapes, stack, host_self_ns, host_total_ns, device_self_ns, device_total_ns``.
+    """
+    raw = files.read(path)
+    return raw.select(
+        name=files.text(raw, "name"),
+        shapes=files.text(raw, "input_shapes"),
+        stack=files.text(raw, "call_stack"),
+        **{
+            f"{side}_{what}_ns": files.time_ns(raw, f"{side}_{what}_duration")
+            for side in ("host", "device")
+            for what in ("self", "total")
+        },
+    )
+
+
+NOTHING_OF_CALLS: Final = pl.DataFrame(schema=CALLS)
+NOTHING_OF_PIECES: Final = pl.DataFrame(schema=PIECES)
+
 
 _STEP_COLUMNS: Final = (
     "computing", "communication_not_overlapped", "overlapped", "communication", "free", "stage", "bubble",
@@ -72,58 +304,58 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
 
 def step_trace_time(path: Path) -> pl.DataFrame:
     """Steps of ``step_trace_time.csv``, or ranks and steps of a cluster's."""
-    raw = csvfile.read(path)
+    raw = files.read(path)
     cluster = [
-        csvfile.text(raw, "type").alias("type"),
-        pl.when(csvfile.text(raw, "type") == "rank").then(csvfile.whole(raw, "index")).cast(pl.Int32).alias("rank"),
+        files.text(raw, "type").alias("type"),
+        pl.when(files.text(raw, "type") == "rank").then(files.whole(raw, "index")).cast(pl.Int32).alias("rank"),
     ]
     return raw.select(
         *(cluster if "index" in raw.columns else ()),
-        csvfile.whole(raw, "step").alias("step"),
-        *(csvfile.ns_of_text(pl.col(c)).alias(f"{c}_ns") for c in _STEP_COLUMNS if c in raw.columns),
+        files.whole(raw, "step").alias("step"),
+        *(files.ns_of_text(pl.col(c)).alias(f"{c}_ns") for c in _STEP_COLUMNS if c in raw.columns),
     )
 
 
 def _op_statistic(path: Path) -> pl.DataFrame:
-    raw = csvfile.read(path)
+    raw = files.read(path)
     return raw.select(
-        op_type=csvfile.text(raw, "op_type"),
-        core=csvfile.text(raw, "core_type"),
-        count=csvfile.whole(raw, "count"),
-        **{f"{what}_ns": csvfile.time_ns(raw, f"{what}_time") for what in ("total", "min", "avg", "max")},
-        share=csvfile.number(raw, "ratio_pct") / 100,
+        op_type=files.text(raw, "op_type"),
+        core=files.text(raw, "core_type"),
+        count=files.whole(raw, "count"),
+        **{f"{what}_ns": files.time_ns(raw, f"{what}_time") for what in ("total", "min", "avg", "max")},
+        share=files.number(raw, "ratio_pct") / 100,
     )
 
 
 def _api_statistic(path: Path) -> pl.DataFrame:
-    raw = csvfile.read(path)
+    raw = files.read(path)
     return raw.select(
-        level=csvfile.text(raw, "level"),
-        name=csvfile.text(raw, "api_name"),
-        count=csvfile.whole(raw, "count"),
-        total_ns=csvfile.time_ns(raw, "time"),
-        **{f"{what}_ns": csvfile.time_ns(raw, what) for what in ("avg", "min", "max")},
+        level=files.text(raw, "level"),
+        name=files.text(raw, "api_name"),
+        count=files.whole(raw, "count"),
+        total_ns=files.time_ns(raw, "time"),
+        **{f"{what}_ns": files.time_ns(raw, what) for what in ("avg", "min", "max")},
     )
 
 
 def _data_preprocess(path: Path) -> pl.DataFrame:
-    raw = csvfile.read(path)
+    raw = files.read(path)
     times = [c for c in raw.columns if c.endswith(("_us", "_ms"))]
     return raw.select(
         pl.exclude(times),
-        *(csvfile.ns_of_text(pl.col(c), csvfile.NS_PER_UNIT[c[-2:]]).alias(f"{c[:-3]}_ns") for c in times),
+        *(files.ns_of_text(pl.col(c), files.NS_PER_UNIT[c[-2:]]).alias(f"{c[:-3]}_ns") for c in times),
     )
 
 
 def _communication(path: Path) -> pl.DataFrame:
-    found = details.communication(path)
+    found = communication(path)
     return found if found.height else cluster_communication(path)
 
 
 def cluster_communication(path: Path) -> pl.DataFrame:
     """Calls of ``cluster_communication.json``, in which the entries of all ranks are put together."""
     rows = []
-    for group, by_step in details.json_object(path).items():
+    for group, by_step in json_object(path).items():
         for step, by_call in by_step.items() if isinstance(by_step, dict) else ():
             for label, by_rank in by_call.items() if isinstance(by_call, dict) else ():
                 for rank, info in by_rank.items() if isinstance(by_rank, dict) else ():
@@ -171,10 +403,10 @@ _READERS: Final[dict[str, Callable[[Path], pl.DataFrame]]] = {
     "op_statistic": _op_statistic,
     "api_statistic": _api_statistic,
     "communication": _communication,
-    "communication_matrix": details.matrix,
-    "operator_details": details.operators,
+    "communication_matrix": matrix,
+    "operator_details": operators,
     "data_preprocess": _data_preprocess,
-    "l2_cache": details.l2_cache,
+    "l2_cache": l2_cache,
 }
 
 

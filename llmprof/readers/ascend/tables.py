@@ -12,7 +12,85 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.readers.ascend import kinds
+
+NO_ID: Final = 0xFFFF_FFFF
+"""What msprof writes where there is no identifier."""
+
+EVENT_WAIT, EVENT_RECORD, NOTIFY_WAIT, NOTIFY_RECORD = "event_wait", "event_record", "notify_wait", "notify_record"
+KERNEL, COPY, TRANSFER, CONTROL = "kernel", "copy", "transfer", "control"
+
+_TASKS: Final[tuple[tuple[str, str], ...]] = (
+    (EVENT_WAIT, r"event_?\s?wait|stream_?wait_?event"),
+    (EVENT_RECORD, r"event_?\s?(?:record|reset)"),
+    (NOTIFY_WAIT, r"notify_?\s?wait"),
+    (NOTIFY_RECORD, r"notify_?\s?record|^write[_ ]value|ipc_?notify"),
+    (COPY, r"^memcpy_|^memcpy$|^memset_async"),
+    (TRANSFER, r"^(?:sdma|rdma|reduce_async|reduce_inline|inline_reduce|ub_|d2d_)"),
+    (
+        CONTROL,
+        r"^(?:profiling|profiler)_|place_?holder|^model_|^stream_|^label_|^flip|^fusion_issue|^end_graph|^cmo|^barrier|"
+        r"^maintenance|^active_?aicpu|^debug_|^create_stream|^hostfunc|^callback|^get_device_msg|^ffts_plus$|^switch|"
+        r"^datadump|^overflow|^npu_get|^nop$|^update_|^aicpu_info|^ctrl",
+    ),
+)
+"""Kinds of device tasks by their name and type, the first match wins; what matches none is a kernel."""
+
+COMPUTE_CORES: Final = r"^(?:AI_CORE|AI_VECTOR_CORE|AI_?CPU|MIX_AI[CV]|AIV|AIC|DSA_SQE|KERNEL_\w+|DVPP|VECTOR)"
+"""Types of tasks that compute."""
+
+WITHIN_CALL: Final = (NOTIFY_WAIT, NOTIFY_RECORD, TRANSFER)
+
+_COMMUNICATION: Final = r"(?i)^hcom_|(?:^|/)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast)\w*-op\d+"
+"""Names of collective calls: HCCL's own, and MindSpore's operators."""
+
+LEVELS: Final = {"acl": "AscendCL", "node": "Node", "model": "Model", "hccl": "Hccl", "runtime": "Runtime"}
+"""Prefix that msprof's text gives to the calls of each level; its database gives none."""
+
+_OPERATOR: Final = (
+    r"^\w[\w.]*::|^aclnn|^acl_|^autograd::|Backward\d*$|^empty_tensor|^record_event|^wait_event|^destroy_event|^Hccl|"
+    r"^(?:detach_?|contiguous_\w+|format_\w+|\w*memRepoint)$|^[A-Z][A-Za-z0-9]+$"
+)
+"""Names of operators of the host; the ranges that the program set itself (``record_function``) look the same."""
+
+
+def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
+    """Kind of each device task: event_wait, event_record, notify_wait, notify_record, transfer, copy, control, kernel.
+
+    A task of a compute type is a kernel whatever its name.
+    """
+    both = (name, task_type.fill_null(""))
+    found = [
+        pl.when(pl.any_horizontal(text.str.contains(f"(?i){pattern}") for text in both)).then(pl.lit(what))
+        for what, pattern in _TASKS
+    ]
+    computes = task_type.str.contains(COMPUTE_CORES).fill_null(value=False)
+    generic = name.str.contains(f"(?i)^(?:{'|'.join(pattern.replace('^', '') for _, pattern in _TASKS[:4])})")
+    return pl.when(computes & ~generic).then(pl.lit(KERNEL)).otherwise(pl.coalesce(*found, pl.lit(KERNEL)))
+
+
+def is_call(name: pl.Expr) -> pl.Expr:
+    """Whether a name is one of a whole collective call, not of a part of one."""
+    return name.str.contains(_COMMUNICATION)
+
+
+def is_range(name: pl.Expr) -> pl.Expr:
+    """Whether a host event is a range that the program set rather than an operator."""
+    return ~name.str.contains(_OPERATOR)
+
+
+def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
+    """Direction of a copy, by the call that launched it, else by the engine that moved it, else unknown."""
+    by = launched_by.fill_null("").str.to_lowercase()
+    return (
+        pl.when(by.str.contains("host_to_device|h2d|hosttodevice"))
+        .then(pl.lit("HtoD"))
+        .when(by.str.contains("device_to_host|d2h|devicetohost"))
+        .then(pl.lit("DtoH"))
+        .when(by.str.contains("device_to_device|d2d|devicetodevice") | task_type.fill_null("").str.contains("^SDMA"))
+        .then(pl.lit("DtoD"))
+        .otherwise(pl.lit("unknown"))
+    )
+
 
 Frames = dict[str, pl.DataFrame]
 
@@ -126,13 +204,13 @@ def device_tables(
         return {}
     calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)
     calls = _with_streams(calls, pieces)
-    known = typed(tasks, TASKS).with_columns(kind=kinds.kind(pl.col("name"), pl.col("task_type")))
+    known = typed(tasks, TASKS).with_columns(kind=kind(pl.col("name"), pl.col("task_type")))
     known = _with_calls(_with_pieces(known, pieces), calls)
     wraps = _wraps(known, calls)
-    known = known.with_columns(kind=pl.when(wraps).then(pl.lit(kinds.CONTROL)).otherwise("kind"))
+    known = known.with_columns(kind=pl.when(wraps).then(pl.lit(CONTROL)).otherwise("kind"))
     details = [c for c in known.columns if c.startswith("ascend_")]
     core = pl.col("ascend_core") if "ascend_core" in details else pl.col("task_type")
-    kernels = known.filter(pl.col("kind") == kinds.KERNEL).select(
+    kernels = known.filter(pl.col("kind") == KERNEL).select(
         "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
         core.fill_null(pl.col("task_type")).alias("ascend_core"), pl.col("task_id").alias("ascend_task_id"),
         *(c for c in details if c != "ascend_core"),
@@ -144,10 +222,10 @@ def device_tables(
     kernels = pl.concat([kernels, whole], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     order = [c for c in DETAILS if c in kernels.columns]
     kernels = kernels.select(pl.exclude(order), *order).filter(pl.col("start_ns").is_not_null())
-    rest = known.filter(~pl.col("kind").is_in([kinds.KERNEL, kinds.COPY]))
+    rest = known.filter(~pl.col("kind").is_in([KERNEL, COPY]))
     out = {
         "kernels": kernels,
-        "copies": _copies(known.filter(pl.col("kind") == kinds.COPY), launches),
+        "copies": _copies(known.filter(pl.col("kind") == COPY), launches),
         "collectives": _collectives(calls),
         "tasks": rest.select(
             "device", "stream", "start_ns", "dur_ns", "name", "kind", "correlation", "op_id", "collective", "group",
@@ -188,17 +266,17 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     # a task that only launches the others starts before them, so no two share a start on a stream
     found = tasks.join(facts, on=keys, how="left", maintain_order="left")
     is_piece = pl.col("_piece").is_not_null()
-    of_piece = kinds.kind(pl.col("_piece"), pl.lit(None, dtype=pl.String))
-    of_piece = pl.when(of_piece.is_in([kinds.KERNEL, kinds.COPY])).then(pl.lit(kinds.TRANSFER)).otherwise(of_piece)
+    of_piece = kind(pl.col("_piece"), pl.lit(None, dtype=pl.String))
+    of_piece = pl.when(of_piece.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_piece)
     found = found.with_columns(
         kind=pl.when(is_piece).then(of_piece).otherwise("kind"), name=pl.coalesce("_piece", "name")
     ).drop("_piece")
     lone = pieces.join(tasks.select(keys).unique(), on=keys, how="anti", nulls_equal=True)
     if not lone.height:
         return found
-    lone = lone.with_columns(kind=kinds.kind(pl.col("name"), pl.lit(None, dtype=pl.String)))
+    lone = lone.with_columns(kind=kind(pl.col("name"), pl.lit(None, dtype=pl.String)))
     lone = lone.with_columns(
-        kind=pl.when(pl.col("kind").is_in([kinds.KERNEL, kinds.COPY])).then(pl.lit(kinds.TRANSFER)).otherwise("kind")
+        kind=pl.when(pl.col("kind").is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise("kind")
     )
     return pl.concat([found, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
 
@@ -214,14 +292,14 @@ def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
     """Tasks that only launch others: the whole of an FFTS+ context or of a collective call, which are there already."""
-    has_context = pl.col("context").is_not_null() & (pl.col("context") != kinds.NO_ID)
-    inner = tasks.filter(has_context & (pl.col("kind") == kinds.KERNEL)).select("stream", "task_id").unique()
+    has_context = pl.col("context").is_not_null() & (pl.col("context") != NO_ID)
+    inner = tasks.filter(has_context & (pl.col("kind") == KERNEL)).select("stream", "task_id").unique()
     numbers = inner.with_columns(_wrapped=pl.lit(value=True))
     wrapped = tasks.join(numbers, on=["stream", "task_id"], how="left", maintain_order="left")["_wrapped"]
     unnamed = pl.col("ascend_op_type").is_null() if "ascend_op_type" in tasks.columns else pl.lit(value=True)
     of_calls = calls["correlation"].drop_nulls().unique()
     launches = pl.col("correlation").is_in(of_calls.implode()).fill_null(value=False)
-    return (pl.col("kind") == kinds.KERNEL) & unnamed & ~has_context & (wrapped.fill_null(value=False) | launches)
+    return (pl.col("kind") == KERNEL) & unnamed & ~has_context & (wrapped.fill_null(value=False) | launches)
 
 
 def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
@@ -234,7 +312,7 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
     told = [pl.col("ascend_direction")] if "ascend_direction" in tasks.columns else []
     by = pl.coalesce(*told, "launched_by") if told else pl.col("launched_by")
     is_fill = pl.col("name").str.contains("(?i)^memset")
-    found = kinds.copy_kind(pl.col("task_type"), by)
+    found = copy_kind(pl.col("task_type"), by)
     return tasks.select(
         "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
         pl.when(is_fill).then(pl.lit("memset")).otherwise(found).alias("kind"), *size,

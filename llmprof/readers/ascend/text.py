@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.progress import Progress
-from llmprof.readers.ascend import counters, details, kinds, memory, timeline
+from llmprof.readers.ascend import counters, summaries, tables, timeline
 from llmprof.readers.ascend.tables import Frames, device_tables
 
 _NEAR_NS: Final = 2
@@ -52,12 +52,12 @@ def read(
         found = _tried(
             lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
         )
-    kernels = _all(details.kernels, files.get("kernels", ()), notes)
-    calls_said = _all(details.communication, files.get("communication", ()), notes)
-    used = [_all(memory.operator_memory, files.get("operator_memory", ()), notes)]
-    used += [_all(memory.memory_record, files.get("memory_record", ()), notes)]
-    modules = _all(memory.module_memory, files.get("module_memory", ()), notes)
-    caches = _all(details.l2_cache, files.get("l2_cache", ()), notes)
+    kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
+    calls_said = _all(summaries.communication, files.get("communication", ()), notes)
+    used = [_all(counters.operator_memory, files.get("operator_memory", ()), notes)]
+    used += [_all(counters.memory_record, files.get("memory_record", ()), notes)]
+    modules = _all(counters.module_memory, files.get("module_memory", ()), notes)
+    caches = _all(summaries.l2_cache, files.get("l2_cache", ()), notes)
     if found is None and all(frame is None for frame in (kernels, calls_said, modules, *used)):
         raise ReadError(
             f"nothing could be read: {'; '.join(notes) or 'there is no file of the profiler'}",
@@ -104,7 +104,7 @@ def _tables(
         kernels = kernels.join(caches, on=["stream", "task_id"], how="left", maintain_order="left")
     listed_calls = None
     if kernels is not None:
-        of_calls = details.is_call(kernels)
+        of_calls = summaries.is_call(kernels)
         kernels, listed_calls = kernels.filter(~of_calls), kernels.filter(of_calls)
     if found is None:
         calls = _with_said(_of_details(listed_calls), calls_said)
@@ -138,7 +138,7 @@ def _host(found: timeline.Timeline) -> Frames:
         ops = ops.with_columns(
             kind=pl.when(pl.col("cat") == "python_function").then(pl.lit("python")).otherwise(pl.lit("op"))
         ).with_row_index("op_id")
-        ranges = kinds.is_range(pl.col("name")) & (pl.col("kind") == "op")
+        ranges = tables.is_range(pl.col("name")) & (pl.col("kind") == "op")
         shapes = pl.coalesce("shapes", "shapes_new")
         out["ops"] = ops.filter(~ranges).select(
             "process", "thread", "start_ns", "dur_ns", "name", "kind", pl.col("op_id").cast(pl.Int64),
@@ -214,7 +214,7 @@ def _tasks(found: timeline.Timeline) -> pl.DataFrame:
 def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Collective calls and their pieces; a piece belongs to the call of its group that began last before it."""
     events = found.layer("communication").sort("start_ns", maintain_order=True)
-    whole = kinds.is_call(pl.col("name")) | pl.col("thread_name").str.contains(r"(?i)communication(?: kernel)?$")
+    whole = tables.is_call(pl.col("name")) | pl.col("thread_name").str.contains(r"(?i)communication(?: kernel)?$")
     whole = whole.fill_null(value=False)
     calls = events.filter(whole).select(
         "start_ns", "dur_ns", "name", "count", pl.col("thread").alias("_lane"), stream=pl.lit(None, dtype=pl.Int64),
@@ -236,12 +236,12 @@ def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame
     pieces = pieces.sort("start_ns", maintain_order=True).join_asof(
         within, on="start_ns", by="_lane", strategy="backward", check_sortedness=False
     )
-    none = pl.col("dst_rank") == kinds.NO_ID
+    none = pl.col("dst_rank") == tables.NO_ID
     return calls.drop("_lane"), pieces.select(
         "start_ns", "dur_ns", "name", "collective",
         stream="hccl_stream",
         plane=pl.col("thread_name").str.extract(r"(?i)plane\s*(\d+)").cast(pl.Int32),
-        src_rank=pl.when(pl.col("src_rank") != kinds.NO_ID).then("src_rank").cast(pl.Int32, strict=False),
+        src_rank=pl.when(pl.col("src_rank") != tables.NO_ID).then("src_rank").cast(pl.Int32, strict=False),
         dst_rank=pl.when(~none).then("dst_rank").cast(pl.Int32, strict=False),
         bytes="size",
         link=_said(pl.col("link")),
@@ -298,7 +298,7 @@ def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame
 
 def _of_details(listed: pl.DataFrame | None) -> pl.DataFrame:
     if listed is None:
-        return details.NOTHING_OF_CALLS
+        return summaries.NOTHING_OF_CALLS
     return listed.select("start_ns", "dur_ns", "name")
 
 

@@ -18,11 +18,9 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.progress import Progress
-from llmprof.readers.ascend.csvfile import ns_of_text
-from llmprof.readers.common.blocks import BLOCK_BYTES
-from llmprof.readers.common.event_stream import EventStream
-from llmprof.readers.common.fitting import fit
-from llmprof.readers.common.repair import BAD_JSON
+from llmprof.readers.ascend.files import ns_of_text
+from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
+from llmprof.readers.common.repair import BAD_JSON, fit
 
 LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("device", r"^ascend hardware|^task scheduler|^npu$"),

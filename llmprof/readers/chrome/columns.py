@@ -14,8 +14,8 @@ import polars as pl
 
 from llmprof.names.modules import DOMAIN
 from llmprof.readers.chrome import events as kinds
-from llmprof.readers.chrome.times import times
-from llmprof.readers.common.fitting import objects
+from llmprof.readers.chrome.events import times
+from llmprof.readers.common.repair import objects
 
 _NUMBERED: Final = re.compile(
     r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",

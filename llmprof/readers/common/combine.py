@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import MixedRunsError
-from llmprof.readers.common.part import MOST_RANKS, Part, Wanted
+from llmprof.readers.common.reader import MOST_RANKS, Part, Wanted
 
 FRONT_END = -1
 """Rank of a process that drives the run and has no device."""

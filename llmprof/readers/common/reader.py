@@ -1,17 +1,213 @@
-"""What a reader is: a record with the name of its format, how to recognise it, and how to read it."""
+"""What every reader is made of: the record that names it, the request, the part of a trace from one file, errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+import lzma
+import re
+import sqlite3
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
+
+from llmprof import communication, schema
+from llmprof.errors import LlmprofError, ReadError
 from llmprof.progress import Progress
-from llmprof.readers.common.blocks import Blocks
-from llmprof.readers.common.part import Part, Wanted
+from llmprof.readers.common.event_stream import Blocks
 from llmprof.trace import Trace
+
+_RANK_IN_NAME = (
+    re.compile(r"(?<![a-z])rank[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<![a-z])worker[-_.]?(\d{1,4})(?!\d)", re.IGNORECASE),  # longer ones are processes and times
+    re.compile(r"(?<![a-z])TP-(\d{1,4})(?!\d)(?!.*(?:DP|PP|EP)-[1-9])"),  # SGLang
+)
+
+MOST_RANKS = 1 << 17
+"""More ranks than any run has; what a file says beyond it is not believed, and nothing is allocated by it."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Frames of one file, without the ``rank`` column and with absolute times in ns."""
+
+    path: Path
+    tables: dict[str, pl.DataFrame]
+    head: dict[str, Any]
+    """What the file says: ``rank``, ``world_size``, ``backend``, ``devices``, ``device_count``, ``groups``,
+    ``versions`` and ``options``, as far as known."""
+    coverage: dict[str, Any]
+    """What was read and lost: ``events``, ``kept``, ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``, and
+    ``notes`` to be passed on as warnings."""
+
+    @property
+    def says_rank(self) -> bool:
+        """Whether the file itself says its rank."""
+        rank = self.head.get("rank")
+        return isinstance(rank, int) and 0 <= rank < MOST_RANKS
+
+    @property
+    def rank(self) -> int | None:
+        """Rank as the file says, else as its name says, else None; a front end has none."""
+        if self.head.get("front_end"):
+            return None
+        rank = self.head.get("rank")
+        if isinstance(rank, int) and 0 <= rank < MOST_RANKS:
+            return rank
+        for pattern in _RANK_IN_NAME:
+            if match := pattern.search(self.path.name):
+                return int(match[1])
+        return None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the file has device work."""
+        return any(self.tables[t].height for t in ("kernels", "copies") if t in self.tables)
+
+    def span_ns(self) -> tuple[int, int] | None:
+        """First start and last end of what the file holds (absolute ns), None if it is empty."""
+        spans = [
+            frame.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+            for frame in self.tables.values()
+            if "start_ns" in frame.columns and frame.height
+        ]
+        return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
+
+    def losses(self) -> list[str]:
+        """What was lost or changed on the way, in words."""
+        c, name, out = self.coverage, self.path.name, []
+        out += [f"{name}: {note}" for note in c.get("notes", [])]
+        if reason := c.get("truncated") or ("some of it is no valid JSON" if c.get("lost_bytes") else ""):
+            out.append(
+                f"{name}: {reason}; {c.get('lost_bytes', 0):,} of {c.get('bytes', 0):,} bytes in about "
+                f"{c.get('lost_pieces', 0):,} event(s) were lost, {c.get('events', 0):,} events were read"
+            )
+        if c.get("unread_bytes"):
+            out.append(f"{name}: the last {c['unread_bytes']:,} bytes of the file could not be read")
+        if c.get("repaired"):
+            out.append(f"{name}: NaN, control characters or invalid UTF-8 were replaced")
+        if c.get("wrong_types"):
+            out.append(f"{name}: {c['wrong_types']:,} field(s) of a wrong type were left out")
+        for key in ("rank", "world_size"):
+            said = self.head.get(key)
+            if isinstance(said, int) and said > MOST_RANKS:
+                out.append(f"{name} says {key.replace('_', ' ')} {said:,}, which no run has: it is not believed")
+        if lost := c.get("skipped", {}).get(NO_TIME):
+            out.append(f"{name}: {lost:,} event(s) without a time or name were left out")
+        if "events" in c and not c["events"]:
+            out.append(f"{name} holds no event: was the profiler ever active?")
+        elif "events" in c and not c.get("kept"):
+            out.append(f"{name}: none of its {c['events']:,} events belongs to a table")
+        return out
+
+
+NO_TIME = "event without a time or name"
+"""Reason for which an event is left out."""
+
+
+Tables = str | Iterable[str] | Mapping[str, Iterable[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to keep; a table is missing in :attr:`asked` if it is not wanted, and has None for all its columns."""
+
+    asked: Mapping[str, frozenset[str] | None] | None = None
+    """None: everything."""
+
+    @classmethod
+    def of(cls, tables: Tables | None) -> Wanted:
+        """What the argument ``tables`` of :func:`llmprof.read` means.
+
+        Raises
+        ------
+        LlmprofError
+            It names no table, or a table or a column that the schema does not have.
+        """
+        if tables is None:
+            return cls()
+        if isinstance(tables, str):
+            tables = (tables,)
+        given = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
+        if not given:
+            raise LlmprofError("tables= names no table", expected=f"some of {list(schema.TABLES)}")
+        if unknown := [name for name in given if name not in schema.TABLES]:
+            raise LlmprofError(f"there is no table {unknown}", expected=f"some of {list(schema.TABLES)}")
+        asked = {name: None if columns is None else frozenset(columns) for name, columns in given.items()}
+        for name, columns in asked.items():
+            known = schema.TABLES[name].schema
+            if unknown := sorted(
+                c for c in columns or () if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
+            ):
+                raise LlmprofError(f"table {name} has no column {unknown}", expected=f"some of {list(known)}")
+        return cls(asked)
+
+    def __contains__(self, table: str) -> bool:
+        return self.asked is None or table in self.asked
+
+    def has(self, table: str, column: str) -> bool:
+        """Whether a column of a table is wanted."""
+        if self.asked is None:
+            return True
+        columns = self.asked.get(table, frozenset())
+        return columns is None or column in columns
+
+    def columns_of(self, table: str) -> frozenset[str] | None:
+        """Columns of a wanted table; None for all."""
+        return None if self.asked is None else self.asked[table]
+
+    def narrowed(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
+        """The columns of a frame that are wanted or may not be null."""
+        columns = self.columns_of(table)
+        if columns is None:
+            return frame
+        needed = {c.name for c in schema.TABLES[table].columns if not c.nullable}
+        return frame.select(c for c in frame.columns if c in columns or c in needed)
+
+    def with_sources(self) -> Wanted:
+        """What must be read for it: collectives are found among kernels and operators."""
+        if self.asked is None or "collectives" not in self.asked:
+            return self
+        asked = dict(self.asked)
+        for name, columns in communication.SOURCES.items():
+            known = asked.get(name, frozenset())
+            asked[name] = None if known is None else known | columns
+        return Wanted(asked)
+
+    def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
+        """What is wanted of a trace that was read :meth:`with_sources`."""
+        if self.asked is None:
+            return Trace(trace.recorded, trace.meta, trace.coverage, database=database) if database else trace
+        tables = dict(trace.recorded)
+        if "collectives" in self and trace.asked in (None, self.with_sources().listed()):
+            collectives = communication.collectives(tables, trace.device_ranks)
+            tables |= {} if collectives is None else {"collectives": collectives}
+        tables = {name: self.narrowed(frame, name) for name, frame in tables.items() if name in self}
+        return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
+
+    def covered(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+        """What the coverage says of it: what was asked for, and the rows that were kept."""
+        if self.asked is None:
+            return {}
+        return {
+            "asked": self.listed(),
+            "kept": sum(frame.height for name, frame in tables.items() if name != "collectives"),
+        }
+
+    def listed(self) -> dict[str, list[str] | None] | None:
+        """The same as lists: for the coverage, and as a part of the cache's key."""
+        if self.asked is None:
+            return None
+        return {
+            name: None if self.asked[name] is None else sorted(self.asked[name] or ()) for name in sorted(self.asked)
+        }
+
 
 START_BYTES: Final = 64 << 10
 """How much of a file a reader is shown first."""
@@ -64,7 +260,7 @@ class Probe:
 class Request:
     """What the caller of :func:`llmprof.read` asked for."""
 
-    wanted: Wanted = Wanted()  # noqa: RUF009 (frozen)
+    wanted: Wanted = Wanted()
     """Tables and columns to keep; a reader may read the others, too."""
     python_functions: bool = False
     """Whether to keep the Python functions of ``with_stack=True``."""
@@ -112,3 +308,61 @@ class Reader:
             "package": self.package,
             "python_functions": request.python_functions,
         }
+
+
+_BY_CONTENT: Final = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,  # not an Exception: a panic of Rust
+    sqlite3.Error,
+    csv.Error,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What content that no reader expects can raise in the libraries and in our own code."""
+
+
+@contextmanager
+def border(what: str) -> Iterator[None]:
+    """Turn what a file causes into a :class:`~llmprof.errors.ReadError`; an interrupt passes.
+
+    Parameters
+    ----------
+    what : str
+        What is read, as the message names it.
+
+    Raises
+    ------
+    ReadError
+        Something failed that is no error of llmprof.
+    """
+    try:
+        yield
+    except LlmprofError:
+        raise
+    except MemoryError as error:
+        raise ReadError(
+            f"there is not enough memory to read {what}",
+            hint="read fewer tables with tables=, or fewer ranks at a time",
+        ) from error
+    except OSError as error:
+        raise ReadError(
+            f"cannot read {what}: {error.strerror or error}",
+            hint="check that it is there, that it may be read, and that nothing replaces it meanwhile",
+        ) from error
+    except _BY_CONTENT as error:
+        said = str(error).strip().splitlines()
+        raise ReadError(
+            f"{what} holds something that its reader does not understand "
+            f"({type(error).__name__}{f': {said[0][:200]}' if said else ''})",
+            expected="a file as its profiler wrote it",
+            hint="record or export it again; if it is as the profiler wrote it, send a copy made by llmprof redact",
+        ) from error

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.blocks import Blocks
+from llmprof.readers.common.event_stream import Blocks
 from llmprof.trace import Trace
 
 EPOCH: Final = "epoch"

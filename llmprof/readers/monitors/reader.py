@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.monitors import dstat, gpu, sysstat
+from llmprof.readers.monitors import gpu, host
 from llmprof.readers.monitors.common import decode
 from llmprof.trace import Trace
 
@@ -42,7 +42,7 @@ def kind(start: bytes) -> str | None:
     fields = [cell.strip() for cell in lines[0].split(",")] if lines else []
     if fields and all(_FIELD.fullmatch(field) for field in fields) and any(_MEASURE.match(field) for field in fields):
         return "query-gpu"
-    plain = [dstat.plain(line).strip() for line in lines]
+    plain = [host.plain(line).strip() for line in lines]
     for titles, names in pairwise(plain):
         if _TITLES.match(titles) and _DSTAT_NAMES.search(names.replace("|", " ")):
             return "dstat"
@@ -63,7 +63,7 @@ READERS: Final = (
     _reader("dmon", "what nvidia-smi dmon printed", gpu.read_dmon),
     _reader("query-gpu", "what nvidia-smi --query-gpu --format=csv printed", gpu.read_query_gpu),
     _reader("gpustat", "what gpustat --json printed", gpu.read_gpustat),
-    _reader("dstat", "what dstat or dool printed or wrote", dstat.read_dstat),
-    _reader("sar", "what sar printed", sysstat.read_sar),
-    _reader("sadf", "what sadf -d printed", sysstat.read_sadf),
+    _reader("dstat", "what dstat or dool printed or wrote", host.read_dstat),
+    _reader("sar", "what sar printed", host.read_sar),
+    _reader("sadf", "what sadf -d printed", host.read_sadf),
 )

@@ -16,8 +16,7 @@ from llmprof import schema
 from llmprof.errors import ReadError, TraceWarning, UnknownFormatError
 from llmprof.metrics.data import Metrics
 from llmprof.names import functions
-from llmprof.readers.common.border import border
-from llmprof.readers.common.reader import Probe, Reader
+from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Found, Part, part_of, split
 

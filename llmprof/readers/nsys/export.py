@@ -13,7 +13,7 @@ from typing import Protocol
 import polars as pl
 
 from llmprof.errors import NotCapturedError, OutputError, ReadError
-from llmprof.readers.common.part import Wanted
+from llmprof.readers.common.reader import Wanted
 from llmprof.storage import sqlite
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")

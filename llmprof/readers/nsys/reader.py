@@ -15,8 +15,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers import cache
-from llmprof.readers.common.part import Part, Wanted
-from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.reader import Part, Probe, Reader, Request, Wanted
 from llmprof.readers.nsys.export import (
     GRAPH,
     KERNEL,

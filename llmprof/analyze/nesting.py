@@ -1,4 +1,4 @@
-"""Which intervals lie inside which others."""
+"""Which intervals lie inside which others, and values of a small frame looked up by a key column."""
 
 from __future__ import annotations
 
@@ -157,3 +157,8 @@ def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.Da
         opened.rename({"_span": "_parent"}), on="_edge", by=[*by, "_depth"], strategy="backward", check_sortedness=False
     )
     return edges, parents
+
+
+def column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
+    """Expression that takes ``name`` from the row of ``small`` that the column ``key`` names (dense, from 0)."""
+    return pl.lit(small[name]).gather(pl.col(key))

@@ -1,1 +1,0 @@
-"""Arithmetic on sets of time intervals."""

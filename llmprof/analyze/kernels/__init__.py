@@ -1,1 +1,0 @@
-"""Kernels of a run: sums, places, and the operators that launched them."""

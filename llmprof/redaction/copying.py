@@ -18,8 +18,8 @@ from llmprof.readers.registry import detect
 from llmprof.redaction import chrome, folder, ncu, nsys
 from llmprof.redaction.ledger import Ledger, writing
 from llmprof.storage import sqlite
+from llmprof.storage.files import as_the_user_would
 from llmprof.storage.pseudonyms import Pseudonyms
-from llmprof.storage.rights import as_the_user_would
 
 PathLike = str | os.PathLike[str]
 

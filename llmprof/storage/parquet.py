@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError, SchemaError
-from llmprof.storage.rights import as_the_user_would
+from llmprof.storage.files import as_the_user_would
 
 META_FILE = "llmprof.json"
 """File of a saved trace that holds its metadata, and by which a folder is known to be one."""

@@ -5,7 +5,7 @@ import pytest
 
 from llmprof.errors import CaptureError
 from llmprof.launch import ExperimentConfig
-from llmprof.launch.run.check import check
+from llmprof.launch.run.failures import check
 from llmprof.trace import Trace
 from tests.analyze.builders import forward, kernels, labels, launches
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from llmprof.errors import ConfigError, OutputError
 from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.launch.run import job as run_job
-from llmprof.launch.run.job import job
+from llmprof.launch.run import command as run_job
+from llmprof.launch.run.command import job
 
 
 def config(**values) -> ExperimentConfig:

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from llmprof.launch.engines import _failures, _place, _vllm
-from llmprof.launch.engines._record import Record
+from llmprof.launch.engines import _machine, _vllm
+from llmprof.launch.engines._job import Record
 from tests.launch.vllm_stand_in import job
 
 MESSAGES = {
@@ -33,7 +33,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_known_errors_have_an_advice(message):
-    assert MESSAGES[message] in (_failures.advice(message) or "")
+    assert MESSAGES[message] in (_machine.advice(message) or "")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_known_errors_have_an_advice(message):
     ["IndexError: list index out of range", "INFO Available KV cache memory: 3.2 GiB", "INFO Using FlashInfer backend"],
 )
 def test_what_is_not_known_has_none(message):
-    assert _failures.advice(message) is None
+    assert _machine.advice(message) is None
 
 
 def test_an_error_is_explained_by_what_led_to_it():
@@ -51,7 +51,7 @@ def test_an_error_is_explained_by_what_led_to_it():
         except ValueError as first:
             raise RuntimeError("the engine failed") from first
     except RuntimeError as error:
-        found = _failures.failure(error, "")
+        found = _machine.failure(error, "")
     assert found["message"] == "the engine failed"
     assert "kv_cache_memory_bytes" in found["advice"]
     assert found["traceback"].endswith("RuntimeError: the engine failed\n")
@@ -63,7 +63,7 @@ def test_the_first_error_of_a_log_is_the_cause():
         "BrokenPipeError: [Errno 32] Broken pipe\n"
         "RuntimeError: Engine core initialization failed. See root cause above.\n"
     )
-    found = _failures.errors_in(log)
+    found = _machine.errors_in(log)
     assert found == [
         "ValueError: not enough heads",
         "RuntimeError: Engine core initialization failed. See root cause above.",
@@ -89,7 +89,7 @@ def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert _place.gpu_names() == names
+    assert _machine.gpu_names() == names
 
 
 @pytest.mark.parametrize("body", ["exit 9", "echo no"], ids=["fails", "says nothing"])
@@ -99,7 +99,7 @@ def test_gpus_are_unknown_or_none_where_nvidia_smi_does_not_tell(tmp_path, monke
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert _place.gpu_names() == (None if "exit" in body else [])
+    assert _machine.gpu_names() == (None if "exit" in body else [])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_gpus_are_unknown_or_none_where_nvidia_smi_does_not_tell(tmp_path, monke
 )
 def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, wanted):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
-    assert _place.cpu_threads(ranks) == wanted
+    assert _machine.cpu_threads(ranks) == wanted
 
 
 def test_fields_of_a_class_are_read_without_importing_it(tmp_path):

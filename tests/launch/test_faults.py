@@ -21,8 +21,9 @@ from jupyter_client.manager import start_new_kernel
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
 from llmprof.launch import ExperimentRunner, RunFolder, open_run, resume
 from llmprof.launch.doctor import doctor
-from llmprof.launch.run import failures, files, process
-from llmprof.launch.run.job import job
+from llmprof.launch.run import failures, process
+from llmprof.launch.run.command import job
+from llmprof.storage import files
 from tests.launch.conftest import text
 from tests.launch.test_process import gone
 

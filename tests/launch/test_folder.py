@@ -12,7 +12,8 @@ import pytest
 
 from llmprof.errors import LaunchError, OutputError, ReadError
 from llmprof.launch import ExperimentConfig, RunFolder, clean, runs
-from llmprof.launch.run import command, files, folder
+from llmprof.launch.run import command, folder
+from llmprof.storage import files
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ SECRETS = {
 def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(config, tmp_path, capsys):
     from llmprof.cli.run import commands_of
     from llmprof.launch.run import manifest
-    from llmprof.launch.run.job import job
+    from llmprof.launch.run.command import job
 
     given = config.replace(
         environment={**SECRETS, "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0,1"},
@@ -238,14 +239,14 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
 
 def test_a_script_takes_its_secrets_from_the_environment(monkeypatch):
     from llmprof.launch.config import disclosure
-    from llmprof.launch.engines import _main
+    from llmprof.launch.engines import _job
 
     written = disclosure.for_script({"hf_token": "planted", "seed": 1})
     assert written == {"hf_token": {"from_environment": "LLMPROF_ENGINE_ARG_HF_TOKEN"}, "seed": 1}
     with pytest.raises(ValueError, match="LLMPROF_ENGINE_ARG_HF_TOKEN"):
-        _main._with_secrets(written)
+        _job._with_secrets(written)
     monkeypatch.setenv("LLMPROF_ENGINE_ARG_HF_TOKEN", "planted")
-    assert _main._with_secrets(written) == {"hf_token": "planted", "seed": 1}
+    assert _job._with_secrets(written) == {"hf_token": "planted", "seed": 1}
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])

@@ -12,7 +12,7 @@ from llmprof import analyze
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError, TraceWarning
 from llmprof.launch import ExperimentRunner, open_run, resume
 from llmprof.launch.run import manifest
-from llmprof.launch.run import ncu as run_ncu
+from llmprof.launch.run import profilers as run_ncu
 from llmprof.launch.run.folder import UNIMPORTED
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, SILU, kernels, labels, launches

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import ConfigError
-from llmprof.launch.run.files import refused
+from llmprof.storage.files import refused
 from llmprof.theory import catalog
 
 __all__ = ["NAMES", "SOURCES", "config_of", "resolve"]

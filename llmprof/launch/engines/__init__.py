@@ -27,7 +27,7 @@ BUILT_IN: Final = (
 )
 """The list of engines: a new one is its own modules, and one line here."""
 
-_COMMON: Final = ("_record", "_failures", "_children", "_main", "_place")
+_COMMON: Final = ("_machine", "_job")
 
 
 def engines() -> tuple[Engine, ...]:

@@ -1,11 +1,13 @@
-"""Part of an engine script: a server as a child process, from its start to its certain end."""
+"""Part of an engine script: a server as a child process from its start to its certain end, and timed requests to it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -15,8 +17,165 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines._failures import Refused
-from llmprof.launch.engines._load import HOST, OK
+from llmprof.launch.engines._machine import Refused
+
+HOST = "127.0.0.1"
+OK = 200
+
+
+async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    """One streamed completion.
+
+    Parameters
+    ----------
+    port : int
+        Of the server on this machine.
+    body : mapping
+        The request.
+
+    Returns
+    -------
+    dict
+        The values of a request in ``worker.json`` as this client saw them, with ``text`` and ``tokens``. A gap in
+        ``itl_s`` is the time from one message with tokens to the next.
+
+    Raises
+    ------
+    RuntimeError
+        The server refuses the request, or ends in the middle of it.
+    """
+    reader, writer = await asyncio.open_connection(HOST, port)
+    data = json.dumps({**body, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}:{port}\r\nContent-Type: application/json\r\n"
+    seen = _Seen()
+    try:
+        writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
+        await writer.drain()
+        async for message in _stream_of(reader):
+            seen.take(message)
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise RuntimeError(f"the server ended in the middle of a request: {error}") from error
+    finally:
+        writer.close()
+    return seen.values()
+
+
+async def _stream_of(reader: asyncio.StreamReader) -> Any:
+    """Messages of an event stream, which comes in chunks or until the connection closes."""
+    status = int((await _line(reader)).split()[1])
+    headers = {}
+    while (line := (await _line(reader)).strip()) != b"":
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip().lower()
+    chunked = "chunked" in headers.get("transfer-encoding", "")
+    rest = b""
+    while True:
+        if chunked:
+            size = int((await _line(reader)).split(b";")[0], 16)
+            part = (await reader.readexactly(size + 2))[:-2] if size else b""
+        else:
+            part = await reader.read(65536)
+        rest += part
+        if status != OK:
+            if not part:
+                raise RuntimeError(f"the server answered {status}: {rest.decode('utf-8', 'replace')[:500]}")
+            continue
+        *lines, rest = rest.split(b"\n")
+        for one in lines:
+            if one.startswith(b"data:") and one[5:].strip() != b"[DONE]":
+                yield json.loads(one[5:])
+        if not part:
+            return
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise asyncio.IncompleteReadError(line, None)
+    return line
+
+
+class _Seen:
+    """What a client saw of a request."""
+
+    def __init__(self) -> None:
+        self.start_ns, self._began = time.time_ns(), time.perf_counter()
+        self._at: list[float] = []
+        self._count = 0
+        self._usage: Mapping[str, Any] = {}
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._finish: str | None = None
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        now = time.perf_counter()
+        if "error" in message:
+            raise RuntimeError(f"the server refused a request: {message['error']}")
+        self._usage = message.get("usage") or self._usage
+        for choice in message.get("choices") or []:
+            self._texts.append(choice.get("text") or "")
+            self._tokens += choice.get("token_ids") or []
+            self._finish = choice.get("finish_reason") or self._finish
+            count = self._usage.get("completion_tokens", self._count + 1)
+            if count > self._count:
+                self._at.append(now)
+            self._count = count
+
+    def values(self) -> dict[str, Any]:
+        at, count = self._at, self._usage.get("completion_tokens", self._count)
+        if not at:
+            raise RuntimeError("the server sent no token")
+        return {
+            "start_ns": self.start_ns,
+            "prompt_tokens": self._usage.get("prompt_tokens"),
+            "output_tokens": count,
+            "ttft_s": at[0] - self._began,
+            "tpot_s": (at[-1] - at[0]) / (count - 1) if count > 1 else None,
+            "itl_s": [b - a for a, b in zip(at, at[1:])],  # noqa: B905, RUF007
+            "e2e_s": at[-1] - self._began,
+            "finish_reason": self._finish,
+            "text": "".join(self._texts),
+            "tokens": self._tokens,
+        }
+
+
+async def load(
+    port: int, bodies: Sequence[Mapping[str, Any]], *, concurrency: int, rate: float, seed: int
+) -> list[dict[str, Any]]:
+    """Many completions.
+
+    Parameters
+    ----------
+    port : int
+        Of the server on this machine.
+    bodies : sequence of mapping
+        The requests.
+    concurrency : int
+        Most requests at a time; 0: all.
+    rate : float
+        Mean arrivals a second, with exponential gaps; 0: all at once. A request that has to wait for its turn starts
+        to count when it is sent.
+    seed : int
+        Of the gaps.
+    """
+    chance = random.Random(seed)  # noqa: S311 (no secret)
+    places = asyncio.Semaphore(concurrency or len(bodies))
+
+    async def one(body: Mapping[str, Any], arrives: float) -> dict[str, Any]:
+        await asyncio.sleep(arrives - time.perf_counter())
+        async with places:
+            return await completion(port, body)
+
+    at, tasks = time.perf_counter(), []
+    for body in bodies:
+        tasks.append(asyncio.ensure_future(one(body, at)))
+        at += chance.expovariate(rate) if rate else 0.0
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
 
 _HEALTH_EVERY_S = 0.2
 _ANSWER_S = 5.0

@@ -22,7 +22,7 @@ class Engine:
     """Modules of this folder beside the common ones, in an order in which each finds what it needs. The script holds
     their text, without their imports of llmprof."""
     run: str
-    """Function that runs a job: it takes the job and a :class:`~llmprof.launch.engines._record.Record`."""
+    """Function that runs a job: it takes the job and a :class:`~llmprof.launch.engines._job.Record`."""
     worker: str = ""
     """Module whose text :attr:`run` gets as a third argument, for processes that the engine starts itself."""
     packages: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from llmprof.launch.engines.engine import Engine
 
 OFFLINE = Engine(
     name="transformers",
-    modules=("_hooks", "_transformers", "transformers_offline"),
+    modules=("transformers_offline",),
     run="run_transformers",
     packages=("transformers", "torch"),
     most_ranks=1,

@@ -1,20 +1,163 @@
-"""Part of an engine script: a batch of prompts through ``generate`` of transformers, on any device that torch knows."""
+"""Part of an engine script: a batch of prompts through ``generate`` of transformers, and what its modules tell."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmprof.launch.engines._failures import Refused
-from llmprof.launch.engines._hooks import Steps, annotate
-from llmprof.launch.engines._place import check_model, cpu_name, gpu_names, guard
-from llmprof.launch.engines._record import Record, version_of
-from llmprof.launch.engines._transformers import build_model, padded_batch
+from llmprof.launch.engines._job import Record, version_of
+from llmprof.launch.engines._machine import Refused, check_model, cpu_name, gpu_names, guard, has_tokenizer
+
+_DEPTH = 5
+
+
+class Steps:
+    """Forward passes of a model, labelled in the trace and timed.
+
+    The labels are those of vLLM (``execute_context_R(T)_generation_R(T)``: requests and tokens in their prefill and in
+    their decode part), so that both engines' traces are read alike.
+
+    Parameters
+    ----------
+    torch : module
+        PyTorch.
+    cuda : bool
+        The model is on a GPU: ranges go to NVTX too, and times are taken when its work is done.
+    """
+
+    def __init__(self, torch: Any, *, cuda: bool) -> None:
+        self._torch, self._cuda = torch, cuda
+        self._range: Any = None
+        self.tokens: list[int] = []
+        self.ended_ns: list[int] = []
+        self._left = -1
+        self._stop: Callable[[], None] = _nothing
+        self.stopped = False
+
+    def watch(self, model: Any) -> None:
+        """Label the forward passes of a model from now on."""
+        model.register_forward_pre_hook(self._before, with_kwargs=True)
+        model.register_forward_hook(self._after)
+
+    def begin(self, tokens: list[int]) -> None:
+        """Start a batch: the number of tokens of each of its prompts."""
+        self.tokens, self.ended_ns = tokens, []
+
+    def stop_after(self, steps: int, stop: Callable[[], None]) -> None:
+        """Call something once after so many steps; never for 0."""
+        self._left, self._stop, self.stopped = steps or -1, stop, False
+
+    def token(self, _ids: Any, _scores: Any, **_more: Any) -> Any:
+        """Take the time when each request has its next token (as a criterion for stopping that never stops)."""
+        if self._cuda:
+            self._torch.cuda.synchronize()
+        self.ended_ns.append(time.perf_counter_ns())
+        return self._torch.zeros(len(self.tokens), dtype=self._torch.bool, device=_ids.device)
+
+    def _before(self, _model: Any, _args: Any, _kwargs: Any) -> None:
+        if self._left == 0:
+            self._stop()
+            self.stopped = True
+        self._left -= 1
+        n = len(self.tokens)
+        label = (
+            f"context_0(0)_generation_{n}({n})" if self.ended_ns else f"context_{n}({sum(self.tokens)})_generation_0(0)"
+        )
+        if self._cuda:
+            self._torch.cuda.nvtx.range_push(f"execute_{label}")
+        self._range = self._torch.profiler.record_function(f"execute_{label}")
+        self._range.__enter__()
+
+    def _after(self, _model: Any, _args: Any, _output: Any) -> None:
+        self._range.__exit__(None, None, None)
+        if self._cuda:
+            self._torch.cuda.nvtx.range_pop()
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
+    """Put a range around each call of each module: ``layer::`` and its name. How many modules that are."""
+    open_ranges: list[Any] = []
+    count = 0
+
+    def before(name: str) -> Callable[[Any, Any], None]:
+        def hook(_module: Any, _args: Any) -> None:
+            if nvtx:
+                torch.cuda.nvtx.range_push(name)
+            else:
+                open_ranges.append(torch.profiler.record_function(name))
+                open_ranges[-1].__enter__()
+
+        return hook
+
+    def after(_module: Any, _args: Any, _output: Any) -> None:
+        if nvtx:
+            torch.cuda.nvtx.range_pop()
+        else:
+            open_ranges.pop().__exit__(None, None, None)
+
+    for name, module in model.named_modules():
+        if name and name.count(".") <= _DEPTH:
+            module.register_forward_pre_hook(before(f"layer::{name}"))
+            module.register_forward_hook(after)
+            count += 1
+    return count
+
+
+def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str) -> Any:
+    """A model with its weights, or with random ones; options that transformers does not know get a note."""
+    dtype = "auto" if job["dtype"] == "auto" else getattr(torch, job["dtype"])
+    known = set(inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters) | {"attn_implementation"}
+    dropped = sorted(set(job["engine_args"]) - known)
+    for name in dropped:
+        record.note(f"engine option {name} ignored: transformers does not know it")
+    record.document["dropped_engine_args"] = dropped
+    options = {name: value for name, value in job["engine_args"].items() if name in known}
+    auto = transformers.AutoModelForCausalLM
+    if job["random_weights"]:
+        config = transformers.AutoConfig.from_pretrained(job["model"])
+        wanted = (getattr(config, "dtype", None) or torch.float32) if dtype == "auto" else dtype
+        attention = {k: v for k, v in options.items() if k == "attn_implementation"}
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(wanted)
+        try:
+            with torch.device(device):
+                model = auto.from_config(config, **attention).to(wanted)
+        finally:
+            torch.set_default_dtype(usual)
+    else:
+        name = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
+        model = auto.from_pretrained(job["model"], **{name: dtype}, **options).to(device)
+    if job["eager"] is False:
+        model.forward = torch.compile(model.forward)
+    return model.eval()
+
+
+def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: str) -> dict[str, Any]:
+    """Prompts as one batch, padded on the left."""
+    tokenizer: Any = None
+    if has_tokenizer(job["model"]):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
+    prompts = job["prompt_token_ids"] or [tokenizer(text)["input_ids"] for text in job["prompts"]]
+    longest = max(map(len, prompts))
+    ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return {
+        "tokenizer": tokenizer,
+        "tokens": [len(prompt) for prompt in prompts],
+        "longest": longest,
+        "input_ids": torch.tensor(ids, device=device),
+        "attention_mask": torch.tensor(mask, device=device),
+    }
 
 
 def run_transformers(job: Mapping[str, Any], record: Record) -> None:

@@ -6,7 +6,7 @@ from llmprof.launch.engines.engine import Engine
 
 OFFLINE = Engine(
     name="vllm",
-    modules=("_vllm", "_vllm_profiler", "vllm_offline"),
+    modules=("_vllm", "vllm_offline"),
     run="run_vllm",
     worker="vllm_worker",
     packages=("vllm", "torch"),
@@ -15,7 +15,7 @@ OFFLINE = Engine(
 SERVED = Engine(
     name="vllm",
     served=True,
-    modules=("_vllm", "_vllm_profiler", "_load", "_server", "vllm_served"),
+    modules=("_vllm", "_server", "vllm_served"),
     run="run_served",
     worker="vllm_worker",
     packages=("vllm", "torch"),

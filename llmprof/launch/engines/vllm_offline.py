@@ -7,10 +7,16 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines._place import guard
-from llmprof.launch.engines._record import Record
-from llmprof.launch.engines._vllm import engine_options, environment, extension, place
-from llmprof.launch.engines._vllm_profiler import cuda_profiler_is_known, profiler_options
+from llmprof.launch.engines._job import Record
+from llmprof.launch.engines._machine import guard
+from llmprof.launch.engines._vllm import (
+    cuda_profiler_is_known,
+    engine_options,
+    environment,
+    extension,
+    place,
+    profiler_options,
+)
 
 
 def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:

@@ -10,13 +10,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines._failures import Refused
-from llmprof.launch.engines._load import HOST, load
-from llmprof.launch.engines._place import guard
-from llmprof.launch.engines._record import Record
-from llmprof.launch.engines._server import Server, arguments, free_port
-from llmprof.launch.engines._vllm import engine_options, environment, extension, fields_of, place, vllm_folder
-from llmprof.launch.engines._vllm_profiler import cuda_profiler_is_known, profiler_options
+from llmprof.launch.engines._job import Record
+from llmprof.launch.engines._machine import Refused, guard
+from llmprof.launch.engines._server import HOST, Server, arguments, free_port, load
+from llmprof.launch.engines._vllm import (
+    cuda_profiler_is_known,
+    engine_options,
+    environment,
+    extension,
+    fields_of,
+    place,
+    profiler_options,
+    vllm_folder,
+)
 
 _NAME = "model"
 _LOOK_S = 0.5

@@ -28,11 +28,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from llmprof.launch.monitors.counters import counters
-    from llmprof.launch.monitors.sampler import Sampler
+    from llmprof.launch.monitors.sampler import Sampler, counters
 else:
     __getattr__, __dir__ = attach(
         __name__,
-        {"Sampler": "llmprof.launch.monitors.sampler", "counters": "llmprof.launch.monitors.counters"},
+        {"Sampler": "llmprof.launch.monitors.sampler", "counters": "llmprof.launch.monitors.sampler"},
         extra="launch",
     )

@@ -1,4 +1,4 @@
-"""Samples in memory, column by column, and their Parquet file."""
+"""The list of monitors (a new one is its own module, and one line here), and the tables of their samples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import polars as pl
 
+from llmprof import plugins
 from llmprof.errors import OutputError
-from llmprof.storage.rights import as_the_user_would
+from llmprof.storage.files import as_the_user_would
 
 
 class Value(NamedTuple):
@@ -50,7 +51,7 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """A kind of source: its record stands in its module, and in one line of :mod:`llmprof.launch.monitors.registry`."""
+    """A kind of source: its record stands in its module, and in one line of :mod:`llmprof.launch.monitors.table`."""
 
     name: str
     """What it samples, as a noun."""
@@ -161,3 +162,20 @@ def about(path: Path) -> dict[str, Any]:
     """What the sampler said of a file: ``hz``, ``late`` (turns that came too late) and ``notes``."""
     found = pl.read_parquet_metadata(path).get(META_KEY)
     return dict(json.loads(found)) if found else {}
+
+
+BUILT_IN: Final = (
+    "llmprof.launch.monitors.nvml:MONITOR",
+    "llmprof.launch.monitors.host:HOST",
+    "llmprof.launch.monitors.host:PROCESSES",
+)
+"""Monitors in the order in which they sample, written as an entry point is."""
+
+
+def monitors() -> tuple[Monitor, ...]:
+    """All monitors.
+
+    >>> [one.name for one in monitors()]
+    ['GPUs', 'host', 'processes']
+    """
+    return plugins.listed(BUILT_IN, Monitor)

@@ -15,8 +15,8 @@ from typing import IO, Any, Final
 from llmprof.errors import LaunchError, ReadError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
-from llmprof.launch.run import files
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
+from llmprof.storage import files
 
 
 def hold(file: IO[bytes]) -> bool:

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from llmprof.errors import LlmprofError
 from llmprof.launch.config import disclosure
-from llmprof.launch.run import files
 from llmprof.launch.run.folder import RunFolder
+from llmprof.storage import files
 
 _TIMEOUT_S: Final = 20
 

@@ -14,13 +14,13 @@ import polars as pl
 
 from llmprof.errors import LaunchError
 from llmprof.launch import engines
-from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.config.rules import setting
-from llmprof.launch.run import command, failures, files, manifest, ncu, process
+from llmprof.launch.config.options import ExperimentConfig, setting
+from llmprof.launch.run import command, failures, manifest, process, profilers
+from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import RunFolder
-from llmprof.launch.run.job import job
 from llmprof.launch.run.process import Lines
 from llmprof.progress import Progress
+from llmprof.storage import files
 from llmprof.trace import Trace
 
 Wrap = Callable[[list[str]], list[str]]
@@ -208,7 +208,7 @@ def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]
 
 
 def _wrapped(
-    config: ExperimentConfig, folder: RunFolder, name: str, program: list[str], choice: ncu.Choice | None = None
+    config: ExperimentConfig, folder: RunFolder, name: str, program: list[str], choice: profilers.Choice | None = None
 ) -> list[str]:
     """Command of a pass with its profiler before it."""
     if name == "nsys":
@@ -253,7 +253,7 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
     config, folder = passes.config, passes.folder
     choice = None
     if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
-        choice = ncu.choose(trace, top=setting(config, "ncu_options", "top"))
+        choice = profilers.choose(trace, top=setting(config, "ncu_options", "top"))
         passes.note(
             f"ncu: {choice.count} launches of {', '.join(choice.functions)}, which have {choice.share:.0%} of the time "
             "of all kernels but collectives"
@@ -270,7 +270,7 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
     )
 
 
-def _enough_steps(config: ExperimentConfig, choice: ncu.Choice | None) -> int | None:
+def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> int | None:
     """Steps of the engine that ncu needs; None where the configuration counts launches itself."""
     if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
         return None

@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError
-from llmprof.launch.run.files import refused
 from llmprof.progress import Progress
+from llmprof.storage.files import refused
 from llmprof.text import plain
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.run import failures, files, manifest, ncu, nsys_import, requests
-from llmprof.launch.run.check import check
-from llmprof.launch.run.failures import known
+from llmprof.launch.run import failures, manifest, profilers, requests
+from llmprof.launch.run.failures import check, known
 from llmprof.launch.run.folder import RunFolder
 from llmprof.launch.run.manifest import machine
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.storage import files
 from llmprof.trace import Trace
 
 _TOP: Final = 20
@@ -119,7 +119,7 @@ class Results:
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
             if mode != "torch":
-                done = nsys_import.import_capture(self.folder, log_tail=failures.tail(self.folder.log))
+                done = profilers.import_capture(self.folder, log_tail=failures.tail(self.folder.log))
                 self.imports += [one for one in done.commands if one not in self.imports]
                 self.imported = done.done
                 if not done.done:
@@ -185,10 +185,10 @@ class Results:
                 raise
             self.notes.append(f"what was read of ncu before was kept: {error.found}")
             return
-        rows = ncu.write_numbers(measured, self.folder)
+        rows = profilers.write_numbers(measured, self.folder)
         self.summary["ncu"] = {"launches": len(rows)}
         if trace is not None:
-            both = ncu.write_comparison(trace, measured, self.folder)
+            both = profilers.write_comparison(trace, measured, self.folder)
             self.summary["ncu"]["kernels"] = both.height
 
     def _head(self) -> dict[str, Any]:

@@ -17,14 +17,15 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.run import files, results
 from llmprof.launch.run import passes as run_passes
+from llmprof.launch.run import results
+from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
-from llmprof.launch.run.job import job
 from llmprof.launch.run.passes import Passes, ran, tool
 from llmprof.launch.run.requests import requests_of
 from llmprof.launch.run.results import Results
 from llmprof.progress import Progress
+from llmprof.storage import files
 
 if TYPE_CHECKING:
     from llmprof.metrics.data import Metrics

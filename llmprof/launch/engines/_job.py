@@ -1,0 +1,246 @@
+"""Part of an engine script: its command line and signals, what it records as it goes, and the end of all it started."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.metadata
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmprof.launch.engines._machine import OwnLog, failure, tail
+
+_UNKNOWN = (
+    *("start_ns", "prompt_tokens", "output_tokens", "finish_reason"),
+    *("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s"),
+)
+
+
+class Record:
+    """Files of one run of an engine script.
+
+    Parameters
+    ----------
+    out : pathlib.Path
+        Folder of the files; it is made.
+    job : mapping
+        What is run.
+    """
+
+    def __init__(self, out: Path, job: Mapping[str, Any]) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out = out
+        self.events = out / "events.jsonl"
+        self.document: dict[str, Any] = {
+            "engine": job["engine"],
+            "engine_version": None,
+            "torch_version": version_of("torch"),
+            "python_version": sys.version.split()[0],
+            "platform": None,
+            "device_names": [],
+            "profiler": job["profiler"],
+            "argv": sys.argv,
+            "stages": [],
+            "requests": [],
+            "kv_cache": None,
+            "peak_memory_bytes": None,
+            "notes": [],
+            "dropped_engine_args": [],
+            "error": None,
+        }
+
+    def event(self, event: str, message: str = "", *, done: int = 0, total: int = 0) -> None:
+        """Append an event; a reader sees it at once."""
+        values = {"time_ns": time.time_ns(), "event": event, "done": done, "total": total, "message": message}
+        with self.events.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    @contextlib.contextmanager
+    def stage(self, name: str, *, repeat: int | None = None, total: int = 0, message: str = "") -> Iterator[None]:
+        """Time what is done inside; it counts only if it ends well."""
+        self.event(name, message, done=repeat or 0, total=total)
+        start, began = time.time_ns(), time.perf_counter_ns()
+        yield
+        took = time.perf_counter_ns() - began
+        self.document["stages"].append({"name": name, "start_ns": start, "dur_ns": took, "repeat": repeat})
+
+    def note(self, text: str) -> None:
+        """Say something that the user should know; once."""
+        if text not in self.document["notes"]:
+            self.document["notes"].append(text)
+
+    def request(self, phase: str, repeat: int, request: int, **known: Any) -> None:
+        """Add a request; what is not given is not known."""
+        head = {"phase": phase, "repeat": repeat, "request": request}
+        self.document["requests"].append({**head, **dict.fromkeys(_UNKNOWN), **known})
+
+    def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
+        """Write what was generated: the text, or the tokens where there is no tokenizer."""
+        parts = []
+        for k, (text, ids) in enumerate(zip(texts, tokens)):  # noqa: B905 (the engine's Python may be older than ours)
+            body = text or (" ".join(map(str, ids)) if ids else "(nothing)")
+            parts.append(f"=== request {k}: {'text' if text else 'token numbers'}\n{body}\n")
+        (self.out / "generated_output.txt").write_text("\n".join(parts), encoding="utf-8")
+
+    def write(self) -> None:
+        """Write ``worker.json``, whole or not at all."""
+        part = self.out / f".worker.json.{os.getpid()}"
+        part.write_text(json.dumps(self.document, indent=1), encoding="utf-8")
+        part.replace(self.out / "worker.json")
+
+
+def version_of(*distributions: str) -> str | None:
+    """Version of the first distribution that is installed, without importing it."""
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S = 8.0
+_POLL_S = 0.05
+
+
+def adopt() -> None:
+    """Become the parent of processes whose own parent dies, so that none is lost (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(root: int | None = None) -> list[int]:
+    """Processes below one (this one if none is given), without the trackers of Python, which end by themselves."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                state, parent = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    parents.setdefault(int(parent), []).append(int(entry.name))
+    found, left = [], [os.getpid() if root is None else root]
+    while left:
+        below = parents.get(left.pop(), [])
+        left += below
+        found += [pid for pid in below if not _is_tracker(pid)]
+    return found
+
+
+def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
+    """End all processes below this one: asked first, then killed.
+
+    Returns
+    -------
+    list of int
+        Those that had to be killed.
+    """
+    killed: list[int] = []
+    for how, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
+        left = descendants()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
+        if how == signal.SIGKILL:
+            killed = left
+        until = time.monotonic() + patience
+        while left and time.monotonic() < until:
+            _reap(left)
+            time.sleep(_POLL_S)
+            left = descendants()
+        if not left:
+            break
+    return killed
+
+
+def _reap(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+_EXPLAINED = 3
+_INTERRUPTED = 130
+
+
+def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], None]) -> int:
+    """Run a job and write what there is of it, however it ends.
+
+    Parameters
+    ----------
+    job : mapping
+        What is run.
+    work : callable
+        Takes the job and the record.
+
+    Returns
+    -------
+    int
+        Exit status: 0, 3 for an error with an advice, 130 after an interrupt.
+    """
+    parser = argparse.ArgumentParser(description="Repeat this run.")
+    parser.add_argument("--out", type=Path, help="folder for what it writes (default: a new one beside this script)")
+    out = parser.parse_args().out or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
+    record = Record(out.absolute(), job)
+    log = OwnLog()
+    adopt()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    status = 0
+    try:
+        work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
+    except BaseException as error:
+        record.document["error"] = found = failure(error, tail(record.out / "server.log") + log.tail())
+        with contextlib.suppress(OSError):  # a full disk may be the error
+            record.event("error", found["message"])
+        if isinstance(error, KeyboardInterrupt):
+            status = _INTERRUPTED
+        elif found["advice"]:
+            status = _EXPLAINED
+            traceback.print_exc(file=sys.stderr)
+        else:
+            raise
+    else:
+        record.event("done")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            record.write()
+        finally:
+            killed = end_children()
+        if killed:
+            record.note(f"{len(killed)} processes of the engine did not end by themselves and were killed")
+            record.write()
+    return status
+
+
+def _with_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the engine; those that are not written into the script come from its environment."""
+    found = dict(arguments)
+    for name, value in arguments.items():
+        variable = value.get("from_environment") if isinstance(value, dict) else None
+        if variable is not None:
+            if variable not in os.environ:
+                raise ValueError(f"the argument {name} of the engine is a secret: set it in the variable {variable}")
+            found[name] = os.environ[variable]
+    return found
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")

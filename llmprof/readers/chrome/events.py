@@ -53,7 +53,7 @@ def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
         One column: ``{start}_us`` (int64 or float64), or ``{start}_ns`` (int64) if they were text.
     """
     if values and isinstance(values[0], msgspec.Raw):
-        return {f"{start}_ns": pl.Series([_exact(bytes(v)) for v in values], dtype=pl.Int64)}
+        return {f"{start}_ns": _exact_column(values)}
     try:
         return {f"{start}_us": pl.Series(values, dtype=pl.Int64)}
     except (TypeError, OverflowError):
@@ -84,11 +84,24 @@ def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
     return ns.alias(f"{column[:-3]}_ns")
 
 
+def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
+    """Texts of times in us as ns: decimal numbers all at once, what else there is one after another."""
+    texts = list(map(bytes, values))
+    us = pl.col("us").cast(pl.String, strict=False).str.strip_chars('"').cast(pl.Decimal(38, _DECIMALS), strict=False)
+    whole = us.round(3, mode="half_away_from_zero").cast(pl.Decimal(38, 3)).to_physical().cast(pl.Int64, strict=False)
+    fitting = pl.when(whole.is_between(-MOST_NS, MOST_NS)).then(whole)
+    ns = pl.DataFrame({"us": pl.Series(texts, dtype=pl.Binary)}).select(fitting.alias("ns")).to_series()
+    if others := ns.is_null().arg_true().to_list():
+        return ns.scatter(others, pl.Series([_exact(texts[i]) for i in others], dtype=pl.Int64))
+    return ns
+
+
+_DECIMALS: Final = 12
+"""Decimals of a us that are looked at."""
+
+
 def _exact(text: bytes) -> int | None:
     """Text of a time in us as ns; None where it is no number."""
-    digits = text.strip(b'"')
-    if digits[-4:-3] == b"." and digits[:-4].isdigit() and digits[-3:].isdigit() and len(digits) < 20:
-        return int(digits[:-4] + digits[-3:])  # as Kineto and Ascend write
     try:
         ns = Decimal(str(msgspec.json.decode(text)) if text[:1] == b'"' else text.decode()) * 1000
         if not ns.is_finite() or abs(ns) > MOST_NS:

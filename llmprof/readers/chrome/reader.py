@@ -236,9 +236,6 @@ class _Rank(msgspec.Struct, gc=False):
     rank: int | None = None
 
 
-_RANK: Final = msgspec.json.Decoder(_Rank)
-
-
 def split(events: list[Any]) -> dict[str, list[Any]]:
     """Events by the label of their rank; all of them under the empty label in a file of one rank.
 
@@ -253,27 +250,35 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
         Events in their order; those of which nothing was decoded, such as flows, have the empty label.
     """
     first = next((e for e in events if getattr(e, "pid", None) is not None), None)
-    if first is None or not (
-        (isinstance(first.pid, str) and _LABEL.match(first.pid)) or _MERGED_ARGS in bytes(first.args)
-    ):
+    if first is None:
+        return {"": events}
+    by_process = isinstance(first.pid, str) and _LABEL.match(first.pid) is not None
+    if not by_process and _MERGED_ARGS not in bytes(first.args):
         return {"": events}
     out: dict[str, list[Any]] = defaultdict(list)
+    known = _Labels()
+    unlabelled: list[Any] = []
     for event in events:
-        out[_label(event)].append(event)
+        if (pid := getattr(event, "pid", None)) is None:
+            out[""].append(event)
+        elif (found := known[pid]) is not None:
+            event.pid = found[1]
+            out[found[0]].append(event)
+        else:
+            unlabelled.append(event)
+    for event, args in zip(unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True):
+        merged = args.rank is not None and _MERGED_ARGS in bytes(event.args)
+        out[str(args.rank) if merged else ""].append(event)
     return out
 
 
-def _label(event: Any) -> str:
-    pid = getattr(event, "pid", None)
-    if isinstance(pid, str) and (match := _LABEL.match(pid)):
-        event.pid = match[2]
-        return match[1]
-    if pid is None or _MERGED_ARGS not in bytes(event.args):
-        return ""
-    try:
-        return str(_RANK.decode(event.args).rank)
-    except msgspec.DecodeError:
-        return ""
+class _Labels(dict[Any, tuple[str, str] | None]):
+    """Label and rest of a process by its identifier; None where it has no label."""
+
+    def __missing__(self, pid: Any) -> tuple[str, str] | None:
+        match = _LABEL.match(pid) if isinstance(pid, str) else None
+        self[pid] = found = (match[1], match[2]) if match else None
+        return found
 
 
 def ranks(labels: Iterable[str]) -> dict[str, int]:

@@ -49,24 +49,20 @@ __all__ = [
 
 if TYPE_CHECKING:
     from llmprof.charts.base.save import save, to_html, to_png_bytes
-    from llmprof.charts.breakdown import breakdown
+    from llmprof.charts.breakdown import breakdown, overlap
     from llmprof.charts.collectives import all_reduce
     from llmprof.charts.compare import diff
     from llmprof.charts.counters import counters
     from llmprof.charts.dashboard import dashboard
     from llmprof.charts.flame import flame, speedscope
     from llmprof.charts.idle import idle, launch_delay
-    from llmprof.charts.kernels import cuda_api, kernels
+    from llmprof.charts.kernels import cuda_api, kernels, stalls
     from llmprof.charts.layers import layer_heatmap
-    from llmprof.charts.overlap import overlap
     from llmprof.charts.requests import request_latency, requests
     from llmprof.charts.roofline import roofline
-    from llmprof.charts.stalls import stalls
     from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
-    from llmprof.charts.theory.costs import theory_parameters, theory_roofline, theory_shares
-    from llmprof.charts.theory.curves import theory_curves, theory_memory
-    from llmprof.charts.theory.gaps import bound_gap, predicted
-    from llmprof.charts.theory.structure import theory_structure
+    from llmprof.charts.theory.curves import bound_gap, predicted, theory_curves, theory_memory
+    from llmprof.charts.theory.structure import theory_parameters, theory_roofline, theory_shares, theory_structure
     from llmprof.charts.timeline.timeline import timeline
 else:
     __getattr__, __dir__ = attach(
@@ -84,25 +80,25 @@ else:
             "idle": "llmprof.charts.idle",
             "launch_delay": "llmprof.charts.idle",
             "layer_heatmap": "llmprof.charts.layers",
-            "overlap": "llmprof.charts.overlap",
+            "overlap": "llmprof.charts.breakdown",
             "request_latency": "llmprof.charts.requests",
             "requests": "llmprof.charts.requests",
             "roofline": "llmprof.charts.roofline",
             "save": "llmprof.charts.base.save",
             "to_html": "llmprof.charts.base.save",
             "to_png_bytes": "llmprof.charts.base.save",
-            "stalls": "llmprof.charts.stalls",
+            "stalls": "llmprof.charts.kernels",
             "sweep_latency": "llmprof.charts.sweep",
             "sweep_throughput": "llmprof.charts.sweep",
             "sweep_scaling": "llmprof.charts.sweep",
             "sweep_time": "llmprof.charts.sweep",
-            "theory_parameters": "llmprof.charts.theory.costs",
-            "theory_roofline": "llmprof.charts.theory.costs",
-            "theory_shares": "llmprof.charts.theory.costs",
+            "theory_parameters": "llmprof.charts.theory.structure",
+            "theory_roofline": "llmprof.charts.theory.structure",
+            "theory_shares": "llmprof.charts.theory.structure",
             "theory_curves": "llmprof.charts.theory.curves",
             "theory_memory": "llmprof.charts.theory.curves",
-            "bound_gap": "llmprof.charts.theory.gaps",
-            "predicted": "llmprof.charts.theory.gaps",
+            "bound_gap": "llmprof.charts.theory.curves",
+            "predicted": "llmprof.charts.theory.curves",
             "theory_structure": "llmprof.charts.theory.structure",
             "timeline": "llmprof.charts.timeline.timeline",
         },

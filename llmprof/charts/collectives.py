@@ -5,7 +5,6 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base.bars import stacked_bars
 from llmprof.charts.base.data import (
     constant,
     domain_of,
@@ -18,6 +17,7 @@ from llmprof.charts.base.data import (
     number,
     require,
     rule,
+    stacked_bars,
 )
 from llmprof.charts.base.theme import (
     COMMUNICATION,

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base.bars import stacked_bars, tiles
-from llmprof.charts.base.data import nothing, number
+from llmprof.charts.base.data import nothing, number, stacked_bars, tiles
 from llmprof.charts.base.theme import PADDING, PHASES, TEXT_PX, WIDTH, finish, heading, layered, text_px, time_unit
+from llmprof.charts.breakdown import PARTS
 from llmprof.charts.counters import counters_panel
 from llmprof.charts.kernels import kernel_panel, kernel_rows
-from llmprof.charts.overlap import PARTS
 from llmprof.charts.requests import requests_panel
 
 _SOURCE = "a finished run: llmprof.Visualizer(folder)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base.bars import stacked_bars
 from llmprof.charts.base.data import (
     domain_of,
     inline,
@@ -17,6 +16,7 @@ from llmprof.charts.base.data import (
     number,
     ranks_shown,
     require,
+    stacked_bars,
 )
 from llmprof.charts.base.theme import (
     COMPUTE,

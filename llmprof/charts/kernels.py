@@ -1,4 +1,4 @@
-"""Kernels: which of them take the time, how often they run and how long a launch takes."""
+"""Kernels: which of them take the time, how often they run, and what their warps wait for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,28 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import AtLeastOne
-from llmprof.charts.base.bars import ranking
-from llmprof.charts.base.data import nothing, number, require
-from llmprof.charts.base.theme import CAUSES, COPY, PADDING, REST, WIDTH, colours, finish, percent, shorten
+from llmprof.charts.base.data import centred, fitting, inline, nothing, number, ranking, require, stack
+from llmprof.charts.base.theme import (
+    CAUSES,
+    COPY,
+    IDLE,
+    INK,
+    PADDING,
+    REST,
+    TEXT_PX,
+    WIDTH,
+    Unit,
+    colour,
+    colours,
+    finish,
+    ink_on,
+    layered,
+    percent,
+    row_axis,
+    shorten,
+    text_px,
+)
+from llmprof.metrics import explain
 from llmprof.names import functions
 from llmprof.units import format_ns
 
@@ -186,3 +205,195 @@ def _kind() -> pl.Expr:
     for name, pattern in reversed(_PATTERNS):
         kind = pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(name)).otherwise(kind)
     return kind
+
+
+_STALLS_SOURCE = "llmprof.analyze.stalls(metrics)"
+_STALLS_COLUMNS = ("kernel_id", "reason", "share")
+READY = "could run"
+"""Part of a bar in which warps waited for nothing."""
+
+REASONS = {
+    "long_scoreboard": "#332288",
+    "short_scoreboard": "#88CCEE",
+    "barrier": "#CC6677",
+    "warpgroup_arrive": "#117733",
+    "math_pipe_throttle": "#44AA99",
+    "mio_throttle": "#DDCC77",
+    "lg_throttle": "#AA4499",
+    "tex_throttle": "#661100",
+    "wait": "#BFA6D9",
+    "no_instructions": "#999933",
+    "imc_miss": "#E8A87C",
+    "branch_resolving": "#6699CC",
+    "dispatch_stall": "#AA4466",
+    "membar": "#8C6D46",
+    "drain": "#77AADD",
+    "sleeping": "#9AA5B1",
+}
+"""Reasons for which warps wait, and their colours."""
+
+_MIN_SHARE, _MAX_ROWS, _MAX_NAME, _ROW = 0.1, 16, 34, 27
+_LEAST = 1e-4
+
+
+def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Bars of 100 % for each kernel: the reasons for which its warps waited, and the rest, in which they could run.
+
+    Launches of a kernel (and stage) are one bar, the mean of them weighted by duration.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of ``speed_of_light(metrics)``, joined
+        by ``kernel_id``) the longest kernels come first; with ``stage`` (of ``name_layers(metrics)``) bars are named
+        by it. Without a name a bar is a launch.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide; at most 16 bars. Reasons of less than 10 % in every bar are one part.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no share is known.
+
+    Examples
+    --------
+    >>> chart = charts.stalls(analyze.stalls(metrics))
+    """
+    require(frame, _STALLS_COLUMNS, chart="stalls", made_by=_STALLS_SOURCE)
+    valid = frame.filter(((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False))
+    if valid.is_empty():
+        raise nothing("stalls", "no launch has a share of a warp state", _STALLS_SOURCE)
+    states = _named(valid)
+    timed = states["ns"].null_count() == 0
+    bars = _bars(states).head(_MAX_ROWS)
+    parts = _gathered(_means(states.join(bars, on="bar", how="semi"), "bar"))
+    table = _palette(parts)
+    data = _stacked(parts, bars, table)
+    width = WIDTH - 2 * PADDING - 72 - round(max(text_px(row, TEXT_PX) for row in bars["row"]))
+    chart = layered(*_marks(data, bars, table, width, timed=timed))
+    chart = chart.properties(width=width, height=_ROW * bars.height)
+    top = _means(states.with_columns(bar=pl.lit("")), "bar").sort("share", "reason", descending=[True, False])
+    reason, share = str(top["reason"][0]), percent(100 * number(top["share"][0]))
+    notes = ["Shares of the time between two instructions of a warp."]
+    what = "kernels" if {"stage", "kernel_name"} & set(frame.columns) else "launches"
+    if (count := states["bar"].n_unique()) > bars.height:
+        notes[0] += f" The {'longest ' if timed else 'first '}{bars.height} of {count:,} {what} are shown."
+    if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
+        notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
+    headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
+    done = finish(alt.vconcat(chart), headline, notes)
+    done["title"]["frame"] = "bounds"  # the names of the bars may take a third of the width: lines begin above them
+    return done
+
+
+def _named(valid: pl.DataFrame) -> pl.DataFrame:
+    """``kernel_id, reason, share, bar, stage, ns, weight``: the bar of a launch is its stage and function."""
+    has = [name for name in ("stage", "kernel_name") if name in valid.columns]
+    texts = {"stage": pl.col("stage")}
+    if "kernel_name" in has:
+        function = functions.function(valid["kernel_name"].fill_null("unnamed"))
+        texts["kernel_name"] = pl.lit(function)
+    launch = pl.format("launch {}", "kernel_id")
+    bar = pl.concat_str([texts[name] for name in has], separator=": ", ignore_nulls=True) if has else launch
+    ns = pl.col("duration_ns") if "duration_ns" in valid.columns else pl.lit(None)
+    return valid.select(
+        "kernel_id",
+        "reason",
+        "share",
+        bar=pl.when(bar == "").then(launch).otherwise(bar),
+        stage=texts["stage"].fill_null("") if "stage" in has else pl.lit(""),
+        ns=ns.cast(pl.Float64),
+    ).with_columns(weight=pl.when(pl.col("ns").is_null().any()).then(1.0).otherwise("ns"))
+
+
+def _bars(states: pl.DataFrame) -> pl.DataFrame:
+    """``bar, stage, ns, row``: longest first, in their order where not all have a duration.
+
+    ``row`` is what is written: the stage alone where it has one kernel.
+    """
+    launches = states.unique("kernel_id", keep="first", maintain_order=True)
+    bars = launches.group_by("bar", "stage", maintain_order=True).agg(pl.col("ns").sum())
+    if not states["ns"].null_count():
+        bars = bars.sort("ns", descending=True, maintain_order=True)
+    alone = pl.col("bar").n_unique().over("stage") == 1
+    name = pl.when((pl.col("stage") != "") & alone).then("stage").otherwise("bar")
+    short = bars.select(name)[:, 0].map_elements(lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String)
+    nth = pl.int_range(1, pl.len() + 1).over("row")
+    once = pl.when(nth == 1).then("row").otherwise(pl.format("{} ({})", "row", nth))
+    return bars.with_columns(row=short).with_columns(row=once)
+
+
+def _means(states: pl.DataFrame, by: str) -> pl.DataFrame:
+    """``<by>, reason, share``: mean over the launches, weighted by duration; a launch without a reason counts as 0."""
+    launches = states.unique("kernel_id", keep="first")
+    whole = launches.group_by(by).agg(whole=pl.col("weight").sum())
+    sums = states.group_by(by, "reason").agg(part=(pl.col("share") * pl.col("weight")).sum())
+    return sums.join(whole, on=by).select(by, "reason", share=pl.col("part") / pl.col("whole")).sort(by, "reason")
+
+
+def _gathered(means: pl.DataFrame) -> pl.DataFrame:
+    """``bar, part, share``: reasons that are small in every bar in one part, and what is left of a bar as another."""
+    small = means.group_by("reason").agg(pl.col("share").max()).filter(pl.col("share") < _MIN_SHARE)["reason"]
+    name = f"other ({len(small)})" if len(small) > 1 else None
+    part = pl.when(pl.col("reason").is_in(small.implode()) & (pl.lit(name).is_not_null())).then(pl.lit(name))
+    parts = means.group_by("bar", part=part.otherwise("reason")).agg(pl.col("share").sum())
+    rest = means.group_by("bar").agg(part=pl.lit(READY), share=1 - pl.col("share").sum())
+    return pl.concat([parts, rest.filter(pl.col("share") > _LEAST)], how="vertical").sort("bar", "part")
+
+
+def _palette(parts: pl.DataFrame) -> dict[str, str]:
+    """Colours of the parts, the largest first; what is gathered and what is no waiting come last."""
+    sums = parts.group_by("part").agg(pl.col("share").sum()).sort("share", "part", descending=[True, False])
+    names = sums["part"].to_list()
+    last = [name for name in names if name.startswith("other (")] + [READY] * (READY in names)
+    return {n: REASONS.get(n, REST) for n in names if n not in last} | {n: IDLE if n == READY else REST for n in last}
+
+
+def _stacked(parts: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str]) -> pl.DataFrame:
+    """``bar, row, part, start, end, percent``: where each part lies on its bar of 100 %."""
+    places = {bar: i for i, bar in enumerate(bars["bar"])}
+    ordered = parts.join(bars.select("bar", "row"), on="bar").sort(
+        pl.col("bar").replace_strict(places, return_dtype=pl.Int64)
+    )
+    return stack(ordered.with_columns(ns=100 * pl.col("share")), table, Unit("%", 1)).drop("ns", "time")
+
+
+def _marks(
+    data: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str], width: int, *, timed: bool
+) -> list[alt.Chart]:
+    axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=10)
+    x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False, clamp=True), axis=axis)
+    y = row_axis(bars["row"])
+    tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]
+    tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
+    drawn = alt.Chart(inline(data)).mark_bar(stroke="#FFFFFF", strokeWidth=0.7)
+    marks = [drawn.encode(x=x, x2="end:Q", y=y, color=_colour(table, width), tooltip=tips)]
+    labels = [
+        fitting((f"{part} {percent(share)}", percent(share)), share / 100 * width)
+        for part, share in data.select("part", "percent").iter_rows()
+    ]
+    texts = data.select(
+        "row",
+        start=(pl.col("start") + pl.col("end")) / 2,
+        label=pl.Series(labels, dtype=pl.String),
+        ink=pl.Series([ink_on(table[part]) for part in data["part"]], dtype=pl.String),
+    )
+    marks += centred(texts.drop_nulls("label"), x, y)
+    if timed:
+        ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
+        mark = alt.Chart(inline(ends)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
+        marks.append(mark.encode(x=x, y=y, text="label:N"))
+    return marks
+
+
+def _colour(table: dict[str, str], width: int) -> alt.Color:
+    """Colour channel whose legend is as wide as the bars."""
+    shade = colour("part", table)
+    widest = max(text_px(part, TEXT_PX) for part in table) + 34
+    shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
+    return shade

@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof import hardware
 from llmprof.charts.base.data import constant, inline, log_ticks, nothing, number, require
-from llmprof.charts.base.place import Box, Segment, along, around, place
+from llmprof.charts.base.save import Box, Segment, along, around, place
 from llmprof.charts.base.theme import (
     COMPUTE,
     INK,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base.bars import stacked_bars
-from llmprof.charts.base.data import inline, nothing, number, require
+from llmprof.charts.base.data import inline, nothing, number, require, stacked_bars
 from llmprof.charts.base.theme import (
     INK,
     MUTED,
@@ -27,7 +26,7 @@ from llmprof.charts.base.theme import (
     text_px,
     time_unit,
 )
-from llmprof.charts.overlap import PARTS
+from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
 from llmprof.units import format_ns
 

@@ -33,7 +33,7 @@ _SAID: Final = 2_000
 def explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
     check_installed()
-    from llmprof.explore.page import Wanted
+    from llmprof.explore.tabs import Wanted
 
     for paths in (args.paths, [args.compare] if args.compare else []):
         if paths:

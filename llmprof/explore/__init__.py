@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from llmprof.explore.layers.explorer import layers
     from llmprof.explore.overlap.explorer import overlap
     from llmprof.explore.tabs import open  # noqa: A004
-    from llmprof.explore.theory.explorer import theory
+    from llmprof.explore.theory import theory
     from llmprof.explore.timeline.explorer import timeline
 else:
     __getattr__, __dir__ = attach(
@@ -42,7 +42,7 @@ else:
             "link": "llmprof.explore.base.widget",
             "open": "llmprof.explore.tabs",
             "overlap": "llmprof.explore.overlap.explorer",
-            "theory": "llmprof.explore.theory.explorer",
+            "theory": "llmprof.explore.theory",
             "timeline": "llmprof.explore.timeline.explorer",
         },
         extra="notebook",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import ipywidgets  # type: ignore[import-untyped]
@@ -16,6 +18,8 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError
 from llmprof.explore.base.widget import Explorer, Link, link, smaller
 from llmprof.metrics.data import Metrics
+from llmprof.readers import read
+from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
 
 Stage = tuple[str, Callable[[], object]]
@@ -348,3 +352,63 @@ def open(  # noqa: A001
         if given is not None and not isinstance(given, Trace):
             raise LlmprofError(f"open got a {type(given).__name__}", expected="a Trace", hint="read it: llmprof.read()")
     return Open(Given(trace, metrics, other, names))
+
+
+ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Files to show, as the process that serves the page passes them on.
+
+    Attributes
+    ----------
+    files, other, metrics : list of str
+        Files of the trace, of the one it is compared with, and of hardware metrics.
+    names : list of str
+        What the two traces are called.
+    format : str or None
+        Format of the files; found from their content if None.
+    cache : bool or None
+        Whether to use the cache of parsed files.
+    """
+
+    files: list[str]
+    other: list[str]
+    metrics: list[str]
+    names: list[str]
+    format: str | None = None
+    cache: bool | None = None
+
+    def environment(self) -> dict[str, str]:
+        """The variable that :func:`page` reads."""
+        return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def found(cls, environment: Mapping[str, str]) -> Wanted:
+        """What the environment says.
+
+        Raises
+        ------
+        LlmprofError
+            It says nothing.
+        """
+        if ENVIRONMENT_VARIABLE not in environment:
+            raise LlmprofError("no trace was named", hint="open this page with: llmprof explore PATH")
+        return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))
+
+
+def page(environment: Mapping[str, str] = os.environ) -> Any:
+    """The tabs, or why there are none."""
+    import ipywidgets
+
+    try:
+        wanted = Wanted.found(environment)
+        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}
+        trace = read(wanted.files, **options)
+        other = read(wanted.other, **options) if wanted.other else None
+        metrics = read_metrics(wanted.metrics) if wanted.metrics else None
+        first, second = wanted.names
+        return open(trace, metrics=metrics, other=other, names=(first, second))
+    except LlmprofError as error:
+        return ipywidgets.Label(f"{error}")

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.bars import fitting
+from llmprof.charts.base.data import fitting
 from llmprof.charts.base.theme import CATEGORIES, REST
-from llmprof.charts.overlap import PARTS
+from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

@@ -11,7 +11,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze, charts, hardware
-from llmprof.charts.base.place import Box, along, around, place
+from llmprof.charts.base.save import Box, along, around, place
 from llmprof.charts.base.theme import text_px
 from llmprof.charts.roofline import BOUNDS, found, given
 from llmprof.errors import AnalysisError, LlmprofError

@@ -9,7 +9,7 @@ import llmprof
 from llmprof import analyze, charts
 from llmprof.charts.base.data import number
 from llmprof.charts.base.theme import IDLE, REST
-from llmprof.charts.stalls import READY, REASONS
+from llmprof.charts.kernels import READY, REASONS
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 

@@ -8,8 +8,8 @@ import pytest
 from llmprof import explore, schema
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
 from llmprof.errors import NotCapturedError
-from llmprof.explore.collectives import views
-from llmprof.explore.collectives.views import beside, call_of, calls_of, choices, histogram, over_time, view
+from llmprof.explore.collectives import explorer
+from llmprof.explore.collectives.explorer import beside, call_of, calls_of, choices, histogram, over_time, view
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 
@@ -54,7 +54,7 @@ def test_bars_over_time() -> None:
 
 
 def test_many_kernels_share_bars_of_equal_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "MAX_BARS", 2)
+    monkeypatch.setattr(explorer, "MAX_BARS", 2)
     found = over_time(calls_of(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "last_ns", "kernels", "wait_ns", "call").rows() == [
         (0, 104_000, 2, 5_000, 0),
@@ -77,10 +77,10 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     assert found["sizes"] == collective_sizes(trace).filter(own).to_dicts()
     assert found["arrivals"] == collective_arrivals(trace).filter(own).to_dicts()
     assert (found["count"], found["matched"], found["peak_gbps"]) == (2736, 2736, 450.0)
-    assert len(found["calls"]) == views.MAX_LISTED
+    assert len(found["calls"]) == explorer.MAX_LISTED
     one = view(trace, rows, rank=3)
     assert (one["count"], one["arrivals"]) == (684, found["arrivals"])
-    assert len(over_time(rows)) <= views.MAX_BARS
+    assert len(over_time(rows)) <= explorer.MAX_BARS
 
 
 def test_kinds_phases_and_windows(sample_trace) -> None:  # type: ignore[no-untyped-def]

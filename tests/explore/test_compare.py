@@ -13,7 +13,7 @@ import llmprof
 from llmprof import explore, schema
 from llmprof.analyze import attribute, diff_events
 from llmprof.errors import NotCapturedError
-from llmprof.explore.compare import data
+from llmprof.explore.compare import explorer
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
 
@@ -113,9 +113,9 @@ def test_what_appeared_and_what_vanished(a: Trace) -> None:
 
 def test_steps_of_a_row_and_zero_where_it_is_not(a: Trace) -> None:
     labels_of = {"phase": "decode", "stage": "attention"}
-    assert data.steps_of(a, labels_of).select("place", "busy_ns").rows() == [(0, 20.0), (1, 20.0)]
-    assert data.steps_of(a, {"phase": "decode", "stage": "no such"})["busy_ns"].to_list() == [0.0, 0.0]
-    assert data.steps_of(a, {"phase": "prefill", "stage": "attention"}).is_empty()
+    assert explorer.steps_of(a, labels_of).select("place", "busy_ns").rows() == [(0, 20.0), (1, 20.0)]
+    assert explorer.steps_of(a, {"phase": "decode", "stage": "no such"})["busy_ns"].to_list() == [0.0, 0.0]
+    assert explorer.steps_of(a, {"phase": "prefill", "stage": "attention"}).is_empty()
 
 
 def test_details_are_packed_for_both_sides(a: Trace, b: Trace) -> None:
@@ -131,7 +131,7 @@ def test_empty_missing_and_without_steps(a: Trace) -> None:
     assert (message["total"], message["bars"], message["largest"]) == (0, [], None)
     outside = Trace({"kernels": kernels([NORM])})
     message, _ = explore.compare(a, outside)._on_table(VIEW)
-    assert set(message["counts"]) == set(data.STATUSES)
+    assert set(message["counts"]) == set(explorer.STATUSES)
     missing = explore.compare(a, Trace({}))
     with pytest.raises(NotCapturedError):
         missing._on_table(VIEW)
@@ -141,9 +141,9 @@ def test_empty_missing_and_without_steps(a: Trace) -> None:
 def test_real_traces_and_their_picture() -> None:
     first, second = llmprof.sample("torch_tp4_eager_custom_allreduce"), llmprof.sample("torch_tp4_eager_nccl")
     widget = explore.compare(first, second, names=("custom", "nccl"))
-    assert set(widget.changes["status"]) == set(data.STATUSES)
+    assert set(widget.changes["status"]) == set(explorer.STATUSES)
     assert widget._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
-    for by in data.ALIGNED:
+    for by in explorer.ALIGNED:
         widget.by = list(by)
         message, _ = widget._on_table({**VIEW, "by": list(by)})
         assert message["total"] == widget.changes.height > 0

@@ -13,9 +13,9 @@ import llmprof
 from llmprof import explore, schema
 from llmprof.analyze import attribute, kernels_within, ncu_join
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.explore.kernels import metrics as hardware
 from llmprof.explore.kernels import table
 from llmprof.explore.kernels import table as details
+from llmprof.explore.kernels import table as hardware
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 

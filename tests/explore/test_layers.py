@@ -11,8 +11,8 @@ import pytest
 from llmprof import explore, schema
 from llmprof.analyze import attribute, layer_gaps
 from llmprof.errors import NotCapturedError
-from llmprof.explore.layers import cells as cells_module
-from llmprof.explore.layers.cells import cells, choices, events_of, kernels_of, stages_of
+from llmprof.explore.layers import explorer as cells_module
+from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of, stages_of
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
 

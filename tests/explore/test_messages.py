@@ -120,7 +120,7 @@ def test_an_answer_is_what_was_declared(widgets, room, kind):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_message_has_a_method_of_its_fields_and_a_request_above(widgets, room):
-    declared = importlib.import_module(f"llmprof.explore.{room}.messages").MESSAGES
+    declared = importlib.import_module(f"llmprof.explore.{room}.explorer").MESSAGES
     handlers = type(widgets[room]).handlers
     assert {message.name: message for message in declared} == {name: one.message for name, one in handlers.items()}
     assert set(REQUESTS[room]) == set(handlers)

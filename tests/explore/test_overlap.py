@@ -9,8 +9,8 @@ import pytest
 from llmprof import explore, schema
 from llmprof.analyze import overlap
 from llmprof.errors import NotCapturedError
-from llmprof.explore.overlap import windows as steps_module
-from llmprof.explore.overlap.windows import PARTS, aligned, lanes, step_bars, summary
+from llmprof.explore.overlap import explorer as steps_module
+from llmprof.explore.overlap.explorer import PARTS, aligned, lanes, step_bars, summary
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, kernels, labels, launches
 

@@ -8,7 +8,7 @@ import pytest
 import llmprof
 from llmprof import explore, theory
 from llmprof.errors import LlmprofError
-from llmprof.explore.theory.explorer import Theory
+from llmprof.explore.theory import Theory
 
 
 @pytest.fixture

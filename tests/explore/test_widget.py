@@ -11,9 +11,8 @@ import traitlets
 
 from llmprof import explore
 from llmprof.errors import AnalysisError, ArgumentError
-from llmprof.explore.base.messages import Message
+from llmprof.explore.base.messages import Message, array, pack
 from llmprof.explore.base.widget import Explorer, answers
-from llmprof.explore.base.wire import array, pack
 from llmprof.trace import Trace
 
 

@@ -317,13 +317,13 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Se
     keys = list(by)
     both = _per_step(a, "a", keys).join(_per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True)
     for side, events in (("a", a), ("b", b)):
-        steps = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_events_steps"))
+        steps = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
         both = both.join(steps, on="phase", how="left", nulls_equal=True)
-        none = pl.when(pl.col(f"{side}_events_steps") > 0).then(0.0)  # the phase ran and had no such event
+        none = pl.when(pl.col(f"{side}_steps") > 0).then(0.0)  # the phase ran and had no such event
         both = both.with_columns(
             pl.col(f"{side}_ns").is_not_null().alias(f"_in_{side}"),
             pl.col(f"{side}_ns", f"{side}_count").fill_null(none),
-            pl.col(f"{side}_events_steps").fill_null(0),
+            pl.col(f"{side}_steps").fill_null(0),
         )
     a_ns, b_ns = pl.col("a_ns"), pl.col("b_ns")
     status = (

@@ -1,16 +1,32 @@
-"""From frames to the data of a chart: checks, and values that travel inside it."""
+"""From frames to the data of a chart: checks, values that travel inside it, and stacked bars with their texts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base.theme import INK, NUMBER, Unit, time_unit
+from llmprof.charts.base.theme import (
+    INK,
+    LABEL_PX,
+    MUTED,
+    NUMBER,
+    TEXT_PX,
+    Unit,
+    colour,
+    ink_on,
+    layered,
+    percent,
+    row_axis,
+    shorten,
+    text_px,
+    time_unit,
+)
 from llmprof.errors import AnalysisError
+from llmprof.units import format_ns
 
 MAX_ROWS = 60_000
 """Rows that a chart may carry inside it (about 10 MB); charts condense what is larger before they get here."""
@@ -151,3 +167,200 @@ def rule(x: alt.X, at: float) -> alt.Chart:
     data = constant({"start": at})
     line: alt.Chart = alt.Chart(data).mark_rule(color=INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
     return line
+
+
+TOTAL_PX = 68
+"""Room behind the longest bar for its total."""
+
+
+def stack(parts: pl.DataFrame, table: Mapping[str, str], unit: Unit) -> pl.DataFrame:
+    """Where each part begins and ends on its bar.
+
+    Parameters
+    ----------
+    parts : polars.DataFrame
+        ``row, part, ns`` and more; the rows in the order in which they are to be drawn.
+    table : mapping of str to str
+        Colour by part; its order is that of the parts.
+    unit : Unit
+        Unit of ``start`` and ``end``.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of ``parts``, and ``start, end`` (in the unit), ``percent`` (of the bar) and ``time`` (as text).
+    """
+    rows = {row: i for i, row in enumerate(parts["row"].unique(maintain_order=True))}
+    places = {part: i for i, part in enumerate(table)}
+    ordered = parts.sort(
+        pl.col("row").replace_strict(rows, return_dtype=pl.Int64),
+        pl.col("part").replace_strict(places, return_dtype=pl.Int64),
+    )
+    end = pl.col("ns").cum_sum().over("row")
+    return ordered.with_columns(
+        start=(end - pl.col("ns")) / unit.ns,
+        end=end / unit.ns,
+        percent=100 * pl.col("ns") / pl.col("ns").sum().over("row"),
+        time=pl.col("ns").map_elements(format_ns, return_dtype=pl.String),
+    )
+
+
+def stacked_bars(
+    parts: pl.DataFrame,
+    table: Mapping[str, str],
+    *,
+    width: int,
+    title: str | None,
+    unit: Unit | None = None,
+    inside: bool = True,
+    extra: tuple[str, ...] = (),
+) -> list[alt.Chart]:
+    """Marks of stacked bars of time: parts, what fits into them, and the totals.
+
+    Parameters
+    ----------
+    parts : polars.DataFrame
+        ``row, part, ns``, in the order of the rows; parts of no length are left out.
+    table : mapping of str to str
+        Colour by part; its order is that of the parts.
+    width : int
+        Width of the panel (px).
+    title : str or None
+        What the axis shows; the unit is added.
+    unit : Unit, optional
+        Unit of the axis; chosen by the longest bar if not given.
+    inside : bool
+        Whether names and shares are written into the parts.
+    extra : tuple of str
+        Further columns for the tooltip.
+    """
+    filled = parts.filter(pl.col("ns") > 0)
+    unit = unit or time_unit(number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
+    data = stack(filled, table, unit)
+    room = number(data["end"].max()) * width / (width - TOTAL_PX)
+    axis = alt.Axis(
+        title=title and f"{title} ({unit.symbol})", format=NUMBER, tickCount=8 if width > 500 else 5, grid=False
+    )
+    x = alt.X("start:Q", scale=alt.Scale(domain=[0, room], nice=False), axis=axis)
+    y = row_axis(parts["row"].unique(maintain_order=True))
+    tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
+    tips += [alt.Tooltip("percent:Q", format=".2f", title="share (%)"), *(alt.Tooltip(f"{name}:Q") for name in extra)]
+    bars = alt.Chart(inline(data)).mark_bar(stroke="#FFFFFF", strokeWidth=0.7)
+    marks = [bars.encode(x=x, x2="end:Q", y=y, color=colour("part", table), tooltip=tips)]
+    if inside:
+        marks += _inside(data, table, x, y, width / room)
+    ends = data.group_by("row", maintain_order=True).agg(start=pl.col("end").max(), ns=pl.col("ns").sum())
+    ends = ends.with_columns(label=pl.col("ns").map_elements(format_ns, return_dtype=pl.String))
+    totals = alt.Chart(inline(ends)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
+    return [*marks, totals.encode(x=x, y=y, text="label:N")]
+
+
+def _inside(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:
+    """Name and share in the middle of a part, or its share, or nothing: whatever has room."""
+    columns = data.select("part", "percent", pl.col("end") - pl.col("start")).iter_rows()
+    labels = [fitting((f"{part} {percent(share)}", percent(share)), length * px) for part, share, length in columns]
+    texts = data.select(
+        "row",
+        start=(pl.col("start") + pl.col("end")) / 2,
+        label=pl.Series(labels, dtype=pl.String),
+        ink=pl.col("part").replace_strict({n: ink_on(c) for n, c in table.items()}, return_dtype=pl.String),
+    )
+    return centred(texts.drop_nulls("label"), x, y)
+
+
+def centred(texts: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Texts centred at their places: ``label, ink`` and what the axes need."""
+    marks = []
+    for (ink,), group in texts.group_by("ink", maintain_order=True):
+        base = alt.Chart(inline(group.drop("ink"))).mark_text(clip=True, baseline="middle", color=str(ink))
+        marks.append(base.encode(x=x, y=y, text="label:N"))
+    return marks
+
+
+def fitting(texts: tuple[str, ...], room: float, margin: float = 8) -> str | None:
+    """First of the texts that has room (px) with a margin around it."""
+    return next((text for text in texts if text_px(text, LABEL_PX) + margin <= room), None)
+
+
+ROW = 24
+MAX_NAME = 44
+MAX_NAME_PX = 320
+
+
+def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]) -> alt.LayerChart:
+    """Bars in the order of the rows.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``row`` (name), ``part``, ``ns`` and ``label`` (behind the bar); all but ``ns`` become the tooltip.
+    width : int
+        Width of names and bars together (px).
+    title : str or None
+        What the axis shows; the unit is added.
+    table : dict of str to str
+        Colour by ``part``.
+    """
+    names = _unique([shorten(name, MAX_NAME) for name in rows["row"]])
+    unit = time_unit(number(rows["ns"].max()))
+    data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
+    across = width - 16 - min(MAX_NAME_PX, round(max(text_px(name, TEXT_PX) * 1.06 for name in names)))
+    behind = max(text_px(label) for label in rows["label"]) + 16
+    room = number(data["time"].max()) * across / max(120.0, across - behind)
+    axis = alt.Axis(title=title and f"{title} ({unit.symbol})", format=NUMBER, tickCount=6)
+    x = alt.X("time:Q", scale=alt.Scale(domain=[0, room or 1], nice=False), axis=axis)
+    names_axis = alt.Axis(
+        title=None, ticks=False, domain=False, labelFontWeight="bold", labelPadding=8, labelLimit=MAX_NAME_PX
+    )
+    y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=names_axis)
+    tips = [alt.Tooltip(f"{name}:N") for name in rows.columns if name != "ns"]
+    shade = colour("part", table)
+    drawn = alt.Chart(inline(data)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
+    texts = alt.Chart(inline(data.select("row", "time", "label"))).mark_text(
+        align="left", baseline="middle", dx=6, color=INK
+    )
+    return layered(drawn, texts.encode(x=x, y=y, text="label:N")).properties(width=across, height=ROW * len(names))
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Names that differ, so that each has a bar of its own."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out
+
+
+_HEIGHT, _GAP, _LARGE, _SMALL = 62, 10, 21, 12
+_FILL = "#F4F6F8"
+
+
+def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
+    """Figures as tiles of equal width.
+
+    Parameters
+    ----------
+    figures : sequence of (str, str)
+        What it is, and the figure.
+    width : int
+        Of all together (px).
+    """
+    each = (width + _GAP) / len(figures) - _GAP
+    lefts = [i * (each + _GAP) for i in range(len(figures))]
+    boxes, heads, values = [], [], []
+    for left, (name, figure) in zip(lefts, figures, strict=True):
+        boxes.append({"x": left, "end": left + each})
+        heads.append({"x": left + 12, "text": name})
+        values.append({"x": left + 12, "text": figure})
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
+    box = alt.Chart(constant(*boxes)).mark_rect(color=_FILL, cornerRadius=5)
+    head = alt.Chart(constant(*heads)).mark_text(align="left", baseline="middle", fontSize=_SMALL, color=MUTED)
+    value = alt.Chart(constant(*values)).mark_text(
+        align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=INK
+    )
+    return layered(
+        box.encode(x=x, x2="end:Q", y=alt.value(0), y2=alt.value(_HEIGHT)),
+        head.encode(x=x, y=alt.value(17), text="text:N"),
+        value.encode(x=x, y=alt.value(42), text="text:N"),
+    ).properties(width=width, height=_HEIGHT)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from llmprof.charts.base.bars import fitting
-from llmprof.charts.base.data import number
+from llmprof.charts.base.data import fitting, number
 from llmprof.charts.base.theme import PHASES, Unit, ink_on, shorten, text_px
 from llmprof.units import format_ns
 

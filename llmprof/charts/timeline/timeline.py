@@ -8,8 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import NotNegative, Window
-from llmprof.charts.base.bars import centred
-from llmprof.charts.base.data import check_choice, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.data import centred, check_choice, inline, nothing, number, ranks_shown, require
 from llmprof.charts.base.theme import (
     CATEGORIES,
     IDLE,

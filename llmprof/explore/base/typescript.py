@@ -1,7 +1,7 @@
 """``messages.d.ts`` of every room: what its messages and traits are to TypeScript, which checks the JavaScript.
 
-``python -m llmprof.explore.base.typescript`` writes them anew after a change of a ``messages.py`` or of a widget's
-traits.
+``python -m llmprof.explore.base.typescript`` writes them anew after a change of the messages or the traits of a
+widget.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOMS: Final = {
 }
 """Rooms and the class of their widget."""
 
-_HEAD = """// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+_HEAD = """// Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 """
 _PLAIN = {
@@ -56,7 +56,7 @@ def declarations(room: str) -> str:
     room : str
         Name of the room: timeline, layers, …
     """
-    messages: Sequence[Message] = importlib.import_module(f"llmprof.explore.{room}.messages").MESSAGES
+    messages: Sequence[Message] = importlib.import_module(f"llmprof.explore.{room}.explorer").MESSAGES
     widget: type[Explorer] = getattr(importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room])
     records: dict[str, str] = {}
     lines = ["export type Messages = {"]

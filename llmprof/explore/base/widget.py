@@ -20,8 +20,7 @@ import traitlets
 from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
 from llmprof.errors import ArgumentError, LlmprofError
-from llmprof.explore.base.messages import Message
-from llmprof.explore.base.wire import Buffers
+from llmprof.explore.base.messages import Buffers, Message
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 

@@ -3,18 +3,193 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import traitlets
 
 from llmprof import charts
-from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.collectives.collectives import (
+    collective_arrivals_of,
+    collective_sizes_of,
+    collectives,
+    lateness,
+    link_peak_gbps,
+)
 from llmprof.charts.base import theme
+from llmprof.charts.base.theme import PHASES
+from llmprof.explore.base.messages import Message, Row, Window
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
-from llmprof.explore.collectives import messages
-from llmprof.explore.collectives import views as data
 from llmprof.trace import Trace
+
+CHOICES: Final = Message(
+    "choices",
+    answers={"kinds": list[tuple[str, int]], "phases": list[str], "ranks": list[int]},
+    busy="matching calls over the ranks",
+)
+VIEW: Final = Message(
+    "view",
+    asks={"kind": str, "phase": str | None, "rank": int | None, "window": Window | None},
+    answers={
+        "count": int,
+        "matched": int,
+        "histogram": dict[str, list[tuple[float, float, int]]],
+        "medians": dict[str, float | None],
+        "sizes": list[Row],
+        "peak_gbps": float | None,
+        "device": str | None,
+        "arrivals": list[Row],
+        "over_time": list[Row],
+        "calls": list[Row],
+    },
+    busy="measuring calls",
+)
+CALL: Final = Message(
+    "call",
+    asks={"call": int | None, "kind": str | None, "phase": str | None},
+    answers={"call": int | None, "rows": list[Row], "before": int | None, "after": int | None},
+)
+PICK: Final = Message("pick", asks={"call": int})
+
+MESSAGES: Final = (CHOICES, VIEW, CALL, PICK)
+
+
+PER_DECADE = 15
+"""Bins of a histogram for each power of ten."""
+
+MAX_BARS = 160
+"""Bars over time; more calls than that share bars."""
+
+MAX_LISTED = 100
+"""Calls in the list, those with the greatest skew first."""
+
+
+def choices(trace: Trace) -> dict[str, Any]:
+    """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be chosen."""
+    found = collectives(trace)
+    kinds = found.group_by("kind").len().sort("len", "kind", descending=[True, False])
+    order, phases = list(PHASES), found["phase"].drop_nulls().unique().to_list()
+    return {
+        "kinds": kinds.rows(),
+        "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
+        "ranks": found["rank"].unique().sort().to_list(),
+    }
+
+
+def calls_of(
+    trace: Trace, *, kind: str | None, phase: str | None = None, window: tuple[int, int] | None = None
+) -> pl.DataFrame:
+    """Rows of ``collectives`` with ``late_ns``; of a window those that overlap it."""
+    rows = lateness(collectives(trace))
+    within = [pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None]
+    if window is not None:
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        within += [pl.col("start_ns") < window[1], end > window[0]]
+    return rows.filter(*within) if within else rows
+
+
+def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str, Any]:
+    """Everything but the picked call; of ``rank`` alone where the ranks are not compared with each other."""
+    own = rows if rank is None else rows.filter(pl.col("rank") == rank)
+    matched = own.drop_nulls("wait_ns")
+    return {
+        "count": own.height,
+        "matched": matched.height,
+        "histogram": {
+            "duration": histogram(own["dur_ns"]),
+            "transfer": histogram(matched["transfer_ns"]),
+        },
+        "medians": {"duration": own["dur_ns"].median(), "transfer": matched["transfer_ns"].median()},
+        "sizes": collective_sizes_of(own, peak_gbps=link_peak_gbps(trace)).to_dicts(),
+        "peak_gbps": link_peak_gbps(trace),
+        "device": trace.meta.get("device"),
+        "arrivals": collective_arrivals_of(rows).to_dicts(),
+        "over_time": over_time(own).to_dicts(),
+        "calls": listed(rows).to_dicts(),
+    }
+
+
+def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
+    """Counts of positive durations in bins of equal width on a logarithmic axis: start, end (ns), count."""
+    place = (pl.col("ns").log10() * PER_DECADE + 1e-9).floor().cast(pl.Int32)
+    bins = pl.DataFrame({"ns": values}).filter(pl.col("ns") > 0).group_by(place=place).len().sort("place")
+    edge = pl.lit(10.0).pow(pl.col("place") / PER_DECADE)
+    return bins.select(edge, end=edge * 10 ** (1 / PER_DECADE), n="len").rows()
+
+
+def over_time(rows: pl.DataFrame) -> pl.DataFrame:
+    """Bars over time: ``first_ns, last_ns, calls, wait_ns, transfer_ns, dur_ns, call``.
+
+    The times are means over the kernels of a bar; of a kernel without a counterpart only its duration is known.
+    ``call`` is the one with the longest kernel in the bar. At most ``MAX_BARS`` bars, of equal time.
+    """
+    rows = rows.sort("start_ns", "rank")
+    span = _span(rows)
+    if rows.height <= MAX_BARS:
+        place = pl.int_range(pl.len(), dtype=pl.Int64)
+    else:
+        place = ((pl.col("start_ns") - span[0]) * MAX_BARS // max(1, span[1] - span[0])).clip(0, MAX_BARS - 1)
+    longest = pl.col("dur_ns").arg_max()
+    return (
+        rows.with_columns(bar=place)
+        .group_by("bar")
+        .agg(
+            first_ns=pl.col("start_ns").min(),
+            last_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            kernels=pl.len(),
+            wait_ns=pl.col("wait_ns").mean(),
+            transfer_ns=pl.col("transfer_ns").mean(),
+            dur_ns=pl.col("dur_ns").mean(),
+            call=pl.col("call").get(longest),
+        )
+        .sort("bar")
+        .drop("bar")
+    )
+
+
+def _span(rows: pl.DataFrame) -> tuple[int, int]:
+    first, last = rows.select(pl.col("start_ns").min(), last=pl.col("start_ns").max()).row(0)
+    return int(first or 0), int(last or 0) + 1
+
+
+def listed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Calls with the greatest skew, at most ``MAX_LISTED``.
+
+    ``call, step, phase, layer, bytes, start_ns, arrival_skew_ns, last_rank, transfer_ns, bus_gbps``; the last two are
+    medians over the ranks.
+    """
+    return (
+        rows.drop_nulls("call")
+        .group_by("call")
+        .agg(
+            pl.col("step", "phase", "layer", "bytes").first(),
+            pl.col("start_ns").min(),
+            pl.col("arrival_skew_ns", "last_rank").first(),
+            pl.col("transfer_ns", "bus_gbps").median(),
+        )
+        .sort("arrival_skew_ns", "call", descending=[True, False], nulls_last=True)
+        .head(MAX_LISTED)
+    )
+
+
+def call_of(trace: Trace, call: int) -> pl.DataFrame:
+    """Rows of a call by rank, with ``late_ns`` and ``aligned_ns``: start after that of the first rank, on one clock."""
+    rows = lateness(collectives(trace)).filter(pl.col("call") == call).sort("rank")
+    start = pl.col("start_ns") - pl.col("clock_offset_ns")
+    return rows.with_columns(aligned_ns=start - start.min())
+
+
+def beside(rows: pl.DataFrame, call: int | None) -> tuple[int | None, int | None]:
+    """The calls before and after one in time; the first one as both if none is picked."""
+    order = rows.drop_nulls("call").group_by("call").agg(pl.col("start_ns").min()).sort("start_ns", "call")["call"]
+    if order.is_empty():
+        return None, None
+    place = order.index_of(call) if call is not None else None
+    if place is None:
+        return int(order[0]), int(order[0])
+    before = int(order[place - 1]) if place > 0 else None
+    return before, int(order[place + 1]) if place + 1 < order.len() else None
+
 
 _COLOURS = {
     "duration": theme.DURATION,
@@ -54,7 +229,7 @@ class AllReduce(Explorer):
         ``late_ns`` is the start after that of the first rank.
         """
         if self.call is not None:
-            return data.call_of(self.trace, self.call).drop("aligned_ns")
+            return call_of(self.trace, self.call).drop("aligned_ns")
         rows = self._rows()
         return rows if self.rank is None else rows.filter(pl.col("rank") == self.rank)
 
@@ -66,28 +241,28 @@ class AllReduce(Explorer):
 
     def _rows(self) -> pl.DataFrame:
         window = (round(self.window[0]), round(self.window[1])) if self.in_window and self.window else None
-        return data.calls_of(self.trace, kind=self.kind, phase=self.phase, window=window)
+        return calls_of(self.trace, kind=self.kind, phase=self.phase, window=window)
 
-    @answers(messages.CHOICES)
+    @answers(CHOICES)
     def _on_choices(self) -> Answer:
-        found = data.choices(self.trace)
+        found = choices(self.trace)
         names = [kind for kind, _ in found["kinds"]]
         if self.kind not in names and names:
             self.kind = "all_reduce" if "all_reduce" in names and self.kind is None else names[0]
         return found, []
 
-    @answers(messages.VIEW)
+    @answers(VIEW)
     def _on_view(self, *, kind: str, phase: str | None, rank: int | None, window: Sequence[float] | None) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
-        return data.view(self.trace, data.calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
+        return view(self.trace, calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
 
-    @answers(messages.CALL)
+    @answers(CALL)
     def _on_call(self, *, call: int | None, kind: str | None, phase: str | None) -> Answer:
-        before, after = data.beside(data.calls_of(self.trace, kind=kind, phase=phase), call)
-        rows = data.call_of(self.trace, call).to_dicts() if call is not None else []
+        before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
+        rows = call_of(self.trace, call).to_dicts() if call is not None else []
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 
-    @answers(messages.PICK)
+    @answers(PICK)
     def _on_pick(self, *, call: int) -> Answer:
         rows = collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:

@@ -1,4 +1,4 @@
-// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+// Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
 /** What the table shows: labels that rows are aligned by, filters, a text and an order. */
@@ -19,7 +19,7 @@ export type Phase = {
   stages: Record<string, any>[];
 };
 
-/** Column of a packed frame: llmprof.explore.base.wire.pack. */
+/** Column of a packed frame: llmprof.explore.base.messages.pack. */
 export type Column = {
   name: string;
   dtype: string;

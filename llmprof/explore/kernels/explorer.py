@@ -13,15 +13,147 @@ from llmprof.analyze import attribute, ncu_command
 from llmprof.analyze.kernels import events_of, kernels_of
 from llmprof.charts.base.theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.explore.base.messages import Column, Message, Record, Row, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
-from llmprof.explore.kernels import messages
 from llmprof.explore.kernels import table as details
-from llmprof.explore.kernels.metrics import Profiled, glossary, profiled, shown, values
-from llmprof.explore.kernels.table import BINS, FILTERS, SORTABLE, SPLITS, View, arranged, block, options, short
+from llmprof.explore.kernels.table import (
+    BINS,
+    FILTERS,
+    SORTABLE,
+    SPLITS,
+    Profiled,
+    View,
+    arranged,
+    block,
+    glossary,
+    options,
+    profiled,
+    short,
+    shown,
+    values,
+)
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
-Labels = Mapping[str, Any]
+Labels = dict[str, Any]
+"""Values of labels that launches are told apart by: ``{"phase": "decode"}``."""
+
+
+class Shown(Record):
+    """What the table shows: filters, labels that rows are told apart by, a text, an order, a window."""
+
+    rank: int | None = None
+    step: int | None = None
+    phase: str | None = None
+    layer: int | None = None
+    stage: str | None = None
+    stream: int | None = None
+    category: str | None = None
+    by: tuple[str, ...] = ()
+    search: str = ""
+    sort: str = "-total_ns"
+    window: Window | None = None
+    in_window: bool = False
+
+
+class Bar(Record):
+    """Share of a peak (%), and the metric whose glossary text explains it."""
+
+    label: str
+    pct: float | None
+    metric: str
+
+
+class Roofline(Record):
+    """Profiled launches on the roofline of a device."""
+
+    points: list[Row]
+    bandwidth: float | None
+    peaks: dict[str, float]
+    device: str | None
+
+
+_SERIES = "time over the trace of each row (u1), the same number of points a row"
+
+TABLE: Final = Message(
+    "table",
+    asks={"view": Shown, "count": int, "kernel": str | None},
+    answers={
+        "rows": list[Row],
+        "total": int,
+        "at": int | None,
+        "launches": int,
+        "total_ns": int,
+        "options": dict[str, list[int | str]],
+        "unmatched": int,
+    },
+    buffers=_SERIES,
+    busy="adding up kernels",
+)
+ROWS: Final = Message(
+    "rows",
+    asks={"view": Shown, "offset": int, "count": int},
+    answers={"rows": list[Row], "offset": int},
+    buffers=_SERIES,
+)
+PICK: Final = Message("pick", asks={"view": Shown, "row": int})
+LAUNCH: Final = Message("launch", asks={"event": int})
+KERNEL: Final = Message(
+    "kernel",
+    asks={"view": Shown, "kernel": str, "of": Labels},
+    answers={
+        "name": str,
+        "label": str,
+        "category": str | None,
+        "count": int,
+        "total_ns": float,
+        "mean_ns": float | None,
+        "least_ns": float | None,
+        "most_ns": float | None,
+        "condensed": bool,
+        "columns": list[Column],
+        "span": Window | None,
+        "grids": list[Row],
+    },
+    buffers="the launches' columns",
+)
+SHAPES: Final = Message(
+    "shapes",
+    asks={"kernel": str, "rank": int | None},
+    answers={"rows": list[Row], "why": str, "total": int | None},
+    busy="finding the operators",
+)
+METRICS: Final = Message(
+    "metrics",
+    asks={"kernel": str, "kernel_id": int | None},
+    answers={
+        "launches": list[Row],
+        "note": str,
+        "chosen": int | None,
+        "speed": Row | None,
+        "bars": list[Bar] | None,
+        "roofline": Roofline | None,
+        "stalls": list[Row] | None,
+        "rules": list[Row] | None,
+    },
+    busy="matching the hardware metrics",
+)
+VALUES: Final = Message("values", asks={"kernel_id": int, "search": str}, answers={"rows": list[Row], "total": int})
+EXPLAIN: Final = Message(
+    "explain",
+    asks={"metric": str},
+    answers={"title": str, "meaning": str, "good": str, "action": str, "source": str},
+)
+COMMAND: Final = Message(
+    "command",
+    asks={"program": str, "view": Shown, "kernel": str, "of": Labels},
+    answers={"command": str},
+)
+
+MESSAGES: Final = (TABLE, ROWS, PICK, LAUNCH, KERNEL, SHAPES, METRICS, VALUES, EXPLAIN, COMMAND)
+
+
+RowLabels = Mapping[str, Any]
 
 PROGRAM: Final = ("python", "program.py")
 _TOP: Final = 18
@@ -125,7 +257,7 @@ class Kernels(Explorer):
             self._kept = (view.key, frame)
         return arranged(frame, view)
 
-    def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
+    def _launches(self, view: View, kernel: str | None, of: RowLabels) -> pl.DataFrame:
         if kernel is None:
             return details.nothing_of(self.trace)
         return events_of(self.trace, where={**view.where, **of, "name": kernel}, window=view.window)
@@ -137,8 +269,8 @@ class Kernels(Explorer):
             self._profiled = profiled(self.trace, self.metrics)
         return self._profiled
 
-    @answers(messages.TABLE)
-    def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
+    @answers(TABLE)
+    def _on_table(self, view: RowLabels, count: int = 60, kernel: str | None = None) -> Answer:
         frame, events = self._rows(View.of(view)), attribute(self.trace)
         rows, buffers = block(frame, 0, count)
         message = {
@@ -152,13 +284,13 @@ class Kernels(Explorer):
         }
         return message, buffers
 
-    @answers(messages.ROWS)
-    def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
+    @answers(ROWS)
+    def _on_rows(self, view: RowLabels, offset: int, count: int) -> Answer:
         rows, buffers = block(self._rows(View.of(view)), offset, min(count, 200))
         return {"rows": rows, "offset": offset}, buffers
 
-    @answers(messages.PICK)
-    def _on_pick(self, view: Labels, row: int) -> Answer:
+    @answers(PICK)
+    def _on_pick(self, view: RowLabels, row: int) -> Answer:
         asked = View.of(view)
         frame = self._rows(asked)
         if 0 <= row < frame.height:
@@ -168,7 +300,7 @@ class Kernels(Explorer):
                 self.kernel = found["name"]
         return {}, []
 
-    @answers(messages.LAUNCH)
+    @answers(LAUNCH)
     def _on_launch(self, event: int) -> Answer:
         """Pick a launch, and set the window around it, which explorers that are linked then show."""
         found = attribute(self.trace).filter(pl.col("event") == event)
@@ -180,8 +312,8 @@ class Kernels(Explorer):
                 self.window = [float(start - around), float(start + length + around)]
         return {}, []
 
-    @answers(messages.KERNEL)
-    def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
+    @answers(KERNEL)
+    def _on_kernel(self, view: RowLabels, kernel: str, of: RowLabels) -> Answer:
         events = self._launches(View.of(view), kernel, of)
         message, buffers = details.launches(events)
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
@@ -197,24 +329,24 @@ class Kernels(Explorer):
         }
         return message | about | {"grids": details.grids(self.trace, events)}, buffers
 
-    @answers(messages.SHAPES)
+    @answers(SHAPES)
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
         return details.shapes(self.trace, kernel, rank), []
 
-    @answers(messages.METRICS)
+    @answers(METRICS)
     def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Answer:
         return shown(self._matched(), kernel, kernel_id), []
 
-    @answers(messages.VALUES)
+    @answers(VALUES)
     def _on_values(self, kernel_id: int, search: str = "") -> Answer:
         return values(self._matched(), kernel_id, search), []
 
-    @answers(messages.EXPLAIN)
+    @answers(EXPLAIN)
     def _on_explain(self, metric: str) -> Answer:
         return glossary(metric), []
 
-    @answers(messages.COMMAND)
-    def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
+    @answers(COMMAND)
+    def _on_command(self, program: str, view: RowLabels, kernel: str, of: RowLabels) -> Answer:
         self.program = program
         where = {**View.of(view).where, **of}
         kept = {label: where[label] for label in ("layer", "stage", "step", "phase", "rank") if label in where}

@@ -1,4 +1,4 @@
-// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+// Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
 /** What the table shows: filters, labels that rows are told apart by, a text, an order, a window. */
@@ -17,7 +17,7 @@ export type Shown = {
   in_window?: boolean;
 };
 
-/** Column of a packed frame: llmprof.explore.base.wire.pack. */
+/** Column of a packed frame: llmprof.explore.base.messages.pack. */
 export type Column = {
   name: string;
   dtype: string;

@@ -3,18 +3,270 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import polars as pl
 import traitlets
 
 from llmprof import charts
+from llmprof.analyze.kernels import kernel_summary_of, operators_of
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.layers.layers import Measure as TimeColumn
+from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
+from llmprof.charts.base.theme import PHASES, STAGES
+from llmprof.explore.base.messages import Message, Record, Row, array
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
-from llmprof.explore.layers import cells as data
-from llmprof.explore.layers import cells as inside
-from llmprof.explore.layers import messages
 from llmprof.trace import Trace
+
+Measure = Literal["time", "busy", "exposed", "gap", "host"]
+
+
+class Measured(Record):
+    """A measure that the color can show."""
+
+    name: Measure
+    title: str
+    meaning: str
+
+
+class Scale(Record):
+    """Scale of the colors of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
+
+    phase: str | None
+    low: float
+    high: float
+    most: float
+    log: bool
+
+
+CHOICES: Final = Message(
+    "choices",
+    answers={"ranks": list[int], "stages": list[str], "phases": list[str], "measures": list[Measured]},
+    busy="finding steps and layers",
+)
+CELLS: Final = Message(
+    "cells",
+    asks={
+        "measure": Measure,
+        "rank": int,
+        "stage": str | None,
+        "phase": str | None,
+        "steps": tuple[int, int] | None,
+    },
+    answers={
+        "measure": Measure,
+        "title": str,
+        "meaning": str,
+        "rank": int,
+        "columns": list[tuple[int, int, int]],
+        "layers": list[int],
+        "condensed": int,
+        "outliers": int,
+        "missing": int,
+        "steps": tuple[int | None, int | None],
+        "diverging": bool,
+        "scales": list[Scale],
+    },
+    buffers="values (f4, columns after each other, NaN where there is none) and outliers (u1)",
+    busy="measuring layers",
+)
+PICK: Final = Message("pick", asks={"rank": int, "step": int, "layer": int})
+CELL: Final = Message(
+    "cell",
+    asks={"rank": int, "step": int, "layer": int, "stage": str | None},
+    answers={
+        "rank": int,
+        "step": int,
+        "layer": int,
+        "stage": str | None,
+        "cell": Row | None,
+        "stages": list[Row],
+        "kernels": list[Row],
+        "more": int,
+    },
+    busy="looking into the cell",
+)
+
+MESSAGES: Final = (CHOICES, CELLS, PICK, CELL)
+
+
+MAX_COLUMNS = 1_000
+"""Columns that are sent for a picture; more steps than that are condensed."""
+
+MEASURES: dict[str, tuple[str, TimeColumn, str, str]] = {
+    "time": ("Time", "dur_ns", "dur_ns", "from the first start to the last end of its kernels"),
+    "busy": ("Busy", "busy_ns", "busy_ns", "time in which one of its kernels runs"),
+    "exposed": (
+        "Exposed communication",
+        "exposed_communication_ns",
+        "exposed_communication_ns",
+        "communication beside which no compute of the rank runs",
+    ),
+    "gap": ("Gap to the typical layer", "dur_ns", "gap_ns", "its time minus the median layer of the same step"),
+    "host": ("Time on the host", "host_dur_ns", "host_dur_ns", "span of the operators that launched it"),
+}
+"""Name of a measure to its title, the measure and column of ``layer_gaps``, and its meaning."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A heat map: values by column and layer, columns after each other; NaN where there is none."""
+
+    head: dict[str, Any]
+    values: memoryview
+    outliers: memoryview
+
+
+def choices(trace: Trace) -> dict[str, Any]:
+    """Ranks, stages and phases that can be chosen, and the measures."""
+    found = attribute(trace).filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
+    order, phases = list(STAGES), list(PHASES)
+    stages = found["stage"].drop_nulls().unique().to_list()
+    present = found["phase"].drop_nulls().unique().to_list()
+    return {
+        "ranks": found["rank"].unique().sort().to_list(),
+        "stages": sorted(stages, key=lambda s: (order.index(s) if s in order else len(order), s)),
+        "phases": sorted(present, key=lambda p: (phases.index(p) if p in phases else len(phases), p)),
+        "measures": [{"name": name, "title": row[0], "meaning": row[3]} for name, row in MEASURES.items()],
+    }
+
+
+def gaps_of(trace: Trace, measure: str, stage: str | None) -> pl.DataFrame:
+    """Rows of ``layer_gaps`` with ``value``, the column that a measure shows (ns)."""
+    _, asked, column, _ = MEASURES[measure]
+    return layer_gaps(trace, stage=stage, measure=asked).with_columns(value=pl.col(column).cast(pl.Float64))
+
+
+def cells(
+    trace: Trace,
+    *,
+    measure: str,
+    rank: int,
+    stage: str | None = None,
+    phase: str | None = None,
+    steps: tuple[int, int] | None = None,
+) -> Cells:
+    """Cells of one rank.
+
+    ``head`` has ``columns`` (first and last step, place of their phase in ``scales``), ``layers``, ``scales`` (of the
+    colours, one a phase: ``phase, low, high, most`` (the greatest value) and ``log``), ``diverging``, ``condensed``
+    (steps in a column), ``outliers`` (their number) and ``missing`` (cells without a value).
+    """
+    rows = gaps_of(trace, measure, stage).filter(pl.col("rank") == rank)
+    if phase is not None:
+        rows = rows.filter(pl.col("phase") == phase)
+    first_last = (rows["step"].min(), rows["step"].max())
+    if steps is not None:
+        rows = rows.filter(pl.col("step").is_between(*steps))
+    order = rows.select("step").unique().sort("step").with_row_index("place")
+    size = max(1, -(-order.height // MAX_COLUMNS))
+    placed = rows.join(order.with_columns(column=pl.col("place") // size), on="step")
+    columns = placed.group_by("column").agg(
+        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
+    )
+    phases = columns["phase"].unique().to_list()
+    phases.sort(key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p or ""))
+    columns = columns.with_columns(scale=pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False))
+    one = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
+    levels = rows.select("layer").unique().sort("layer")
+    full = columns.select("column", "phase").join(levels, how="cross").join(one, on=["column", "layer"], how="left")
+    full = full.sort("column", "layer")
+    head = {
+        "measure": measure,
+        "title": MEASURES[measure][0],
+        "meaning": MEASURES[measure][3],
+        "rank": rank,
+        "columns": columns.sort("column").select("first", "last", "scale").rows(),
+        "layers": levels["layer"].to_list(),
+        "condensed": size,
+        "outliers": int(one["outlier"].sum()),
+        "missing": full["value"].null_count(),
+        "steps": first_last,
+        "diverging": measure == "gap",
+        "scales": [
+            {"phase": name, **_scale(part["value"].drop_nulls(), diverging=measure == "gap")}
+            for name in phases
+            for part in [full.filter(pl.col("phase").eq_missing(name))]
+        ],
+    }
+    values = full["value"].fill_null(float("nan"))
+    return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
+
+
+def _scale(known: pl.Series, *, diverging: bool) -> dict[str, Any]:
+    """Ends of the scale of colours: without the last hundredth where that is far out, logarithmic where it must be."""
+    if known.is_empty():
+        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
+    size = known.abs() if diverging else known
+    most, nearly = _number(size.max()), _number(size.quantile(0.99))
+    high = nearly if 0 < 1.5 * nearly < most else most
+    least = -high if diverging else _number(known.min())
+    log = not diverging and least > 0 and high > 8 * _number(known.median())
+    return {"low": least, "high": high or 1.0, "most": most, "log": log}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def events_of(
+    trace: Trace, *, rank: int | None, step: int | None, layer: int | None, stage: str | None = None
+) -> pl.DataFrame:
+    """Rows of ``attribute`` that lie in a cell, or in a step, or in a layer of every step; none if neither is given."""
+    events = attribute(trace)
+    if step is None and layer is None:
+        return events.clear()
+    chosen = {"rank": rank, "step": step, "layer": layer, "stage": stage}
+    within = [pl.col(name) == value for name, value in chosen.items() if value is not None]
+    return events.filter(*within)
+
+
+def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
+    """Stages of a cell beside those of the typical layer: ``stage, dur_ns, busy_ns, kernels, typical_ns, gap_ns``.
+
+    A stage that comes twice is added up; the typical one is the median over the layers of the same rank and step. In
+    the order in which they begin.
+    """
+    found = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
+    sums = found.group_by("layer", "stage").agg(
+        pl.col("start_ns").min(), pl.col("dur_ns", "busy_ns").sum(), pl.col("kernels").sum()
+    )
+    typical = sums.group_by("stage").agg(typical_ns=pl.col("dur_ns").median())
+    mine = sums.filter(pl.col("layer") == layer).sort("start_ns", "stage")
+    mine = mine.join(typical, on="stage", how="left", maintain_order="left")
+    return mine.select(
+        "stage", "dur_ns", "busy_ns", "kernels", "typical_ns", gap_ns=pl.col("dur_ns") - pl.col("typical_ns")
+    )
+
+
+def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Kernels of device events with the operators that ran them: ``stage, op, name, category, count, total_ns, share``.
+
+    ``op`` is null where operators were not recorded. ``share`` is of the summed time of the events. The longest first.
+    """
+    if trace.has("ops") and events.height:
+        ranks = events["rank"].unique().to_list()
+        events = operators_of(events, trace.ops.filter(pl.col("rank").is_in(ranks)))
+    else:
+        events = events.with_columns(op=pl.lit(None, dtype=pl.String))
+    summary = kernel_summary_of(events, ("stage", "op"))
+    whole = pl.col("total_ns").sum()
+    return (
+        summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
+        .sort("total_ns", "stage", "op", "name", descending=[True, False, False, False], nulls_last=True)
+        .select("stage", "op", "name", "category", "count", "total_ns", "share")
+    )
+
+
+def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None) -> dict[str, Any] | None:
+    """The row of ``layer_gaps`` of a cell; None where the layer has no such row."""
+    found = layer_gaps(trace, stage=stage, measure="dur_ns").filter(
+        pl.col("rank") == rank, pl.col("step") == step, pl.col("layer") == layer
+    )
+    return found.row(0, named=True) if found.height else None
+
 
 _MAX_KERNELS = 60
 
@@ -25,7 +277,7 @@ class Layers(Explorer):
     _esm = BUNDLES / "layers.js"
     _css = BUNDLES / "layers.css"
 
-    measure = traitlets.Enum(list(data.MEASURES), default_value="time").tag(sync=True)
+    measure = traitlets.Enum(list(MEASURES), default_value="time").tag(sync=True)
     """What the colour shows: time, busy, exposed (communication), gap (to the typical layer) or host."""
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
@@ -41,7 +293,7 @@ class Layers(Explorer):
         Without a layer those of the step, without a step those of the layer in every step.
         """
         rank = self.rank if self.rank is not None else self.default_rank
-        return inside.events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
+        return events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map of the chosen ranks and phase."""
@@ -51,40 +303,40 @@ class Layers(Explorer):
         column = {"busy": "busy_ns", "host": "host_dur_ns"}.get(self.measure, "dur_ns")
         return charts.to_png_bytes(charts.layer_heatmap(rows, value=column))
 
-    @answers(messages.CHOICES)
+    @answers(CHOICES)
     def _on_choices(self) -> Answer:
-        found = data.choices(self.trace)
+        found = choices(self.trace)
         self.default_rank = found["ranks"][0] if found["ranks"] else None
         return found, []
 
-    @answers(messages.CELLS)
+    @answers(CELLS)
     def _on_cells(
         self, *, measure: str, rank: int, stage: str | None, phase: str | None, steps: Sequence[int] | None
     ) -> Answer:
         window = (int(steps[0]), int(steps[1])) if steps else None
-        found = data.cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
+        found = cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
         return found.head, [found.values, found.outliers]
 
-    @answers(messages.PICK)
+    @answers(PICK)
     def _on_pick(self, *, rank: int, step: int, layer: int) -> Answer:
-        cell = inside.cell_of(self.trace, rank=rank, step=step, layer=layer)
+        cell = cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
             self.rank, self.step, self.layer = rank, step, layer
             if cell is not None:
                 self.window = [float(cell["start_ns"]), float(cell["end_ns"])]
         return {}, []
 
-    @answers(messages.CELL)
+    @answers(CELL)
     def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
-        events = inside.events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
-        kernels = inside.kernels_of(self.trace, events)
+        events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
+        kernels = kernels_of(self.trace, events)
         message: dict[str, Any] = {
             "rank": rank,
             "step": step,
             "layer": layer,
             "stage": stage,
-            "cell": inside.cell_of(self.trace, rank=rank, step=step, layer=layer, stage=stage),
-            "stages": inside.stages_of(self.trace, rank=rank, step=step, layer=layer).to_dicts(),
+            "cell": cell_of(self.trace, rank=rank, step=step, layer=layer, stage=stage),
+            "stages": stages_of(self.trace, rank=rank, step=step, layer=layer).to_dicts(),
             "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }

@@ -3,23 +3,302 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import polars as pl
 import traitlets
 
 from llmprof import charts
 from llmprof.analyze.activity import activity
+from llmprof.analyze.intervals import clip, gaps, length_within, merge
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap_within
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
+from llmprof.explore.base.messages import Buffers, Column, Message, Record, Row, Window, array, pack
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
-from llmprof.explore.base.wire import Buffers, pack
-from llmprof.explore.overlap import messages
-from llmprof.explore.overlap import windows as data
-from llmprof.explore.overlap.windows import lanes
 from llmprof.trace import Trace
+
+
+class Bars(Record):
+    """Bars of a side: its label, its rank, the packed columns and how many buffers they take."""
+
+    label: str
+    rank: int
+    columns: list[Column]
+    buffers: int
+
+
+class Lane(Record):
+    """A lane: what it shows, as spans or as bins of classes, and which buffers of its side it has."""
+
+    name: str
+    stream: bool
+    count: int
+    total_ns: int
+    kind: Literal["spans", "bins"]
+    buffers: list[int]
+    classes: list[str] | None = None
+
+
+class Side(Record):
+    """Lanes of a rank in a window; ``first`` is the place of its buffers."""
+
+    rank: int
+    window: Window
+    lanes: list[Lane]
+    names: list[str]
+    of: str
+    first: int
+
+
+CHOICES: Final = Message(
+    "choices",
+    answers={"ranks": list[int], "others": list[int], "phases": list[str], "parts": list[str]},
+    busy="finding steps and overlap",
+)
+BARS: Final = Message(
+    "bars",
+    asks={"rank": int, "phase": str | None, "against": str},
+    answers={"sides": list[Bars]},
+    buffers="columns of each side after those of the one before",
+    busy="measuring steps",
+)
+LANES: Final = Message(
+    "lanes",
+    asks={"rank": int, "window": Window | None, "against": str, "step": int | None, "pixels": float},
+    answers={"sides": list[Side], "summary": list[Row], "whole": Window | None, "chosen": bool},
+    buffers="of spans pairs (f8, ns from the window's start), of streams also name (u4) and class (u1); of bins f4",
+    busy="cutting the window",
+)
+STEPS: Final = Message("steps", asks={"rank": int, "first": int, "last": int})
+
+MESSAGES: Final = (CHOICES, BARS, LANES, STEPS)
+
+
+CLASSES = ("compute", "communication", "copy")
+"""Classes of device events, as :func:`llmprof.analyze.overlap` tells them apart."""
+
+PARTS = {
+    "compute": pl.col("compute_ns") - pl.col("hidden_communication_ns"),
+    "hidden communication": pl.col("hidden_communication_ns"),
+    "exposed communication": pl.col("exposed_communication_ns"),
+    "exposed copy": pl.col("exposed_copy_ns").fill_null(0),
+    "idle": pl.col("idle_ns"),
+}
+"""Parts of a bar in order; they add up to its total."""
+
+MAX_BARS = 300
+"""Bars of steps that are sent."""
+
+Span = tuple[int, int]
+Shown = tuple[Trace, int, Span]
+"""A trace, one of its ranks, and a window of it."""
+
+
+def whole_ns(window: Sequence[float]) -> Span:
+    """A window in whole ns that is not empty."""
+    first, last = round(window[0]), round(window[1])
+    return first, max(last, first + 1)
+
+
+def with_class(events: pl.DataFrame) -> pl.DataFrame:
+    """Device events with ``class``, from their category."""
+    category = pl.col("category")
+    communication = pl.when(category.is_in(COMMUNICATION)).then(pl.lit("communication"))
+    kind = communication.when(category.is_in(COPY)).then(pl.lit("copy")).otherwise(pl.lit("compute"))
+    return events.with_columns(kind.alias("class"))
+
+
+def span_of(trace: Trace, rank: int) -> Span | None:
+    """First start and last end on the device of a rank (ns); None if nothing ran."""
+    mine = activity(trace).filter(pl.col("rank") == rank)
+    if mine.is_empty():
+        return None
+    first, last = mine.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    return int(first), max(int(last), int(first) + 1)
+
+
+def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
+    """Bars of the steps of a rank.
+
+    ``first, last`` (steps), ``phase, start_ns, end_ns`` (on the device), ``total_ns`` and the parts of the bar (ns). Of
+    more than ``MAX_BARS`` steps, consecutive ones share a bar, which has the means.
+    """
+    where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    found = overlap_of_trace(trace).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
+    found = found.join(where, on=["rank", "step"], how="left", maintain_order="left")
+    if phase is not None:
+        found = found.filter(pl.col("phase") == phase)
+    size = max(1, -(-found.height // MAX_BARS))
+    return (
+        found.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS)
+        .group_by("bar", maintain_order=True)
+        .agg(
+            pl.col("step").min().alias("first"),
+            pl.col("step").max().alias("last"),
+            pl.col("phase").drop_nulls().mode().sort().first(),
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            pl.col("total_ns", *PARTS).mean(),
+        )
+        .drop("bar")
+    )
+
+
+def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
+    """Device span of a step (ns); None where the rank has no such step or ran nothing in it."""
+    found = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
+    if found.is_empty():
+        return None
+    first, length = found.select("start_ns", "dur_ns").row(0)
+    return int(first), int(first) + max(1, int(length))
+
+
+def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
+    """From the start of one step to the end of another, or of that one of them that ran; None if neither did."""
+    found = [step_window(trace, rank=rank, step=step) for step in (first, last)]
+    known = [span for span in found if span is not None]
+    return (min(span[0] for span in known), max(span[1] for span in known)) if known else None
+
+
+def aligned(window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None) -> Span | None:
+    """Span of another trace and rank that begins as far into the step as this one does.
+
+    Where not both have the step, or none is given, as far into what they recorded of the ranks.
+    """
+    spans = [step_window(trace, rank=rank, step=step) if step is not None else None for trace, rank in (mine, theirs)]
+    if None in spans:
+        spans = [span_of(trace, rank) for trace, rank in (mine, theirs)]
+    here, there = spans
+    if here is None or there is None:
+        return None
+    return window[0] + there[0] - here[0], window[1] + there[0] - here[0]
+
+
+def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
+    """Rows of ``attribute`` of a rank that overlap a window, with their ``class``."""
+    first, last = window
+    inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
+    events = attribute(trace).filter(pl.col("rank") == rank, inside)
+    return with_class(events)
+
+
+def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
+    """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
+    found = overlap_within(trace, window=window, ranks=[rank])
+    wide = found.select(**PARTS, total=pl.col("total_ns"))
+    long = wide.unpivot(variable_name="part", value_name="ns")
+    return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
+
+
+def compared(*sides: pl.DataFrame) -> pl.DataFrame:
+    """One summary or two beside each other: ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a)."""
+    if not sides:
+        return pl.DataFrame()
+    both = sides[0].select("part", a_ns="ns", a_share="share")
+    if len(sides) > 1:
+        right = sides[1].select("part", b_ns="ns", b_share="share")
+        both = both.join(right, on="part", how="left", maintain_order="left")
+        both = both.with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))
+    return both
+
+
+def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[str, Any], Buffers]:
+    """Lanes of a window: first those of the classes and of idle time, then the streams.
+
+    A lane with at most as many intervals as pixels has them as ``spans``: pairs of float64, ns from the start of the
+    window. A fuller one has ``bins``: for each pixel a float32 a class, the share of it that is covered. Streams name
+    the event of each span (``names`` and a uint32 each) and its class (uint8).
+    """
+    events = events_in(trace, rank, window)
+    cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
+    made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, window).items()]
+    names = cut["name"].unique(maintain_order=True)
+    for (stream,), rows in cut.sort("stream", nulls_last=True).group_by("stream", maintain_order=True):
+        made.append(_stream_lane(stream, rows, names, window, pixels))
+    buffers: Buffers = []
+    heads = []
+    for head, parts in made:
+        heads.append({**head, "buffers": list(range(len(buffers), len(buffers) + len(parts)))})
+        buffers += parts
+    shown = any(head["kind"] == "spans" and head["stream"] for head in heads)
+    whole = {"rank": rank, "window": list(window), "lanes": heads, "names": names.to_list() if shown else []}
+    return whole, buffers
+
+
+def _cut(window: Span) -> list[pl.Expr]:
+    first, last = window
+    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    begin = start.clip(first, last)
+    return [begin.alias("start_ns"), (end.clip(first, last) - begin).alias("dur_ns")]
+
+
+def _classes(cut: pl.DataFrame, window: Span) -> dict[str, pl.DataFrame]:
+    """Disjoint intervals of compute, communication without and with compute beside it, copies, and of nothing."""
+    union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
+    whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
+    return {
+        "compute": union["compute"],
+        "exposed communication": _without(union["communication"], union["compute"], window),
+        "hidden communication": clip(union["communication"], union["compute"]).drop("window"),
+        "copy": union["copy"],
+        "idle": _without(whole, cut.select("start_ns", "dur_ns"), window),
+    }
+
+
+def _without(whole: pl.DataFrame, part: pl.DataFrame, window: Span) -> pl.DataFrame:
+    """Intervals of ``whole`` where no interval of ``part`` is; all lie in the window."""
+    beyond = pl.DataFrame({"start_ns": [window[0] - 1, window[1]], "dur_ns": [1, 1]})
+    free = gaps(pl.concat([part, beyond]))
+    return clip(whole, free).drop("window")
+
+
+def _class_lane(name: str, rows: pl.DataFrame, window: Span, pixels: int) -> tuple[dict[str, Any], Buffers]:
+    head = {"name": name, "stream": False, "count": rows.height, "total_ns": int(rows["dur_ns"].sum())}
+    if rows.height <= pixels:
+        return {**head, "kind": "spans"}, [_pairs(rows, window)]
+    return {**head, "kind": "bins", "classes": [name]}, [array(_covered(rows, window, pixels), "f4")]
+
+
+def _stream_lane(
+    stream: object, rows: pl.DataFrame, names: pl.Series, window: Span, pixels: int
+) -> tuple[dict[str, Any], Buffers]:
+    head = {
+        "name": "host" if stream is None else f"stream {stream}",
+        "stream": True,
+        "count": rows.height,
+        "total_ns": int(rows["dur_ns"].sum()),
+    }
+    if rows.height <= pixels:
+        rows = rows.sort("start_ns", maintain_order=True)
+        index = pl.DataFrame({"name": names}).with_row_index("_name")
+        which = rows.select("name").join(index, on="name", how="left", maintain_order="left")["_name"]
+        kinds = rows["class"].replace_strict({c: n for n, c in enumerate(CLASSES)}, return_dtype=pl.UInt8)
+        return {**head, "kind": "spans"}, [
+            _pairs(rows, window),
+            array(which, "u4"),
+            array(kinds, "u1"),
+        ]
+    parts = [_covered(rows.filter(pl.col("class") == name), window, pixels) for name in CLASSES]
+    return {**head, "kind": "bins", "classes": list(CLASSES)}, [array(pl.concat(parts), "f4")]
+
+
+def _pairs(rows: pl.DataFrame, window: Span) -> memoryview:
+    begin = pl.col("start_ns") - window[0]
+    both = rows.select(pl.concat_list(begin, begin + pl.col("dur_ns")).explode().cast(pl.Float64))
+    return array(both.to_series(), "f8")
+
+
+def _covered(rows: pl.DataFrame, window: Span, pixels: int) -> pl.Series:
+    """Share of each pixel that the intervals cover."""
+    length = window[1] - window[0]
+    edge = (pl.int_range(pixels + 1, eager=True).cast(pl.Float64) * (length / pixels)).round().cast(pl.Int64)
+    bins = pl.DataFrame({"start_ns": edge[:-1] + window[0], "dur_ns": edge.diff()[1:]})
+    covered = length_within(bins, rows.select("start_ns", "dur_ns"))
+    return covered.select((pl.col("busy_ns") / pl.col("dur_ns")).fill_nan(0.0)).to_series()
+
 
 PART_COLOURS = {
     "compute": theme.COMPUTE,
@@ -59,12 +338,12 @@ class Overlap(Explorer):
     def selected(self) -> pl.DataFrame:
         """Device events of the rank in the window, with their ``class``: rows of ``analyze.attribute``."""
         sides = self._sides()
-        return data.events_in(*sides[0]) if sides else data.with_class(attribute(self.trace).clear())
+        return events_in(*sides[0]) if sides else with_class(attribute(self.trace).clear())
 
     @property
     def summary(self) -> pl.DataFrame:
         """Parts of the window's time: ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``."""
-        return data.compared(*(data.summary(*side) for side in self._sides()))
+        return compared(*(summary(*side) for side in self._sides()))
 
     def picture(self) -> bytes | None:
         """PNG image: overlap of every rank by phase."""
@@ -73,7 +352,7 @@ class Overlap(Explorer):
             frame = overlap_of_trace(self.trace, by=("rank",))
         return charts.to_png_bytes(charts.overlap(frame))
 
-    def _sides(self) -> list[data.Side]:
+    def _sides(self) -> list[Shown]:
         """What is shown, as the traits say."""
         rank = self.rank
         if rank is None:
@@ -83,9 +362,9 @@ class Overlap(Explorer):
             rank = int(ranks[0])
         return self._sides_of(rank, self.window, self.against, self.step)
 
-    def _sides_of(self, rank: int, window: Sequence[float] | None, against: str, step: int | None) -> list[data.Side]:
+    def _sides_of(self, rank: int, window: Sequence[float] | None, against: str, step: int | None) -> list[Shown]:
         """The rank in the window (all that it ran if None), and what it is compared with; nothing if it ran nothing."""
-        chosen = data.whole_ns(window) if window else data.span_of(self.trace, rank)
+        chosen = whole_ns(window) if window else span_of(self.trace, rank)
         if chosen is None:
             return []
         mine = (self.trace, rank, chosen)
@@ -94,10 +373,10 @@ class Overlap(Explorer):
             return [mine]
         if where == "rank" or self.other is None:
             return [mine, (self.trace, int(number), chosen)]
-        found = data.aligned(chosen, mine[:2], (self.other, int(number)), step)
+        found = aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), found)] if found else [mine]
 
-    @answers(messages.CHOICES)
+    @answers(CHOICES)
     def _on_choices(self) -> Answer:
         ranks = activity(self.trace)["rank"].unique().sort().to_list()
         others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
@@ -109,10 +388,10 @@ class Overlap(Explorer):
             "ranks": ranks,
             "others": others,
             "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
-            "parts": list(data.PARTS),
+            "parts": list(PARTS),
         }, []
 
-    @answers(messages.BARS)
+    @answers(BARS)
     def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
         sides = [("A" if against else "", self.trace, rank)]
         where, _, number = against.partition(":")
@@ -121,20 +400,20 @@ class Overlap(Explorer):
         message: dict[str, Any] = {"sides": []}
         buffers: Buffers = []
         for label, trace, number_ in sides:
-            columns, packed = pack(data.step_bars(trace, rank=number_, phase=phase))
+            columns, packed = pack(step_bars(trace, rank=number_, phase=phase))
             message["sides"].append({"label": label, "rank": number_, "columns": columns, "buffers": len(packed)})
             buffers += packed
         return message, buffers
 
-    @answers(messages.LANES)
+    @answers(LANES)
     def _on_lanes(
         self, *, rank: int, window: Sequence[float] | None, against: str, step: int | None, pixels: int
     ) -> Answer:
         sides = self._sides_of(rank, window, against, step)
         message: dict[str, Any] = {
             "sides": [],
-            "summary": data.compared(*(data.summary(*side) for side in sides)).to_dicts(),
-            "whole": data.span_of(self.trace, rank),
+            "summary": compared(*(summary(*side) for side in sides)).to_dicts(),
+            "whole": span_of(self.trace, rank),
             "chosen": window is not None,
         }
         buffers: Buffers = []
@@ -145,16 +424,16 @@ class Overlap(Explorer):
             buffers += packed
         return message, buffers
 
-    @answers(messages.STEPS)
+    @answers(STEPS)
     def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
         """Show the steps from ``first`` to ``last`` of a rank; with another trace beside it, as long as the longer."""
-        found = data.steps_window(self.trace, rank=rank, first=first, last=last)
+        found = steps_window(self.trace, rank=rank, first=first, last=last)
         if found is None:
             return {}, []
         begin, end = found
         where, _, number = self.against.partition(":")
         if where == "other" and self.other is not None:
-            theirs = data.steps_window(self.other, rank=int(number), first=first, last=last)
+            theirs = steps_window(self.other, rank=int(number), first=first, last=last)
             end = max(end, begin + theirs[1] - theirs[0]) if theirs else end
         with self.hold_sync():
             self.rank, self.step = rank, first

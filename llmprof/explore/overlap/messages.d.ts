@@ -1,4 +1,4 @@
-// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+// Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
 /** Bars of a side: its label, its rank, the packed columns and how many buffers they take. */
@@ -9,7 +9,7 @@ export type Bars = {
   buffers: number;
 };
 
-/** Column of a packed frame: llmprof.explore.base.wire.pack. */
+/** Column of a packed frame: llmprof.explore.base.messages.pack. */
 export type Column = {
   name: string;
   dtype: string;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import polars as pl
 import traitlets
@@ -11,16 +11,148 @@ import traitlets
 from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError
+from llmprof.explore.base.messages import Message, Record, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
+from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
-from llmprof.explore.timeline import messages, ranges
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.describe import describe, place
-from llmprof.explore.timeline.picture import picture
-from llmprof.explore.timeline.view import overview, view
+from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
+
+By = Literal["stage", "category"]
+Fact = tuple[str, str]
+"""Label and value, as text."""
+
+
+class Hit(Record):
+    """A span: its row, level and id there, start and end (ns), name and number of its color."""
+
+    row: int
+    level: int
+    id: int
+    start: int
+    end: int
+    name: str
+    code: int
+
+
+class End(Record):
+    """One end of an arrow: row, level and time (ns)."""
+
+    row: int
+    level: int
+    time: float
+
+
+class Key(Record):
+    """A color: what kind of name it stands for (stage, category, phase, cause …), and the name."""
+
+    kind: str
+    name: str
+    colour: str
+
+
+class Group(Record):
+    """A rank (the host's is -1), its device, and the share of its time on the device in which it waits for others."""
+
+    rank: int
+    label: str
+    detail: str
+    waits: float | None
+
+
+class Described(Record):
+    """A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none."""
+
+    kind: str
+    rank: int
+    label: str
+    levels: int
+    count: int
+    note: str
+    unit: str
+    range: Window | None
+
+
+class Named(Record):
+    """A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns)."""
+
+    name: str
+    code: int
+    count: int
+    total_ns: float
+    mean_ns: float
+    p99_ns: float
+    share: float | None
+
+
+_VIEW = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
+"""Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins or samples (or -1)."""
+
+_PACKED = (
+    "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
+    "(u1) and color (u1); of samples least and greatest (f4)"
+)
+_DESCRIBED = {
+    "hit": Hit,
+    "facts": list[Fact],
+    "flows": list[tuple[End, End]],
+    "kind": str,
+    "label": str,
+}
+
+ROWS: Final = Message(
+    "rows",
+    answers={
+        "whole": Window,
+        "found": bool,
+        "missing": str,
+        "keys": list[Key],
+        "present": dict[str, list[int]],
+        "groups": list[Group],
+        "rows": list[Described],
+        "names": list[str],
+        "version": int,
+    },
+)
+FIND: Final = Message("find", answers={"found": bool}, busy="finding steps and layers")
+VIEW: Final = Message(
+    "view",
+    asks={"window": Window, "width": float, "rows": list[int], "by": By},
+    answers=_VIEW,
+    buffers=_PACKED,
+)
+OVERVIEW: Final = Message("overview", asks={"width": float, "by": By}, answers=_VIEW, buffers=_PACKED)
+SPAN: Final = Message(
+    "span",
+    asks={"span": Window, "rows": list[int] | None},
+    answers={"title": str, "facts": list[Fact], "rows": list[Named], "total": int},
+)
+NAMES: Final = Message("names", asks={"numbers": list[int]}, answers={"names": dict[str, str]})
+DESCRIBE: Final = Message("describe", asks={"row": int, "id": int}, answers=_DESCRIBED)
+HOVER: Final = Message("hover", asks={"row": int, "id": int}, answers=_DESCRIBED)
+PICK: Final = Message(
+    "pick", asks={"row": int, "level": int, "time": float, "reach": float}, answers={"hit": Hit | None}
+)
+NEIGHBOUR: Final = Message(
+    "neighbour", asks={"row": int, "level": int, "id": int, "by": int}, answers={"hit": Hit | None}
+)
+SEARCH: Final = Message(
+    "search",
+    asks={"text": str, "after": float, "index": int | None},
+    answers={"count": int, "index": int, "hit": Hit | None, "names": list[int]},
+)
+GOTO: Final = Message(
+    "goto", asks={"step": int | None, "layer": int | None, "rank": int | None}, answers={"window": Window}
+)
+
+MESSAGES: Final = (
+    *(ROWS, FIND, VIEW, OVERVIEW, SPAN, NAMES),
+    *(DESCRIBE, HOVER, PICK, NEIGHBOUR, SEARCH, GOTO),
+)
 
 
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
@@ -106,7 +238,7 @@ class Timeline(Explorer):
             return self._data.events
         if self.span is None:
             return self._data.frame("stream").clear()
-        return ranges.events(self._data, self.span, self.span_rows)
+        return data.events(self._data, self.span, self.span_rows)
 
     def select(self, event: int) -> None:
         """Select a kernel or copy by its number in ``analyze.attribute(trace)``.
@@ -153,12 +285,12 @@ class Timeline(Explorer):
             raise traitlets.TraitError(f"selection is {value!r}; expected None or the row and id of a span")
         return {name: int(value[name]) for name in ("row", "id")}
 
-    @answers(messages.ROWS)
+    @answers(ROWS)
     def _on_rows(self) -> Answer:
         names = [name[:100] for name in self._data.names.short[:1000]]
         return {**self._data.described(), "names": names, "version": len(self._data.names.short)}, []
 
-    @answers(messages.FIND)
+    @answers(FIND)
     def _on_find(self) -> Answer:
         self._data.find(lambda text: self._progress("find", text))
         if self._metrics is not None and self._joined is None:
@@ -166,44 +298,44 @@ class Timeline(Explorer):
             self._joined = metrics_by_event(self.trace, self._metrics)
         return {"found": True}, []
 
-    @answers(messages.VIEW)
+    @answers(VIEW)
     def _on_view(self, window: Sequence[float], width: float, rows: Sequence[int], by: str) -> Answer:
         return view(self._data, window, width, rows, by)
 
-    @answers(messages.OVERVIEW)
+    @answers(OVERVIEW)
     def _on_overview(self, width: float, by: str) -> Answer:
         return overview(self._data, width, by)
 
-    @answers(messages.SPAN)
+    @answers(SPAN)
     def _on_span(self, span: Sequence[float], rows: Sequence[int] | None) -> Answer:
-        return ranges.table(self._data, span, rows), []
+        return data.table(self._data, span, rows), []
 
-    @answers(messages.NAMES)
+    @answers(NAMES)
     def _on_names(self, numbers: Sequence[int]) -> Answer:
         short = self._data.names.short
         return {"names": {number: short[number] for number in numbers[:5000] if 0 <= number < len(short)}}, []
 
-    @answers(messages.DESCRIBE)
+    @answers(DESCRIBE)
     def _on_describe(self, row: int, id: int) -> Answer:  # noqa: A002
         return describe(self._data, row, id, self._joined), []
 
-    @answers(messages.HOVER)
+    @answers(HOVER)
     def _on_hover(self, row: int, id: int) -> Answer:  # noqa: A002
         return self._on_describe(row, id)
 
-    @answers(messages.PICK)
+    @answers(PICK)
     def _on_pick(self, row: int, level: int, time: float, reach: float) -> Answer:
         return {"hit": find.pick(self._data, row, level, time, reach)}, []
 
-    @answers(messages.NEIGHBOUR)
+    @answers(NEIGHBOUR)
     def _on_neighbour(self, row: int, level: int, id: int, by: int) -> Answer:  # noqa: A002
         return {"hit": find.neighbour(self._data, row, level, id, by)}, []
 
-    @answers(messages.SEARCH)
+    @answers(SEARCH)
     def _on_search(self, text: str, after: float, index: int | None = None) -> Answer:
         return self._search.find(text, after=after, index=index), []
 
-    @answers(messages.GOTO)
+    @answers(GOTO)
     def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:
         return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
 

@@ -1,4 +1,4 @@
-// Written from messages.py and the widget's traits by `make bundles`. Do not edit.
+// Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A color: what kind of name it stands for (stage, category, phase, cause …), and the name. */

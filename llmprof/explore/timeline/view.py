@@ -1,17 +1,22 @@
-"""What a view of the timeline needs, as packed arrays whose size follows from the pixels."""
+"""What a view of the timeline needs, as packed arrays whose size follows from the pixels; and the same as an image."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import vl_convert as vlc
 from numpy.typing import NDArray
 
-from llmprof.explore.base.wire import Buffers, array
+from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
+from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.lanes import Lane
-from llmprof.explore.timeline.rows import Row
+from llmprof.explore.timeline.rows import KINDS, Row
+from llmprof.units import format_ns, format_share
 
 MARGIN = 0.25
 """Share of the window that is sent on either side of it, so that panning shows something at once."""
@@ -157,3 +162,226 @@ def _samples(row: Row, lo: float, hi: float, columns: int) -> NDArray[np.float64
 
 def _joined(parts: list[Any]) -> Any:
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+WIDTH, GUTTER, MOST_HEIGHT = 1000, 150, 640
+HEAD, GROUP, GAP, FOOT = 30, 20, 4, 26
+HEIGHTS = {"stream": 24, "counter": 30, "idle": 11}
+LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
+FEW_RANKS = 8
+STRIPS = {False: (16, 24, 9), True: (0, 16, 8)}
+"""Heights (px) of steps, busiest stream and lost time of a rank's strip; whether there are many ranks decides."""
+
+FEW = 50_000
+"""Most device events for which steps and layers are found before the first picture is drawn."""
+
+COUNTED = "#BCD6EA"
+"""Fill of counters, light enough for text."""
+
+_FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
+
+
+def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> bytes:
+    """PNG image of a window of the timeline, two pixels for each of the widget, of a large trace one.
+
+    Parameters
+    ----------
+    data : TimelineData
+        The rows; at least one.
+    window : (float, float), optional
+        First and last time (ns); the whole trace if not given.
+    by : str
+        What the colour of a kernel means.
+    """
+    few = data.events.height <= FEW
+    if few:
+        data.find()
+    # It is painted before the live widget is shown, which a large trace must not wait for.
+    return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2 if few else 1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a level of a row is drawn: its top and height (px)."""
+
+    row: int
+    level: int
+    top: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Label:
+    """Name beside the rows: of a rank, or of one of its rows (number; None for a rank)."""
+
+    rank: int
+    row: int | None
+    top: int
+    height: int
+
+
+def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
+    places, labels = _strips(data) if _several(data) else _rows(data)
+    height = max(label.top + label.height for label in labels) + GAP + FOOT
+    parts = [f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
+    wide = WIDTH - GUTTER
+    shown = list(dict.fromkeys(place.row for place in places))
+    message, buffers = view(data, window, wide / COLUMN_PX, shown, by)
+    start, dur, code, name, _, busy, main, samples = (
+        np.frombuffer(raw, dtype)
+        for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4"), strict=True)
+    )
+    colours = [key["colour"] for key in data.keys.described()]
+    columns, at_level = message["columns"], {(place.row, place.level): place for place in places}
+    inside = slice(round(columns * MARGIN / (1 + 2 * MARGIN)), round(columns * (1 + MARGIN) / (1 + 2 * MARGIN)))
+    scale = wide / (window[1] - window[0])
+    for number, level, first, count, binned in message["lanes"]:
+        if (place := at_level.get((number, level))) is None:
+            continue
+        row, y, high = data.rows[number], place.top, place.height
+        if row.samples is not None:
+            most = samples[(2 * binned + 1) * columns : (2 * binned + 2) * columns]
+            parts.append(_line(most[inside], row, y, high))
+            continue
+        if binned >= 0:
+            at = slice(binned * columns, (binned + 1) * columns)
+            parts += _bins(busy[at][inside], main[at][inside], y, high, colours)
+        for i in range(first, first + count):
+            left = (message["window"][0] + float(start[i]) - window[0]) * scale
+            a, b = max(0.0, left), min(float(wide), left + float(dur[i]) * scale)
+            if b > 0 and a < wide:
+                text = data.names.short[name[i]]
+                parts += _bar(GUTTER + a, y, max(b - a, 0.7), high, colour=colours[code[i]], name=text)
+    waits = {group["rank"]: group["waits"] for group in data.groups()}
+    for label in labels:
+        parts += _label(data, label, waits.get(label.rank))
+    extent = f"{format_ns(window[1] - window[0])} from {format_ns(window[0])} into the trace"
+    parts.append(_text(GUTTER, height - 8, f"{extent}; run the cell for the live timeline"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _several(data: TimelineData) -> bool:
+    return len({row.rank for row in data.rows if row.kind == "stream"}) > 1
+
+
+def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
+    """A strip for each rank, as many as fit: its steps, its busiest stream, and what it waits for and idles."""
+    ranks = sorted({row.rank for row in data.rows if row.kind == "stream"})
+    steps, stream, lost = STRIPS[len(ranks) > FEW_RANKS]
+    places: list[Place] = []
+    labels: list[Label] = []
+    y = HEAD
+    for rank in ranks:
+        mine = [(number, row) for number, row in enumerate(data.rows) if row.rank == rank and row.count]
+        busiest = next(number for number, row in mine if row.kind == "stream")
+        wanted = (
+            (steps, [number for number, row in mine if row.kind == "steps"]),
+            (stream, [busiest]),
+            (lost, [number for number, row in mine if row.kind in ("collectives", "idle")]),
+        )
+        parts = [(high, numbers) for high, numbers in wanted if high and numbers]
+        height = sum(high + 1 for high, _ in parts) + 8
+        if y + height > MOST_HEIGHT and labels:
+            break
+        labels.append(Label(rank, None, y, height - 3))
+        top = y + 3
+        for high, numbers in parts:
+            places += [Place(number, 0, top, high) for number in numbers]
+            top += high + 1
+        y += height
+    return places, labels
+
+
+def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
+    """Rows under the head of their rank, as many as fit."""
+    places: list[Place] = []
+    labels: list[Label] = []
+    y, rank = HEAD, None
+    for number, row in enumerate(data.rows):
+        if row.kind in KINDS and not data.found:
+            continue
+        head = GROUP if row.rank != rank else 0
+        if y + head + _height(row) > MOST_HEIGHT and number:
+            break
+        if head:
+            labels.append(Label(row.rank, None, y, GROUP - 3))
+            rank, y = row.rank, y + GROUP
+        labels.append(Label(row.rank, number, y, _height(row)))
+        high = HEIGHTS.get(row.kind, LEVEL)
+        places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
+        y += _height(row) + GAP
+    return places, labels
+
+
+def _height(row: Row) -> int:
+    return max(1, len(row.lanes)) * (HEIGHTS.get(row.kind, LEVEL) + 1) - 1
+
+
+def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
+    digits = max(3, 1 + len(str(int(window[1] / max(window[1] - window[0], 1)))))
+    for tenth in range(0, 11, 2):
+        x = GUTTER + (WIDTH - GUTTER) * tenth / 10
+        at = window[0] + (window[1] - window[0]) * tenth / 10
+        side, text = "start" if tenth < 10 else "end", format_ns(at, digits + 1)
+        yield f'<path d="M{x:.1f} {HEAD - 8}V{bottom}" stroke="{RULE}" stroke-width="0.6"/>'
+        yield _text(x + (3 if tenth < 10 else -3), 14, text, anchor=side)
+
+
+def _label(data: TimelineData, label: Label, waits: float | None) -> Iterator[str]:
+    if label.row is None:
+        name, middle = "host" if label.rank < 0 else f"rank {label.rank}", label.top + label.height / 2 + 4
+        yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
+        yield _text(6, middle, name, ink=INK)
+        if waits is not None:
+            yield _text(GUTTER - 12, middle, f"waits {format_share(waits)}", anchor="end")
+        return
+    row = data.rows[label.row]
+    text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
+    note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
+    yield _text(GUTTER - 10, label.top + 12, text, anchor="end")
+    if note:
+        yield _text(GUTTER + 6, label.top + 12, note)
+
+
+def _text(x: float, y: float, text: str, *, ink: str = MUTED, anchor: str = "start") -> str:
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # XML has no control characters
+    return f'<text x="{x:.1f}" y="{y:.1f}" {_FONT} fill="{ink}" text-anchor="{anchor}">{html.escape(text)}</text>'
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" fill="{colour}"/>'
+
+
+def _bar(x: float, y: float, width: float, height: float, *, colour: str, name: str) -> Iterator[str]:
+    yield _box(x, y, width - (0.7 if width > 4 else 0), height, colour)
+    room = int((width - 6) / 6.2)
+    if room >= 3 and height >= 14:
+        text = name if len(name) <= room else f"{name[: room - 1]}…"
+        yield _text(x + 3, y + height / 2 + 4, text, ink=ink_on(colour))
+
+
+def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
+    """Greatest value of a counter in each column, as an area from its least value on, or from zero."""
+    every = row.samples[1] if row.samples is not None else values
+    least = min(0.0, float(np.nanmin(every)))
+    span = max(float(np.nanmax(every)) - least, 1e-12)
+    known = np.flatnonzero(np.isfinite(values))
+    up = [f"L{GUTTER + n * COLUMN_PX} {y + height * (1 - (values[n] - least) / span):.1f}" for n in known]
+    if not up:
+        return ""
+    first, last = (GUTTER + int(known[n]) * COLUMN_PX for n in (0, -1))
+    return f'<path d="M{first} {y + height}{"".join(up)}L{last} {y + height}Z" fill="{COUNTED}"/>'
+
+
+def _bins(busy: np.ndarray, main: np.ndarray, y: float, height: float, colours: Sequence[str]) -> Iterator[str]:
+    """Columns as high as they were busy; neighbours that look alike are one."""
+    steps = -(-busy.astype(int) * LEVELS // 255)
+    key = np.where(steps > 0, steps * 256 + main, 0)
+    edges = np.flatnonzero(np.diff(key)) + 1
+    for a, b in zip([0, *edges], [*edges, len(key)], strict=True):
+        if key[a]:
+            high = height * int(steps[a]) / LEVELS
+            yield _box(GUTTER + a * COLUMN_PX, y + height - high, (b - a) * COLUMN_PX, high, colours[main[a]])

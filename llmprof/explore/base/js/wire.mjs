@@ -14,7 +14,7 @@ const TYPES = {
 export class Superseded extends Error {}
 
 /**
- * Ask the Python side; kinds of messages and their fields are declared in the room's messages.py.
+ * Ask the Python side; kinds of messages and their fields are declared in the room's explorer.py.
  * One request of a kind is under way at a time; of those made meanwhile the newest is sent next, and the others
  * are rejected as Superseded.
  * @template {import("./model").AnyMessages} M

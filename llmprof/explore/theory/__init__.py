@@ -1,1 +1,0 @@
-"""Explorer of theory: a model on a device, with sliders."""

@@ -129,10 +129,9 @@ _NVL_HOPPER = {"bf16": 835.5, "fp16": 835.5, "fp8": 1670.5, "int8": 1670.5, "tf3
 _AMPERE = {"bf16": 312.0, "fp16": 312.0, "int8": 624.0, "tf32": 156.0, "fp32": 19.5}
 _CDNA3 = {"bf16": 1307.4, "fp16": 1307.4, "fp8": 2614.9, "int8": 2614.9, "tf32": 653.7, "fp32": 163.4}
 
+_MSMODELING = "Huawei, MindStudio Modeling (msmodeling), tensor_cast/device.py"
+_CANN = "CANN toolkit, data/platform_config"
 _HAMI = "Project HAMi, docs/ascend910b-support.md (aiCore and memoryCapacity of each chip)"
-_CLOUD_MATRIX = (
-    "Serving Large Language Models on Huawei CloudMatrix384 (arXiv 2506.12708), Ascend 910C: one of its two dies"
-)
 
 # fmt: off
 DEVICES: Final[tuple[Device, ...]] = (
@@ -220,19 +219,38 @@ DEVICES: Final[tuple[Device, ...]] = (
             multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
-    # Huawei publishes no data sheets of the 910B, and what others write differs: 256 to 400 TFLOP/s of FP16. Cores and
-    # sizes are those that its plug-ins for clusters are configured with
-    _device("Ascend 910B2", r"ascend ?910b2c?", tflops={}, gb_per_s=None, gb=68.719476736, link_gb_per_s=None,
-            multiprocessors=24, source=_HAMI),
-    _device("Ascend 910B3", r"ascend ?910b3", tflops={}, gb_per_s=None, gb=68.719476736, link_gb_per_s=None,
-            multiprocessors=20, source=_HAMI),
-    _device("Ascend 910B4", r"ascend ?910b4", tflops={}, gb_per_s=None, gb=34.359738368, link_gb_per_s=None,
-            multiprocessors=20, source=_HAMI),
+    # There are no public data sheets of the 910B and 910C; these are the figures of Huawei's own simulator. Its bf16 is
+    # that of the CANN files: cores x 4,096 multiply-adds a cycle x cube_freq (24 x 1.8 GHz, 20 x 1.8, 20 x 1.5); its
+    # fp16 and int8 are those of the product pages, at a higher clock. What it calls fp32 of the cube is not IEEE fp32,
+    # so fp32 is that of the vector cores. A 910B4 sits on boards with HCCS and with PCIe only: no link is stated
+    _device("Ascend 910B2", r"ascend ?910b2c?", tflops={"bf16": 353.9, "fp16": 376, "int8": 752, "fp32": 11},
+            gb_per_s=1600, gb=68.719476736, link_gb_per_s=392, multiprocessors=24, cache_mib=192,
+            source=f"{_MSMODELING}: A2_376T_64G",
+            sources=dict.fromkeys(("memory_bytes", "multiprocessors", "cache_bytes"), f"{_CANN}/Ascend910B2.ini")),
+    _device("Ascend 910B3", r"ascend ?910b3", tflops={"bf16": 294.9, "fp16": 313, "int8": 626, "fp32": 9},
+            gb_per_s=1600, gb=68.719476736, link_gb_per_s=392, multiprocessors=20,
+            source=f"{_MSMODELING}: A2_313T_64G", sources={"multiprocessors": _HAMI}),
+    _device("Ascend 910B4", r"ascend ?910b4", tflops={"bf16": 245.8, "fp16": 280, "int8": 560, "fp32": 8},
+            gb_per_s=800, gb=34.359738368, link_gb_per_s=None, multiprocessors=20, cache_mib=96,
+            source=f"{_MSMODELING}: A2_280T_32G_PCIE",
+            sources=dict.fromkeys(("memory_bytes", "multiprocessors", "cache_bytes"), f"{_CANN}/Ascend910B4.ini")),
+    _device("Ascend 910B4-1", r"ascend ?910b4 1", tflops={"bf16": 245.8, "fp16": 280, "int8": 560, "fp32": 8},
+            gb_per_s=1600, gb=68.719476736, link_gb_per_s=None, multiprocessors=None,
+            source=f"{_MSMODELING}: A2_280T_64G"),
+    # databases name the family only, whose members differ
     _device("Ascend 910B", r"ascend ?910b1?", tflops={}, gb_per_s=None, gb=None, link_gb_per_s=None,
             multiprocessors=None, source=""),
     # a recording knows each of the two dies of a package as a device
-    _device("Ascend 910C", r"ascend ?910(?:c| 93\d\d)(?: \(synthetic\))?", tflops={"bf16": 376, "fp16": 376},
-            gb_per_s=1600, gb=64, link_gb_per_s=None, multiprocessors=24, source=_CLOUD_MATRIX),
+    _device("Ascend 910C", r"ascend ?910(?:c| 93[89]\d)(?: \(synthetic\))?",
+            tflops={"bf16": 353.9, "fp16": 376, "int8": 752, "fp32": 11}, gb_per_s=1600, gb=68.719476736,
+            link_gb_per_s=392, multiprocessors=24, cache_mib=192,
+            source=f"{_MSMODELING}: A3_752T_128G_DIE, one of two dies; links between servers, 196 GB/s each way",
+            sources=dict.fromkeys(("multiprocessors", "cache_bytes"), f"{_CANN}/Ascend910_9392.ini")),
+    _device("Ascend 910C (20 cores)", r"ascend ?910 93[67]\d",
+            tflops={"bf16": 245.8, "fp16": 280, "int8": 560, "fp32": 8}, gb_per_s=1600, gb=68.719476736,
+            link_gb_per_s=392, multiprocessors=20,
+            source=f"{_MSMODELING}: A3_560T_128G_DIE, one of two dies; links between servers, 196 GB/s each way",
+            sources={"multiprocessors": f"{_CANN}/Ascend910_9362.ini"}),
 )
 # fmt: on
 """Devices that are known."""

@@ -14,6 +14,7 @@ import polars as pl
 from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.platforms import Platform, platform_of
 from llmprof.storage import parquet, sql, sqlite
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
@@ -151,9 +152,21 @@ class Trace:
             )
         raise NotCapturedError(
             f"this capture holds no {name}",
-            hint=f"record it with {schema.TABLES[name].recorded_by}",
+            hint=f"record it with {self.platform.how_to_record(name)}",
             table=name,
         )
+
+    @property
+    def platform(self) -> Platform:
+        """Whose devices it is of (CUDA, ROCm, Ascend), with the words that findings and hints use for them.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").platform.words["graphs"]
+        'CUDA graphs'
+        """
+        return platform_of(self._meta, self._tables)
 
     def _frame(self, name: str) -> pl.DataFrame | None:
         """Frame of a table, None if it was not recorded."""

@@ -17,7 +17,8 @@ Where the durations come from:
   kv latent 512 + 64 for rope, 256 experts of 2048 of which 8 are taken, one shared expert, 129280 tokens in the
   vocabulary. Fewer layers (1 dense and 4 with experts), so that the files stay small;
 * a kernel takes the longer of FLOPs / (0.5 x 376 TFLOP/s) and bytes / (0.7 x 1.6 TB/s), at least 3 us. The peaks are
-  those of one die of an Ascend 910C (arXiv 2506.12708, section 3.3.1); the efficiencies and the least time are
+  the fp16 rate and the memory of one die of an Ascend 910C, as Huawei's simulator msmodeling states them
+  (tensor_cast/device.py, A3_752T_128G_DIE; in bf16 it has 353.9); the efficiencies and the least time are
   ASSUMPTIONS, and so are 8 experts a rank, two ranks and 60 GB/s between them with 12 us of latency;
 * the host needs 5 us for an operator and the task queue 3 us for its launch: ASSUMPTIONS;
 * stages have the names of llmprof: a ReduceScatter behind the experts is their ``combine``;

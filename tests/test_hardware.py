@@ -36,7 +36,9 @@ def test_every_number_has_a_source_and_every_source_a_number():
         ("Ascend910B2", "Ascend 910B2"),
         ("Ascend910B3", "Ascend 910B3"),
         ("Ascend910B4", "Ascend 910B4"),
+        ("Ascend910B4-1", "Ascend 910B4-1"),
         ("Ascend910_9382", "Ascend 910C"),
+        ("Ascend910_9362", "Ascend 910C (20 cores)"),
         ("Ascend910C (synthetic)", "Ascend 910C"),
         ("h200", "H200"),
         ("NVIDIA A30", "A30"),
@@ -87,3 +89,15 @@ def test_lower_precision_is_never_slower():
     for device in hardware.DEVICES:
         rates = [device.flop_per_s[t] for t in ("fp32", "tf32", "bf16", "fp8") if device.flop_per_s[t]]
         assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize(
+    ("name", "cube_mhz"),
+    [("Ascend 910B2", 1800), ("Ascend 910B3", 1800), ("Ascend 910B4", 1500), ("Ascend 910C", 1800)],
+)
+def test_bf16_of_an_npu_is_its_cores_times_their_cube_times_its_clock(name, cube_mhz):
+    # two sources: the rates of msmodeling, and cube_freq and cube_{m,n,k}_size of the CANN platform files
+    device = hardware.device(name)
+    assert device.multiprocessors is not None
+    assert device.peak("bf16") == pytest.approx(device.multiprocessors * 16**3 * 2 * cube_mhz * 1e6, rel=1e-3)
+    assert device.peak("int8") == 2 * device.peak("fp16")

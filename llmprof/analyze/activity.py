@@ -141,7 +141,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     elif trace.has("runtime"):
         raise NotCapturedError(
             "this capture holds host calls but no device activity",
-            hint="record with ProfilerActivity.CUDA on, and no other profiler attached to the process",
+            hint=f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process",
             table="kernels",
         )
     elif "ops" in trace.recorded:
@@ -149,8 +149,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     else:
         raise NotCapturedError(
             "this capture holds no kernels, copies or operators",
-            hint="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] and check that the window "
-            "covers some steps",
+            hint=f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps",
             table="kernels",
         )
     return events.with_row_index("event").select(

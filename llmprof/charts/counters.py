@@ -58,11 +58,12 @@ def panels_of(frame: pl.DataFrame) -> list[str]:
 
 
 def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
-    """Samples with the name of their ``line``: the GPU, or the host; GPUs first."""
+    """Samples with the name of their ``line``: the GPU or other device, or the host; devices first."""
     known = frame.filter(pl.col("value").is_finite())
     if "device" not in known.columns:
         known = known.with_columns(device=pl.lit(None, pl.Int32))
-    line = pl.when(pl.col("device").is_null()).then(pl.lit("host")).otherwise(pl.format("GPU {}", "device"))
+    what = "GPU" if known["name"].str.starts_with("gpu.").any() else "device"
+    line = pl.when(pl.col("device").is_null()).then(pl.lit("host")).otherwise(pl.format(f"{what} {{}}", "device"))
     return known.with_columns(line=line).sort("device", "time_ns", nulls_last=True, maintain_order=True)
 
 

@@ -228,7 +228,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         if name in trace.tables:
             rows.append((name, f"{trace.tables[name].height:>12,}  {table.row}"))
         else:
-            rows.append((name, f"{'-':>12}  not captured: {table.recorded_by}"))
+            rows.append((name, f"{'-':>12}  not captured: {trace.platform.how_to_record(name)}"))
     width = terminal.width or 10_000
     parts += ["Tables", "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines())]
     parts += ["Steps", steps if isinstance(steps, str) else _indented(text.table(steps, width=_inner(terminal)))]

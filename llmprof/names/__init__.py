@@ -188,6 +188,12 @@ ATTENTION_HELPERS = (
 BACKWARD = r"bwd|backward"
 """Kernels of attention that belong to training."""
 
+OPTIMIZER = (
+    r"multi_tensor_apply.*(?:adam|sgd|lamb)|fused_?(?:adam|sgd|lamb|adagrad)|\b_?multi_tensor_adam|"
+    r"^Apply(?:Adam|Momentum|FusedEmaAdam)|ApplyMomentum|aclnnApply(?:Adam|FusedEmaAdam)"
+)
+"""Kernels that update weights: a recording with one of them is of training, whatever its forward passes look like."""
+
 EMBEDDING = r"embedding|indexSelect|VocabParallel"
 """Kernels that look up the embeddings of tokens, other than general gathers."""
 

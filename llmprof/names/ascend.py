@@ -11,16 +11,16 @@ from typing import Final
 
 _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     # kernels that compute and communicate in one (MC2): what they are mainly for
-    ("collective", (r"MoeDistribute(?:Dispatch|Combine)\w*", r"AlltoAllv?\w*", r"DispatchLayout", r"FusedDeepMoe")),
     (
         "linear",
         (
-            r"(?:AllGather|AlltoAll)\w*MatMul\w*",
-            r"(?:Quant|Grouped)?MatMul(?:AllReduce|ReduceScatter|Alltoall)\w*",
+            r"(?:AllGather|AlltoAllv?)\w*MatMul\w*",
+            r"(?:Quant|Grouped|Batch)*MatMul(?:AllReduce|ReduceScatter|Alltoall)\w*",
             r"MlaProlog\w*",
             r"MlaPreprocess",
         ),
     ),
+    ("collective", (r"MoeDistribute(?:Dispatch|Combine)\w*", r"AlltoAllv?\w*", r"DispatchLayout", r"FusedDeepMoe")),
     ("kv_cache_write", (r"KvRmsNormRopeCache", r"ReshapeAndCache\w*", r"Scatter(?:Pa)?KvCache\w*", r"PagedCacheLoad")),
     (
         "attention",
@@ -49,8 +49,8 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
          r"ThresholdBackward"),
     ),
     ("quantize", (r"(?:Ascend)?(?:De)?Quant", r"Dynamic(?:Block|Mx)?Quant\w*", r"TransQuantParam")),
-    ("sampling", (r"ArgMax\w*", r"TopK", r"TopKTopP\w*", r"Multinomial\w*", r"ApplyTopKTopP\w*", r"ApplyPenalty\w*",
-                  r"StatelessRandom\w*", r"RejectionSample\w*")),
+    ("sampling", (r"ArgMax(?:V2|D|AiCore)?", r"TopK", r"TopKTopP\w*", r"Multinomial\w*", r"ApplyTopKTopP\w*",
+                  r"ApplyPenalty\w*", r"StatelessRandom\w*", r"RejectionSample\w*")),
     ("embedding", (r"Gather", r"Embedding\w*", r"EmbeddingDenseGrad")),
     (
         "linear",
@@ -59,25 +59,64 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             r"Conv(?:2D|3D|TransposeD?)\w*", r"DepthwiseConv\w*", r"Linear\w*", r"FusionOp_\w*(?:MatMul|Conv)\w*",
         ),
     ),
-    ("other", (r"ZerosLike", r"Fill", r"MemSet", r"OnesLike", r"TransData", r"Cast", r"\w*Pool\w*")),
+    (
+        "other",
+        (r"\w*Pool(?:ing|ingGrad|Grad|With)?\w*", r"NLLLoss\w*", r"\w*CrossEntropy\w*", r"CTCLoss\w*", r"ROIAlign\w*"),
+    ),
+    (
+        "elementwise",
+        (
+            # memory that is cleared, converted or moved: by the vector cores, and computing to the tool itself
+            r"ZerosLike", r"OnesLike", r"Fills?", r"MemSet", r"TransData(?:RNN)?", r"Cast", r"Transpose(?:D|V2)?",
+            r"TensorMove", r"ViewCopy", r"AsStrided", r"Concat(?:D|V2|V2D)?", r"Split(?:D|V|VD|V2)?", r"(?:Un)?pack",
+            r"(?:Strided)?Slice(?:D|V2|V3|Assign\w*|Grad)?", r"(?:Mirror)?Pad(?:D|V2|V3|V4|Grad\w*)?", r"Tile(?:D)?",
+            r"BroadcastTo(?:D)?", r"Expand(?:D|Dims|V2)?", r"RepeatInterleave\w*", r"Roll", r"Reverse(?:V2|Ext\w*)?",
+            r"Identity", r"Assign(?:Add|Sub)?", r"Range(?:D)?", r"Arange", r"LinSpace\w*", r"Eye", r"OneHot(?:D|V2)?",
+            r"Tril", r"Triu",
+            # arithmetic, comparisons, selections
+            r"Abs", r"A?(?:cos|sin|tan)h?(?:Grad)?", r"Atan2", r"Add(?:s|N|V2|cdiv|cmul|Lora)?", r"Axpy(?:V2)?",
+            r"BiasAdd(?:Grad)?", r"Subs?", r"Mul(?:s|NoNan)?", r"(?:Real|Floor|Trunc|X)?Div(?:s|NoNan)?",
+            r"(?:Floor)?Mod", r"Neg", r"Pow", r"R?sqrt(?:Grad)?", r"Squared?(?:Difference)?", r"Reciprocal(?:Grad)?",
+            r"Exp(?:m1)?", r"Log(?:1p)?", r"Xlogy", r"Erf(?:c|inv)?", r"Sign", r"Sigmoid(?:Grad)?", r"Softplus(?:V2)?",
+            r"Ceil", r"Floor", r"Round", r"Trunc", r"Rint", r"Lerp", r"ClipBy\w+", r"M(?:ax|in)imum(?:Grad)?",
+            r"(?:Not|Tensor)?Equal", r"Greater(?:Equal)?", r"Less(?:Equal)?", r"Logical(?:And|Or|Not|Xor)",
+            r"Bitwise(?:And|Or|Not|Xor)", r"(?:Left|Right)Shift", r"Is(?:Finite|Inf|Nan|Close|PosInf|NegInf)",
+            r"Select(?:V2)?", r"Masked(?:Fill|Scatter|Select|Scale|Softmax)\w*", r"NonZero(?:WithValue)?",
+            r"Index(?:Put\w*|Add\w*|Fill\w*)?", r"Gather(?:Elements|Nd)\w*",
+            r"Scatter(?:Nd\w*|Elements\w*|Add\w*|Update\w*|List|Max)?", r"UnsortedSegment\w*", r"Inplace(?:Add|Sub)",
+            r"Sort(?:V2|WithIndex)?", r"ArgSort",
+            # along rows, as elsewhere: sums, maxima, softmax
+            r"Reduce(?:Sum|Mean|Max|Min|Prod|All|Any|Std\w*|Var|LogSumExp)(?:D|V2|V2D)?", r"Cum(?:sum|prod|max|min)",
+            r"(?:Log)?Softmax(?:V2|Grad|GradExt)?", r"Scaled(?:UpperTriang)?Masked\w*", r"L2Loss", r"LpNorm\w*",
+            r"SquareSum\w*", r"ArgM(?:ax|in)WithValue",
+            # dropout and optimizers
+            r"DropOutDoMask\w*", r"(?:Stateless)?DropOutGenMask\w*", r"DSA\w*GenBitMask", r"DSARandom\w*",
+            r"Apply(?:Adam|Momentum|FusedEmaAdam)\w*", r"FusedMulApplyMomentum\w*", r"Foreach\w*",
+            r"NPU\w*FloatStatus\w*",
+        ),
+    ),
 )  # fmt: skip
+
+
+_CORE: Final = r"(?:/?_(?:mix_ai[cv]|ai[cv]|vector_core|ai_core))*"
+"""What msprof adds to the name of a kernel of which it lists the part on one kind of core."""
 
 
 def _pattern(types: tuple[str, ...]) -> str:
     """Names of kernels of some types: after the call's name, with a number, or in a MindSpore graph."""
     listed = "|".join(types)
     return (
-        rf"^(?:aclnn\w+_|trans_|te_\w+_)?(?:{listed})(?:V\d+)?D?(?:AiCore|Operation|Kernel)?(?:_?\d+)*$"
+        rf"^(?:aclnn\w+_|trans_|te_\w+_)?(?:{listed})(?:V\d+)?D?(?:AiCore|AiCpu|Operation|Kernel)?(?:_?\d+)*{_CORE}$"
         rf"|^(?:Default|Gradients)/\S*\b(?:{listed})(?:V\d+)?D?-op\d+"
     )
 
 
 PATTERNS: Final = [
     ("collective", r"^(?:Default|Gradients)/\S*(?:AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast)\w*-op\d+"),
-    ("other", r"^\w+\d_MemSet$"),
+    ("elementwise", rf"^\w+\d_MemSet{_CORE}$"),
     *((category, _pattern(types)) for category, types in _TYPES),
     ("other", r"^aclnn\w+_\w+_|^trans_\w+_\d+$|^(?:Default|Gradients)/\S*-op\d+"),
 ]
-"""Ordered ``(category, pattern)``; casts, fills and changes of format are ``other`` and not copies: they run on the
-vector cores, and the tool's own overlap analysis counts them as computing. What is named as CANN does but has no type
-of these is ``other``, too, whatever words the patterns for other vendors would find in it."""
+"""Ordered ``(category, pattern)``; casts, fills and changes of format are ``elementwise`` and neither copies nor fills:
+they run on the vector cores, and the tool's own overlap analysis counts them as computing. What is named as CANN does
+but has no type of these is ``other``, whatever words the patterns for other vendors would find in it."""

@@ -427,6 +427,53 @@ def test_unnamed_time() -> None:
     assert the(together(QUIET), "unnamed_time") is None
 
 
+# --- NPUs ---
+
+
+def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
+    """Steps of an NPU; facts are of the kernels of one step."""
+    tables = decode(names)
+    repeat = tables["kernels"].height // len(names)
+    tables["kernels"] = tables["kernels"].with_columns(pl.Series(n, v * repeat) for n, v in facts.items())
+    return together(tables, device="Ascend910B4")
+
+
+MATMUL, CAST = "aclnnMatmul_MatMulCommon_MatMulV2", "aclnnCast_CastAiCpu_Cast"
+
+
+def test_ai_cpu_operators() -> None:
+    kernels_ = [(MATMUL, 90_000), (CAST, 10_000)]
+    found = the(npu(kernels_, ascend_core=["AI_CORE", "AI_CPU"]), "ai_cpu_operators")
+    assert found is not None
+    assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
+    assert "1 of them in a step, longest in sum aclnnCast_CastAiCpu_Cast (100.0 % of it)" in found["title"]
+    assert found["where"] == "name IN ('aclnnCast_CastAiCpu_Cast')"
+    assert the(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_cpu_operators") is None
+    assert the(npu(kernels_), "ai_cpu_operators") is None
+
+
+def test_format_changes() -> None:
+    kernels_ = [(MATMUL, 90_000), ("trans_TransData_1", 6_000), ("aclnnMm_TransData_TransData", 4_000)]
+    cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]
+    found = the(npu(kernels_, ascend_core=cores), "format_changes")
+    assert found is not None
+    assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
+    assert "2 of them in a step, longest in sum trans_TransData_1 (60.0 % of it)" in found["title"]
+    assert the(npu([(MATMUL, 90_000)], ascend_core=["AI_CORE"]), "format_changes") is None
+
+
+def test_ai_core_units() -> None:
+    # of 60 + 40 us the cube units work 30, the vector units 0.25 x 40
+    kernels_ = [(MATMUL, 60_000), ("aclnnAdd_AddAiCore_Add", 40_000)]
+    metrics = {"ascend_aic_mac_time_ns": [30_000.0, None], "ascend_aiv_vec_ratio": [None, 0.25]}
+    found = the(npu(kernels_, **metrics), "ai_core_units")
+    assert found is not None
+    assert (found["figure"], found["gain_ns"], found["severity"]) == (100_000, 0.0, "info")
+    assert "the cube units 30.0 % and the vector units 10.0 % are at work" in found["title"]
+    assert the(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_core_units") is None
+    assert the(together(QUIET), "ai_core_units") is None
+
+
 # --- the frame ---
 
 

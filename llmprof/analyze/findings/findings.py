@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from llmprof.analyze.analysis import Analysis, per_trace
-from llmprof.analyze.findings import waiting, work
+from llmprof.analyze.findings import npu, waiting, work
 from llmprof.analyze.findings.scope import Measure, Scope, scope_of
 from llmprof.analyze.findings.waiting import CUSTOM_ALL_REDUCE_BYTES
 from llmprof.errors import NotCapturedError
@@ -44,8 +44,8 @@ RULES: tuple[Rule, ...] = (
         "{calls} calls; the first and the last rank arrive {skew} apart, and all leave a call within {spread} of each "
         "other (medians): {clocks}{sure}.",
         "Find out why that rank is late before touching communication: compare its host time and idle causes with "
-        "the others', pin each worker to cores of its GPU's NUMA node, look for other processes on those cores, and "
-        "take the launches off the critical path with graphs.",
+        "the others', {pin}, look for other processes on those cores, and "
+        "take the launches off the critical path with {graphs}.",
         "collectives",
     ),
     Rule(
@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
         "{time} of {part} ({share}) the device is idle because the host is late: on {who} the next kernel was not "
         "launched yet, and the launching thread was longest in {doing}.",
         "{launching} of it are the launching calls themselves; {calls} launch calls for {kernels} kernels in {part}"
-        "{graphs}.{host}",
+        "{replayed}.{host}",
         "Launch earlier, or with fewer calls.",
         "idle",
     ),
@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
         waiting.exposed_communication,
         "{what} with no compute beside it takes {time} of {part} ({share}); {hidden} of it is hidden.",
         "{calls} calls in {part}, most time in {kinds}.{why}",
-        "Fewer or fused collectives, all-reduce fused with the norm, sequence parallelism, compute beside it, or a "
+        "Fewer or fused collectives, {fuse_communication}, sequence parallelism, compute beside it, or a "
         "smaller tensor-parallel size.",
         "collectives",
         0.005,
@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         waiting.unexplained,
         "{time} of {part} ({share}) the device is idle and nothing recorded says why.",
         "{count} pauses in {part}; in {launched} of the time the next event had been launched already.",
-        "Record the host's calls of all threads (CPU activity; nsys: -t cuda,nvtx,osrt), and look for other processes "
+        "Record the host's calls of all threads ({record_host}), and look for other processes "
         "on the device and for events that the profiler dropped.",
         "idle",
     ),
@@ -136,12 +136,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "nccl_for_small_messages",
         waiting.nccl_for_small,
-        "{time} of {part} ({share}) is transfer of all-reduces of {size} through NCCL ({algorithm}): {transfer} each, "
-        "at {bus} on the bus.",
+        "{time} of {part} ({share}) is transfer of all-reduces of {size} through {communication} ({algorithm}): "
+        "{transfer} each, at {bus} on the bus.",
         "{calls} in {part}; vLLM's custom all-reduce takes messages up to "
-        f"{format_bytes(CUSTOM_ALL_REDUCE_BYTES)} between GPUs with peer access.",
+        f"{format_bytes(CUSTOM_ALL_REDUCE_BYTES)} between {{device}}s with peer access.",
         "Compare a run with the custom all-reduce (no disable_custom_all_reduce); if it is off by itself, check peer "
-        "access between the GPUs.",
+        "access between the {device}s.",
         "collectives",
         0.002,
     ),
@@ -159,7 +159,7 @@ RULES: tuple[Rule, ...] = (
         "{time} of {part} ({share}) goes to kernels shorter than {limit} that are neither GEMM, attention nor "
         "communication: {many} of all kernels ({count} of {of} in {part}).",
         "The median of all kernels is {median}; each costs a launch or a graph node besides.",
-        "Fuse them (torch.compile, fused norm and rope kernels) or raise the batch, so that a launch does more work.",
+        "Fuse them ({fuse}) or raise the batch, so that a launch does more work.",
         "attribute",
         0.0,
     ),
@@ -167,17 +167,40 @@ RULES: tuple[Rule, ...] = (
         "split_k",
         work.split_k,
         "{time} of {part} ({share}) is split-K reductions: {count} extra kernels, {of_gemms} of the time of the GEMMs.",
-        "cuBLAS splits the inner dimension of a GEMM that is too small to fill the GPU, and adds a kernel for the sum.",
+        "{gemm} splits the inner dimension of a GEMM that is too small to fill the {device}, and adds a kernel for the "
+        "sum.",
         "A larger batch needs no split; smaller tensor parallelism makes GEMMs wider; or tune the algorithm choice.",
         "attribute",
         0.001,
+    ),
+    Rule(
+        "ai_cpu_operators",
+        npu.ai_cpu,
+        "{time} of {part} ({share}) goes to operators on the AI CPUs and not on the AI cores: {count} of them in "
+        "{part}, longest in sum {name}.",
+        "An operator falls back to the AI CPUs where CANN has no kernel for its types or shapes.",
+        "Give it types that the AI cores compute (int32 for int64, float32 or bfloat16 for float64), or take another "
+        "operator: msprof-analyze lists the types that each supports.",
+        "attribute",
+        0.005,
+    ),
+    Rule(
+        "format_changes",
+        npu.format_changes,
+        "{time} of {part} ({share}) goes to changes of format (TransData): {count} of them in {part}, longest in sum "
+        "{name}.",
+        "CANN puts them between operators that want their tensors in different formats, such as ND and NZ.",
+        "Keep one format: torch.npu.config.allow_internal_format = False keeps ND throughout; weights that stay can be "
+        "turned to NZ once, with npu_format_cast after loading.",
+        "attribute",
+        0.005,
     ),
     Rule(
         "uneven_compute",
         work.uneven_compute,
         "Rank {most} computes {time} longer in {part} ({share}), {ratio} times as long as rank {least}.",
         "Compute time without communication, copies and idle, mean over the scope.",
-        "Look for uneven sharding, experts or stages, and for a slower or throttled GPU.",
+        "Look for uneven sharding, experts or stages, and for a slower or throttled {device}.",
         "overlap",
         0.02,
     ),
@@ -188,6 +211,16 @@ RULES: tuple[Rule, ...] = (
         "Compute is {compute} of the time; {kernels} of this stage in {part}, longest in sum {kernel}.",
         "Compare this stage with its bound (bytes of its weights over the memory bandwidth) before optimising it.",
         "attribute",
+        0.0,
+        info=True,
+    ),
+    Rule(
+        "ai_core_units",
+        npu.core_units,
+        "{time} of {part} ({share}) is kernels whose AI cores were measured: in that time {units} are at work.",
+        "{count} kernels in {part}; the rest of their time the cores move data or wait.",
+        "See them by category: the cube units compute MatMul and attention, the vector units the rest.",
+        "core_time",
         0.0,
         info=True,
     ),
@@ -315,6 +348,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
     figure = measure.ns / scope.parts
     severity = next(s for s, least in _LEAST_SHARES.items() if share >= least)
     words = {
+        **scope.platform.words,
         **measure.words,
         "time": format_ns(figure),
         "share": format_share(share),
@@ -339,7 +373,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
         "start_ns": first,
         "end_ns": last,
         "detail": rule.detail.format(**words),
-        "suggestion": measure.suggestion or rule.suggestion,
+        "suggestion": (measure.suggestion or rule.suggestion).format(**words),
     }
 
 

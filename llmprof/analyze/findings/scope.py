@@ -13,6 +13,7 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import steady_state
 from llmprof.analyze.time_parts import LANE, recorded_windows, step_windows, time_parts
+from llmprof.platforms import Platform
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -138,6 +139,11 @@ class Scope:
         return f"time from step to step: {mean} on average {of} over {what} {share} of the recorded time"
 
     @cached_property
+    def platform(self) -> Platform:
+        """Whose devices it is, for the words of sentences."""
+        return self.trace.platform
+
+    @cached_property
     def on_host(self) -> bool:
         """Whether operators of the host stand in for a device."""
         events = attribute(self.trace)
@@ -184,7 +190,7 @@ class Scope:
 def scope_of(trace: Trace) -> Scope:
     """Steady decode steps if every rank has some, else all steps with device work, else the whole recording.
 
-    Captures of CUDA graphs are not part of a run; a recording that holds nothing else has an empty scope.
+    Captures of graphs are not part of a run; a recording that holds nothing else has an empty scope.
 
     Parameters
     ----------

@@ -23,14 +23,24 @@ _GRAPHS = (
     "of the step."
 )
 _EAGER_ENGINE = (
-    "Let one call launch a whole step: graphs (no enforce_eager) or torch.compile. Then look at the Python time of a "
+    "Let one call launch a whole step: {use_graphs}, or {compile}. Then look at the Python time of a "
     "layer on that rank, the CPU's governor and clocks, and the profiler's own overhead. The thread is longest in "
-    "{doing}."
+    "{doing}.{ahead}"
 )
 _EAGER = (
-    "Launch more work with each call: torch.compile, fused operators, a larger batch, or graphs where shapes repeat. "
-    "The thread is longest in {doing}; the profiler's own overhead is part of it."
+    "Launch more work with each call: {compile}, fused operators, a larger batch, or {graphs} where shapes repeat. "
+    "The thread is longest in {doing}; the profiler's own overhead is part of it.{ahead}"
 )
+
+
+_DOING = (
+    (
+        "(?i)aclopCompile",
+        " This call compiles operators while the step waits: torch.npu.set_compile_mode(jit_compile=False) takes "
+        "compiled ones.",
+    ),
+)
+"""Advice for what the launching thread is longest in."""
 
 
 def host_bound(scope: Scope) -> Measure | None:
@@ -60,7 +70,7 @@ def host_bound(scope: Scope) -> Measure | None:
         "kernels": _per_part(delays, "kernels", scope),
         "launching": format_share(total(gaps.filter(pl.col("cause") == "launch"), "dur_ns") / total(gaps, "dur_ns")),
         "doing": doing,
-        "graphs": f"; {format_share(replayed)} of the kernels come from replayed graphs" if replayed else "",
+        "replayed": f"; {format_share(replayed)} of the kernels come from replayed graphs" if replayed else "",
     }
     return Measure(
         scope.time("idle", *LATE),
@@ -68,7 +78,7 @@ def host_bound(scope: Scope) -> Measure | None:
         where="cause IN ('host_bound', 'launch')",
         rank=rank,
         window_ns=window,
-        suggestion=advice.format(doing=doing),
+        suggestion=advice + next((more for p, more in _DOING if pl.Series([doing]).str.contains(p)[0]), ""),
     )
 
 
@@ -128,7 +138,7 @@ def between_queued(scope: Scope) -> Measure | None:
         "graph": "between nodes of a replayed graph",
         "stream": "between events of one stream",
         "copy": "after a copy on the same stream",
-        "event": "where a stream waits for an event of another one",
+        "event": "in an event wait of a stream for another one",
     }
     words = {
         "count": f"{gaps.height / scope.parts:,.0f}",

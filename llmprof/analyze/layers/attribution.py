@@ -48,8 +48,8 @@ _RECOGNISED = 0.1
 _SEPARATORS = ("norm", "activation", "moe_experts", "moe_routing", "collective")
 """What stands between the attentions of two layers."""
 
-_ADDS = r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d"
-_MULTIPLIES = r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d"
+_ADDS = r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$"
+_MULTIPLIES = r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$"
 _ROUTES = "(?i)topk|gating|softmax|routing|gate"
 _MOVES = "(?i)init_?routing|finali[sz]e|permute|re_?routing"
 """Kernels of a mixture of experts that bring tokens to the experts or back, and do not choose."""
@@ -251,7 +251,8 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
     unique = events.select("name", "_name", "category", "source").unique().with_columns(pl.col("name").cast(pl.String))
     name, category = pl.col("name"), pl.col("category")
     plain = category.is_in(["other", "elementwise"])
-    backward = (category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")
+    training = name.str.contains(f"(?i){names.OPTIMIZER}")
+    backward = ((category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")) | training
     unique = unique.select(
         "_name",
         "category",

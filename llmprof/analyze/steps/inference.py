@@ -206,7 +206,7 @@ def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators were recorded."""
     name, category = pl.col("name"), pl.col("category")
     attention = category == "attention"
-    backward = attention & name.str.contains(f"(?i){names.BACKWARD}")
+    backward = (attention & name.str.contains(f"(?i){names.BACKWARD}")) | name.str.contains(f"(?i){names.OPTIMIZER}")
     looks_up = (category == "embedding") | (name.str.starts_with("triton_") & (category != "rope"))
     about = events.select("name", "category").unique()
     about = about.with_columns(

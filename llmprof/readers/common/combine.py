@@ -220,6 +220,6 @@ def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[s
     if any(part.head.get("device_count") or part.head.get("backend") == "nccl" for part in parts):
         return [
             "the run had a device but the recording holds no device events: "
-            "ProfilerActivity.CUDA was not among the profiler's activities"
+            "the device (ProfilerActivity.CUDA, or NPU) was not among the profiler's activities"
         ]
     return []

@@ -1,0 +1,220 @@
+"""Whose devices a trace is of, and the words of that platform: its runtime, graphs, communication library and cores.
+
+Findings, hints and charts speak with these words, so that a recording of an NPU reads in the words of its own tools.
+What a trace says of its device, of its versions and in the names of its runtime calls decides; a trace that says
+nothing gets words that are true of every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.arguments import checked
+
+_LOOKED_AT: Final = 4096
+"""Runtime calls whose names are looked at: a process calls one runtime."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Words of one vendor's devices.
+
+    Attributes
+    ----------
+    name : str
+        ``nvidia``, ``amd``, ``ascend``, or ``unknown``.
+    device : str
+        What a device is called: GPU, NPU or device.
+    words : mapping of str to str
+        What sentences are filled in with: ``device, runtime, graph, graphs, communication, core, gemm`` and the longer
+        ones of advice, ``use_graphs, compile, fuse, fuse_communication, pin, record_host, ahead``.
+    recorded_by : mapping of str to str
+        How to record a table of the schema, where that is said differently than there.
+
+    Examples
+    --------
+    >>> ASCEND.words["communication"], AMD.words["graphs"]
+    ('HCCL', 'HIP graphs')
+    """
+
+    name: str
+    device: str
+    words: Mapping[str, str]
+    recorded_by: Mapping[str, str] = field(default_factory=dict)
+
+    def how_to_record(self, table: str) -> str:
+        """What records a table of the schema on this platform.
+
+        Examples
+        --------
+        >>> ASCEND.how_to_record("runtime")
+        'host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on --runtime-api=on)'
+        """
+        return self.recorded_by.get(table, schema.TABLES[table].recorded_by)
+
+
+_UNKNOWN_WORDS: Final = {
+    "device": "device",
+    "runtime": "the device's runtime",
+    "graph": "graph",
+    "graphs": "graphs",
+    "communication": "the communication library",
+    "core": "core",
+    "gemm": "The GEMM library",
+    "use_graphs": "graphs (no enforce_eager)",
+    "compile": "torch.compile",
+    "fuse": "torch.compile, fused norm and rope kernels",
+    "fuse_communication": "all-reduce fused with the norm",
+    "pin": "pin each worker to cores of its device's NUMA node",
+    "record_host": "CPU activity",
+    "ahead": "",
+}
+
+UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
+"""Words that are true of every device."""
+
+NVIDIA: Final = Platform(
+    "nvidia",
+    "GPU",
+    _UNKNOWN_WORDS
+    | {
+        "device": "GPU",
+        "runtime": "CUDA",
+        "graph": "CUDA graph",
+        "graphs": "CUDA graphs",
+        "communication": "NCCL",
+        "core": "SM",
+        "gemm": "cuBLAS",
+        "use_graphs": "CUDA graphs (no enforce_eager)",
+        "pin": "pin each worker to cores of its GPU's NUMA node",
+        "record_host": "CPU activity; nsys: -t cuda,nvtx,osrt",
+    },
+)
+"""CUDA."""
+
+AMD: Final = Platform(
+    "amd",
+    "GPU",
+    _UNKNOWN_WORDS
+    | {
+        "device": "GPU",
+        "runtime": "HIP",
+        "graph": "HIP graph",
+        "graphs": "HIP graphs",
+        "communication": "RCCL",
+        "core": "compute unit",
+        "gemm": "hipBLASLt or rocBLAS",
+        "use_graphs": "HIP graphs (no enforce_eager)",
+        "pin": "pin each worker to cores of its GPU's NUMA node",
+        "record_host": "CPU activity; rocprofv3 --hip-trace --marker-trace",
+    },
+    {
+        "kernels": "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3 "
+        "--kernel-trace)",
+        "copies": "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3 "
+        "--memory-copy-trace)",
+        "runtime": "host activity (torch on ROCm: CPU and device among the activities; rocprofv3 --hip-trace)",
+        "collectives": "device activity; sizes need the metadata of torch >= 2.3 or record_shapes=True",
+    },
+)
+"""ROCm."""
+
+ASCEND: Final = Platform(
+    "ascend",
+    "NPU",
+    _UNKNOWN_WORDS
+    | {
+        "device": "NPU",
+        "runtime": "AscendCL",
+        "graph": "ACL graph",
+        "graphs": "ACL graphs",
+        "communication": "HCCL",
+        "core": "AI core",
+        "gemm": "CANN",
+        "use_graphs": "capture the decode step as an ACL graph (vllm-ascend: no enforce_eager)",
+        "compile": "torch.compile with TorchAir",
+        "fuse": "the fused operators of torch_npu: npu_add_rms_norm, npu_rotary_mul, npu_swiglu",
+        "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
+        "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
+        "record_host": "CPU activity, profiler level 1 or higher; msprof: --ascendcl=on --runtime-api=on",
+        "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",
+    },
+    {
+        "kernels": "device activity (torch_npu: ProfilerActivity.NPU; msprof: --task-time=on)",
+        "copies": "device activity (torch_npu: ProfilerActivity.NPU; msprof: --task-time=on)",
+        "runtime": "host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on --runtime-api=on)",
+        "markers": "annotations (torch: record_function and vLLM's step labels; torch_npu: mstx=True)",
+        "collectives": "device activity of profiler level 1 or higher (msprof: --hccl=on)",
+        "memory": "profile_memory=True (msprof: --sys-hardware-mem=on)",
+        "counters": "hardware samples (torch_npu: the experimental config; msprof: --sys-hardware-mem=on)",
+    },
+)
+"""CANN: AscendCL, HCCL, AI cores."""
+
+PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}
+"""Every platform by its name."""
+
+_DEVICES: Final = (
+    (ASCEND, r"(?i)\bascend|\bnpu\b|^910"),
+    (AMD, r"(?i)\bamd\b|instinct|radeon|\bmi\d{3}|gfx\d"),
+    (NVIDIA, r"(?i)nvidia|geforce|tesla|quadro|\brtx\b|\b[abhglv]b?\d{2,3}s?\b"),
+)
+_CALLS: Final = (
+    (AMD, r"^(?:hip[A-Z]|hsa_|__hip)"),
+    (NVIDIA, r"^(?:cuda[A-Z]|cu[A-Z])"),
+    (ASCEND, r"^(?:acl[a-z]|AscendCL@|Runtime@|rt[A-Z])"),
+)
+_FORMATS: Final = {"ascend": ASCEND, "nsys": NVIDIA, "ncu": NVIDIA, "rocm": AMD, "rpd": AMD}
+_BACKENDS: Final = {"hccl": ASCEND}
+
+
+@checked
+def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Platform:
+    """Platform of a trace, by the name of its device, its versions, its format, or the names of its runtime calls.
+
+    Parameters
+    ----------
+    meta : mapping
+        ``format, device, versions`` and ``ranks`` of a trace.
+    tables : mapping of str to polars.DataFrame
+        Its tables; of ``runtime`` the names are looked at.
+
+    Returns
+    -------
+    Platform
+        :data:`UNKNOWN` where nothing says it.
+
+    Examples
+    --------
+    >>> platform_of({"device": "AMD Instinct MI300X"}, {}).words["communication"]
+    'RCCL'
+    >>> platform_of({}, {}).name
+    'unknown'
+    """
+    ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
+    names = [meta.get("device"), *(name for rank in ranks for name in rank.get("devices") or ())]
+    said = pl.Series([str(name) for name in names if name], dtype=pl.String)
+    if (found := _first(said, _DEVICES)) is not None:
+        return found
+    versions = " ".join(str(key) for key in meta.get("versions") or ())
+    for platform, key in ((AMD, "hip_"), (ASCEND, "cann"), (NVIDIA, "cuda_"), (NVIDIA, "cupti_")):
+        if key in versions:
+            return platform
+    for rank in ranks:
+        if rank.get("backend") in _BACKENDS:
+            return _BACKENDS[rank["backend"]]
+    if (known := _FORMATS.get(str(meta.get("format")))) is not None:
+        return known
+    calls = tables.get("runtime")
+    if calls is None or "name" not in calls.columns:
+        return UNKNOWN
+    return _first(calls["name"].head(_LOOKED_AT).drop_nulls().unique(), _CALLS) or UNKNOWN
+
+
+def _first(texts: pl.Series, patterns: tuple[tuple[Platform, str], ...]) -> Platform | None:
+    return next((platform for platform, pattern in patterns if texts.str.contains(pattern).any()), None)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, platforms
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+
+
+def runtime(*names: str) -> dict[str, pl.DataFrame]:
+    return {
+        "runtime": pl.DataFrame(
+            {"rank": [0] * len(names), "thread": 1, "start_ns": 0, "dur_ns": 1, "name": names, "api": "runtime"}
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("meta", "tables", "name"),
+    [
+        ({"device": "NVIDIA H200"}, {}, "nvidia"),
+        ({"device": "Tesla T4"}, {}, "nvidia"),
+        ({"device": "AMD Instinct MI300X VF"}, {}, "amd"),
+        ({"device": "Ascend910B4"}, {}, "ascend"),
+        ({"device": "Ascend910C (synthetic)"}, {}, "ascend"),
+        ({"ranks": [{"rank": 0, "devices": ["Ascend910B"]}]}, {}, "ascend"),
+        ({"versions": {"hip_runtime_version": 60443483}}, {}, "amd"),
+        ({"versions": {"cuda_runtime_version": 13000, "cupti_version": 1}}, {}, "nvidia"),
+        ({"ranks": [{"rank": 0, "backend": "hccl"}]}, {}, "ascend"),
+        ({"format": "ascend"}, {}, "ascend"),
+        ({"format": "nsys"}, {}, "nvidia"),
+        ({"format": "chrome"}, runtime("hipMalloc", "hipLaunchKernel"), "amd"),
+        ({"format": "chrome"}, runtime("cuLaunchKernelEx"), "nvidia"),
+        ({"format": "chrome"}, runtime("aclrtMemcpy"), "ascend"),
+        ({"format": "chrome"}, runtime("custom"), "unknown"),
+        ({"format": "chrome"}, {}, "unknown"),
+        ({"device": "some accelerator", "ranks": [{"devices": None}, "odd"]}, {}, "unknown"),
+    ],
+)
+def test_platform_follows_from_what_a_trace_says(meta, tables, name):
+    assert platforms.platform_of(meta, tables).name == name
+    assert Trace(tables, meta).platform is platforms.PLATFORMS[name]
+
+
+def test_every_platform_has_the_same_words_and_known_tables():
+    from llmprof import schema
+
+    for platform in platforms.PLATFORMS.values():
+        assert platform.words.keys() == platforms.UNKNOWN.words.keys()
+        assert platform.words["device"] == platform.device
+        assert set(platform.recorded_by) <= set(schema.TABLES)
+
+
+FOREIGN = {
+    "nvidia": r"HCCL|RCCL|AscendCL|\bNPU|HIP graph|ACL graph|AI core",
+    "amd": r"NCCL|CUDA|cuda|nsys|cuBLAS|\bSMs?\b|HCCL|AscendCL|\bNPU",
+    "ascend": r"\bNCCL|RCCL|CUDA|cuda|nsys|cuBLAS|\bSMs?\b|\bGPUs?\b|HIP",
+    "unknown": r"NCCL|CUDA|cuda|nsys|cuBLAS|\bSMs?\b|\bGPUs?\b|HIP|\bNPU",
+}
+"""Words of one platform that no sentence about another one may have."""
+
+
+@pytest.mark.parametrize("name", list(FOREIGN))
+def test_no_rule_speaks_the_words_of_another_platform(name):
+    from llmprof.analyze.findings.findings import RULES
+    from llmprof.analyze.findings.waiting import _EAGER, _EAGER_ENGINE, _GRAPHS
+
+    words = platforms.PLATFORMS[name].words
+    npu_only = {"ai_cpu_operators", "format_changes", "ai_core_units"}
+
+    class Filled(dict):
+        def __missing__(self, key: str) -> str:
+            return ""
+
+    texts = [_EAGER, _EAGER_ENGINE, _GRAPHS]
+    for rule in RULES:
+        if rule.name not in npu_only:
+            texts += [rule.title, rule.detail, rule.suggestion]
+    for text in texts:
+        said = text.format_map(Filled(words))
+        assert not re.search(FOREIGN[name], said), said
+    hints = [
+        platforms.PLATFORMS[name].how_to_record(table) for table in ("kernels", "copies", "runtime", "collectives")
+    ]
+    for hint in hints if name in ("amd", "ascend") else ():
+        assert not re.search(FOREIGN[name], hint), hint
+
+
+def test_what_was_not_captured_is_asked_for_in_the_words_of_the_platform():
+    for device, said in (("Ascend910B3", "torch_npu"), ("AMD Instinct MI300X", "rocprofv3"), ("NVIDIA L4", "nsys")):
+        trace = Trace({}, {"device": device})
+        with pytest.raises(NotCapturedError) as caught:
+            _ = trace.kernels
+        assert said in str(caught.value)
+
+
+RECORDINGS = [
+    ("ascend", "ascend/msinsight_level1/db"),
+    ("ascend", "ascend/mindinsight/PROF_000001_20230818142704322_COJGGGCANRMICFBC"),
+    ("ascend", "ascend/msprof_analyze/ut__advisor__timeline_advice__trace_view.json"),
+    ("ascend", "ascend/msprof_analyze/ut__advisor__advisor_backend__compute_advice__kernel_details.csv"),
+    ("amd", "chrome/tracelens/mi300__gaunernst_bert-small-uncased__1016001.json.gz"),
+    ("amd", "rocm/rpd_matmul_result.json"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+@pytest.mark.parametrize(("name", "path"), RECORDINGS, ids=lambda value: Path(value).name)
+def test_findings_of_real_recordings_speak_their_own_words(shared, name, path):
+    trace = llmprof.read(shared / "real" / path)
+    assert trace.platform.name == name
+    found = analyze.findings(trace).select("title", "detail", "suggestion")
+    for row in found.iter_rows():
+        for text in row:
+            assert not re.search(FOREIGN[name], text), text

@@ -2,9 +2,12 @@
 
     python benchmarks/fuzz.py --files 10000 --results .bench/fuzz.jsonl   # figures of README.md; may be cut and resumed
     python benchmarks/fuzz.py --files 500 nsys   # a look at one reader
+    python benchmarks/fuzz.py --files 10000 --workers 32 --minutes 8 --results part.jsonl   # on a machine that is idle
+    python benchmarks/fuzz.py --results .bench/fuzz.jsonl --merge part.jsonl --files 0   # figures of both
 
 A file is a number: the same one gives the same file. Each 250 files run in a process of their own with an address space
 of 4 GB; a file that takes the processor for longer than 10 s is a hang. What breaks is kept in --keep as a small file.
+Seeds are made in --corpus, or taken from there where the samples of this repository are not at hand.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,7 @@ def expanded_bytes(path: Path) -> int:
     import zlib
 
     if path.is_dir():
-        return sum(p.stat().st_size for p in path.iterdir())
+        return sum(expanded_bytes(p) for p in path.rglob("*") if p.is_file())
     try:
         with gzip.open(path) as file:
             return len(file.read())
@@ -48,7 +52,7 @@ def expanded_bytes(path: Path) -> int:
         return path.stat().st_size
 
 
-def run_batch(name: str, first: int, count: int, keep: Path, results: str) -> None:
+def run_batch(name: str, numbers: range, keep: Path, corpus: Path, results: str) -> None:
     """Try some files of one reader, and write what became of them."""
     from tests.fuzz.targets import TooLongError, mutated, targets, try_file
 
@@ -64,10 +68,10 @@ def run_batch(name: str, first: int, count: int, keep: Path, results: str) -> No
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        target = next(t for t in targets(work / "seeds") if t.name == name)
+        target = next(iter(targets(corpus, name)))
         try_file(target, mutated(target, -1, work), work, deep=True)  # imports
         base, largest, slowest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, 0.0
-        for number in range(first, first + count):
+        for number in numbers:
             path = mutated(target, number, work)
             largest = max(largest, expanded_bytes(path))
             begin = time.process_time()
@@ -77,6 +81,7 @@ def run_batch(name: str, first: int, count: int, keep: Path, results: str) -> No
             try:
                 outcome = try_file(target, path, work, deep=number % 10 == 0)
                 counts[outcome.said] += 1
+                counts["compared"] += outcome.checked
                 kind, said = (
                     ("raw", outcome.raw) if outcome.raw else ("silent", outcome.silent) if outcome.silent else ("", "")
                 )
@@ -99,27 +104,26 @@ def run_batch(name: str, first: int, count: int, keep: Path, results: str) -> No
 
 def table(done: dict[tuple[str, int], dict[str, Any]], names: list[str]) -> str:
     """What became of all files, a line a reader."""
-    lines = [
-        "| reader | files | read | refused | raw | hangs | silent losses | crashed | over memory | slowest | grown |"
-    ]
-    lines.append("|---|" + "---|" * 10)
+    heads = ("reader", "files", "read", "compared", "refused", "raw", "hangs", "silent losses", "crashed")
+    heads += ("over memory", "slowest", "grown")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name in names:
         batches = [batch for (reader, _), batch in done.items() if reader == name]
         total: Counter[str] = Counter()
         for batch in batches:
             total.update(batch["counts"])
-        cells = [sum(batch["files"] for batch in batches), total["read"], total["refused"], total["raw"], total["hang"]]
-        cells += [total["silent"], total["crashed"], total["over memory"]]
+        cells = [sum(batch["files"] for batch in batches), total["read"], total["compared"], total["refused"]]
+        cells += [total["raw"], total["hang"], total["silent"], total["crashed"], total["over memory"]]
         slowest, grown = (max((batch[key] for batch in batches), default=0) for key in ("slowest", "grown"))
         lines.append(f"| {name} | " + " | ".join(map(str, cells)) + f" | {slowest:.1f} s | {grown / 2**20:.0f} MiB |")
     return "\n".join(lines)
 
 
-def one_batch(name: str, first: int, count: int, keep: Path) -> dict[str, Any]:
+def one_batch(name: str, first: int, count: int, keep: Path, corpus: Path) -> dict[str, Any]:
     """What became of some files, which a process of their own tried."""
     with tempfile.NamedTemporaryFile(suffix=".json") as result:
         context = multiprocessing.get_context("spawn")
-        child = context.Process(target=run_batch, args=(name, first, count, keep, result.name))
+        child = context.Process(target=run_batch, args=(name, range(first, first + count), keep, corpus, result.name))
         child.start()
         child.join()
         said = {"counts": {"crashed": 1}, "grown": 0, "slowest": 0, "largest": 0}
@@ -136,29 +140,45 @@ def main() -> None:
     parser.add_argument("readers", nargs="*", help="names, or the beginning of names (default: all)")
     parser.add_argument("--files", type=int, default=1000, help="files a reader")
     parser.add_argument("--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks")
+    parser.add_argument("--corpus", type=Path, default=Path(".bench/fuzz-seeds"), help="where the seeds are")
     parser.add_argument("--results", type=Path, help="file to go on from and to add to: a run may be cut at any time")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="results of other machines to take in")
+    parser.add_argument("--workers", type=int, default=1, help="processes at a time")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so long")
     options = parser.parse_args()
-    from tests.fuzz.targets import targets
+    end = time.monotonic() + 60 * options.minutes
+    from tests.fuzz import seeds
 
     options.keep.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        names = [t.name for t in targets(Path(folder))]
+    options.corpus.mkdir(parents=True, exist_ok=True)
+    names = sorted(p.name for p in seeds.make(options.corpus).iterdir() if p.is_dir())
     names = [n for n in names if not options.readers or any(n.startswith(r) for r in options.readers)]
     done: dict[tuple[str, int], dict[str, Any]] = {}
-    if options.results is not None and options.results.exists():
-        for line in options.results.read_text().splitlines():
-            batch = json.loads(line)
-            done[batch["reader"], batch["first"]] = batch
-    for first in range(0, options.files, BATCH):
-        for name in names:
-            if (name, first) in done:
-                continue
-            batch = one_batch(name, first, min(BATCH, options.files - first), options.keep)
-            done[name, first] = batch
-            if options.results is not None:
-                with options.results.open("a") as file:
-                    file.write(json.dumps(batch) + "\n")
-            print(f"{name} {first}: {batch['counts']}", file=sys.stderr, flush=True)
+
+    def take(batch: dict[str, Any]) -> None:
+        done[batch["reader"], batch["first"]] = batch
+        if options.results is not None:
+            with options.results.open("a") as file:
+                file.write(json.dumps(batch) + "\n")
+
+    for path in [options.results, *options.merge]:
+        if path is not None and path.exists():
+            for line in path.read_text().splitlines():
+                batch = json.loads(line)
+                if (batch["reader"], batch["first"]) not in done:
+                    take(batch) if path != options.results else done.update({(batch["reader"], batch["first"]): batch})
+    wanted = [(name, first) for first in range(0, options.files, BATCH) for name in names if (name, first) not in done]
+
+    def tried(name: str, first: int) -> dict[str, Any] | None:
+        if time.monotonic() > end:
+            return None
+        return one_batch(name, first, min(BATCH, options.files - first), options.keep, options.corpus)
+
+    with ThreadPoolExecutor(options.workers) as workers:
+        for future in as_completed([workers.submit(tried, *one) for one in wanted]):
+            if batch := future.result():
+                take(batch)
+                print(f"{batch['reader']} {batch['first']}: {batch['counts']}", file=sys.stderr, flush=True)
     print(table(done, names))
     bad = ("raw", "hang", "silent", "crashed", "over memory")
     sys.exit(any(batch["counts"].get(kind) for batch in done.values() for kind in bad))

@@ -267,3 +267,36 @@ def test_reading_a_closed_database_in_wal_mode_leaves_nothing_beside_it(tmp_path
     with sqlite.connect(file) as opened:
         assert sqlite.tables(opened) == {"t": ["a"]}
         assert [p.name for p in tmp_path.iterdir()] == ["wal.db"]
+
+
+@pytest.mark.parametrize("stored", ["ff41fe", "c3", "eda080", "410042ff"])
+def test_text_that_is_no_utf_8_becomes_text(tmp_path, stored):
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER, text TEXT)")
+        connection.execute(f"INSERT INTO t VALUES (1, 'kept'), (2, CAST(x'{stored}' AS TEXT)), (3, NULL)")
+    expected = ["kept", bytes.fromhex(stored).decode("utf-8", "replace").partition("\0")[0], None]
+    for frame in (
+        sqlite.read(path, "t", {"id": pl.Int64(), "text": pl.String()}),
+        sqlite.query(path, "SELECT id, text FROM t"),
+    ):
+        texts = frame["text"].to_list()
+        assert [text and text.partition("\0")[0] for text in texts] == expected
+        frame.write_json()  # valid text: what is none panics in here
+    with sqlite.connect(path) as connection:
+        assert connection.execute("SELECT text FROM t WHERE id = 2").fetchone()[0].partition("\0")[0] == expected[1]
+
+
+@pytest.mark.parametrize("word", [b"CREATE TABLE", b"first", b"INTEGER", b"second"])
+def test_a_schema_that_is_no_utf_8(tmp_path, word):
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE first (second INTEGER)")
+        connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    data = path.read_bytes()
+    for at in (data.find(word), data.find(word) + len(word) - 1):
+        path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
+        with contextlib.suppress(ReadError), sqlite.connect(path) as connection:
+            assert "StringIds" in sqlite.tables(connection)
+        with pytest.raises(ReadError):
+            llmprof.read(path, cache=False)

@@ -13,6 +13,7 @@ from llmprof import analyze, charts
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError, OutputError
 from llmprof.launch import Run, monitors, open_run
+from llmprof.launch.monitors import table
 from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
 from llmprof.report import vega
@@ -136,7 +137,7 @@ def counters(run: Run) -> pl.DataFrame:
         if not run.folder.monitors.is_file() or not starts:
             raise
     clock = Trace({}, {"start_epoch_ns": min(starts), "clock": "epoch"})
-    return monitors.counters(pl.read_parquet(run.folder.monitors), clock).counters
+    return monitors.counters(table.read(run.folder.monitors), clock).counters
 
 
 def summary_table(summary: pl.DataFrame) -> Table:

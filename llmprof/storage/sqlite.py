@@ -93,6 +93,7 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
         try:
             for pragma in _CAREFUL:
                 connection.execute(pragma)
+            connection.text_factory = _text
             connection.set_authorizer(_authorize)
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             yield connection
@@ -100,6 +101,12 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
             connection.close()
     except sqlite3.Error as error:
         raise _explain(source, str(error)) from error
+    except UnicodeDecodeError as error:  # SQLite's own message quotes what is no UTF-8
+        raise _explain(source, _text(error.object)) from error
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
@@ -354,12 +361,26 @@ def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFram
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
-            batches = arrow_stream.frames(stream)
+            batches = map(_valid_text, arrow_stream.frames(stream))
             return pl.concat(batches if each is None else map(each, batches))
     except Error as error:
         raise _explain(source, str(error)) from error
     except OSError as error:
         raise _explain(source, error.strerror or str(error)) from error
+
+
+def _valid_text(batch: pl.DataFrame) -> pl.DataFrame:
+    """The batch with its texts as UTF-8: SQLite hands on what is stored, and Arrow does not look at it."""
+    for name, dtype in batch.schema.items():
+        if dtype != pl.String:
+            continue
+        data = batch[name].cast(pl.Binary)
+        try:
+            data.cast(pl.String)
+        except pl.exceptions.ComputeError:
+            texts = [None if value is None else value.decode("utf-8", "replace") for value in data]
+            batch = batch.with_columns(pl.Series(name, texts, dtype=pl.String))
+    return batch
 
 
 def _explain(path: Path, message: str) -> ReadError:

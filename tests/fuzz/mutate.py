@@ -80,6 +80,9 @@ def of_bytes(path: Path, rng: random.Random) -> None:
 def of_json(path: Path, rng: random.Random) -> None:
     """Replace, remove or rename values of a document, and write numbers that JSON does not know."""
     document = json.loads(path.read_bytes())
+    if not isinstance(document, dict | list) or not document:
+        of_bytes(path, rng)
+        return
     odd: list[str] = []
 
     def planted() -> str:
@@ -87,6 +90,8 @@ def of_json(path: Path, rng: random.Random) -> None:
         return f"@odd{len(odd) - 1}@"
 
     for _ in range(rng.choice((1, 1, 2, 4, 10))):
+        if not document:
+            break
         place, key = _somewhere(document, rng)
         kind = rng.randrange(5)
         if kind <= 1:
@@ -187,20 +192,69 @@ def of_saved(folder: Path, rng: random.Random) -> None:
     path = rng.choice(sorted(folder.iterdir()))
     if path.suffix == ".json":
         rng.choice((of_json, of_bytes))(path, rng)
-    elif rng.random() < 0.5:
-        of_bytes(path, rng)
     else:
-        frame = pl.read_parquet(path)
-        column = rng.choice(frame.columns)
-        changes = (
-            pl.lit(None).alias(column), pl.lit("x").alias(column), pl.lit(2**63 - 1).alias(column),
-            pl.lit(1e300).alias(column),
-            pl.lit([1]).alias(column), pl.col(column).alias("other"), pl.col(column).cast(pl.String, strict=False),
-            pl.lit(b"\xff").alias(column),
-        )  # fmt: skip
-        with suppress(pl.exceptions.PolarsError):
-            frame = frame.drop(column) if rng.random() < 0.2 else frame.with_columns(rng.choice(changes))
-        frame.head(rng.choice((0, 1, 10**6))).write_parquet(path)
+        of_parquet(path, rng)
+
+
+def of_parquet(path: Path, rng: random.Random) -> None:
+    """Change a column of a Parquet file, its number of rows, or its bytes."""
+    if rng.random() < 0.5:
+        of_bytes(path, rng)
+        return
+    frame = pl.read_parquet(path)
+    column = rng.choice(frame.columns)
+    changes = (
+        pl.lit(None).alias(column), pl.lit("x").alias(column), pl.lit(2**63 - 1).alias(column),
+        pl.lit(1e300).alias(column),
+        pl.lit([1]).alias(column), pl.col(column).alias("other"), pl.col(column).cast(pl.String, strict=False),
+        pl.lit(b"\xff").alias(column),
+    )  # fmt: skip
+    with suppress(pl.exceptions.PolarsError):
+        frame = frame.drop(column) if rng.random() < 0.2 else frame.with_columns(rng.choice(changes))
+    frame.head(rng.choice((0, 1, 10**6))).write_parquet(path)
+
+
+_BY_SUFFIX: dict[str, tuple[Mutate, ...]] = {
+    ".json": (of_json, of_json, of_bytes),
+    ".gz": (of_bytes,),
+    ".csv": (of_lines, of_lines, of_bytes),
+    ".db": (of_sqlite,),
+    ".sqlite": (of_sqlite,),
+    ".parquet": (of_parquet,),
+}
+
+
+def of_anything(path: Path, rng: random.Random) -> None:
+    """Change a single file by what it is."""
+    try:
+        rng.choice(_BY_SUFFIX.get(path.suffix, (of_lines, of_bytes)))(path, rng)
+    except (ValueError, pl.exceptions.PolarsError):  # changed before, and no longer what it was
+        of_bytes(path, rng)
+
+
+def of_folder(folder: Path, rng: random.Random) -> None:
+    """Change one or two files of a folder by what they are; now and then remove, empty, swap or double one."""
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        path = rng.choice(files)
+        if rng.random() >= 0.15:
+            of_anything(path, rng)
+            continue
+        kind = rng.randrange(6)
+        if kind == 0 and len(files) > 1:
+            path.unlink()
+        elif kind == 1:
+            path.write_bytes(b"")
+        elif kind == 2:
+            path.unlink()
+            path.mkdir()
+            (path / "inside").write_text("x")
+        elif kind == 3:
+            shutil.copyfile(path, path.with_name(f"again_{path.name}"))
+        elif kind == 4:
+            path.write_bytes(rng.choice(files).read_bytes())
+        else:
+            path.rename(path.with_name(f"{path.stem}\n\x1b[2J{path.suffix}"))
 
 
 def copied(source: Path, target: Path) -> Path:

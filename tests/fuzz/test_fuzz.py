@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import targets as targets_module
 from tests.fuzz.targets import Outcome, Target, mutated, targets, try_file
 
 CRASHERS = Path(__file__).parent / "crashers"
 FILES = 25
-NAMES = ["chrome", "chrome gzip", "nsys", "ncu", "saved", "monitor"]
+SLOW = 10
+"""Files of readers that open many tables or files."""
+
+NAMES = [
+    "chrome", "chrome gzip", "nsys", "nsys parquet", "ncu", "saved", "run", "ascend text", "ascend database",
+    "ascend files", "ascend mindspore", "monitor",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +33,34 @@ def bad(outcome: Outcome) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_mutated_files_end_in_errors_of_llmprof_or_in_traces(all_targets, name, tmp_path):
     found = {}
-    for target in (t for t in all_targets if t.name.split()[0] == name.split()[0] and (name in (t.name, "monitor"))):
-        for number in range(FILES):
+    chosen = [t for t in all_targets if t.name == name or (name == "monitor" and t.name.startswith(name))]
+    assert chosen
+    for target in chosen:
+        for number in range(SLOW if "ascend" in name or "nsys" in name else FILES):
             path = mutated(target, number, tmp_path)
             if said := bad(try_file(target, path, tmp_path, deep=number % 5 == 0)):
                 found[target.name, number] = said
     assert not found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whole_files_hold_what_is_counted(all_targets, tmp_path):
+    for target in all_targets:
+        counted = 0
+        for seed in target.seeds:
+            outcome = try_file(target, seed, tmp_path, deep=False)
+            assert (outcome.said, outcome.raw, outcome.silent, outcome.checked) == ("read", "", "", True), seed
+            counted += sum(target.count(seed).values())
+        assert counted, target.name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "lost"), [("chrome", "kernels"), ("monitor dmon", "counters")])
+def test_a_loss_without_a_word_is_found(all_targets, name, lost, tmp_path, monkeypatch):
+    target = next(t for t in all_targets if t.name == name)
+    height = targets_module._height
+    monkeypatch.setattr(targets_module, "_height", lambda trace, table: height(trace, table) - 1)
+    assert f"{lost}: " in try_file(target, target.seeds[0], tmp_path, deep=False).silent
 
 
 @pytest.mark.filterwarnings("ignore")

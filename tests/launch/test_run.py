@@ -179,6 +179,18 @@ def test_monitors_run_beside_the_engine(stand_ins):
     assert "kernels" in run.trace.tables
 
 
+@pytest.mark.parametrize("content", [b"PAR1 and no more", b"", "another table"])
+def test_damaged_samples_of_the_monitors_do_not_cost_the_trace(stand_ins, content):
+    stand_ins.how(sample="torch_tp1_eager")
+    run = ExperimentRunner(stand_ins.config(monitor_hz=20)).run()
+    if isinstance(content, bytes):
+        run.folder.monitors.write_bytes(content)
+    else:
+        pl.DataFrame({"x": [1]}).write_parquet(run.folder.monitors)
+    with pytest.warns(TraceWarning, match=r"no counters of the monitors: monitors\.parquet holds no samples"):
+        assert open_run(run.folder.path).trace.kernels.height
+
+
 # --- importing
 
 

@@ -252,6 +252,12 @@ def test_dstat_in_another_zone_is_local(tmp_path):
     assert trace.meta["start_local"] == "2026-11-21T13:01:43.000"
 
 
+def test_a_blank_line_ends_no_dstat(tmp_path):
+    lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
+    trace = read(write(tmp_path / "dstat.csv", "\n".join([*lines[:-1], "", lines[-1]]).encode()))
+    assert values(trace, "cpu.user") == [(0, 100), (S, 76.5)]
+
+
 def test_dool_of_one_processor_and_all():
     trace = read(FILES / "dool.csv")
     assert values(trace, "cpu.system.0") == [(0, 1)]

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import polars as pl
 
 from llmprof import plugins
-from llmprof.errors import OutputError
+from llmprof.errors import OutputError, ReadError
 from llmprof.storage.files import as_the_user_would
 
 
@@ -155,6 +155,31 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
         raise OutputError(
             f"the samples of the monitors cannot be written to {path}: {getattr(error, 'strerror', None) or error}",
             hint="free some space, or choose another folder",
+        ) from error
+
+
+def read(path: Path) -> pl.DataFrame:
+    """Samples as :func:`write` wrote them.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns of :data:`SCHEMA`.
+
+    Raises
+    ------
+    ReadError
+        The file is damaged or none of samples.
+    """
+    try:
+        frame = pl.read_parquet(path)
+        return frame.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise ReadError(
+            f"{path.name} holds no samples that can be read: {said[0][:200]}",
+            expected=f"a Parquet file with the columns {', '.join(SCHEMA)}",
+            hint="the run itself is not touched by it: remove the file to go on without samples",
         ) from error
 
 

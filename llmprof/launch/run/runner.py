@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, TraceWarning
+from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.run import passes as run_passes
 from llmprof.launch.run import results
@@ -79,10 +79,11 @@ class Run:
         found = results.timeline(self.folder, self.config)
         if self.folder.monitors.is_file():
             from llmprof.launch import monitors
+            from llmprof.launch.monitors import table
 
             try:
-                found = monitors.counters(pl.read_parquet(self.folder.monitors), found)
-            except AnalysisError as error:
+                found = monitors.counters(table.read(self.folder.monitors), found)
+            except (AnalysisError, ReadError) as error:
                 warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
         return found
 

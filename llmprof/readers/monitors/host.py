@@ -164,7 +164,9 @@ def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
     names: list[str] = []
     before: list[str] = []
     for cells in csv_rows(text.splitlines(), found):
-        if not cells or cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
+        if not any(cells):  # a blank line says nothing
+            continue
+        if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
             groups, names, before = [], [], []
         elif not names and not before:
             before = cells

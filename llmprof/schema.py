@@ -17,7 +17,7 @@ from llmprof.errors import SchemaError
 VERSION = 2
 """Version of the schema: part of saved traces and of the cache key."""
 
-VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_")
+VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "trt_", "nvprof_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,46 @@ COUNTERS = Table(
     "counter samples (nsys: --gpu-metrics-devices=all; llmprof's own monitors)",
 )
 
+SAMPLES = Table(
+    "samples",
+    "one sample of a call stack, or all samples of one stack where the file holds only their sum",
+    (
+        _RANK,
+        _PROCESS,
+        _THREAD,
+        Column("time_ns", _I64, "when, from the start of the trace; null where only sums were recorded", "ns"),
+        _NAME,
+        Column("stack", _STR, "frames, one a line, the outermost first; the last one is the name", nullable=False),
+        Column("module", _STR, "program or library of the innermost frame"),
+        Column("command", _STR, "name of the thread or process as the profiler wrote it"),
+        Column("event", _STR, "what was sampled: cpu-clock, cycles, CPU time …"),
+        Column("value", _I64, "weight of the row in its unit, without what the frame calls", nullable=False),
+        Column("unit", _STR, "ns, samples, or the event's own", nullable=False),
+        Column("cpu", _I32, "processor that it ran on"),
+    ),
+    "a sampler of the host's CPU (perf record -g, VTune), or folded stacks of one",
+)
+
+TOTALS = Table(
+    "totals",
+    "the times of all that has one name, added up by the profiler: it kept no times of the single ones",
+    (
+        _RANK,
+        _DEVICE,
+        Column("kind", _STR, "kernel, copy, call, op, layer or range", nullable=False),
+        _NAME,
+        Column("scope", _STR, "ranges that it ran in, one a line, the outermost first"),
+        Column("count", _I64, "how many there were"),
+        Column("total_ns", _I64, "sum of their durations", "ns", nullable=False),
+        Column("median_ns", _I64, "median of their durations", "ns"),
+        Column("min_ns", _I64, "the shortest", "ns"),
+        Column("max_ns", _I64, "the longest", "ns"),
+        Column("flops", _F64, "floating-point operations of all of them, as the program stated them"),
+        Column("bytes", _F64, "bytes moved by all of them, as the program stated them", "B"),
+    ),
+    "a profiler's own summary (nvprof, rocprofv3 --stats, trtexec --exportProfile, Triton Proton)",
+)
+
 _KERNEL_ID = Column("kernel_id", _I32, "number of the launch, from 0 over everything read together", nullable=False)
 _SECTION = Column("section", _STR, "section of the report; null on pages that know none")
 
@@ -303,7 +343,7 @@ PROFILES: dict[str, Table] = {t.name: t for t in (METRICS, RULES)}
 """Tables of hardware metrics, which are not part of a trace."""
 
 TABLES: dict[str, Table] = {
-    t.name: t for t in (KERNELS, COPIES, TASKS, RUNTIME, OPS, MARKERS, COLLECTIVES, MEMORY, COUNTERS)
+    t.name: t for t in (KERNELS, COPIES, TASKS, RUNTIME, OPS, MARKERS, COLLECTIVES, MEMORY, COUNTERS, SAMPLES, TOTALS)
 }
 
 
@@ -403,7 +443,10 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     out = fit(frame, spec)
     if vendor:
         out = out.hstack(frame.select(vendor))
-    keys = ["rank", "time_ns" if "time_ns" in known else "start_ns"]
+    time = next((name for name in ("start_ns", "time_ns") if name in out.columns), None)
+    if time is None:  # sums without times stay in the order of the file
+        return out.sort("rank", maintain_order=True)
+    keys = ["rank", time]
     return out.rechunk() if _in_order(out, *keys) else out.sort(keys, maintain_order=True)
 
 

@@ -129,6 +129,16 @@ class Trace:
         """Samples of counters."""
         return self.table("counters")
 
+    @property
+    def samples(self) -> pl.DataFrame:
+        """Samples of call stacks."""
+        return self.table("samples")
+
+    @property
+    def totals(self) -> pl.DataFrame:
+        """Times that the profiler added up itself, by name."""
+        return self.table("totals")
+
     @checked
     def table(self, name: str) -> pl.DataFrame:
         """Frame of a table.
@@ -258,7 +268,10 @@ class Trace:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """First start and last end of all kernels, copies, calls, operators and markers (ns)."""
+        """First start and last end of all kernels, copies, calls, operators and markers (ns).
+
+        Of a trace that has none of them: the first and last sample of call stacks or of memory.
+        """
         first, last = [], []
         for frame in self._tables.values():
             if "start_ns" in frame.columns and frame.height:
@@ -266,7 +279,11 @@ class Trace:
                 lo, hi = frame.select(pl.col("start_ns").min(), end=end).row(0)
                 first.append(lo)
                 last.append(hi)
-        return (min(first), max(last)) if first else (0, 0)
+        if not first:
+            sampled = [self._tables[n]["time_ns"].drop_nulls() for n in ("samples", "memory") if n in self._tables]
+            times = pl.concat(sampled) if sampled else pl.Series([], dtype=pl.Int64)
+            return (int(times.min()), int(times.max())) if times.len() else (0, 0)  # type: ignore[arg-type]
+        return min(first), max(last)
 
     @checked
     def select(self, *, ranks: int | Iterable[int] | None = None, window: Window | None = None) -> Trace:
@@ -298,7 +315,9 @@ class Trace:
             if wanted is not None:
                 frame = frame.filter(pl.col("rank").is_in(wanted))
             if window is not None:
-                at = "time_ns" if "time_ns" in frame.columns else "start_ns"
+                at = next((c for c in ("start_ns", "time_ns") if c in frame.columns), None)
+                if at is None:
+                    continue  # sums over the whole recording say nothing of a part of it
                 frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
             tables[name] = frame
         return Trace(tables, self._meta, self._coverage, database=self._database)

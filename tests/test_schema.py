@@ -72,7 +72,7 @@ def test_every_table_has_a_rank_and_a_time_and_says_what_records_it():
     for name, table in schema.TABLES.items():
         assert table.name == name
         assert table.columns[0].name == "rank"
-        assert {"start_ns", "time_ns"} & set(table.schema)
+        assert {"start_ns", "time_ns", "total_ns"} & set(table.schema)
         assert table.row
         assert table.recorded_by
 

@@ -8,6 +8,7 @@ Kernels               :func:`kernel_summary`, :func:`kernels_within`, :func:`ker
                       :func:`ops_to_kernels`, :func:`stacks`
 Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :func:`stream_gaps`,
                       :func:`launch_delay`
+CPU and summaries     :func:`hotspots`, :func:`totals`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`
@@ -43,6 +44,7 @@ __all__ = [
     "events_within",
     "findings",
     "host_synchronisation",
+    "hotspots",
     "idle",
     "kernel_categories",
     "kernel_summary",
@@ -70,6 +72,7 @@ __all__ = [
     "step_time",
     "steps",
     "stream_gaps",
+    "totals",
 ]
 
 if TYPE_CHECKING:
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.compare.times import diff_events, diff_times
     from llmprof.analyze.coverage import coverage
     from llmprof.analyze.findings.findings import findings
+    from llmprof.analyze.hotspots import hotspots, totals
     from llmprof.analyze.idle import idle, launch_delay, stream_gaps
     from llmprof.analyze.kernels import events_within, kernel_summary, kernels_within, ops_to_kernels
     from llmprof.analyze.layers.attribution import attribute
@@ -119,6 +123,7 @@ else:
             "events_within": "llmprof.analyze.kernels",
             "findings": "llmprof.analyze.findings.findings",
             "host_synchronisation": "llmprof.analyze.npu",
+            "hotspots": "llmprof.analyze.hotspots",
             "idle": "llmprof.analyze.idle",
             "kernel_categories": "llmprof.analyze.activity",
             "kernel_summary": "llmprof.analyze.kernels",
@@ -146,6 +151,7 @@ else:
             "step_time": "llmprof.analyze.steps.summary",
             "steps": "llmprof.analyze.steps.steps",
             "stream_gaps": "llmprof.analyze.idle",
+            "totals": "llmprof.analyze.hotspots",
         },
     )
 

@@ -64,6 +64,8 @@ class Analysis:
     (``"kernels and copies"``) and returns a :class:`llmprof.report.parts.Table`."""
     figures: tuple[Place, ...] = ()
     """Figures of the section: each a :class:`llmprof.report.figures.Drawing`."""
+    only_with: str = ""
+    """Table without which a report leaves the analysis out, where others say that it was not recorded."""
     package: str = ""
     """Name and version of the package that a plug-in is in; set by the catalogue."""
 

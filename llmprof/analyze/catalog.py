@@ -33,6 +33,8 @@ BUILT_IN: Final = (
     "llmprof.analyze.kernels:ANALYSIS",
     "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
     "llmprof.analyze.activity:ANALYSIS",
+    "llmprof.analyze.hotspots:HOTSPOTS",
+    "llmprof.analyze.hotspots:TOTALS",
     "llmprof.analyze.coverage:ANALYSIS",
     "llmprof.analyze.layers.attribution:ANALYSIS",
     "llmprof.analyze.npu.waits:PATH_ANALYSES",

@@ -25,7 +25,7 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
 
     Stacks come from the strongest evidence there is: Python functions (torch's ``with_stack=True``, read with
     ``python_functions=True``), which hold the operators; else the stacks that torch_npu writes with each operator.
-    Samples are those that Nsight Systems took of the CPU.
+    Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
     -------
     polars.DataFrame
         One row a stack and thread, most first: ``rank, thread, stack`` (list of frames, outermost first), ``value,
-        unit`` (ns, or samples) and ``count`` (calls, kernels or samples).
+        unit`` (ns, or samples) and ``count`` (calls, kernels or samples; rows of the table where that holds sums).
 
     Raises
     ------
@@ -140,14 +140,17 @@ def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.Data
 
 
 def _sampled(trace: Trace) -> pl.DataFrame:
-    """Samples of the CPU that Nsight Systems took."""
+    """Samples of the CPU: the table's, else those that Nsight Systems took."""
+    if trace.has("samples"):
+        frames = pl.col("stack").str.split("\n")
+        return trace.samples.select(*_THREAD, "value", "unit", stack=frames)
     try:
         found = trace.sql(_SAMPLES, on="file")
     except ReadError as error:
         raise NotCapturedError(
             "this trace holds no samples of the CPU",
-            hint="record with nsys profile --sample=process-tree --backtrace=dwarf",
-            table="ops",
+            hint="record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf record -g",
+            table="samples",
         ) from error
     named = found.with_columns(pl.col("frame").fill_null("[unknown]")).sort("sample", "depth", descending=[False, True])
     whole = named.group_by("sample", "thread", maintain_order=True).agg(stack=pl.col("frame"))

@@ -100,8 +100,6 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
     wanted = request.wanted
     read_for = wanted.with_sources()
     request = replace(request, wanted=read_for)
-    if reader.alone:
-        return wanted.part_of(_whole(reader, files[0][1], request))
     options = reader.options(request)
     sources = [file for _, file in files]
     whole = trace_cache.entry(sources, options)
@@ -110,8 +108,11 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
     database = reader.database(sources[0], request) if reader.database is not None and len(sources) == 1 else None
     if trace is None:
         begin = time.perf_counter()
-        parts = [part for file in sources for part in _parts(reader, file, request)]
-        trace = Trace(*combine(parts, reader.name, read_for))
+        if reader.alone:
+            trace, entry = _whole(reader, sources[0], request), whole
+        else:
+            parts = [part for file in sources for part in _parts(reader, file, request)]
+            trace = Trace(*combine(parts, reader.name, read_for))
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)
     return wanted.part_of(trace, database=database)

@@ -20,10 +20,16 @@ from llmprof.readers.common.reader import START_BYTES, Probe, Reader
 BUILT_IN: Final = (
     "llmprof.readers.ascend.reader:READER",
     "llmprof.readers.chrome.reader:READER",
+    "llmprof.readers.nvprof.reader:READERS",
+    "llmprof.readers.rocm.reader:READERS",
     "llmprof.readers.nsys.reader:READER",
     "llmprof.readers.saved:READER",
     "llmprof.readers.monitors.reader:READERS",
     "llmprof.readers.ncu.reader:READER",
+    "llmprof.readers.vtune.reader:READER",
+    "llmprof.readers.perf.reader:READERS",
+    "llmprof.readers.tensorrt.reader:READERS",
+    "llmprof.readers.proton.reader:READER",
 )
 """Readers of llmprof in the order in which they are asked, written as an entry point is: ``module:attribute``,
 a reader or several. A file belongs to the first reader that knows it.
@@ -53,7 +59,7 @@ def formats() -> list[str]:
     """Names of the formats that :func:`llmprof.read` takes.
 
     >>> formats()[:3]
-    ['ascend', 'chrome', 'nsys']
+    ['ascend', 'chrome', 'nvprof-session']
     """
     return [reader.name for reader in readers() if reader.read is not None]
 

@@ -41,7 +41,7 @@ def sections(
     """
     members: dict[str, list[Analysis]] = {}
     for analysis in analyses():
-        if analysis.anchor:
+        if analysis.anchor and (not analysis.only_with or analysis.name in frames):
             members.setdefault(analysis.anchor, []).append(analysis)
     out = []
     for anchor, joined in members.items():
@@ -168,7 +168,8 @@ def contents(
     """
     tell = progress or _silent
     results: dict[str, pl.DataFrame | Absent] = {}
-    reported = [analysis for analysis in analyses() if analysis.reported]
+    asked = [analysis for analysis in analyses() if not analysis.only_with or trace.has(analysis.only_with)]
+    reported = [analysis for analysis in asked if analysis.reported]
     for done, analysis in enumerate(reported):
         tell(f"analysing: {analysis.name}", done, len(reported))
         results[analysis.name] = run(analysis, trace)
@@ -179,7 +180,7 @@ def contents(
         for given in [one for section in first for one in section.figures]:
             drawn(given)
     wanted: dict[str, Drawing] = {}
-    for drawing in (drawing for analysis in analyses() for drawing in drawings(analysis)):
+    for drawing in (drawing for analysis in asked for drawing in drawings(analysis)):
         wanted.setdefault(drawing.name, drawing)
     for done, drawing in enumerate(wanted.values()):
         tell(f"drawing: {drawing.shows}", done, len(wanted))

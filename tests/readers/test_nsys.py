@@ -237,10 +237,12 @@ def test_an_empty_database_and_other_databases(tmp_path):
         llmprof.read(nothing)
 
 
-def test_a_session_of_nvprof_is_refused_by_name(tmp_path):
+def test_a_session_of_nvprof_is_no_export_of_nsys(tmp_path):
     rows = {"StringTable": ("_id_ INTEGER, value TEXT", []), "CUPTI_ACTIVITY_KIND_DRIVER": ("start INTEGER", [])}
     path = write(tmp_path / "old.nvvp", rows | {"CUPTI_ACTIVITY_KIND_KERNEL": ("start INTEGER", [])})
-    with pytest.raises(ReadError, match=r"old\.nvvp is a session of nvprof.*nsys profile"):
+    with pytest.raises(ReadError, match=r"old\.nvvp is a session of nvprof.*without format="):
+        llmprof.read(path, format="nsys")
+    with pytest.raises(ReadError, match=r"old\.nvvp holds no kernel, copy or call"):
         llmprof.read(path)
 
 

@@ -196,7 +196,7 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple
             continue
         frames = [
             wanted.narrowed(frame, name).with_columns(
-                pl.col("time_ns" if "time_ns" in frame.columns else "start_ns") - origin, rank=pl.lit(rank)
+                *(pl.col(time) - origin for time in ("start_ns", "time_ns") if time in frame.columns), rank=pl.lit(rank)
             )
             for part, rank in zip(parts, ranks, strict=True)
             if (frame := part.tables.pop(name, None)) is not None

@@ -77,6 +77,10 @@ class Part:
             for frame in self.tables.values()
             if "start_ns" in frame.columns and frame.height
         ]
+        if not spans:
+            there = [self.tables[name] for name in ("samples", "memory") if name in self.tables]
+            sampled = [frame["time_ns"].drop_nulls() for frame in there if "time_ns" in frame.columns]
+            spans = [(times.min(), times.max()) for times in sampled if times.len()]
         return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
 
     def losses(self) -> list[str]:

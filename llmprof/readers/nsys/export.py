@@ -200,9 +200,9 @@ class Export:
         self.columns = self._tables.columns
         if is_nvprof(self.columns):
             raise ReadError(
-                f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler, which llmprof does not read",
+                f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler",
                 expected="an export of Nsight Systems",
-                hint="record again with nsys profile -t cuda,nvtx",
+                hint="read it without format=, or with format='nvprof-session'",
             )
         if not {"StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"} & set(self.columns):
             raise ReadError(

@@ -1,0 +1,130 @@
+"""What readers of text share: content of a file as text, tables of CSV as columns of text, and a trace of one part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.common.combine import combine
+from llmprof.readers.common.event_stream import Blocks
+from llmprof.readers.common.reader import Part
+from llmprof.trace import Trace
+
+MOST_TEXT_BYTES: Final = 1 << 30
+"""Most bytes of a report that is read as a whole."""
+
+MOST_NS: Final = 2**62
+"""A later time is no time."""
+
+
+def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
+    """Content of a file, plain or gzip, and why it ends early (empty where it does not).
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read, or holds more than ``most`` bytes.
+    """
+    blocks, held, size = Blocks(path), [], 0
+    for block in blocks:
+        held.append(block)
+        size += len(block)
+        if size > most:
+            raise ReadError(
+                f"{path.name} holds more than {most >> 20} MiB",
+                expected="a report of a profiler",
+                hint="export a part of the recording",
+            )
+    return b"".join(held), blocks.damage
+
+
+def text_of(data: bytes) -> str:
+    """Bytes as text: UTF-8, or UTF-16 where they begin with its mark; what is no valid text is replaced."""
+    name = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    return data.decode(name, errors="replace").replace("\0", "")
+
+
+def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
+    """Rows of CSV with a heading, all cells as text, and how many rows are too short or too long.
+
+    Empty cells are null. A row with more cells than the heading loses them, one with fewer is filled with nulls.
+
+    Returns
+    -------
+    tuple of (polars.DataFrame, int)
+        Columns by the names of the heading; the count of ragged rows.
+
+    Raises
+    ------
+    ReadError
+        There is no heading.
+    """
+    import csv
+
+    rows = csv.reader(text.splitlines(), delimiter=separator)
+    try:
+        heading = next(rows, [])
+        body = [row for row in rows if row]
+    except csv.Error as error:
+        raise ReadError(f"the table cannot be read: {error}", expected="CSV with a heading") from error
+    names = [name.strip() for name in heading]
+    if not any(names):
+        raise ReadError("the table has no heading", expected="CSV with a heading")
+    width = len(names)
+    ragged = sum(len(row) != width for row in body)
+    unique = [name if names.index(name) == place else f"{name} ({place})" for place, name in enumerate(names)]
+    columns = {
+        name: [row[place].strip() or None if place < len(row) else None for row in body]
+        for place, name in enumerate(unique)
+    }
+    return pl.DataFrame(columns, schema=dict.fromkeys(unique, pl.String)), ragged
+
+
+def trace_of(
+    path: Path,
+    name: str,
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    head: Mapping[str, Any] | None = None,
+    events: int = 0,
+    notes: list[str] | None = None,
+    damage: str = "",
+) -> Trace:
+    """A trace of one file that stands alone.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    name : str
+        Name of the format.
+    tables : mapping of str to polars.DataFrame
+        Frames without ``rank`` and with absolute times (ns).
+    head : mapping, optional
+        What the file says of the run, as :class:`Part` has it.
+    events : int
+        Events that the file holds, those that were left out too.
+    notes : list of str, optional
+        What was lost or is odd, in words.
+    damage : str
+        Why the content ends early.
+
+    Returns
+    -------
+    Trace
+        Of one rank.
+    """
+    kept = sum(frame.height for frame in tables.values())
+    notes = [*(notes or []), *([f"the file ends early: {damage}"] if damage else [])]
+    coverage = {
+        "file": path.name,
+        "events": max(events, kept),
+        "kept": kept,
+        "bytes": path.stat().st_size if path.is_file() else 0,
+        "notes": notes,
+    }
+    return Trace(*combine([Part(path, dict(tables), dict(head or {}), coverage)], name))

@@ -1,0 +1,1 @@
+"""Files of trtexec: profiles of layers, times of iterations, descriptions of layers."""

@@ -1,0 +1,182 @@
+"""Readers of what ``trtexec`` exports: ``--exportProfile``, ``--exportTimes`` and ``--exportLayerInfo``.
+
+A profile has the sum of the times of each layer; times have the stages of every iteration (enqueue, copy in, compute,
+copy out) on one clock. What a layer is (shapes, types, tactic) stands in the layer information of the engine, and is
+put beside a profile that lies in the same folder under the name that ``trt-engine-explorer`` and ``trtexec`` scripts
+give it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from llmprof.errors import ReadError, UnknownFormatError
+from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.trace import Trace
+
+_PROFILE: Final = re.compile(rb'\[\s*\{\s*"count"\s*:\s*\d+\s*\}')
+_TIMES: Final = re.compile(rb'\[\s*\{\s*"startEnqMs"\s*:')
+_LAYERS: Final = re.compile(rb'\{\s*"Layers"\s*:\s*\[')
+
+_STAGES: Final = (
+    ("startH2dMs", "h2dMs", "copy in", "HtoD"),
+    ("startComputeMs", "computeMs", "compute", ""),
+    ("startD2hMs", "d2hMs", "copy out", "DtoH"),
+)
+"""Start and length of each stage: an end has as few digits as its start, its length has more."""
+
+
+def _document(path: Path) -> tuple[Any, str]:
+    data, damage = bytes_of(path)
+    try:
+        return msgspec.json.decode(data), damage
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ReadError(
+            f"{path.name} is no whole JSON: {error}", expected="what trtexec exported", hint="export it again"
+        ) from error
+
+
+def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
+    document, damage = _document(path)
+    if not isinstance(document, list):
+        raise ReadError(f"{path.name} holds no list", expected="what trtexec exported")
+    return [row for row in document if isinstance(row, dict)], damage
+
+
+def _read_profile(path: Path, request: Request) -> Trace:
+    rows, damage = _rows(path)
+    iterations = next((row["count"] for row in rows if isinstance(row.get("count"), int) and "name" not in row), None)
+    layers = [row for row in rows if isinstance(row.get("name"), str)]
+    known = _layer_information(path)
+    totals = pl.DataFrame(
+        {
+            "kind": ["layer"] * len(layers),
+            "name": [row["name"] for row in layers],
+            "scope": [known.get(row["name"]) for row in layers],
+            "count": [iterations] * len(layers),
+            "total_ns": [_ns(row.get("timeMs")) for row in layers],
+            "median_ns": [_ns(row.get("medianMs")) for row in layers],
+        },
+        schema={
+            "kind": pl.String, "name": pl.String, "scope": pl.String, "count": pl.Int64, "total_ns": pl.Int64,
+            "median_ns": pl.Int64,
+        },
+    )  # fmt: skip
+    whole = totals.filter(pl.col("total_ns").is_not_null())
+    notes = [] if iterations is not None else ["the number of iterations is not in the file"]
+    if lost := totals.height - whole.height + len(rows) - len(layers) - (iterations is not None):
+        notes.append(f"{lost:,} entry(s) have no name or no time and were left out")
+    return trace_of(path, "trt-profile", {"totals": whole}, events=len(layers), notes=notes, damage=damage)
+
+
+def _ns(value: object) -> int | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value * 1e6 < MOST_NS:
+        return round(value * 1e6)
+    return None
+
+
+def _layer_information(profile: Path) -> dict[str, str]:
+    """Type of each layer by its name, from the layer information beside a profile."""
+    if not profile.name.endswith(".profile.json"):
+        return {}
+    beside = profile.with_name(profile.name.removesuffix(".profile.json") + ".graph.json")
+    try:
+        document = json.loads(beside.read_bytes()) if beside.is_file() and beside.stat().st_size < 1 << 28 else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    layers = document.get("Layers") if isinstance(document, dict) else None
+    return {
+        layer["Name"]: layer["LayerType"]
+        for layer in layers or []
+        if isinstance(layer, dict) and isinstance(layer.get("Name"), str) and isinstance(layer.get("LayerType"), str)
+    }
+
+
+def _read_times(path: Path, request: Request) -> Trace:
+    rows, damage = _rows(path)
+    keys = {key: pl.Float64 for begin, length, _, _ in _STAGES for key in (begin, length)}
+    keys |= {"startEnqMs": pl.Float64, "endEnqMs": pl.Float64}
+    frame = pl.DataFrame({key: [_float(row.get(key)) for row in rows] for key in keys}, schema=keys).with_row_index(
+        "iteration"
+    )
+
+    def spans(begin: str, took: pl.Expr) -> pl.DataFrame:
+        start = (pl.col(begin) * 1e6).round().cast(pl.Int64, strict=False)
+        length = (took * 1e6).round().cast(pl.Int64, strict=False)
+        found = frame.select("iteration", start_ns=start, dur_ns=length).drop_nulls()
+        return found.filter((pl.col("dur_ns") >= 0) & pl.col("start_ns").is_between(0, MOST_NS))
+
+    device = pl.lit(0, dtype=pl.Int32)
+    parts, copies = [], []
+    for begin, length, name, copy in _STAGES:
+        found = spans(begin, pl.col(length)).with_columns(device=device)
+        if copy:
+            moved = found.filter(pl.col("dur_ns") > 0)
+            copies.append(moved.select("device", "start_ns", "dur_ns", name=pl.lit(name), kind=pl.lit(copy)))
+        else:
+            label = pl.format("iteration {}", "iteration")
+            made = found.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(value=True))
+            parts.append(made.drop("iteration"))
+    enqueue = spans("startEnqMs", pl.col("endEnqMs") - pl.col("startEnqMs"))
+    calls = enqueue.select("start_ns", "dur_ns", name=pl.lit("enqueue"), api=pl.lit("runtime"))
+    tables = {"markers": pl.concat(parts), "copies": pl.concat(copies), "runtime": calls}
+    lost = frame.height - tables["markers"].height
+    notes = [f"{lost:,} of {frame.height:,} iteration(s) have no times of their computing"] if lost else []
+    notes.append("the file has times of whole iterations: which kernels ran is not in it")
+    return trace_of(
+        path, "trt-times", tables, head={"absolute": False}, events=frame.height, notes=notes, damage=damage
+    )
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _read_layers(path: Path, request: Request) -> Trace:
+    raise UnknownFormatError(
+        f"{path.name} describes the layers of a TensorRT engine, which is no recording",
+        expected="a profile (trtexec --exportProfile) or times (trtexec --exportTimes)",
+        hint="put it beside the profile, as NAME.graph.json beside NAME.profile.json, and read that",
+    )
+
+
+def _starts(pattern: re.Pattern[bytes]) -> Any:
+    def sniff(probe: Probe) -> bool:
+        return pattern.match(probe.start.lstrip(b"\xef\xbb\xbf \t\r\n")) is not None
+
+    return sniff
+
+
+READERS: Final = (
+    Reader(
+        name="trt-profile",
+        version=1,
+        what="times of layers of TensorRT (trtexec --exportProfile)",
+        sniff=_starts(_PROFILE),
+        read=_read_profile,
+        alone=True,
+    ),
+    Reader(
+        name="trt-times",
+        version=1,
+        what="times of iterations of TensorRT (trtexec --exportTimes)",
+        sniff=_starts(_TIMES),
+        read=_read_times,
+        alone=True,
+    ),
+    Reader(
+        name="trt-layers",
+        version=1,
+        what="a description of the layers of a TensorRT engine",
+        sniff=_starts(_LAYERS),
+        read=_read_layers,
+        alone=True,
+    ),
+)

@@ -1,0 +1,1 @@
+"""CSV reports of Intel VTune Profiler."""

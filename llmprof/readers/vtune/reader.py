@@ -1,0 +1,155 @@
+"""Reader of VTune's CSV reports: hotspots (a row a function) and top-down (a row a frame, indented by its depth).
+
+Both come from ``vtune -report hotspots|top-down -r RESULT -format csv``. The separator is a comma unless
+``-csv-delimiter`` says otherwise; times are seconds, with or without an ``s``. In a top-down report the column of the
+frame's own time may be missing (it is there with ``-column "CPU Time:Self"``): then it is its total less its callees'.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.summaries import bytes_of, table_of, text_of, trace_of
+from llmprof.trace import Trace
+
+_SEPARATORS: Final = (",", "\t", ";", "|")
+_FIRST: Final = ("Function", "Function Stack", "Source Function", "Source Function Stack", "Function / Call Stack")
+_TIME: Final = re.compile(r"CPU Time(?:[: ]\s*(Total|Self))?(?: \(s\))?", re.IGNORECASE)
+_NUMBER: Final = r"^\s*([\d.]+(?:[eE][+-]?\d+)?)\s*s?\s*$"
+_UNKNOWN: Final = r"^\[Unknown\]$"
+_DEEPEST: Final = 4096
+
+
+def _heading(text: str) -> tuple[str, str] | None:
+    """Separator and the line of the heading; None where a text has none."""
+    for line in text.splitlines()[:20]:
+        for separator in _SEPARATORS:
+            cells = [cell.strip().strip('"') for cell in line.split(separator)]
+            if cells[0] in _FIRST and len(cells) > 1:
+                return separator, line
+    return None
+
+
+def _sniff(probe: Probe) -> bool:
+    if probe.is_folder or b"\0" in probe.start[:2] or not probe.start.strip()[:200]:
+        return False
+    found = _heading(text_of(probe.start[: 1 << 14]))
+    if found is None:
+        return False
+    separator, line = found
+    cells = [cell.strip().strip('"') for cell in line.split(separator)]
+    return any(_TIME.fullmatch(cell) or cell.startswith("Hardware Event Count:") for cell in cells[1:])
+
+
+def _read(path: Path, request: Request) -> Trace:
+    data, damage = bytes_of(path)
+    text = text_of(data)
+    found = _heading(text)
+    if found is None:
+        raise ReadError(f"{path.name} has no heading of VTune", expected="Function or Function Stack in its first cell")
+    separator, line = found
+    table, ragged = table_of(text[text.index(line) :], separator=separator)
+    first = table.columns[0]
+    times = {(match[1] or "").lower(): name for name in table.columns if (match := _TIME.fullmatch(name))}
+    if not times:
+        raise ReadError(
+            f"{path.name} has no column of CPU time",
+            expected="the column CPU Time, CPU Time:Self or CPU Time:Total",
+            hint="vtune -report hotspots -r RESULT -format csv",
+        )
+    # a cell's blanks in front are its depth: the table has them stripped
+    depths, names = _depths(text[text.index(line) :], separator)
+    if len(names) != table.height:
+        raise ReadError(f"{path.name} has rows that run over several lines", expected="a line a row")
+    rows = table.with_columns(depth=pl.Series(depths, dtype=pl.Int64), frame=pl.Series(names, dtype=pl.String))
+    stacked = "Stack" in first
+    notes = [f"{ragged:,} row(s) have too few or too many cells"] if ragged else []
+    own, lost = _own_time(rows, times, stacked=stacked)
+    if lost:
+        notes.append(f"{lost:,} row(s) have no time and were left out")
+    stacks = _stacks(rows["depth"].to_list(), names) if stacked else names
+    samples = rows.select(
+        name="frame",
+        stack=pl.Series(stacks, dtype=pl.String),
+        module=pl.col("Module").replace("[Unknown]", None) if "Module" in rows.columns else pl.lit(None, pl.String),
+        event=pl.lit("CPU time"),
+        value=own,
+        unit=pl.lit("ns"),
+    ).filter((pl.col("value") > 0) & (pl.col("name") != "Total"))
+    return trace_of(path, "vtune", {"samples": samples}, events=table.height, notes=notes, damage=damage)
+
+
+def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
+    """Blanks in front of the first cell of each row, and its text."""
+    depths, names = [], []
+    for line in text.splitlines()[1:]:
+        if not line.strip() or not line.strip(separator).strip():
+            continue
+        quoted = line.startswith('"')
+        cell = line[1:].partition('"')[0] if quoted else line.partition(separator)[0]
+        name = cell.strip()
+        depths.append(min(_DEEPEST, len(cell) - len(cell.lstrip(" "))))
+        names.append(name or "[unknown]")
+    return depths, names
+
+
+def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tuple[pl.Series, int]:
+    """Time of each row without what it calls (ns), and how many rows have none."""
+
+    def ns(column: str) -> pl.Series:
+        seconds = rows[column].str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
+        return (seconds * 1e9).round().cast(pl.Int64, strict=False)
+
+    if "self" in times or not stacked:
+        found = ns(times.get("self") or times.get("") or times["total"])
+        return found.fill_null(0), found.null_count()
+    whole = ns(times.get("total") or times[""])
+    if not whole.null_count() < whole.len():
+        raise ReadError(
+            "the report gives total times as shares only",
+            expected="times in seconds",
+            hint='vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"',
+        )
+    return _less_callees(whole.fill_null(0).to_list(), rows["depth"].to_list()), whole.null_count()
+
+
+def _less_callees(totals: list[int], depths: list[int]) -> pl.Series:
+    own = list(totals)
+    open_rows: list[int] = []
+    for row, depth in enumerate(depths):
+        while open_rows and depths[open_rows[-1]] >= depth:
+            open_rows.pop()
+        if open_rows:
+            own[open_rows[-1]] -= totals[row]
+        open_rows.append(row)
+    return pl.Series([max(0, value) for value in own], dtype=pl.Int64)
+
+
+def _stacks(depths: list[int], names: list[str]) -> list[str]:
+    """Frames of each row, outermost first, without the row that sums up all."""
+    stacks: list[str] = []
+    open_rows: list[tuple[int, str]] = []
+    for depth, name in zip(depths, names, strict=True):
+        while open_rows and open_rows[-1][0] >= depth:
+            open_rows.pop()
+        above = open_rows[-1][1] if open_rows else ""
+        stack = name if not above or above == "Total" else f"{above}\n{name}"
+        open_rows.append((depth, stack))
+        stacks.append(stack)
+    return stacks
+
+
+READER: Final = Reader(
+    name="vtune",
+    version=1,
+    what="a CSV report of VTune (hotspots, top-down)",
+    sniff=_sniff,
+    read=_read,
+    alone=True,
+)

@@ -1,0 +1,232 @@
+"""Profilers that write sums: nvprof, TensorRT, Triton Proton; by hand, and on real files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from contextlib import closing
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze
+from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.redaction import redact
+
+
+@pytest.fixture
+def real(shared):
+    folder = shared / "real"
+    if not folder.is_dir():
+        pytest.skip("the shared files are not here")
+    return folder
+
+
+def write(tmp_path, text, name="file.csv"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+# --- nvprof
+
+SUMMARY = """==12== NVPROF is profiling process 12, command: ./app --token=secret
+==12== Profiling result:
+"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
+,%,ms,,us,us,ms,
+"GPU activities",75.0,3.5,2,1750,1500,2,"void gemm<float, int>(float*)"
+"GPU activities",25.0,1.0,1,1000,1000,1,"[CUDA memcpy HtoD]"
+"API calls",100.0,9.0,4,2250,1,8,"cudaLaunchKernel"
+"""
+GPU_TRACE = """==12== Profiling result:
+"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread","Static SMem",\
+"Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device","Context","Stream","Name","Correlation_ID"
+ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,
+1.5,2.25,,,,,,,,,,2.0,1.1,"Pinned","Device","Tesla V100 (1)","1","7","[CUDA memcpy HtoD]",3
+2.0,4.5,80,2,1,128,1,1,32,1.0,512,,,,,"Tesla V100 (1)","1","14","void gemm<float, int>(float*) [12]",4
+2.1,bad,80,2,1,128,1,1,32,1.0,512,,,,,"Tesla V100 (1)","1","14","lost",5
+"""
+API_TRACE = '"Start","Duration","Name","Correlation_ID"\nus,us,,\n0.5,2.5,"cudaLaunchKernel",4\n9,1,"cuMemAlloc",5\n'
+
+
+def test_a_summary_by_hand(tmp_path):
+    trace = llmprof.read(write(tmp_path, SUMMARY))
+    assert trace.meta["format"] == "nvprof"
+    assert trace.totals.select("kind", "name", "count", "total_ns", "min_ns", "max_ns").rows() == [
+        ("kernel", "void gemm<float, int>(float*)", 2, 3_500_000, 1_500_000, 2_000_000),
+        ("copy", "[CUDA memcpy HtoD]", 1, 1_000_000, 1_000_000, 1_000_000),
+        ("call", "cudaLaunchKernel", 4, 9_000_000, 1_000, 8_000_000),
+    ]
+    found = analyze.totals(trace)
+    assert found.filter(kind="kernel").select("category", "mean_ns", "share").row(0) == ("linear", 1_750_000, 1.0)
+    with pytest.raises(NotCapturedError):
+        _ = trace.kernels
+
+
+def test_a_gpu_trace_by_hand(tmp_path):
+    with pytest.warns(TraceWarning, match=r"1 row\(s\) could not be read"):
+        trace = llmprof.read(write(tmp_path, GPU_TRACE))
+    kernel = trace.kernels.row(0, named=True)
+    assert (kernel["start_ns"], kernel["dur_ns"], kernel["device"], kernel["stream"]) == (500_000, 4_500, 1, 14)
+    assert (kernel["grid_x"], kernel["block_x"], kernel["registers"], kernel["shared_bytes"]) == (80, 128, 32, 1536)
+    assert kernel["name"] == "void gemm<float, int>(float*)"
+    assert trace.copies.select("kind", "bytes", "src_kind", "dst_kind", "start_ns").rows() == [
+        ("HtoD", 2 << 20, "pinned", "device", 0)
+    ]
+    assert trace.meta["device"] == "Tesla V100"
+    assert analyze.kernel_summary(trace)["total_ns"].sum() == 6_750
+
+
+def test_an_api_trace_by_hand(tmp_path):
+    with pytest.warns(TraceWarning, match="kernel launches but no kernels"):
+        trace = llmprof.read(write(tmp_path, API_TRACE))
+    assert trace.runtime.select("name", "api", "start_ns", "dur_ns", "correlation").rows() == [
+        ("cudaLaunchKernel", "runtime", 0, 2_500, 4),
+        ("cuMemAlloc", "driver", 8_500, 1_000, 5),
+    ]
+
+
+def test_the_real_summary_adds_up(real):
+    found = analyze.totals(llmprof.read(real / "nvprof" / "jazz_nvprof.csv"))
+    assert found["count"].sum() == 45 + 150 + 150 + 10
+    assert found["total_ns"].sum() == 542_360_000 + 237_430_000 + 237_260_000 + 117_720_000
+    assert found.filter(pl.col("name").str.starts_with("red_sor(float*, float*")).height == 1
+
+
+def test_a_real_session(real):
+    path = real / "nsys_odd" / "ncar_matrix_add.nvvp"
+    with pytest.warns(TraceWarning, match=r"30 call\(s\) have numbers and no names"):
+        trace = llmprof.read(path)
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as file:
+        start, end, correlation = file.execute(
+            "SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"
+        ).fetchone()
+        first = file.execute("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_DRIVER").fetchone()[0]
+        calls = file.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_DRIVER").fetchone()[0]
+    kernel = trace.kernels.row(0, named=True)
+    assert (kernel["start_ns"], kernel["dur_ns"]) == (start - first, end - start)
+    assert trace.runtime.height == calls == 31
+    assert trace.runtime.filter(correlation=correlation)["name"].to_list() == ["cuLaunchKernel"]
+    assert trace.meta["device"] == "Tesla V100-SXM2-32GB"
+    assert trace.meta["start_epoch_ns"] == first
+    assert trace.sql("SELECT count(*) AS n FROM StringTable", on="file")["n"][0] == 6
+
+
+# --- TensorRT
+
+PROFILE = [{"count": 4}, {"name": "conv", "timeMs": 2.5, "averageMs": 0.6, "medianMs": 0.5}, {"name": "fc"}]
+
+
+def test_a_profile_of_layers_by_hand(tmp_path):
+    (tmp_path / "net.graph.json").write_text(json.dumps({"Layers": [{"Name": "conv", "LayerType": "CaskConvolution"}]}))
+    path = write(tmp_path, json.dumps(PROFILE), "net.profile.json")
+    with pytest.warns(TraceWarning, match=r"1 entry\(s\) have no name or no time"):
+        trace = llmprof.read(path)
+    assert trace.totals.select("kind", "name", "scope", "count", "total_ns", "median_ns").rows() == [
+        ("layer", "conv", "CaskConvolution", 4, 2_500_000, 500_000)
+    ]
+
+
+def test_the_real_profile_adds_up(real):
+    path = real / "tensorrt" / "mobilenet.qat.onnx.engine.profile.json"
+    entries = json.loads(path.read_text())
+    trace = llmprof.read(path)
+    assert trace.totals.height == len(entries) - 1 == 85
+    assert trace.totals["count"].unique().to_list() == [4216]
+    assert trace.totals["total_ns"].sum() == pytest.approx(1e6 * sum(e["timeMs"] for e in entries[1:]), rel=1e-9)
+    share = analyze.totals(trace).filter(name="QuantizeLinear_2")["share"][0]
+    assert 100 * share == pytest.approx(1.88608, rel=1e-4)  # as trtexec says
+    assert trace.totals["scope"].null_count() < 85  # types from the file beside it
+
+
+def test_real_times_of_iterations(real):
+    path = real / "tensorrt" / "mobilenet.qat.onnx.engine.timing.json"
+    entries = json.loads(path.read_text())
+    with pytest.warns(TraceWarning, match="which kernels ran is not in it"):
+        trace = llmprof.read(path)
+    compute = trace.markers.filter(domain="compute")
+    assert compute.height == len(entries) == 8945
+    assert compute["dur_ns"].sum() == pytest.approx(1e6 * sum(e["computeMs"] for e in entries), rel=1e-5)
+    assert trace.runtime.height == len(entries)
+
+
+def test_a_description_of_layers_is_no_recording(real):
+    with pytest.raises(UnknownFormatError, match=r"describes the layers.*beside the profile"):
+        llmprof.read(real / "tensorrt" / "mobilenet.qat.onnx.engine.graph.json")
+
+
+# --- Triton Proton
+
+
+def node(name, metrics=None, children=()):
+    return {"frame": {"name": name, "type": "function"}, "metrics": metrics or {}, "children": list(children)}
+
+
+KERNEL = {"count": 10, "device_id": "1", "device_type": "CUDA", "time (ns)": 204800, "flops8": 1e11, "bytes": 1e8}
+TREE = [
+    node(
+        "ROOT",
+        {"count": 0, "time (ns)": 0},
+        [
+            node("step", {}, [node("gemm", KERNEL), node("odd", {"count": 1})]),
+            node("__proton_launch_metadata", {}, [node("helper", {"time (ns)": 5, "count": 1, "device_id": "0"})]),
+        ],
+    ),
+    {"CUDA": {"1": {"arch": "90", "num_sms": 132}}},
+]
+
+
+def test_a_tree_of_proton_by_hand(tmp_path):
+    with pytest.warns(TraceWarning, match=r"1 leaf node\(s\) have no time"):
+        trace = llmprof.read(write(tmp_path, json.dumps(TREE), "run.hatchet"))
+    assert trace.totals.select("device", "kind", "name", "scope", "count", "total_ns", "flops", "bytes").rows() == [
+        (1, "kernel", "gemm", "step", 10, 204_800, 1e11, 1e8),
+        (0, "range", "helper", "__proton_launch_metadata", 1, 5, None, None),
+    ]
+    found = analyze.totals(trace).filter(name="gemm").row(0, named=True)
+    assert found["flops_per_s"] == pytest.approx(1e11 / 204.8e-6)
+    assert found["bytes_per_s"] == pytest.approx(1e8 / 204.8e-6)
+    assert trace.meta["device"] == "CUDA 90"
+
+
+def test_sums_survive_redaction(tmp_path):
+    path = write(tmp_path, json.dumps([node("ROOT", {}, [node("/home/me/model.py", {}, [node("gemm", KERNEL)])])]), "x")
+    redact(path, tmp_path / "copy")
+    copy = llmprof.read(tmp_path / "copy")
+    assert copy.totals["total_ns"].to_list() == [204_800]
+    assert "/home/me" not in str(copy.totals.rows())
+
+
+# --- damage
+
+HOSTILE = [
+    ('[{"count": 4}, {"name": "conv", "timeMs": 1e400}]', "profile"),
+    ('[{"count": 4}, {"name": 5, "timeMs": "x"}, 7, null]', "profile"),
+    ('[{"startEnqMs": 1}, {"startEnqMs": null, "endComputeMs": 1e300}]', "times"),
+    (json.dumps(TREE).replace("204800", "1e30"), "proton"),
+    (json.dumps(TREE).replace('"ROOT"', "3"), "proton"),
+    (SUMMARY.replace("3.5", "inf"), "summary"),
+    (SUMMARY.replace('"Name"', '"Nam"'), "summary"),
+    (GPU_TRACE.replace('"4"', "9" * 40), "trace"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+@pytest.mark.parametrize(("text", "name"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_values_cause_errors_of_ours_or_are_left_out(tmp_path, text, name):
+    try:
+        trace = llmprof.read(write(tmp_path, text, name))
+    except ReadError:
+        return
+    if trace.has("totals"):
+        assert trace.totals["total_ns"].is_between(0, 2**62).all()
+
+
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+@pytest.mark.parametrize("text", [json.dumps(PROFILE), json.dumps(TREE), SUMMARY, GPU_TRACE, API_TRACE], ids=range(5))
+def test_every_cut_is_read_or_refused(tmp_path, text):
+    for cut in range(0, len(text), max(1, len(text) // 60)):
+        with contextlib.suppress(ReadError):
+            llmprof.read(write(tmp_path, text[:cut], f"cut{cut}.txt"), cache=False)

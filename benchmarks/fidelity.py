@@ -19,7 +19,7 @@ import polars as pl
 import llmprof
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.modules import module_calls
-from llmprof.names import modules
+from llmprof.names import operators
 from llmprof.trace import Trace
 
 BINS = [0.0, 0.5, 0.7, 0.9, 1.0]
@@ -30,7 +30,7 @@ def without_modules(trace: Trace) -> Trace:
     """The trace without the markers that name modules."""
     marks = trace.markers
     names = pl.any_horizontal(
-        pl.col("domain") == modules.DOMAIN, *(pl.col("name").str.contains(pattern) for pattern in modules.PATHS)
+        pl.col("domain") == operators.DOMAIN, *(pl.col("name").str.contains(pattern) for pattern in operators.PATHS)
     )
     return Trace({**trace.tables, "markers": marks.filter(~names)}, trace.meta, trace.coverage)
 

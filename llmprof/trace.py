@@ -15,7 +15,7 @@ from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.platforms import Platform, platform_of
-from llmprof.storage import parquet, sql, sqlite
+from llmprof.storage import parquet, sqlite
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
 
@@ -250,7 +250,7 @@ class Trace:
         ['count']
         """
         if on == "tables":
-            return sql.query(self.tables, query)
+            return sqlite.sql_query(self.tables, query)
         if self._database is None:
             raise NotCapturedError(
                 "this trace was not read from one SQLite file",

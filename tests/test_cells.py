@@ -18,7 +18,7 @@ from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.notebook import cell
-from llmprof.notebook import progress as notebook_progress
+from llmprof.notebook import cell as notebook_progress
 from tests.batch.runners import Runs, config
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmprof.cli import explore, main
+from llmprof.cli import main, make
 from llmprof.explore.tabs import ENVIRONMENT_VARIABLE, Wanted, page
 from llmprof.launch.run import process
 
@@ -83,7 +83,7 @@ def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, 
 
 def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(explore.webbrowser, "open", opened.append)
+    monkeypatch.setattr(make.webbrowser, "open", opened.append)
 
     def run(argv: list[str], *, started, **_options: object) -> None:
         port = int(next(word for word in argv if word.startswith("--port=")).removeprefix("--port="))
@@ -106,7 +106,7 @@ def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_page_shows_what_the_environment_names() -> None:
-    wanted = Wanted([str(file) for file in explore.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
+    wanted = Wanted([str(file) for file in make.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
     tabs = page(wanted.environment())
     assert tabs.titles[0] == "Timeline"
     assert tabs["kernels"].table.height > 0

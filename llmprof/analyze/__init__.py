@@ -100,7 +100,7 @@ if TYPE_CHECKING:
         operator_shapes,
     )
     from llmprof.analyze.overlap import overlap, overlap_within
-    from llmprof.analyze.roofline.join import roofline_join, stage_observations
+    from llmprof.analyze.roofline import roofline_join, stage_observations
     from llmprof.analyze.stacks import stacks
     from llmprof.analyze.steps.steps import steps
     from llmprof.analyze.steps.summary import steady_state, step_time
@@ -142,10 +142,10 @@ else:
             "ops_to_kernels": "llmprof.analyze.kernels",
             "overlap": "llmprof.analyze.overlap",
             "overlap_within": "llmprof.analyze.overlap",
-            "roofline_join": "llmprof.analyze.roofline.join",
+            "roofline_join": "llmprof.analyze.roofline",
             "speed_of_light": "llmprof.analyze.ncu.speed_of_light",
             "stacks": "llmprof.analyze.stacks",
-            "stage_observations": "llmprof.analyze.roofline.join",
+            "stage_observations": "llmprof.analyze.roofline",
             "stalls": "llmprof.analyze.ncu.speed_of_light",
             "steady_state": "llmprof.analyze.steps.summary",
             "step_time": "llmprof.analyze.steps.summary",

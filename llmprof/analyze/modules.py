@@ -1,6 +1,6 @@
 """The module that each device event was launched in, and its layer: the best witness of what an event is for.
 
-Modules come from markers of the host (:mod:`llmprof.names.modules`). Calls of one thread nest, so the innermost call
+Modules come from markers of the host (:mod:`llmprof.names.operators`). Calls of one thread nest, so the innermost call
 around a launch is the event's module, and those around it say the layer and the block. Kernels that a CUDA graph
 replays have no such witness: their launch is that of the whole graph.
 """
@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze import nesting
 from llmprof.analyze.analysis import per_trace
 from llmprof.analyze.nesting import innermost, parents
-from llmprof.names import modules
+from llmprof.names import operators
 from llmprof.trace import Trace
 
 _LEAST_LAYERS = 2
@@ -36,8 +36,8 @@ def module_calls(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         ``rank, thread, start_ns, dur_ns``, ``name`` (class or path), ``parent`` (row of the call around it), ``layer``
         (number of the layer that it lies in: from its path, else by order in the stack; null outside the layers),
-        ``stack`` (row of the call that holds the layers), ``role, block`` (:mod:`llmprof.names.modules`; of the call or
-        of those around it within the layer), ``block_call`` (row of the call that is the block), ``generic``,
+        ``stack`` (row of the call that holds the layers), ``role, block`` (:mod:`llmprof.names.operators`; of the call
+        or of those around it within the layer), ``block_call`` (row of the call that is the block), ``generic``,
         ``last_linear`` (the last linear module of its block), ``root`` (number of the outermost call) and
         ``first_layer_ns`` (when the first layer of the same outermost call begins; null where that holds none).
     """
@@ -58,27 +58,27 @@ def _named(trace: Trace) -> pl.DataFrame:
     marks = trace.markers.filter(~pl.col("on_device") & (pl.col("dur_ns") > 0))
     distinct = marks.select("name", "domain").unique()
     name = pl.col("name")
-    path = pl.coalesce(name.str.extract(pattern, 1) for pattern in modules.PATHS)
-    of_class = pl.when(pl.col("domain") == modules.DOMAIN).then(name.str.extract(modules.CALL, 1))
+    path = pl.coalesce(name.str.extract(pattern, 1) for pattern in operators.PATHS)
+    of_class = pl.when(pl.col("domain") == operators.DOMAIN).then(name.str.extract(operators.CALL, 1))
     distinct = distinct.with_columns(path=path, module=pl.coalesce(of_class, path)).filter(
         pl.col("module").is_not_null()
     )
     if not distinct.height:
         return empty
-    shared = pl.col("path").str.contains(f"(?i){modules.SHARED}").fill_null(value=False)
-    number = pl.col("path").str.extract(modules.LAYER, 1).cast(pl.Int32, strict=False)
+    shared = pl.col("path").str.contains(f"(?i){operators.SHARED}").fill_null(value=False)
+    number = pl.col("path").str.extract(operators.LAYER, 1).cast(pl.Int32, strict=False)
     distinct = distinct.with_columns(own_layer=pl.when(~shared).then(number))
     parts = [
         str(module).split(".") if path else [str(module)] for module, path in distinct["module", "path"].iter_rows()
     ]
-    works = [modules.work(part[-1]) for part in parts]
-    around = [next((w.block for p in reversed(part[:-1]) if (w := modules.work(p)).block), None) for part in parts]
+    works = [operators.work(part[-1]) for part in parts]
+    around = [next((w.block for p in reversed(part[:-1]) if (w := operators.work(p)).block), None) for part in parts]
     distinct = distinct.with_columns(
         own_role=pl.Series([w.role for w in works], dtype=pl.String),
         own_block=pl.Series([w.block or a for w, a in zip(works, around, strict=True)], dtype=pl.String),
         is_block=pl.Series([w.block is not None for w in works], dtype=pl.Boolean),
         generic=pl.Series([w.generic for w in works], dtype=pl.Boolean),
-        looks_like_layer=pl.col("module").str.contains(modules.LAYER_CLASS)
+        looks_like_layer=pl.col("module").str.contains(operators.LAYER_CLASS)
         & pl.Series([w.block is None and w.role is None for w in works], dtype=pl.Boolean),
     )
     found = marks.join(distinct, on=["name", "domain"], how="inner", maintain_order="left")
@@ -232,11 +232,11 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if not noted.height:
         return None
     distinct = noted.select("path").unique()
-    works = [[modules.work(part) for part in str(path).split(".")] for path in distinct["path"]]
+    works = [[operators.work(part) for part in str(path).split(".")] for path in distinct["path"]]
     block = [next((w.block for w in reversed(work) if w.block), None) for work in works]
     distinct = distinct.with_columns(
         module="path",
-        layer=pl.col("path").str.extract(modules.LAYER, 1).cast(pl.Int32, strict=False),
+        layer=pl.col("path").str.extract(operators.LAYER, 1).cast(pl.Int32, strict=False),
         role=pl.Series([w[-1].role for w in works], dtype=pl.String),
         block=pl.Series(block, dtype=pl.String),
         generic=pl.Series([w[-1].generic and w[-1].role is None for w in works], dtype=pl.Boolean),
@@ -263,5 +263,5 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
 def _path(annotation: pl.Expr) -> pl.Expr:
     """Annotations that are the path of a module or a layer; others say nothing of these."""
     return annotation.str.extract(r"^(?:\{'Module': ')?((?:\w+\.)*\w+)", 1).pipe(
-        lambda path: pl.when(path.str.contains(modules.LAYER) | path.str.contains(r"\.")).then(path)
+        lambda path: pl.when(path.str.contains(operators.LAYER) | path.str.contains(r"\.")).then(path)
     )

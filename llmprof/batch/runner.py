@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmprof.batch import state as batch_state
+from llmprof.batch import sweep as batch_state
 from llmprof.batch.parameters import apply, label, points
-from llmprof.batch.state import measures
-from llmprof.batch.sweep import Sweep, open_sweep
+from llmprof.batch.sweep import Sweep, measures, open_sweep
 from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run
-from llmprof.launch.config import disclosure
-from llmprof.launch.run.manifest import machine
-from llmprof.notebook.progress import told
+from llmprof.launch.config import options as config_options
+from llmprof.launch.run.folder import machine
+from llmprof.notebook.cell import told
 from llmprof.progress import Progress
 
 
@@ -88,7 +87,7 @@ class BatchRunner:
                         hint="choose another folder, or resume it with its own parameters",
                     )
             else:
-                state = batch_state.new(disclosure.config(self._config).to_dict(), wanted, grid)
+                state = batch_state.new(config_options.config(self._config).to_dict(), wanted, grid)
                 batch_state.store(state, target)
             if self._progress is not None:
                 self._run(state, target, self._progress)

@@ -53,12 +53,11 @@ if TYPE_CHECKING:
     from llmprof.charts.collectives import all_reduce
     from llmprof.charts.compare import diff
     from llmprof.charts.counters import counters
-    from llmprof.charts.dashboard import dashboard
     from llmprof.charts.flame import flame, speedscope
     from llmprof.charts.idle import idle, launch_delay
     from llmprof.charts.kernels import cuda_api, kernels, stalls
     from llmprof.charts.layers import layer_heatmap
-    from llmprof.charts.requests import request_latency, requests
+    from llmprof.charts.requests import dashboard, request_latency, requests
     from llmprof.charts.roofline import roofline
     from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
     from llmprof.charts.theory.curves import bound_gap, predicted, theory_curves, theory_memory
@@ -73,7 +72,7 @@ else:
             "counters": "llmprof.charts.counters",
             "cuda_api": "llmprof.charts.kernels",
             "kernels": "llmprof.charts.kernels",
-            "dashboard": "llmprof.charts.dashboard",
+            "dashboard": "llmprof.charts.requests",
             "diff": "llmprof.charts.compare",
             "flame": "llmprof.charts.flame",
             "speedscope": "llmprof.charts.flame",

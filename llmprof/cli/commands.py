@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from llmprof.cli.analyze import analysis, diff, info
-from llmprof.cli.explore import explore
-from llmprof.cli.make import demo, notebook, parameter, redact, report, samples
+from llmprof.cli.make import demo, explore, notebook, parameter, redact, report, samples
 from llmprof.cli.output import Terminal
 from llmprof.cli.run import add_config_options, doctor, run, runs, sweep
 from llmprof.cli.theory import add_theory_options, theory

@@ -169,7 +169,7 @@ def _components(components: pl.DataFrame) -> pl.DataFrame:
 
 def _joined(args: Namespace, terminal: Terminal) -> str:
     from llmprof import analyze
-    from llmprof.analyze.roofline.join import coverage_of
+    from llmprof.analyze.roofline import coverage_of
     from llmprof.units import format_ns, format_share
 
     trace = open_trace(args.trace, args, terminal)

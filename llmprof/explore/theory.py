@@ -11,8 +11,8 @@ import polars as pl
 
 from llmprof import charts
 from llmprof import theory as theories
-from llmprof.analyze.roofline.batches import batches
-from llmprof.analyze.roofline.join import IDLE, roofline_join
+from llmprof.analyze.roofline import IDLE, roofline_join
+from llmprof.analyze.steps.labels import batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError

@@ -16,8 +16,8 @@ import polars as pl
 
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
+from llmprof.metrics.data import SAME, STALLS, base, parts
 from llmprof.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
-from llmprof.metrics.parts import SAME, STALLS, base, parts
 
 __all__ = ["Explanation", "explain", "glossary"]
 

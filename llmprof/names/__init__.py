@@ -17,10 +17,10 @@ import polars as pl
 from llmprof import plugins
 from llmprof.errors import LlmprofError
 from llmprof.names import ascend
-from llmprof.names.matching import by_unique_name as by_unique_name
-from llmprof.names.matching import match as match
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
+from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
+from llmprof.names.operators import match as match
 from llmprof.names.operators import operator_categories as operator_categories
 
 CATEGORIES = (

@@ -13,7 +13,7 @@ import msgspec
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.common.event_stream import EventStream
 from llmprof.readers.common.repair import UNFIT
-from llmprof.redaction.ledger import Ledger, writing
+from llmprof.storage.pseudonyms import Ledger, writing
 
 _TEXT_KEYS: Final = frozenset({"name", "cat", "pid", "tid"})
 _NUMBER_KEYS: Final = frozenset({"ts", "dur", "id"})

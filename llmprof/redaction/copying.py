@@ -16,10 +16,9 @@ from llmprof.readers import read
 from llmprof.readers.nsys.export import is_parquetdir
 from llmprof.readers.registry import detect
 from llmprof.redaction import chrome, folder, ncu, nsys
-from llmprof.redaction.ledger import Ledger, writing
 from llmprof.storage import sqlite
 from llmprof.storage.files import as_the_user_would
-from llmprof.storage.pseudonyms import Pseudonyms
+from llmprof.storage.pseudonyms import Ledger, Pseudonyms, writing
 
 PathLike = str | os.PathLike[str]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.redaction.ledger import Ledger, writing
+from llmprof.storage.pseudonyms import Ledger, writing
 
 Copy = Callable[[Path, Path, Ledger], None]
 

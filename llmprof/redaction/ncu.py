@@ -11,7 +11,7 @@ from llmprof.errors import ReadError, UnknownFormatError
 from llmprof.readers.ncu import reader
 from llmprof.readers.ncu.pages import LAUNCH, Segment, split
 from llmprof.redaction.chrome import process_name
-from llmprof.redaction.ledger import Ledger, writing
+from llmprof.storage.pseudonyms import Ledger, writing
 
 _COLUMNS: Final = frozenset(LAUNCH) | {
     "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Body Item Label", "Rule Name", "Rule Type",

@@ -18,8 +18,8 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.redaction.chrome import process_name
-from llmprof.redaction.ledger import Ledger, writing
 from llmprof.storage import sqlite
+from llmprof.storage.pseudonyms import Ledger, writing
 
 _TABLES: Final = re.compile(
     r"CUPTI_ACTIVITY_KIND_(?:KERNEL|MEMCPY|MEMSET|RUNTIME|SYNCHRONIZATION|GRAPH_TRACE|CUDA_EVENT|OVERHEAD|OPENACC_\w{4,6})|"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.roofline import coverage_of
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.report import vega
-from llmprof.report.parts import Absent, Figure
+from llmprof.report import parts
+from llmprof.report.parts import Absent, Figure, Section
+from llmprof.theory import Shape
 from llmprof.trace import Trace
-from llmprof.units import format_ns
+from llmprof.units import format_ns, format_share
 
 if TYPE_CHECKING:
     import altair as alt
@@ -257,7 +260,7 @@ def figure(trace: Trace, drawing: Drawing) -> Figure:
         return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
     except AnalysisError as error:
         return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
-    return Figure(name, shows, spec=vega.specification(chart), note=note)
+    return Figure(name, shows, spec=parts.specification(chart), note=note)
 
 
 def _drawn(trace: Trace, drawing: Drawing) -> Drawn:
@@ -291,3 +294,49 @@ def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _ranks(count: int) -> str:
     return f"{count} ranks" if count > 1 else "one rank"
+
+
+_SHOWS = "measured time against its bound"
+
+
+def bound_section(
+    trace: Trace,
+    model: str | Path | Mapping[str, Any] | Shape,
+    *,
+    tp_size: int | None = None,
+    pp_size: int | None = None,
+) -> Section:
+    """How near the steps of a trace come to the least possible time.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    model : str, path, mapping or Shape
+        What ran, as for :func:`llmprof.analyze.roofline_join`.
+    tp_size, pp_size : int, optional
+        Parallel sizes; found from the trace if not given.
+
+    Returns
+    -------
+    Section
+        The chart of the gaps; or why there is none.
+    """
+    words = (
+        "The least time of a stage follows from the model's shape, the tokens of the step and the stated peaks of the "
+        "device; the rest of a bar is the gap, in the colour of its reason."
+    )
+    try:
+        joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
+        share = format_share(coverage_of(joined)["explained_share"])
+        figure = Figure("bound_gap", _SHOWS, spec=parts.specification(charts.bound_gap(joined)))
+        words += f" Theory knows {share} of the device time."
+    except LlmprofError as error:
+        figure = Figure("bound_gap", _SHOWS, absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint))
+    return Section("bound", "How near does it come to the bound?", words, [figure])
+
+
+def config_in(folder: Path) -> Path | None:
+    """The ``config.json`` of the model that a run wrote into its folder, if there is one."""
+    found = sorted(folder.glob("*/config.json"))
+    return found[0] if len(found) == 1 else None

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from llmprof import __version__
-from llmprof.report import vega
+from llmprof.report import parts as report_parts
 from llmprof.report.about import MEASURES
 from llmprof.report.parts import Absent, Contents, Figure, Section, Table
 from llmprof.units import format_ns, format_share
@@ -45,13 +45,14 @@ def page(contents: Contents) -> str:
         The document, Vega included (about 0.9 MB).
     """
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
-    library = vega.library()
+    library = report_parts.library()
+    scripts = f"{report_parts.source_hash(library)} {report_parts.source_hash(script)}"
     known = "denominator" in contents.findings.columns
     of = contents.findings["denominator"].unique().to_list() if known else []
     return render(
         "page.html",
         contents=contents,
-        policy=Markup(_POLICY.format(scripts=f"{vega.source_hash(library)} {vega.source_hash(script)}")),  # noqa: S704
+        policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
         denominator=of[0] if len(of) == 1 else None,

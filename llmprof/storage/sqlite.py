@@ -22,7 +22,7 @@ import polars as pl
 from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
 from adbc_driver_sqlite import connect as adbc_connect
 
-from llmprof.errors import ReadError, TraceWarning
+from llmprof.errors import AnalysisError, ReadError, TraceWarning
 from llmprof.storage import arrow_stream
 
 MAGIC = b"SQLite format 3\x00"
@@ -394,3 +394,60 @@ def _explain(path: Path, message: str) -> ReadError:
     else:
         hint = "check the file and its permissions"
     return ReadError(f"cannot read {path.name}: {message.splitlines()[0]}", expected="an SQLite database", hint=hint)
+
+
+_READS: Final = ("select", "with", "from", "values", "show", "explain")
+_ASIDE: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Strings, quoted names and comments."""
+
+_OF_FILES: Final = re.compile(r"\b(?:read|scan)_\w+\s*\(", re.IGNORECASE)
+"""Functions of Polars' SQL that read files, also over the network."""
+
+
+def sql_query(frames: Mapping[str, pl.DataFrame], sql: str) -> pl.DataFrame:
+    """Answer of an SQL query as a frame.
+
+    Parameters
+    ----------
+    frames : mapping of str to polars.DataFrame
+        Tables by name.
+    sql : str
+        One statement that reads, in the dialect of Polars: ``SELECT``, ``WITH``, ``SHOW TABLES``, ``EXPLAIN``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns as the query names them.
+
+    Raises
+    ------
+    AnalysisError
+        The query is not valid for the tables, does something else than read, or reads files.
+
+    Examples
+    --------
+    >>> sql_query({"kernels": pl.DataFrame({"name": ["a", "b"]})}, "select count(*) as count from kernels").item()
+    2
+    """
+    bare = _ASIDE.sub(" ", sql)
+    words = re.findall(r"\w+", bare)
+    if not words or words[0].lower() not in _READS:
+        raise AnalysisError(
+            f"the SQL query begins with {words[0].upper() if words else 'nothing'}",
+            expected=f"one that reads: {', '.join(word.upper() for word in _READS)}",
+        )
+    if found := _OF_FILES.search(bare):
+        raise AnalysisError(
+            f"the SQL query calls {found[0]}…)",
+            expected=f"a query over the tables {', '.join(frames)}",
+            hint="read files with polars and join the frames",
+        )
+    try:
+        with pl.SQLContext(frames=dict(frames), eager=True) as context:
+            return context.execute(sql)
+    except pl.exceptions.PolarsError as error:
+        raise AnalysisError(
+            f"the SQL query cannot be answered: {str(error).strip().splitlines()[0]}",
+            expected=f"one statement over the tables {', '.join(frames) or '(none was recorded)'}",
+            hint="docs/schema.md lists their columns",
+        ) from error

@@ -37,14 +37,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from llmprof.theory.bound import device_of, find_device, read_device
     from llmprof.theory.calibration import Calibration, Observation, calibrate, calibrated, read_calibration
     from llmprof.theory.catalog import config_of, names
-    from llmprof.theory.devices import device_of, find_device, read_device
     from llmprof.theory.familiar import llm_profile
-    from llmprof.theory.measured import measured_steps, observations, read_steps
     from llmprof.theory.plan import Efficiency, Plan, Requests
     from llmprof.theory.profiler import Profile, profile
-    from llmprof.theory.ranges import sweep
+    from llmprof.theory.ranges import measured_steps, observations, read_steps, sweep
     from llmprof.theory.shapes import Shape, shape
 else:
     __getattr__, __dir__ = attach(
@@ -60,16 +59,16 @@ else:
             "calibrate": "llmprof.theory.calibration",
             "calibrated": "llmprof.theory.calibration",
             "config_of": "llmprof.theory.catalog",
-            "device_of": "llmprof.theory.devices",
-            "find_device": "llmprof.theory.devices",
+            "device_of": "llmprof.theory.bound",
+            "find_device": "llmprof.theory.bound",
             "llm_profile": "llmprof.theory.familiar",
-            "measured_steps": "llmprof.theory.measured",
+            "measured_steps": "llmprof.theory.ranges",
             "names": "llmprof.theory.catalog",
-            "observations": "llmprof.theory.measured",
+            "observations": "llmprof.theory.ranges",
             "profile": "llmprof.theory.profiler",
             "read_calibration": "llmprof.theory.calibration",
-            "read_device": "llmprof.theory.devices",
-            "read_steps": "llmprof.theory.measured",
+            "read_device": "llmprof.theory.bound",
+            "read_steps": "llmprof.theory.ranges",
             "shape": "llmprof.theory.shapes",
             "sweep": "llmprof.theory.ranges",
         },

@@ -39,8 +39,7 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
-from llmprof.theory.bound import Machine
-from llmprof.theory.devices import find_device
+from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.plan import Batch, Plan
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape

@@ -11,9 +11,8 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
-from llmprof.theory import parameters as counted
-from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine
-from llmprof.theory.devices import find_device
+from llmprof.theory import memory as counted
+from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, find_device
 from llmprof.theory.memory import Memory, memory, weight_bytes
 from llmprof.theory.plan import BYTES, Batch, Efficiency, Plan, Requests, decode, number_format, positive, prefill
 from llmprof.theory.shapes import Shape, shape
@@ -99,7 +98,7 @@ class Profile:
     components : polars.DataFrame
         :func:`components` of the prefill of the whole batch and of a decode step at its middle context.
     parameter_table : polars.DataFrame
-        :func:`llmprof.theory.parameters.parameters`.
+        :func:`llmprof.theory.memory.parameters`.
     memory : Memory
         Bytes on a rank, and the largest batches.
     training : Training or None

@@ -7,8 +7,8 @@ import pytest
 
 import llmprof
 from llmprof.analyze import roofline_join, stage_observations
-from llmprof.analyze.roofline.batches import batches
-from llmprof.analyze.roofline.join import COLUMNS, coverage_of
+from llmprof.analyze.roofline import COLUMNS, coverage_of
+from llmprof.analyze.steps.labels import batches
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.theory import config_of
 from llmprof.trace import Trace
@@ -117,7 +117,7 @@ def test_contexts_are_followed_from_prompts_to_tokens():
 
 
 def frame(*names):
-    from llmprof.analyze.steps.inference import parse
+    from llmprof.analyze.steps.labels import parse
 
     rows = pl.DataFrame({"name": list(names)})
     return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze.steps import inference
+from llmprof.analyze.steps import labels
 
 COLUMNS = ["source", "phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens"]
 
@@ -44,8 +44,8 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
     ],
 )
 def test_every_form(name: str, expected: tuple[object, ...]) -> None:
-    assert inference.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == expected
-    assert pl.Series([name]).str.contains(inference.ANY).all()
+    assert labels.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == expected
+    assert pl.Series([name]).str.contains(labels.ANY).all()
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
     ],
 )
 def test_other_texts_are_no_labels(name: str) -> None:
-    assert not pl.Series([name]).str.contains(inference.ANY).any()
-    assert inference.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (None, "other", *[None] * 4)
+    assert not pl.Series([name]).str.contains(labels.ANY).any()
+    assert labels.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (None, "other", *[None] * 4)
 
 
 def test_the_schema_does_not_depend_on_the_rows() -> None:
-    some = inference.parse(pl.DataFrame({"name": ["execute_new_3_cached_0", "step[DECODE bs=64]", "x"]}))
-    none = inference.parse(pl.DataFrame({"name": []}, schema={"name": pl.String}))
+    some = labels.parse(pl.DataFrame({"name": ["execute_new_3_cached_0", "step[DECODE bs=64]", "x"]}))
+    none = labels.parse(pl.DataFrame({"name": []}, schema={"name": pl.String}))
     assert some.schema == none.schema
     assert set(COLUMNS) < set(some.columns)

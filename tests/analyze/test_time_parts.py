@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze.overlap import overlap
-from llmprof.analyze.time_parts import recorded_windows, step_windows, time_parts
+from llmprof.analyze.steps.summary import recorded_windows, step_windows, time_parts
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 

@@ -56,7 +56,7 @@ def test_every_file_of_a_run_has_its_place(config):
     made = RunFolder.create(config)
     places = [
         "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
-        "inference_script.py", "manifest.json", "worker.json", "events.jsonl", "traces", "monitors.parquet",
+        "inference_script.py", "folder.json", "worker.json", "events.jsonl", "traces", "monitors.parquet",
         "report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv", "ncu_metrics.json",
         "kernel_comparison.csv", "report.ncu-rep",
     ]  # fmt: skip
@@ -212,7 +212,7 @@ SECRETS = {
 
 def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(config, tmp_path, capsys):
     from llmprof.cli.run import commands_of
-    from llmprof.launch.run import manifest
+    from llmprof.launch.run import folder
     from llmprof.launch.run.command import job
 
     given = config.replace(
@@ -226,7 +226,7 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
     )
     made = RunFolder.create(given)
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
-    manifest.write(made, commands=[], environment=variables, also=given.environment)
+    folder.write(made, commands=[], environment=variables, also=given.environment)
     values, _ = job(given, "random:tiny")
     shown = [commands_of(given, json=as_json) for as_json in (False, True)]
     texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [json.dumps(values), *shown]
@@ -238,10 +238,10 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
 
 
 def test_a_script_takes_its_secrets_from_the_environment(monkeypatch):
-    from llmprof.launch.config import disclosure
+    from llmprof.launch.config import options
     from llmprof.launch.engines import _job
 
-    written = disclosure.for_script({"hf_token": "planted", "seed": 1})
+    written = options.for_script({"hf_token": "planted", "seed": 1})
     assert written == {"hf_token": {"from_environment": "LLMPROF_ENGINE_ARG_HF_TOKEN"}, "seed": 1}
     with pytest.raises(ValueError, match="LLMPROF_ENGINE_ARG_HF_TOKEN"):
         _job._with_secrets(written)

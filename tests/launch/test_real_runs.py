@@ -17,7 +17,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run
-from llmprof.launch.run import manifest
+from llmprof.launch.run import folder as run_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")]
 
@@ -100,7 +100,7 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert run.requests.filter(phase="plain").height == profiled.height
     assert {row["metric"] for row in run.summary["overhead"]} >= {"ttft_ns", "e2e_ns"}
     assert run.folder.output.stat().st_size > 0
-    assert manifest.changed(run.folder) == []
+    assert run_folder.changed(run.folder) == []
     assert "checking the machine" in said
     assert commands_with(str(tmp_path)) == []
     assert writing_to(tmp_path) == []

@@ -11,7 +11,7 @@ import pytest
 from llmprof import analyze
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError, TraceWarning
 from llmprof.launch import ExperimentRunner, open_run, resume
-from llmprof.launch.run import manifest
+from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import profilers as run_ncu
 from llmprof.launch.run.folder import UNIMPORTED
 from llmprof.trace import Trace
@@ -158,10 +158,10 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     )
     listed = {row["name"] for row in said["files"]}
     assert listed == names(run) - {"manifest.json", "state.json"}
-    assert manifest.changed(run.folder) == []
+    assert run_folder.changed(run.folder) == []
     run.folder.output.write_text("other")
     run.folder.worker.unlink()
-    assert manifest.changed(run.folder) == ["generated_output.txt", "worker.json"]
+    assert run_folder.changed(run.folder) == ["generated_output.txt", "worker.json"]
 
 
 def test_the_script_of_a_run_repeats_it_by_itself(stand_ins, tmp_path):

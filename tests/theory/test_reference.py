@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.theory import Plan, catalog, shape
-from llmprof.theory.memory import kv_bytes_per_token, weight_bytes
-from llmprof.theory.parameters import parameters, total
+from llmprof.theory.memory import kv_bytes_per_token, parameters, total, weight_bytes
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.work import operators
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import catalog, shape
-from llmprof.theory.parameters import active, total
+from llmprof.theory.memory import active, total
 
 
 def config(**changes):

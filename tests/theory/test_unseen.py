@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from llmprof import theory
-from llmprof.theory.measured import observations, read_steps
+from llmprof.theory.ranges import observations, read_steps
 
 FILES = sorted(Path(__file__).with_name("unseen").glob("*.json"))
 

@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.steps.steps import steps
-from llmprof.analyze.time_parts import LANE, recorded_windows, step_windows, time_parts
+from llmprof.analyze.steps.summary import LANE, recorded_windows, step_windows, time_parts
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
@@ -66,10 +66,10 @@ def diff_times(a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.0
     -------
     polars.DataFrame
         ``level`` (step, or recording where there are no steps; part; between), ``phase`` (null for recordings),
-        ``kind`` and ``part`` (as :func:`~llmprof.analyze.time_parts.time_parts` names them; null for a step), ``a_ns,
-        b_ns, delta_ns`` (b - a; ns a step and rank), ``ratio`` (b / a, null where a is 0), ``low_ns, high_ns`` (95 %
-        bootstrap interval of the change: over the repeats where there are two or more on both sides, else over the
-        steps of one run, which knows nothing of differences from run to run; null where there is one step only),
+        ``kind`` and ``part`` (as :func:`~llmprof.analyze.steps.summary.time_parts` names them; null for a step),
+        ``a_ns, b_ns, delta_ns`` (b - a; ns a step and rank), ``ratio`` (b / a, null where a is 0), ``low_ns, high_ns``
+        (95 % bootstrap interval of the change: over the repeats where there are two or more on both sides, else
+        over the steps of one run, which knows nothing of differences from run to run; null where there is one step),
         ``beyond_noise`` (whether the interval leaves out 0), ``a_steps, b_steps`` (steps of the phase, over ranks and
         repeats) and ``status`` (faster, slower, same: within the tolerance or the noise; only_a, only_b). By phase:
         the step, its parts with the largest change first, and the time to the next.

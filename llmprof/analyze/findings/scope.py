@@ -11,8 +11,7 @@ import polars as pl
 from llmprof.analyze.intervals import clip
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
-from llmprof.analyze.steps.summary import steady_state
-from llmprof.analyze.time_parts import LANE, recorded_windows, step_windows, time_parts
+from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
 from llmprof.platforms import Platform
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -156,7 +155,7 @@ class Scope:
 
     @cached_property
     def times(self) -> pl.DataFrame:
-        """The windows in parts that add up to them: :func:`~llmprof.analyze.time_parts.time_parts`."""
+        """The windows in parts that add up to them: :func:`~llmprof.analyze.steps.summary.time_parts`."""
         return time_parts(self.trace, self.windows)
 
     def time(self, kind: str, *parts: str) -> float:

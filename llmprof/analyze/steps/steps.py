@@ -6,8 +6,8 @@ import polars as pl
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.analysis import Analysis, Section, per_trace
-from llmprof.analyze.steps import inference as steps_labels
-from llmprof.analyze.steps.inference import NO_STEPS, infer
+from llmprof.analyze.steps import labels as steps_labels
+from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.trace import Trace
 
 COLUMNS = [
@@ -34,7 +34,7 @@ def steps(trace: Trace) -> pl.DataFrame:
     A step begins where the engine's label begins on the host. The device span covers all kernels and copies that
     were launched from there until the next label begins, so sampling and the output copies that vLLM does after
     the label belong to their step; what follows an empty step's label belongs to the next step. Where a rank has no
-    label, steps are inferred from the repetition of kernels (:mod:`llmprof.analyze.steps.inference`) and marked
+    label, steps are inferred from the repetition of kernels (:mod:`llmprof.analyze.steps.labels`) and marked
     ``inferred``.
 
     Parameters

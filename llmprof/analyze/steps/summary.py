@@ -1,11 +1,15 @@
-"""The decode steps that represent a run: without start-up, warm-up and outliers."""
+"""The decode steps that represent a run, and the time of steps, or of a recording, in parts that add up to it."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from llmprof.analyze.analysis import Analysis, per_trace
-from llmprof.analyze.overlap import overlap
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle import idle
+from llmprof.analyze.intervals import clip, length_within, union_lengths
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.analyze.steps.steps import steps
 from llmprof.trace import Trace
 
@@ -132,3 +136,210 @@ STEP_TIME = Analysis(
     help="time of steps by phase and part",
     view="step-time",
 )
+
+
+LANE = ["rank", "device"]
+"""A device of a rank: what has a timeline of its own."""
+
+KINDS = ("compute", "communication", "copy", "idle")
+"""Kinds of time: where several things run at once, the first of these counts."""
+
+IDLE_NOT_RECORDED = "outside"
+"""Idle time before the first and after the last event of a device, which no event ends."""
+
+WINDOWS = {
+    "rank": pl.Int32(),
+    "device": pl.Int32(),
+    "step": pl.Int32(),
+    "phase": pl.String(),
+    "start_ns": pl.Int64(),
+    "dur_ns": pl.Int64(),
+    "span_ns": pl.Int64(),
+}
+
+
+@per_trace
+def step_windows(trace: Trace) -> pl.DataFrame:
+    """Time of each step: from its first event on the device to the first of the next step of the rank.
+
+    So the idle time after a step counts in it, steps never count twice where the next one begins before the last
+    event of this one, and the mean of the windows of decode steps is the time per output token. The last step of a
+    rank ends with its own last event.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, device, step, phase, start_ns, dur_ns`` (ns) and ``span_ns`` (as far as the step's own last event, if
+        that comes first), one row a step and device of its rank; without empty steps, steps without an event and
+        captures of graphs (which still end the step before them).
+    """
+    found = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
+    following = pl.col("start_ns").shift(-1).over("rank")
+    end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
+    found = found.with_columns(
+        dur_ns=end - pl.col("start_ns"), span_ns=pl.min_horizontal("dur_ns", end - pl.col("start_ns"))
+    )
+    found = found.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0))
+    lanes = attribute(trace).select(LANE).unique()
+    return found.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
+
+
+@per_trace
+def recorded_windows(trace: Trace) -> pl.DataFrame:
+    """Recorded time of each device: from the first to the last thing that was recorded of its rank, host included.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, device, step, phase`` (both null), ``start_ns, dur_ns, span_ns`` (the same, ns), one row a device with
+        events.
+    """
+    bounds = []
+    for frame in trace.tables.values():
+        if "start_ns" in frame.columns and frame.height:
+            end = pl.col("start_ns") + pl.col("dur_ns")
+            bounds.append(frame.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()))
+    events = attribute(trace)
+    if not bounds or not events.height:
+        return pl.DataFrame(schema=WINDOWS)
+    spans = pl.concat(bounds).group_by("rank").agg(pl.col("first").min(), pl.col("last").max())
+    lanes = events.select(LANE).unique().join(spans, on="rank")
+    return lanes.select(
+        *LANE,
+        step=pl.lit(None, dtype=pl.Int32),
+        phase=pl.lit(None, dtype=pl.String),
+        start_ns="first",
+        dur_ns=pl.col("last") - pl.col("first"),
+        span_ns=pl.col("last") - pl.col("first"),
+    ).sort(LANE)
+
+
+def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Time of each window in parts that add up to it exactly.
+
+    Where compute runs, it counts, by the stage of what began first; communication counts where no compute runs beside
+    it, copies where neither does, and the rest is idle.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    windows : polars.DataFrame
+        ``rank, device, start_ns, dur_ns``; those of a device do not overlap.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``window`` (row of the window), ``kind`` (compute, communication, copy, idle), ``part`` and ``ns``. The part is
+        for compute the stage (the category where no stage is known), for communication ``wait`` (for another rank),
+        ``transfer`` or ``wait or transfer`` (where waits cannot be told), for copies their kind and memory, for idle
+        time the cause as :func:`~llmprof.analyze.idle` gives it or ``outside`` (before a device's first event or after
+        its last). No part is empty.
+    """
+    events = attribute(trace)
+    communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
+    copy = pl.col("category").is_in(COPY).fill_null(value=False)
+    unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
+    moved = pl.when(pl.col("source") == "kernel").then(pl.lit("kernels that copy")).otherwise("name")
+    label = pl.when(copy).then(moved).when(unnamed).then("category").otherwise("stage")
+    kind = pl.when(communication).then(pl.lit("communication")).when(copy).then(pl.lit("copy"))
+    rows = events.select(*LANE, "start_ns", "dur_ns", kind=kind.otherwise(pl.lit("compute")), part=label)
+    waits, known = _waits(trace, events)
+    rows = pl.concat([rows, waits], how="diagonal_relaxed")
+    cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
+    is_compute, is_wait = pl.col("kind") == "compute", pl.col("kind") == "wait"
+    with_communication = pl.col("kind") != "copy"
+    lengths = union_lengths(
+        cut,
+        ["window"],
+        compute=is_compute,
+        with_wait=is_compute | is_wait,
+        with_communication=with_communication,
+        busy=pl.lit(value=True),
+    )
+    transfer = "transfer" if known else "wait or transfer"
+    exposed = [
+        lengths.select("window", kind=pl.lit("communication"), part=pl.lit(part), ns=ns)
+        for part, ns in {
+            "wait": pl.col("with_wait") - pl.col("compute"),
+            transfer: pl.col("with_communication") - pl.col("with_wait"),
+        }.items()
+    ]
+    copies = _exposed_copies(cut, lengths)
+    gaps = _idle(trace, windows, lengths)
+    return (
+        pl.concat([_first_come(cut.filter(is_compute)), *exposed, copies, gaps], how="diagonal_relaxed")
+        .filter(pl.col("ns") > 0)
+        .select("window", "kind", pl.col("part").fill_null("other"), pl.col("ns").cast(pl.Int64))
+        .sort("window", "kind", "part")
+    )
+
+
+def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
+    """Time of each part while nothing runs that began before it."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    reach = end.cum_max().shift(1).over("window")
+    new = (end - pl.max_horizontal("start_ns", reach)).clip(0)
+    return (
+        compute.with_columns(ns=new)
+        .group_by("window", "part")
+        .agg(pl.col("ns").sum())
+        .select("window", "part", "ns", kind=pl.lit("compute"))
+    )
+
+
+def _waits(trace: Trace, events: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+    """Time in which a collective waits for another rank, as intervals, and whether any wait is known."""
+    schema = {"rank": pl.Int32, "device": pl.Int32, "start_ns": pl.Int64, "dur_ns": pl.Int64, "kind": pl.String}
+    if not (events["category"] == "collective").any():
+        return pl.DataFrame(schema=schema), False
+    calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
+    lanes = events.filter(pl.col("category") == "collective").select("rank", "device", "start_ns", "name")
+    calls = calls.join(lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner")
+    waits = calls.filter(pl.col("wait_ns") > 0).select(
+        "rank", "device", "start_ns", dur_ns="wait_ns", kind=pl.lit("wait")
+    )
+    return waits, calls.height > 0
+
+
+def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
+    """Copies with neither compute nor communication beside them, by kind; copies at the same time share it."""
+    copies = cut.filter(pl.col("kind") == "copy")
+    covered = length_within(copies, cut.filter(pl.col("kind") != "copy"), ["window"], name="covered")
+    sums = covered.group_by("window", "part").agg(own=(pl.col("dur_ns") - pl.col("covered")).sum())
+    total = lengths.select("window", total=pl.col("busy") - pl.col("with_communication"))
+    sums = sums.join(total, on="window").sort("window", "part")
+    # whole ns that add up to the total: differences of what is rounded down
+    upto = pl.col("own").cum_sum().over("window")
+    whole = pl.col("own").sum().over("window").clip(1)
+    share = (upto * pl.col("total")) // whole
+    return sums.select("window", "part", kind=pl.lit("copy"), ns=share - share.shift(1, fill_value=0).over("window"))
+
+
+def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
+    """Idle time of the windows by cause."""
+    parts = clip(idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE)
+    known = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
+    whole = windows.with_row_index("window").select("window", "dur_ns")
+    rest = (
+        whole.join(lengths.select("window", "busy"), on="window", how="left")
+        .join(known.group_by("window").agg(known=pl.col("ns").sum()), on="window", how="left")
+        .select(
+            "window",
+            part=pl.lit(IDLE_NOT_RECORDED),
+            ns=pl.col("dur_ns") - pl.col("busy").fill_null(0) - pl.col("known").fill_null(0),
+        )
+    )
+    return pl.concat([known.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]).with_columns(
+        kind=pl.lit("idle")
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.launch.engines import engines
 from llmprof.launch.monitors.nvml import chosen
-from llmprof.launch.run.manifest import tool_version
+from llmprof.launch.run.folder import tool_version
 
 if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig

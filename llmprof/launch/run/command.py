@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.errors import ConfigError
-from llmprof.launch.config import disclosure
-from llmprof.launch.config.disclosure import SECRET, secret_arguments
+from llmprof.launch.config import options as config_options
 from llmprof.launch.config.files import read_text
-from llmprof.launch.config.options import SERVER, ncu_options, setting
+from llmprof.launch.config.options import SECRET, SERVER, ncu_options, secret_arguments, setting
 from llmprof.storage.pseudonyms import REMOVED
 
 if TYPE_CHECKING:
@@ -416,7 +415,7 @@ def job(
         "eager": config.eager,
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
-        "engine_args": disclosure.for_script(config.engine_args),
+        "engine_args": config_options.for_script(config.engine_args),
         "server": {key: setting(config, "server", key) for key in SERVER},
     }
     return made, notes

@@ -15,7 +15,8 @@ import polars as pl
 from llmprof.errors import LaunchError
 from llmprof.launch import engines
 from llmprof.launch.config.options import ExperimentConfig, setting
-from llmprof.launch.run import command, failures, manifest, process, profilers
+from llmprof.launch.run import command, failures, process, profilers
+from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import RunFolder
 from llmprof.launch.run.process import Lines
@@ -140,7 +141,7 @@ class Passes:
 
     def _remember(self) -> None:
         """Keep what a later attempt must know of the passes that were made."""
-        environment = manifest.allowed(self.environment, self.config.environment)
+        environment = run_folder.allowed(self.environment, self.config.environment)
         said = {"commands": self.commands, "environment": environment, "notes": self.notes}
         files.write_json(self.folder.path / _MADE, said)
 

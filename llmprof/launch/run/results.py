@@ -12,10 +12,10 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.run import failures, manifest, profilers, requests
+from llmprof.launch.run import failures, profilers, requests
+from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.failures import check, known
-from llmprof.launch.run.folder import RunFolder
-from llmprof.launch.run.manifest import machine
+from llmprof.launch.run.folder import RunFolder, machine
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.storage import files
@@ -170,7 +170,9 @@ class Results:
             "peak_memory_bytes": document["peak_memory_bytes"],
         }
         files.write_json(folder.summary, self._head() | self.summary)
-        manifest.write(folder, commands=commands, environment=environment, also=config.environment, worker=self.worker)
+        run_folder.write(
+            folder, commands=commands, environment=environment, also=config.environment, worker=self.worker
+        )
 
     def say(self) -> None:
         """Warn of what was found."""

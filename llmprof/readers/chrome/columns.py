@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof.names.modules import DOMAIN
+from llmprof.names.operators import DOMAIN
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.events import times
 from llmprof.readers.common.repair import objects
@@ -173,7 +173,7 @@ def markers(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
 
 
 def modules(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
-    """Calls of torch modules on the host, as markers of the domain :data:`~llmprof.names.modules.DOMAIN`."""
+    """Calls of torch modules on the host, as markers of the domain :data:`~llmprof.names.operators.DOMAIN`."""
     return {**_span(texts, events), **_on_host(events), "domain": texts.codes("domain", [DOMAIN] * len(events))}
 
 

@@ -11,13 +11,12 @@ import polars as pl
 
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.roofline.batches import batches
+from llmprof.analyze.steps.labels import batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError
 from llmprof.hardware import Device
-from llmprof.theory.bound import Machine
+from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
-from llmprof.theory.devices import find_device
 from llmprof.theory.plan import Batch, Plan, number_format
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
@@ -91,7 +90,7 @@ def roofline_join(
     -------
     polars.DataFrame
         ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with ``per="step"``)``, tokens,
-        requests, context_from`` (:data:`llmprof.analyze.roofline.batches.SOURCES`)``, flops, memory_bytes,
+        requests, context_from`` (:data:`llmprof.analyze.steps.labels.CONTEXTS`)``, flops, memory_bytes,
         message_bytes, bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels, efficiency``
         (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus bound)``, why`` and ``explained``
         (whether theory knows what the stage does). ``why`` is: at the roof; kernel below the roof; fixed cost of

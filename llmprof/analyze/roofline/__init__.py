@@ -1,1 +1,0 @@
-"""Measured time against the bound of theory: what each step had to do, and how near each stage came to it."""

@@ -56,7 +56,7 @@ def test_every_file_of_a_run_has_its_place(config):
     made = RunFolder.create(config)
     places = [
         "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
-        "inference_script.py", "folder.json", "worker.json", "events.jsonl", "traces", "monitors.parquet",
+        "inference_script.py", "manifest.json", "worker.json", "events.jsonl", "traces", "monitors.parquet",
         "report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv", "ncu_metrics.json",
         "kernel_comparison.csv", "report.ncu-rep",
     ]  # fmt: skip

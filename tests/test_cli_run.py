@@ -83,11 +83,11 @@ class TestOptions:
     def test_options_go_over_the_file(self, tmp_path):
         file = tmp_path / "run.yaml"
         file.write_text(
-            "model: random:tiny\nprompt: Hello\nmax_tokens: 7\nengine_args: {block_size: 16, seed: 1}\n", "utf-8"
+            "model: random:tiny\nprompt: Hello\nmax_tokens: 7\nengine_args: {block_size: 16, swap_space: 1}\n", "utf-8"
         )
-        config = config_of("--config", str(file), "--input-tokens", "8", "--engine-arg", "seed=2")
+        config = config_of("--config", str(file), "--input-tokens", "8", "--engine-arg", "swap_space=2")
         assert (config.max_tokens, config.prompt, config.input_tokens) == (7, None, 8)
-        assert config.engine_args == {"block_size": 16, "seed": 2}
+        assert config.engine_args == {"block_size": 16, "swap_space": 2}
         assert config_of("--config", str(file)).prompt == "Hello"
 
     @pytest.mark.parametrize(
@@ -286,10 +286,9 @@ def test_a_real_engine_from_the_command_line(run, root, tmp_path):
 class TestSweep:
     def test_compares_and_names_what_failed(self, run, tmp_path, monkeypatch):
         runs = Runs(b2=fail)
-        monkeypatch.setattr(
-            launch, "ExperimentRunner", lambda config, *, progress, check: runs(config, progress=progress)
-        )
+        monkeypatch.setattr("llmprof.batch.runner.ExperimentRunner", runs)
         argv = ["--model", "random:tiny", "--results-dir", str(tmp_path), "--parameter-sweep", "batch_size:1,2"]
+        argv.append("--fresh-engine")
         code, out, _ = run("sweep", *argv, "--no-report")
         assert code == 0
         lines = [line.split() for line in out.splitlines()]

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import time
+import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from llmprof.batch import sweep as batch_state
-from llmprof.batch.parameters import apply, label, points
-from llmprof.batch.sweep import Sweep, measures, open_sweep
+from llmprof.batch.parameters import apply, points
+from llmprof.batch.points import Points, Runs
+from llmprof.batch.sweep import Sweep, open_sweep
 from llmprof.errors import LlmprofError
-from llmprof.launch import ExperimentConfig, ExperimentRunner, Run
+from llmprof.launch import ExperimentConfig, ExperimentRunner
 from llmprof.launch.config import options as config_options
 from llmprof.launch.run.folder import machine
+from llmprof.launch.run.series import groups
 from llmprof.notebook.cell import told
 from llmprof.progress import Progress
-
-
-class _Runs(Protocol):
-    def run(self) -> Run: ...
 
 
 class BatchRunner:
@@ -35,7 +33,15 @@ class BatchRunner:
         Called with what is being done, how many points are done, and how many there are; in a notebook one output of
         the cell says it if this is not given.
     runner : callable, optional
-        What runs one point, called as ``runner(config, progress=...)``; :class:`ExperimentRunner` if not given.
+        What runs one point, called as ``runner(config, progress=...)``. Without it, points that differ only in their
+        workload are measured by one start of the engine, and the others by an :class:`ExperimentRunner`.
+    fresh_engine : bool
+        Start the engine for each point.
+    shuffle : bool
+        Measure the points in a random order (by the seed of the configuration), so that a drift of the machine does
+        not look like an effect of a parameter.
+    check : bool
+        Ask the doctor first, once for each start of an engine.
     """
 
     def __init__(
@@ -43,9 +49,13 @@ class BatchRunner:
         config: ExperimentConfig,
         *,
         progress: Progress | None = None,
-        runner: Callable[..., _Runs] = ExperimentRunner,
+        runner: Callable[..., Runs] | None = None,
+        fresh_engine: bool = False,
+        shuffle: bool = False,
+        check: bool = True,
     ) -> None:
         self._config, self._progress, self._runner = config, progress, runner
+        self._fresh, self._shuffle, self._check = fresh_engine, shuffle, check
 
     def run_parameter_sweep(
         self, parameters: Mapping[str, Sequence[Any]], *, folder: str | os.PathLike[str] | None = None
@@ -88,6 +98,9 @@ class BatchRunner:
                     )
             else:
                 state = batch_state.new(config_options.config(self._config).to_dict(), wanted, grid)
+                state["fresh_engine"] = self._fresh
+                if self._shuffle:
+                    state["order"] = random.Random(self._config.seed).sample(range(len(grid)), len(grid))  # noqa: S311
                 batch_state.store(state, target)
             if self._progress is not None:
                 self._run(state, target, self._progress)
@@ -123,43 +136,31 @@ class BatchRunner:
 
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
         listed: list[dict[str, Any]] = state["points"]
-        for done, point in enumerate(listed):
-            if point["state"] == "finished" and (folder / str(point["run"])).is_dir():
-                continue
-            begun = time.monotonic()
-            point |= {"state": "running", "run": None, "error": None, "seconds": None}
-            point["started"] = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
-            batch_state.store(state, folder)
+        order = state.get("order") or range(len(listed))
+        left = [listed[k] for k in order if not self._is_done(listed[k], folder)]
+        configs: dict[int, ExperimentConfig] = {}
+        for point in left:
             try:
-                run = self._point(point["values"], folder, (done, len(listed)), progress)
-                point |= {"state": "finished", "run": _inside(run, folder), "result": measures(run)}
+                configs[point["point"]] = apply(self._config, point["values"]).replace(results_dir=str(folder))
             except LlmprofError as error:
-                point |= {"state": "failed", "error": str(error)}
-            except BaseException:
-                point["state"] = "interrupted"
-                raise
-            finally:
-                point["seconds"] = round(time.monotonic() - begun, 3)
-                batch_state.store(state, folder)
+                point |= {"state": "failed", "run": None, "error": str(error)}
+        work = Points(state, folder, progress, check=self._check)
+        places = [point["point"] for point in left if point["point"] in configs]
+        if self._runner is None and not (self._fresh or state.get("fresh_engine")):
+            together = [[places[k] for k in group] for group in groups([configs[place] for place in places])]
+        else:
+            together = [[place] for place in places]
+        for group in together:
+            if len(group) > 1:
+                work.together({place: configs[place] for place in group})
+            else:
+                work.alone(group[0], configs[group[0]], self._runner or ExperimentRunner)
+        work.store()
         if progress:
             progress("sweep", len(listed), len(listed))
 
-    def _point(self, values: Mapping[str, Any], folder: Path, place: tuple[int, int], progress: Progress | None) -> Run:
-        done, total = place
-        words = f"point {done + 1} of {total} ({label(values)})"
-
-        def tell(what: str, part: int, parts: int) -> None:
-            if progress:
-                share = f" {part} of {parts}" if parts > 1 else ""
-                progress(f"{words}: {what}{share}", done, total)
-
-        tell("starting", 0, 0)
-        config = apply(self._config, values).replace(results_dir=str(folder))
-        return self._runner(config, progress=tell).run()
-
-
-def _inside(run: Run, folder: Path) -> str:
-    return os.path.relpath(run.folder.path, folder)
+    def _is_done(self, point: Mapping[str, Any], folder: Path) -> bool:
+        return point["state"] == "finished" and (folder / str(point["run"])).is_dir()
 
 
 def devices() -> int:

@@ -260,6 +260,8 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
     sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
     sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
     sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    sweep.add_argument("--fresh-engine", action="store_true", help="start the engine for each point")
+    sweep.add_argument("--shuffle", action="store_true", help="measure the points in a random order, against drift")
     for sub in (run, sweep):
         sub.add_argument("--check", action=checked, default=True, help="ask the doctor first (default: yes)")
         sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import shlex
@@ -24,9 +25,19 @@ if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig, Run
 
 MODES = ("inference_only", "torch", "nsys", "nsys_ncu", "ncu")
+
+
+def share(text: str) -> float:
+    """``3%`` or ``0.03`` as 0.03."""
+    number = text.strip()
+    return float(number[:-1]) / 100 if number.endswith("%") else float(number)
+
+
 _PLAIN: tuple[tuple[str, Any, str, str], ...] = (
     ("max_tokens", int, "N", "tokens to generate for each prompt"),
     ("temperature", float, "X", "0 takes the likeliest token"),
+    ("top_p", float, "X", "share of the probability that is sampled from"),
+    ("n", int, "N", "answers to each prompt"),
     ("batch_size", int, "N", "prompts at once"),
     ("tensor_parallel_size", int, "N", "ranks that share each layer"),
     ("pipeline_parallel_size", int, "N", "ranks that share the layers"),
@@ -34,6 +45,8 @@ _PLAIN: tuple[tuple[str, Any, str, str], ...] = (
     ("max_model_len", int, "N", "longest prompt and answer together"),
     ("warmup", int, "N", "runs before anything is measured"),
     ("repeat", int, "N", "measured runs without profiler"),
+    ("until", share, "SHARE", "repeat until the mean is known to this share of it, such as 3%%"),
+    ("most_repeats", int, "N", "most repeats with --until"),
     ("seed", int, "N", "seed of weights, prompts and sampling"),
     ("max_iterations", int, "N", "steps of the engine that are profiled, 0 for all"),
     ("timeout_s", float, "S", "longest time of one pass"),
@@ -50,10 +63,18 @@ _SWITCHES = (
     ("with_stack", "record Python stacks (large, slow)"),
     ("record_shapes", "record shapes of the operators"),
     ("layer_annotations", "label each layer in the trace"),
+    ("profile_memory", "record what is allocated and freed"),
+    ("memory_snapshot", "write a snapshot of PyTorch's allocator"),
 )
 _MAPPINGS = (
     ("engine_arg", "engine_args", "option of the engine; VALUE is JSON, or text"),
     ("server", "server", "setting of the served run, such as num_prompts=32"),
+    (
+        "load",
+        "load",
+        "load of the requests: input and output (lengths such as 128:1024 or lognormal:512:256), shared_prefix, "
+        "arrival (poisson, constant, burst), file (JSON lines or CSV with times)",
+    ),
     ("nsys_option", "nsys_options", "option of nsys profile, such as gpu-metrics-devices=all"),
     (
         "ncu_option",
@@ -78,11 +99,27 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--engine", choices=names, metavar="NAME", help=" or ".join(names))
     what.add_argument("--all-reduce", choices=("auto", "nccl", "custom"), metavar="KIND", help="auto, nccl or custom")
     for name, kind, metavar, words in _PLAIN:
-        what.add_argument(_flag(name), type=kind, metavar=metavar, help=words)
+        what.add_argument(_flag(name), type=kind, metavar=metavar, help=f"{words}{_default(name)}")
     for name, words in _SWITCHES:
-        what.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=words)
+        said = f"{words}{_default(name)}"
+        what.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=said)
     for name, _, words in _MAPPINGS:
         what.add_argument(_flag(name), action="append", metavar="KEY=VALUE", help=words)
+
+
+def _default(name: str) -> str:
+    """What a run does where an option is not given, in words."""
+    usual = _usual()[name]
+    if usual is None or name == "python":
+        return ""
+    return f" (default: {'yes' if usual is True else 'no' if usual is False else usual})"
+
+
+@functools.cache
+def _usual() -> dict[str, Any]:
+    from llmprof.launch import ExperimentConfig
+
+    return {one.name: one.default for one in dataclasses.fields(ExperimentConfig)}
 
 
 def _flag(name: str) -> str:
@@ -322,11 +359,12 @@ _COLUMNS = (
 def sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them."""
     from llmprof import batch
-    from llmprof.launch import ExperimentRunner
 
     options: dict[str, Any] = {
         "progress": terminal.progress,
-        "runner": functools.partial(ExperimentRunner, check=args.check),
+        "check": args.check,
+        "fresh_engine": args.fresh_engine,
+        "shuffle": args.shuffle,
     }
     if args.resume is not None:
         if changes(args) or args.config is not None or args.parameter_sweep or args.preset:

@@ -167,9 +167,9 @@ def test_one_option_of_the_engine_varies_and_the_others_stay(tmp_path):
             seen.append((config.engine_args, config.results_dir))
             return super().__call__(config, progress=progress)
 
-    base = config(tmp_path, engine_args={"block_size": 16, "seed": 1})
+    base = config(tmp_path, engine_args={"block_size": 16, "swap_space": 1})
     sweep = BatchRunner(base, runner=Noting()).run_parameter_sweep({"engine_args.block_size": [32, None]})
-    assert [args for args, _ in seen] == [{"block_size": 32, "seed": 1}, {"block_size": None, "seed": 1}]
+    assert [args for args, _ in seen] == [{"block_size": 32, "swap_space": 1}, {"block_size": None, "swap_space": 1}]
     assert {folder for _, folder in seen} == {str(sweep.folder)}
     assert sweep.comparison["engine_args.block_size"].to_list() == ["32", None]
 

@@ -80,16 +80,18 @@ def test_an_engine_that_is_not_there_is_refused(changes, message):
 def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest):
     ran = newest.run()
     assert ran.status == 0, ran.errors
-    assert ran.order == [
-        *("LLM", "generate", "generate", "generate"),
-        *("start_profile", "generate", "stop_profile", "collective_rpc", "shutdown"),
+    assert [call.get("method", call["what"]) for call in ran.calls] == [
+        *("LLM", "start_profile", "generate", "stop_profile", "llmprof_begin"),
+        *("generate", "generate", "generate", "llmprof_watch_steps"),
+        *("start_profile", "generate", "stop_profile", "llmprof_steps", "llmprof_facts", "shutdown"),
     ]
     events = [json.loads(line)["event"] for line in (ran.out / "events.jsonl").read_text().splitlines()]
     assert events == [
-        *("import", "init", "warmup", "plain", "plain", "start_profile", "profiled", "stop_profile", "done"),
+        *("import", "init", "warm_profiler", "warmup", "plain", "plain"),
+        *("start_profile", "profiled", "stop_profile", "done"),
     ]
     stages = [(stage["name"], stage["repeat"]) for stage in ran.worker["stages"]]
-    assert stages[2:5] == [("warmup", 0), ("plain", 0), ("plain", 1)]
+    assert stages[3:6] == [("warmup", 0), ("plain", 0), ("plain", 1)]
     assert [r["phase"] for r in ran.worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4 + ["profiled"] * 2
 
 
@@ -115,6 +117,7 @@ def test_a_newer_version_is_asked_by_arguments(newest):
             "torch_profiler_dir": str(ran.out / "traces"),
             "torch_profiler_with_stack": False,
             "torch_profiler_record_shapes": True,
+            "torch_profiler_with_memory": False,
             "torch_profiler_dump_cuda_time_total": False,
             "ignore_frontend": True,
         },
@@ -160,6 +163,8 @@ def test_times_of_requests_are_those_that_the_engine_tells(newest):
         "phase": "plain",
         "repeat": 0,
         "request": 0,
+        "id": "0",
+        "arrived_s": None,
         "start_ns": 1_000_500_000_000,
         "prompt_tokens": 3,
         "output_tokens": 3,
@@ -178,7 +183,7 @@ def test_times_that_an_old_engine_does_not_tell_are_unknown(tmp_path):
     first = StandInVllm(tmp_path, "0.10.2").run().worker["requests"][0]
     assert first["output_tokens"] == 3
     assert {name for name, value in first.items() if value is None} == {
-        *("start_ns", "ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s")
+        *("start_ns", "arrived_s", "ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s")
     }
 
 
@@ -209,7 +214,8 @@ def test_facts_of_devices_and_of_the_cache_are_kept(newest):
 def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, version, profile):
     ran = StandInVllm(tmp_path, version).run(profiler="cuda", plain=False)
     asked = [[c["method"], c["args"]] if c["what"] == "collective_rpc" else c["what"] for c in ran.calls]
-    window = [one for one in asked if one not in ("LLM", "shutdown", ["llmprof_facts", []])]
+    others = [["llmprof_begin", []], ["llmprof_watch_steps", []], ["llmprof_steps", []], ["llmprof_facts", []]]
+    window = [one for one in asked if one not in ("LLM", "shutdown", *others)]
     assert window == ["generate", profile[0], "generate", profile[1]]
 
 
@@ -231,7 +237,8 @@ def test_names_of_layers_make_the_run_eager_and_go_to_nvtx_for_cuda(newest):
 def test_texts_are_generated_with_the_tokenizer_and_sampled_with_a_seed_each(newest):
     (newest.model / "tokenizer.json").touch()
     ran = newest.run(prompts=["a", "b"], prompt_token_ids=None, temperature=0.5, seed=3, ignore_eos=False)
-    (one, *_) = ran.called("generate")
+    (warm, one, *_) = ran.called("generate")
+    assert warm["prompts"] == ["a"]
     assert one["prompts"] == ["a", "b"]
     common = {"temperature": 0.5, "max_tokens": 3, "ignore_eos": False}
     assert one["sampling"] == [common | {"seed": 3}, common | {"seed": 4}]

@@ -33,15 +33,19 @@ def served(vllm, how=None, **changes):
 def test_a_server_is_started_loaded_profiled_and_stopped(vllm):
     ran = served(vllm, repeat=1)
     assert ran.status == 0, ran.errors
-    completions = "/v1/completions"
+    completions, rpc = "/v1/completions", "/collective_rpc"
     assert ran.order == [
-        *("serve", "child", *[completions] * 2, *[completions] * 4),
-        *("/start_profile", *[completions] * 4, "/stop_profile", "interrupted"),
+        *("serve", "child", "/start_profile", completions, "/stop_profile", rpc),
+        *([completions] * 2 + [completions] * 4),
+        *(rpc, "/start_profile", *[completions] * 4, "/stop_profile", rpc, rpc, "interrupted"),
     ]
+    methods = ["llmprof_begin", "llmprof_watch_steps", "llmprof_steps", "llmprof_facts"]
+    assert [call["body"]["method"] for call in ran.called(rpc)] == methods
     assert not is_running(ran.called("child")[0]["pid"])
     stages = [stage["name"] for stage in ran.worker["stages"]]
-    assert stages == ["serve", "warmup", "plain", "start_profile", "profiled", "stop_profile"]
-    assert ran.called("serve")[0]["dev"] is None
+    assert stages == ["serve", "warm_profiler", "warmup", "plain", "start_profile", "profiled", "stop_profile"]
+    assert ran.called("serve")[0]["dev"] == "1"
+    assert served(vllm, profiler="none").calls[-1]["what"] == "interrupted"
 
 
 def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
@@ -55,6 +59,7 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
         "torch_profiler_dir": str(ran.out / "traces"),
         "torch_profiler_with_stack": False,
         "torch_profiler_record_shapes": True,
+        "torch_profiler_with_memory": False,
         "torch_profiler_dump_cuda_time_total": False,
         "ignore_frontend": True,
     }

@@ -21,7 +21,7 @@ COMMON = [
     *("disable_custom_all_reduce", "worker_extension_cls", "disable_log_stats", "served_model_name"),
     "compilation_config",
 ]
-TORCH = ["dir", "with_stack", "record_shapes", "dump_cuda_time_total", "use_gzip"]
+TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_total", "use_gzip"]
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -37,17 +37,27 @@ def job(**changes: Any) -> dict[str, Any]:
         "batch_size": 2,
         "prompts": None,
         "prompt_token_ids": [[5, 6, 7], [8, 9, 10]],
+        "synthetic": None,
+        "load": None,
         "max_tokens": 3,
+        "max_tokens_each": None,
         "temperature": 0.0,
+        "top_p": 1.0,
+        "n": 1,
         "ignore_eos": True,
         "seed": 0,
         "warmup": 1,
         "repeat": 2,
+        "until": None,
+        "most_repeats": 30,
         "plain": True,
         "profile_repeats": 1,
         "max_iterations": 0,
         "with_stack": False,
         "record_shapes": True,
+        "profile_memory": False,
+        "memory_snapshot": False,
+        "prefix_caching": False,
         "layer_annotations": False,
         "all_reduce": "auto",
         "eager": None,

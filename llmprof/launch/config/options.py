@@ -28,6 +28,21 @@ SERVER: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Keys of ``server`` with their types and defaults; port 0 is a free one, rate 0 is all at once."""
 
+LOAD: Final[dict[str, tuple[Any, Any]]] = {
+    "input": (str | int | None, None),
+    "output": (str | int | None, None),
+    "shared_prefix": (float, 0.0),
+    "prefixes": (int, 1),
+    "arrival": (Literal["poisson", "constant", "burst"], "poisson"),
+    "burst": (int, 8),
+    "file": (str | None, None),
+    "time_unit": (Literal["s", "ms"], "s"),
+    "speed": (float, 1.0),
+    "skip_broken": (bool, False),
+}
+"""Keys of ``load``: lengths in tokens, the share of each prompt that it has in common with others (and how many such
+beginnings there are), when requests arrive, and a file that says all of it."""
+
 NCU: Final[dict[str, tuple[Any, Any]]] = {
     "kernel_name": (str | None, None),
     "launch_skip": (int | None, None),
@@ -37,6 +52,22 @@ NCU: Final[dict[str, tuple[Any, Any]]] = {
     "options": (dict[str, Any], {}),
 }
 """Keys of ``ncu_options``; ``options`` are more options of ncu by long name."""
+
+_MAY_BE_0: Final = {*SERVER, *NCU, "shared_prefix", "skip_broken"}
+_OURS_OF_THE_ENGINE: Final = {
+    "model": "model",
+    "dtype": "dtype",
+    "max_model_len": "max_model_len",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "seed": "seed",
+    "enforce_eager": "eager",
+    "disable_custom_all_reduce": "all_reduce",
+    "profiler_config": "profile_mode, max_iterations, with_stack, record_shapes and profile_memory",
+    "worker_extension_cls": "",
+    "disable_log_stats": "",
+}
+"""Arguments of vLLM that a run sets itself, with the options that do it."""
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,120}$")
 _OPTION: Final = re.compile(r"^(?:--)?[a-z][a-z0-9-]*$")
@@ -60,13 +91,20 @@ def check_together(config: ExperimentConfig) -> None:
     """
     _check_prompts(config)
     _check_engine(config)
-    for name, known in (("server", SERVER), ("ncu_options", NCU)):
+    for name, known in (("server", SERVER), ("ncu_options", NCU), ("load", LOAD)):
         given = getattr(config, name)
         refuse_unknown(given, known, name)
         for key, value in given.items():
             number = checked(value, known[key][0], f"{name}.{key}")
-            if isinstance(number, int | float) and number < 0:
-                raise ConfigError(f"{name}.{key} is {number}", expected="at least 0", key=f"{name}.{key}")
+            least = "at least 0" if key in _MAY_BE_0 else "more than 0"
+            if isinstance(number, int | float) and (number < 0 or (number == 0 and key not in _MAY_BE_0)):
+                raise ConfigError(f"{name}.{key} is {number}", expected=least, key=f"{name}.{key}")
+    _check_load(config)
+    _check_arguments(config)
+    if config.top_p > 1 or not config.top_p:
+        raise ConfigError(f"top_p is {config.top_p}", expected="more than 0, at most 1", key="top_p")
+    if config.until is not None and not 0 < config.until < 1:
+        raise ConfigError(f"until is {config.until}", expected="a share of the mean, such as 0.03", key="until")
     if config.server.get("port", 0) > _LARGEST_PORT:
         raise ConfigError(f"server.port is {config.server['port']}", expected=f"0 to {_LARGEST_PORT}")
     for name, options in (("nsys_options", config.nsys_options), ("ncu_options.options", ncu_options(config))):
@@ -80,6 +118,37 @@ def check_together(config: ExperimentConfig) -> None:
             raise ConfigError(f"environment has the name {key!r}", expected="letters, digits and underscores")
 
 
+def _check_load(config: ExperimentConfig) -> None:
+    if setting(config, "load", "shared_prefix") > 1:
+        raise ConfigError(
+            f"load.shared_prefix is {config.load['shared_prefix']}", expected="a share of each prompt, 0 to 1"
+        )
+    if not config.load:
+        return
+    given = [name for name in ("prompt", "prompt_file") if getattr(config, name) is not None]
+    if given and {"file", "input"} & set(config.load):
+        raise ConfigError(f"{given[0]} and load are given together", expected="one of them")
+    if not config.served and ({"arrival", "burst"} & set(config.load)):
+        raise ConfigError("load says when requests arrive, and the run is not served", hint="set served: true")
+    if setting(config, "load", "arrival") != "poisson" and not setting(config, "server", "request_rate"):
+        raise ConfigError(
+            f"load.arrival is {config.load['arrival']}, and there is no rate", hint="set server request_rate=N"
+        )
+
+
+def _check_arguments(config: ExperimentConfig) -> None:
+    if config.engine != "vllm":
+        return
+    for name in config.engine_args:
+        own = _OURS_OF_THE_ENGINE.get(name.replace("-", "_"))
+        if own is not None:
+            raise ConfigError(
+                f"engine_args has {name}, which a run sets itself",
+                expected=f"the option {own} of the run" if own else "no such argument",
+                key=f"engine_args.{name}",
+            )
+
+
 def ncu_options(config: ExperimentConfig) -> dict[str, Any]:
     """The further options of ncu that a configuration asks for."""
     found: dict[str, Any] = config.ncu_options.get("options", {})
@@ -87,8 +156,8 @@ def ncu_options(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def setting(config: ExperimentConfig, of: str, key: str) -> Any:
-    """A value of ``server`` or ``ncu_options``, or its default."""
-    known = {"server": SERVER, "ncu_options": NCU}[of]
+    """A value of ``server``, ``load`` or ``ncu_options``, or its default."""
+    known = {"server": SERVER, "ncu_options": NCU, "load": LOAD}[of]
     return getattr(config, of).get(key, known[key][1])
 
 
@@ -179,6 +248,8 @@ class ExperimentConfig:
     input_tokens: int | tuple[int, int] | None = _option(None, "synthetic prompts of so many tokens, or [low, high]")
     max_tokens: int = _option(16, "output tokens of a request", least=1)
     temperature: float = _option(0.0, "sampling temperature; 0 is greedy", least=0)
+    top_p: float = _option(1.0, "share of the probability that sampling is from; 1: all", least=0)
+    n: int = _option(1, "answers to each prompt", least=1)
     batch_size: int = _option(0, "requests at a time; 0: as many as there are prompts", least=0)
     tensor_parallel_size: int = _option(1, "GPUs that share each layer", least=1)
     pipeline_parallel_size: int = _option(1, "groups of GPUs that share the layers", least=1)
@@ -186,6 +257,9 @@ class ExperimentConfig:
     engine: str = _option("vllm", "what runs the model: one of llmprof.launch.engines.engines()")
     served: bool = _option(default=False, help="start a server and profile a window of its load")
     server: dict[str, Any] = _option({}, "port, num_prompts, request_rate, max_concurrency, profile_after_s, …")
+    load: dict[str, Any] = _option(
+        {}, "input and output (lengths: N, LOW:HIGH, lognormal:MEAN:DEVIATION, …), shared_prefix, arrival, file, …"
+    )
     engine_args: dict[str, Any] = _option({}, "more arguments of the engine, passed through")
     nsys_options: dict[str, Any] = _option({}, "options of nsys profile by long name; null takes one away")
     ncu_options: dict[str, Any] = _option(
@@ -193,6 +267,8 @@ class ExperimentConfig:
     )
     warmup: int = _option(1, "runs before the first one that counts", least=0)
     repeat: int = _option(3, "measured runs without profiler", least=1)
+    until: float | None = _option(None, "repeat until the mean is known to this share of it (0.03: 3 %)", least=0)
+    most_repeats: int = _option(30, "most repeats with until", least=3)
     seed: int = _option(0, "seed of weights, sampling and synthetic prompts")
     eager: bool | None = _option(None, "no CUDA graphs and no compilation; null: as the engine does")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = _option("bfloat16", "type of weights and activations")
@@ -202,6 +278,8 @@ class ExperimentConfig:
     layer_annotations: bool = _option(default=False, help="names of layers in the trace; slower, eager only")
     with_stack: bool = _option(default=False, help="Python stacks (torch): traces 3 to 10 times as large")
     record_shapes: bool = _option(default=True, help="shapes of operators' inputs (torch)")
+    profile_memory: bool = _option(default=False, help="record what is allocated and freed (torch, nsys)")
+    memory_snapshot: bool = _option(default=False, help="write a snapshot of PyTorch's allocator for each rank (GPU)")
     max_iterations: int = _option(256, "most engine steps in the profiled window; 0: no limit", least=0)
     plain: bool = _option(default=True, help="also measure without profiler, for its overhead")
     results_dir: str = _option("results", "folder for run folders")
@@ -223,7 +301,7 @@ class ExperimentConfig:
             object.__setattr__(self, one.name, value)
         if "/" in self.python:
             object.__setattr__(self, "python", str(Path(self.python).expanduser().absolute()))
-        if not self.batch_size and self.prompt_file is None:
+        if not self.batch_size and self.prompt_file is None and not self.load.get("file"):
             prompts = len(self.prompt) if isinstance(self.prompt, list) else 1
             object.__setattr__(self, "batch_size", max(1, prompts))
         check_together(self)

@@ -27,7 +27,7 @@ BUILT_IN: Final = (
 )
 """The list of engines: a new one is its own modules, and one line here."""
 
-_COMMON: Final = ("_machine", "_job")
+_COMMON: Final = ("_machine", "_job", "_points")
 
 
 def engines() -> tuple[Engine, ...]:

@@ -8,6 +8,7 @@ import ctypes
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -19,13 +20,16 @@ from typing import Any
 from llmprof.launch.engines._machine import OwnLog, failure, tail
 
 _UNKNOWN = (
-    *("start_ns", "prompt_tokens", "output_tokens", "finish_reason"),
+    *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
     *("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s"),
 )
 
+_HELD = 0.8
+"""A share of the rate: below it the server does not hold it, whatever the last requests take."""
+
 
 class Record:
-    """Files of one run of an engine script.
+    """Files of one run of an engine script; of one point of it while that lasts, if it has several.
 
     Parameters
     ----------
@@ -37,8 +41,9 @@ class Record:
 
     def __init__(self, out: Path, job: Mapping[str, Any]) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        self.out = out
+        self.home = self.out = out
         self.events = out / "events.jsonl"
+        self.place = ""
         self.document: dict[str, Any] = {
             "engine": job["engine"],
             "engine_version": None,
@@ -50,6 +55,9 @@ class Record:
             "argv": sys.argv,
             "stages": [],
             "requests": [],
+            "engine_steps": [],
+            "load": None,
+            "prefix_cache": {},
             "kv_cache": None,
             "peak_memory_bytes": None,
             "notes": [],
@@ -60,8 +68,9 @@ class Record:
     def event(self, event: str, message: str = "", *, done: int = 0, total: int = 0) -> None:
         """Append an event; a reader sees it at once."""
         values = {"time_ns": time.time_ns(), "event": event, "done": done, "total": total, "message": message}
-        with self.events.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        _append(self.events, values)
+        if self.out != self.home:
+            _append(self.home / self.events.name, {**values, "event": f"{self.place}: {event}"})
 
     @contextlib.contextmanager
     def stage(self, name: str, *, repeat: int | None = None, total: int = 0, message: str = "") -> Iterator[None]:
@@ -82,6 +91,47 @@ class Record:
         head = {"phase": phase, "repeat": repeat, "request": request}
         self.document["requests"].append({**head, **dict.fromkeys(_UNKNOWN), **known})
 
+    def engine_steps(self, phase: str, steps: Sequence[Sequence[Any]]) -> None:
+        """Write down steps as the engine's worker noted them."""
+        names = ("start_ns", "end_ns", "tokens", "computed", "preempted")
+        self.document["engine_steps"] += [{"phase": phase, **dict(zip(names, step))} for step in steps]  # noqa: B905
+
+    def prefix_cache(self, phase: str, before: Mapping[str, float], after: Mapping[str, float]) -> None:
+        """Write down how many tokens of the prompts of a phase were looked up in the cache of prefixes, and found."""
+        counts = {}
+        for kind in ("queries", "hits"):
+            values = [
+                value - before.get(name, 0.0)
+                for name, value in after.items()
+                if re.match(rf"vllm:(?:gpu_)?prefix_cache_{kind}(?:_total)?(?:\{{|$)", name)
+            ]
+            counts[kind] = round(sum(values)) if values else None
+        if counts["queries"]:
+            self.document["prefix_cache"][phase] = counts
+
+    def held(self, phase: str, repeat: int, rates: Mapping[str, float | None], asked: float) -> None:
+        """Write down which rate of requests was asked for, came and was answered; a note where that is too little."""
+        loads = self.document["load"] or []
+        self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": asked or None, **rates}]
+        answered = rates["answered_per_s"]
+        if asked and answered is not None and answered < _HELD * asked:
+            self.note(
+                f"the server answered {answered:.3g} requests a second of the {asked:.3g} that were asked for "
+                f"({phase}): it is saturated, or max_concurrency holds requests back"
+            )
+
+    @property
+    def snapshot_path(self) -> str:
+        """Where a worker puts the snapshot of its allocator; it fills in its rank."""
+        return str(self.out / "memory_snapshot_rankRANK.pickle")
+
+    def snapshots(self, paths: Sequence[str]) -> None:
+        """Write down which snapshots of the allocators there are."""
+        found = [Path(path).name for path in paths if path]
+        self.document["memory_snapshots"] = found
+        if not found:
+            self.note("there is no snapshot of the allocator: it is CUDA's, and this run used no GPU")
+
     def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
         """Write what was generated: the text, or the tokens where there is no tokenizer."""
         parts = []
@@ -95,6 +145,11 @@ class Record:
         part = self.out / f".worker.json.{os.getpid()}"
         part.write_text(json.dumps(self.document, indent=1), encoding="utf-8")
         part.replace(self.out / "worker.json")
+
+
+def _append(path: Path, values: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
 
 
 def version_of(*distributions: str) -> str | None:

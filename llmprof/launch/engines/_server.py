@@ -103,6 +103,7 @@ class _Seen:
         self._at: list[float] = []
         self._count = 0
         self._usage: Mapping[str, Any] = {}
+        self._id: str | None = None
         self._texts: list[str] = []
         self._tokens: list[int] = []
         self._finish: str | None = None
@@ -112,6 +113,7 @@ class _Seen:
         if "error" in message:
             raise RuntimeError(f"the server refused a request: {message['error']}")
         self._usage = message.get("usage") or self._usage
+        self._id = self._id or message.get("id")
         for choice in message.get("choices") or []:
             self._texts.append(choice.get("text") or "")
             self._tokens += choice.get("token_ids") or []
@@ -126,6 +128,7 @@ class _Seen:
         if not at:
             raise RuntimeError("the server sent no token")
         return {
+            "id": self._id,
             "start_ns": self.start_ns,
             "prompt_tokens": self._usage.get("prompt_tokens"),
             "output_tokens": count,
@@ -140,7 +143,7 @@ class _Seen:
 
 
 async def load(
-    port: int, bodies: Sequence[Mapping[str, Any]], *, concurrency: int, rate: float, seed: int
+    port: int, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], *, concurrency: int
 ) -> list[dict[str, Any]]:
     """Many completions.
 
@@ -150,31 +153,49 @@ async def load(
         Of the server on this machine.
     bodies : sequence of mapping
         The requests.
+    arrive : sequence of float
+        When each request arrives, in seconds from the first.
     concurrency : int
-        Most requests at a time; 0: all.
-    rate : float
-        Mean arrivals a second, with exponential gaps; 0: all at once. A request that has to wait for its turn starts
-        to count when it is sent.
-    seed : int
-        Of the gaps.
+        Most requests at a time; 0: all. A request that has to wait for its turn starts to count when it is sent;
+        ``arrived_s`` says how long it waited for that.
     """
-    chance = random.Random(seed)  # noqa: S311 (no secret)
     places = asyncio.Semaphore(concurrency or len(bodies))
 
     async def one(body: Mapping[str, Any], arrives: float) -> dict[str, Any]:
         await asyncio.sleep(arrives - time.perf_counter())
         async with places:
-            return await completion(port, body)
+            waited = max(0.0, time.perf_counter() - arrives)
+            return {**await completion(port, body), "arrived_s": waited}
 
-    at, tasks = time.perf_counter(), []
-    for body in bodies:
-        tasks.append(asyncio.ensure_future(one(body, at)))
-        at += chance.expovariate(rate) if rate else 0.0
+    now = time.perf_counter()
+    tasks = [asyncio.ensure_future(one(body, now + at)) for body, at in zip(bodies, arrive)]  # noqa: B905
     try:
         return list(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
             task.cancel()
+
+
+def arrivals(count: int, rate: float, seed: int) -> list[float]:
+    """When requests arrive, in seconds from the first: with exponential gaps (Poisson), or all at once for rate 0."""
+    chance = random.Random(seed)  # noqa: S311 (no secret)
+    found, at = [], 0.0
+    for _ in range(count):
+        found.append(at)
+        at += chance.expovariate(rate) if rate else 0.0
+    return found
+
+
+def achieved(requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> dict[str, float | None]:
+    """Requests a second: that arrived, and that were answered, both over the time from the first to the last one.
+
+    They are None where fewer than two requests or no time is between them.
+    """
+    ends = sorted(one["start_ns"] / 1e9 + one["e2e_s"] for one in requests)
+    starts = [one["start_ns"] / 1e9 - one["arrived_s"] for one in requests]
+    spans = {"arrived_per_s": arrive[-1] - arrive[0], "answered_per_s": ends[-1] - min(starts)}
+    counts = {"arrived_per_s": len(requests) - 1, "answered_per_s": len(requests)}
+    return {name: counts[name] / spans[name] if len(requests) > 1 and spans[name] > 0 else None for name in spans}
 
 
 _HEALTH_EVERY_S = 0.2

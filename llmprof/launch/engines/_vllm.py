@@ -145,7 +145,7 @@ def engine_options(
         "load_format": "dummy" if job["random_weights"] else None,
         "skip_tokenizer_init": True if not has_tokenizer(job["model"]) else None,
         "enforce_eager": eager,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": job["prefix_caching"],
         "disable_custom_all_reduce": {"nccl": True, "custom": False}.get(job["all_reduce"]),
         "worker_extension_cls": f"{EXTENSION_MODULE}.LlmprofWorker",
     }
@@ -204,6 +204,7 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
             "torch_profiler_dir": str(_traces(record)),
             "torch_profiler_with_stack": job["with_stack"],
             "torch_profiler_record_shapes": job["record_shapes"],
+            "torch_profiler_with_memory": job["profile_memory"],
             "torch_profiler_dump_cuda_time_total": False,  # a table in the log, for seconds of work
             "ignore_frontend": True,  # the server's own process has no work of the model
         }
@@ -221,6 +222,7 @@ def _by_environment(job: Mapping[str, Any], record: Record) -> None:
             "VLLM_TORCH_PROFILER_DIR": str(_traces(record)),
             "VLLM_TORCH_PROFILER_RECORD_SHAPES": str(int(job["record_shapes"])),
             "VLLM_TORCH_PROFILER_WITH_STACK": str(int(job["with_stack"])),
+            "VLLM_TORCH_PROFILER_WITH_PROFILE_MEMORY": str(int(job["profile_memory"])),
             "VLLM_TORCH_PROFILER_USE_GZIP": "1",
             "VLLM_TORCH_PROFILER_DUMP_CUDA_TIME_TOTAL": "0",
             "VLLM_TORCH_PROFILER_DISABLE_ASYNC_LLM": "1",

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmprof.launch.engines._job import Record, version_of
 from llmprof.launch.engines._machine import Refused, check_model, cpu_name, gpu_names, guard, has_tokenizer
+from llmprof.launch.engines._points import each_point, token_ids, turns
 
 _DEPTH = 5
 
@@ -147,7 +148,10 @@ def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: 
     tokenizer: Any = None
     if has_tokenizer(job["model"]):
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
-    prompts = job["prompt_token_ids"] or [tokenizer(text)["input_ids"] for text in job["prompts"]]
+    if job["prompts"]:
+        prompts = [tokenizer(text)["input_ids"] for text in job["prompts"]]
+    else:
+        prompts = job["prompt_token_ids"] or token_ids(job["synthetic"])
     longest = max(map(len, prompts))
     ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
@@ -190,15 +194,21 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
         model = build_model(job, record, torch, transformers, device)
         steps = Steps(torch, cuda=cuda)
         steps.watch(model)
-        batch = padded_batch(job, torch, transformers, device)
     if job["layer_annotations"]:
         record.note(f"names of {annotate(torch, model, nvtx=job['profiler'] == 'cuda')} modules are in the trace")
-    outputs = _Run(job, record, torch, model, steps, batch).all()
-    tokenizer = batch["tokenizer"]
-    texts = tokenizer.batch_decode(outputs, skip_special_tokens=True) if tokenizer else [None] * len(outputs)
-    record.outputs(texts, outputs)
-    if cuda:
-        record.document["peak_memory_bytes"] = {"0": torch.cuda.max_memory_allocated()}
+
+    def measure(point: Mapping[str, Any]) -> None:
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        batch = padded_batch(point, torch, transformers, device)
+        outputs = _Run(point, record, torch, model, steps, batch).all()
+        tokenizer = batch["tokenizer"]
+        texts = tokenizer.batch_decode(outputs, skip_special_tokens=True) if tokenizer else [None] * len(outputs)
+        record.outputs(texts, outputs)
+        if cuda:
+            record.document["peak_memory_bytes"] = {"0": torch.cuda.max_memory_allocated()}
+
+    each_point(job, record, measure)
 
 
 @dataclass
@@ -219,7 +229,10 @@ class _Run:
             outputs = self._repeat("plain", job["repeat"])
         if job["profiler"] == "none":
             return outputs
+        snapshot = job["memory_snapshot"] and self.torch.cuda.is_available()
         with self.record.stage("start_profile"):
+            if snapshot:
+                self.torch.cuda.memory._record_memory_history(max_entries=100_000)
             stop, write = self._profiler()
         self.steps.stop_after(job["max_iterations"], stop)
         outputs = self._repeat("profiled", job["profile_repeats"])
@@ -227,6 +240,12 @@ class _Run:
             if not self.steps.stopped:
                 stop()
             write()
+        if job["memory_snapshot"]:
+            path = self.record.snapshot_path.replace("RANK", "0")
+            if snapshot:
+                self.torch.cuda.memory._dump_snapshot(path)
+                self.torch.cuda.memory._record_memory_history(enabled=None)
+            self.record.snapshots([path] if snapshot else [])
         return outputs
 
     def _profiler(self) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -245,7 +264,7 @@ class _Run:
         activities = [kinds.CPU] + ([kinds.CUDA] if torch.cuda.is_available() else [])
         with torch.profiler.profile(activities=activities):
             torch.ones(1)  # the first use of the profiler is slow, and would count to the first step
-        options = {name: self.job[name] for name in ("record_shapes", "with_stack")}
+        options = {name: self.job[name] for name in ("record_shapes", "with_stack", "profile_memory")}
         profiler = torch.profiler.profile(activities=activities, **options)
         profiler.start()
         folder = self.record.out / "traces"
@@ -256,7 +275,7 @@ class _Run:
 
     def _repeat(self, phase: str, repeats: int) -> list[list[int]]:
         outputs: list[list[int]] = []
-        for i in range(repeats):
+        for i in turns(self.job, self.record, phase, repeats):
             self.steps.begin(self.batch["tokens"])
             start_ns, began = time.time_ns(), time.perf_counter_ns()
             with self.record.stage(phase, repeat=i, total=repeats):
@@ -269,7 +288,7 @@ class _Run:
         job, greedy = self.job, self.job["temperature"] == 0
         options: dict[str, Any] = {"do_sample": not greedy, "max_new_tokens": job["max_tokens"]}
         if not greedy:
-            options["temperature"] = job["temperature"]
+            options |= {"temperature": job["temperature"], "top_p": job["top_p"]}
             self.torch.manual_seed(job["seed"])
         if job["ignore_eos"]:
             options["min_new_tokens"] = job["max_tokens"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmprof.launch.engines._job import Record
 from llmprof.launch.engines._machine import guard
+from llmprof.launch.engines._points import drop_traces, each_point, take_traces, token_ids, turns
 from llmprof.launch.engines._vllm import (
     cuda_profiler_is_known,
     engine_options,
@@ -43,50 +44,110 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
         with record.stage("init", message="starting the engine"):
             llm = engine_class(model=job["model"], **options)
         try:
-            _generate_all(job, record, llm, sampling_class)
-            _facts(record, llm)
+            _annotate(job, record, llm)
+            _warm_profiler(job, record, llm, sampling_class)
+            each_point(job, record, lambda point: _measure(point, record, llm, sampling_class))
         finally:
             with contextlib.suppress(AttributeError):
                 llm.llm_engine.engine_core.shutdown()
 
 
-def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
-    prompts: Sequence[Any] = job["prompts"] or [{"prompt_token_ids": ids} for ids in job["prompt_token_ids"]]
-    own = {"detokenize": False} if llm.llm_engine.vllm_config.model_config.skip_tokenizer_init else {}
-    sampling = [
+def _measure(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
+    llm.collective_rpc("llmprof_begin")
+    _generate_all(job, record, llm, sampling_class)
+    _facts(record, llm)
+
+
+def _annotate(job: Mapping[str, Any], record: Record, llm: Any) -> None:
+    if job["layer_annotations"]:
+        count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
+        record.note(f"names of {count[0]} modules are in the trace; they cost time")
+
+
+def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
+    """Start the profiler of PyTorch once for nothing: its first start is slow, and would count to the first request."""
+    if job["profiler"] != "torch" or not job["warmup"]:
+        return
+    own = _own_options(llm)
+    prompt = (job["prompts"] or [{"prompt_token_ids": ids} for ids in _token_prompts(job)])[:1]
+    with record.stage("warm_profiler"):
+        _profile(job, llm, on=True)
+        llm.generate(prompt, [sampling_class(temperature=0.0, max_tokens=2, **own)], use_tqdm=False)
+        _profile(job, llm, on=False)
+    drop_traces(record)
+
+
+def _own_options(llm: Any) -> dict[str, Any]:
+    return {"detokenize": False} if llm.llm_engine.vllm_config.model_config.skip_tokenizer_init else {}
+
+
+def _token_prompts(job: Mapping[str, Any]) -> list[list[int]]:
+    found: list[list[int]] = job["prompt_token_ids"] or token_ids(job["synthetic"])
+    return found
+
+
+def _sampling(job: Mapping[str, Any], llm: Any, sampling_class: Any, count: int) -> list[Any]:
+    own = _own_options(llm)
+    own |= {name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual}
+    each = job["max_tokens_each"] or [job["max_tokens"]]
+    return [
         sampling_class(
             temperature=job["temperature"],
-            max_tokens=job["max_tokens"],
+            max_tokens=each[k % len(each)],
             ignore_eos=job["ignore_eos"],
             seed=job["seed"] + k if job["temperature"] > 0 else None,
             **own,
         )
-        for k in range(len(prompts))
+        for k in range(count)
     ]
 
-    def generate(phase: str, repeats: int) -> list[Any]:
+
+def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
+    prompts: Sequence[Any] = job["prompts"] or [{"prompt_token_ids": ids} for ids in _token_prompts(job)]
+    sampling = _sampling(job, llm, sampling_class, len(prompts))
+
+    def generate(phase: str, least: int) -> list[Any]:
         outputs: list[Any] = []
-        for i in range(repeats):
-            with record.stage(phase, repeat=i, total=repeats):
+        for i in turns(job, record, phase, least):
+            if job["prefix_caching"]:
+                llm.reset_prefix_cache()
+            with record.stage(phase, repeat=i, total=least):
                 outputs = llm.generate(prompts, sampling, use_tqdm=False)
             for k, output in enumerate(outputs):
                 record.request(phase, i, k, **_times(output))
         return outputs
 
-    if job["layer_annotations"]:
-        count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
-        record.note(f"names of {count[0]} modules are in the trace; they cost time")
     outputs = generate("warmup", job["warmup"])
     if job["plain"] or job["profiler"] == "none":
+        before = _prefix_cache(llm)
         outputs = generate("plain", job["repeat"])
+        record.prefix_cache("plain", before, _prefix_cache(llm))
     if job["profiler"] != "none":
         with record.stage("start_profile"):
+            if job["memory_snapshot"]:
+                llm.collective_rpc("llmprof_memory")
+            llm.collective_rpc("llmprof_watch_steps")
             _profile(job, llm, on=True)
+        before = _prefix_cache(llm)
         outputs = generate("profiled", job["profile_repeats"])
+        record.prefix_cache("profiled", before, _prefix_cache(llm))
         with record.stage("stop_profile", message="writing the trace"):
             _profile(job, llm, on=False)
+        take_traces(record)
+        record.engine_steps("profiled", llm.collective_rpc("llmprof_steps")[0])
+        if job["memory_snapshot"]:
+            record.snapshots(llm.collective_rpc("llmprof_memory", args=(record.snapshot_path,)))
     texts = [output.outputs[0].text for output in outputs]
     record.outputs(texts, [list(output.outputs[0].token_ids) for output in outputs])
+
+
+def _prefix_cache(llm: Any) -> dict[str, float]:
+    """Tokens that were looked up in the cache of prefixes and found there, since the engine started."""
+    try:
+        told = llm.get_metrics()
+    except (AttributeError, AssertionError):  # versions without it, or without statistics
+        return {}
+    return {one.name: float(one.value) for one in told if "prefix_cache" in one.name and hasattr(one, "value")}
 
 
 def _profile(job: Mapping[str, Any], llm: Any, *, on: bool) -> None:
@@ -98,8 +159,10 @@ def _profile(job: Mapping[str, Any], llm: Any, *, on: bool) -> None:
 
 def _times(output: Any) -> dict[str, Any]:
     """What vLLM tells of a request. Its clocks differ: arrival is wall-clock time, the rest is the engine's own."""
-    tokens = len(output.outputs[0].token_ids)
+    tokens = sum(len(one.token_ids) for one in output.outputs)
+    longest = max(len(one.token_ids) for one in output.outputs)
     found: dict[str, Any] = {
+        "id": getattr(output, "request_id", None),
         "prompt_tokens": len(output.prompt_token_ids) if output.prompt_token_ids is not None else None,
         "output_tokens": tokens,
         "finish_reason": output.outputs[0].finish_reason,
@@ -112,7 +175,7 @@ def _times(output: Any) -> dict[str, Any]:
     return found | {
         "start_ns": round(told.arrival_time * 1e9) if told.arrival_time else None,
         "ttft_s": to_first,
-        "tpot_s": decode / (tokens - 1) if tokens > 1 else None,
+        "tpot_s": decode / (longest - 1) if longest > 1 else None,
         "queue_s": told.scheduled_ts - told.queued_ts,
         "prefill_s": first - told.scheduled_ts,
         "decode_s": decode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
@@ -12,7 +13,8 @@ from typing import Any
 
 from llmprof.launch.engines._job import Record
 from llmprof.launch.engines._machine import Refused, guard
-from llmprof.launch.engines._server import HOST, Server, arguments, free_port, load
+from llmprof.launch.engines._points import drop_traces, each_point, take_traces, token_ids, turns
+from llmprof.launch.engines._server import HOST, OK, Server, achieved, arguments, arrivals, free_port, load
 from llmprof.launch.engines._vllm import (
     cuda_profiler_is_known,
     engine_options,
@@ -26,6 +28,7 @@ from llmprof.launch.engines._vllm import (
 
 _NAME = "model"
 _LOOK_S = 0.5
+NOT_FOUND = 404
 _USAGE = re.compile(r"vllm:(?:kv|gpu)_cache_usage_perc\b")
 
 
@@ -49,7 +52,7 @@ def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
     options.setdefault("served_model_name", _NAME)
     if frontend and "disable_uvicorn_access_log" in frontend:
         options["disable_uvicorn_access_log"] = True
-    if job["layer_annotations"] or _by_worker(job):
+    if job["layer_annotations"] or job["profiler"] != "none" or job["prefix_caching"]:
         os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # methods of workers can only be called in this mode
     port = free_port(job["server"]["port"])
     with extension(record.out, worker):
@@ -61,7 +64,9 @@ def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
                 server.stop()
                 raise
         try:
-            _Client(job, record, server, options).all()
+            first = _Client(job, record, server, options)
+            first.prepare()
+            each_point(job, record, lambda point: _Client(point, record, server, options).all())
         except RuntimeError:
             time.sleep(1.0)  # an engine that fails needs a moment to say why
             raise
@@ -100,65 +105,108 @@ class _Client:
     def __init__(self, job: Mapping[str, Any], record: Record, server: Server, options: Mapping[str, Any]) -> None:
         self._job, self._record, self._server = job, record, server
         self._peak: float | None = None
-        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"]
+        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
+        count = job["server"]["num_prompts"] or len(prompts)
+        each = job["max_tokens_each"] or [job["max_tokens"]]
+        self._arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(
+            count, job["server"]["request_rate"], job["seed"]
+        )
         self._bodies = [
             {
                 "model": options["served_model_name"],
                 "prompt": prompts[k % len(prompts)],
-                "max_tokens": job["max_tokens"],
+                "max_tokens": each[k % len(each)],
                 "temperature": job["temperature"],
                 "ignore_eos": job["ignore_eos"],
                 "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+                **{name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual},
                 **({"return_token_ids": True} if options.get("skip_tokenizer_init") else {}),
                 **({"seed": job["seed"] + k} if job["temperature"] > 0 else {}),
             }
-            for k in range(job["server"]["num_prompts"] or len(prompts))
+            for k in range(count)
         ]
+
+    def prepare(self) -> None:
+        """What is done once after the start of the engine: names of layers, and a first start of the profiler."""
+        job, record = self._job, self._record
+        if job["layer_annotations"]:
+            self._rpc("llmprof_annotate", *(["1"] if job["profiler"] == "cuda" else []))
+            record.note("names of modules are in the trace; they cost time")
+        if job["profiler"] == "torch" and job["warmup"]:
+            with record.stage("warm_profiler"):
+                self._switch(on=True)
+                asyncio.run(load(self._server.port, [{**self._bodies[0], "max_tokens": 2}], [0.0], concurrency=1))
+                self._switch(on=False)
+            drop_traces(record)
 
     def all(self) -> None:
         """Warm up, measure, profile."""
         job, record = self._job, self._record
-        if job["layer_annotations"]:
-            arguments_ = ["1"] if job["profiler"] == "cuda" else []
-            self._server.command("/collective_rpc", {"method": "llmprof_annotate", "args": arguments_})
-            record.note("names of modules are in the trace; they cost time")
+        self._rpc("llmprof_begin")
         most = job["server"]["max_concurrency"] or len(self._bodies)
         found = self._repeats("warmup", job["warmup"], self._bodies[:most])
         if job["plain"] or job["profiler"] == "none":
             found = self._repeats("plain", job["repeat"], self._bodies)
         if job["profiler"] != "none":
+            if job["memory_snapshot"]:
+                self._rpc("llmprof_memory")
+            self._rpc("llmprof_watch_steps")
             after = job["server"]["profile_after_s"]
             if not after:
                 self._profile(on=True)
             found = self._repeats("profiled", job["profile_repeats"], self._bodies, profile_after=after)
             self._profile(on=False)
+            take_traces(record)
+            steps = self._rpc("llmprof_steps")
+            record.engine_steps("profiled", steps[0] if steps and isinstance(steps[0], list) else [])
+            if job["memory_snapshot"]:
+                record.snapshots([str(path) for path in self._rpc("llmprof_memory", record.snapshot_path)])
         record.outputs([one["text"] for one in found], [one["tokens"] for one in found])
         self._cache()
+        facts = [fact for fact in self._rpc("llmprof_facts") if isinstance(fact, dict)]
+        if facts:
+            record.document["peak_memory_bytes"] = {str(fact["rank"]): fact["peak"] for fact in facts}
+
+    def _rpc(self, method: str, *args: str) -> list[Any]:
+        """What each worker answers; nothing where this run or this version cannot ask them."""
+        if os.environ.get("VLLM_SERVER_DEV_MODE") != "1":
+            return []
+        status, text = self._server.ask("POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0)
+        if status == NOT_FOUND:
+            self._record.note("this version of vLLM has no way to ask the workers of a server")
+            return []
+        if status != OK:
+            raise RuntimeError(f"the server answered {method} with {status}: {text[:500]}")
+        found = json.loads(text).get("results") if text.strip() else None
+        return found if isinstance(found, list) else []
 
     def _repeats(
-        self, phase: str, repeats: int, bodies: Sequence[Mapping[str, Any]], *, profile_after: float = 0.0
+        self, phase: str, least: int, bodies: Sequence[Mapping[str, Any]], *, profile_after: float = 0.0
     ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for i in range(repeats):
-            with self._record.stage(phase, repeat=i, total=repeats, message=f"{len(bodies)} requests"):
-                found = asyncio.run(self._load(bodies, profile_after if i == 0 else 0.0))
+        before = self._server.metrics()
+        arrive = self._arrivals if phase != "warmup" else [0.0] * len(bodies)
+        for i in turns(self._job, self._record, phase, least):
+            if self._job["prefix_caching"]:
+                self._server.command("/reset_prefix_cache")
+            with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
+                found = asyncio.run(self._load(bodies, arrive, profile_after if i == 0 else 0.0))
             for k, one in enumerate(found):
                 told = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
                 self._record.request(phase, i, k, **told)
+            if phase != "warmup":
+                self._record.held(phase, i, achieved(found, arrive), self._job["server"]["request_rate"])
+        self._record.prefix_cache(phase, before, self._server.metrics())
         return found
 
-    async def _load(self, bodies: Sequence[Mapping[str, Any]], profile_after: float) -> list[dict[str, Any]]:
-        server = self._job["server"]
+    async def _load(
+        self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], profile_after: float
+    ) -> list[dict[str, Any]]:
         watch = asyncio.ensure_future(self._watch())
         start = asyncio.ensure_future(self._start_later(profile_after))
         try:
-            found = await load(
-                self._server.port,
-                bodies,
-                concurrency=server["max_concurrency"],
-                rate=server["request_rate"],
-                seed=self._job["seed"],
-            )
+            most = self._job["server"]["max_concurrency"]
+            found = await load(self._server.port, bodies, arrive, concurrency=most)
             if not start.done():
                 raise Refused(
                     f"all requests were done before the profiler was to start, after {profile_after:g} s",
@@ -186,11 +234,13 @@ class _Client:
 
     def _profile(self, *, on: bool) -> None:
         with self._record.stage("start_profile" if on else "stop_profile"):
-            if _by_worker(self._job):
-                method = {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]}
-                self._server.command("/collective_rpc", method)
-            else:
-                self._server.command("/start_profile" if on else "/stop_profile")
+            self._switch(on=on)
+
+    def _switch(self, *, on: bool) -> None:
+        if _by_worker(self._job):
+            self._server.command("/collective_rpc", {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]})
+        else:
+            self._server.command("/start_profile" if on else "/stop_profile")
 
     def _cache(self) -> None:
         for name in self._server.metrics():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import resource
+import time
 from typing import Any
 
 _DEPTH = 5
@@ -19,6 +20,7 @@ class LlmprofWorker:
 
     model_runner: Any
     rank: int
+    execute_model: Any
 
     def llmprof_annotate(self, nvtx: bool = False) -> int:
         """Put a range around each call of each module: ``layer::`` and its name. How many modules that are."""
@@ -55,6 +57,45 @@ class LlmprofWorker:
         torch.cuda.synchronize()
         (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
 
+    def llmprof_watch_steps(self) -> None:
+        """Note of each step of the engine from now on when it was worked on, and whose tokens were in it."""
+        if not hasattr(self, "_llmprof_steps"):
+            execute = self.execute_model
+
+            def noted(scheduled: Any, *args: Any, **options: Any) -> Any:
+                began = time.time_ns()
+                try:
+                    return execute(scheduled, *args, **options)
+                finally:
+                    self._llmprof_steps.append([began, time.time_ns(), *_scheduled(scheduled)])
+
+            self.execute_model = noted
+        self._llmprof_steps: list[list[Any]] = []
+
+    def llmprof_steps(self) -> list[list[Any]]:
+        """Steps that were noted: begin, end (epoch, ns), tokens and earlier tokens by request, preempted ones."""
+        return [step for step in self._llmprof_steps if step[2]]
+
+    def llmprof_memory(self, path: str = "") -> str:
+        """Record the history of the allocator from now on; with a path, write its snapshot there and stop."""
+        torch = _torch()
+        if not torch.cuda.is_available():
+            return ""
+        memory = torch.cuda.memory
+        if not path:
+            memory._record_memory_history(max_entries=100_000)
+            return ""
+        written = path.replace("RANK", str(self.rank))
+        memory._dump_snapshot(written)
+        memory._record_memory_history(enabled=None)
+        return written
+
+    def llmprof_begin(self) -> None:
+        """Forget the peak of the memory that earlier points of this engine needed."""
+        torch = _torch()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
     def llmprof_facts(self) -> dict[str, Any]:
         """Rank, name of the device, peak memory and size of the cache of keys and values, in bytes."""
         torch = _torch()
@@ -71,6 +112,16 @@ class LlmprofWorker:
             else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "kv_bytes": sum(caches.values()) or None,
         }
+
+
+def _scheduled(scheduled: Any) -> tuple[dict[str, int], dict[str, int], list[str]]:
+    """Tokens of each request in a step, how many it had before, and requests that were preempted for it."""
+    tokens = dict(getattr(scheduled, "num_scheduled_tokens", None) or {})
+    done = {one.req_id: one.num_computed_tokens for one in getattr(scheduled, "scheduled_new_reqs", None) or ()}
+    cached = getattr(scheduled, "scheduled_cached_reqs", None)
+    if cached is not None and hasattr(cached, "req_ids"):
+        done.update(zip(cached.req_ids, cached.num_computed_tokens))  # noqa: B905 (the engine's Python may be old)
+    return tokens, done, sorted(getattr(scheduled, "preempted_req_ids", None) or ())
 
 
 def _tensors(value: Any) -> list[Any]:

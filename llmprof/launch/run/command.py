@@ -13,6 +13,7 @@ from llmprof.errors import ConfigError
 from llmprof.launch.config import options as config_options
 from llmprof.launch.config.files import read_text
 from llmprof.launch.config.options import SECRET, SERVER, ncu_options, secret_arguments, setting
+from llmprof.launch.run.load import load
 from llmprof.storage.pseudonyms import REMOVED
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def nsys(
     executable : path
         nsys.
     """
-    options = _over(NSYS, config.nsys_options)
+    memory = {"cuda-memory-usage": True} if config.profile_memory else {}
+    options = _over(NSYS | memory, config.nsys_options)
     return [str(executable), "profile", *_written(options, true="true"), f"--output={report}", *program]
 
 
@@ -294,8 +296,8 @@ def from_file(path: Path) -> list[str]:
     return found
 
 
-def synthetic(config: ExperimentConfig, vocabulary: int | None) -> list[list[int]]:
-    """Token numbers of synthetic prompts; the same for the same seed.
+def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None) -> dict[str, Any]:
+    """What synthetic prompts are made of; the same for the same seed.
 
     Parameters
     ----------
@@ -303,15 +305,29 @@ def synthetic(config: ExperimentConfig, vocabulary: int | None) -> list[list[int
         Says how many and how long.
     vocabulary : int or None
         Size of the model's vocabulary, if it is known.
+    lengths : list of int, optional
+        Tokens of each prompt, where a load says them.
+
+    Returns
+    -------
+    dict
+        For :func:`llmprof.launch.engines._repeat.token_ids`.
     """
-    lengths = config.input_tokens or DEFAULT_INPUT_TOKENS
-    low, high = lengths if isinstance(lengths, tuple) else (lengths, lengths)
-    chance = random.Random(config.seed)  # noqa: S311 (no secret)
-    last = max(_FIRST_ID + 1, min(vocabulary or _LAST_ID, _LAST_ID))
-    return [
-        [chance.randrange(_FIRST_ID, last) for _ in range(chance.randint(low, high))]
-        for _ in range(config.batch_size or 1)
-    ]
+    if lengths is None:
+        said = config.input_tokens or DEFAULT_INPUT_TOKENS
+        low, high = said if isinstance(said, tuple) else (said, said)
+        chance = random.Random(config.seed)  # noqa: S311 (no secret)
+        wanted = max(1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0)
+        lengths = [chance.randint(low, high) for _ in range(wanted)]
+    share = setting(config, "load", "shared_prefix")
+    return {
+        "lengths": lengths,
+        "shared": [round(share * length) for length in lengths],
+        "groups": setting(config, "load", "prefixes"),
+        "first": _FIRST_ID,
+        "last": max(_FIRST_ID + 1, min(vocabulary or _LAST_ID, _LAST_ID)),
+        "seed": config.seed,
+    }
 
 
 def as_tokens(prompts: list[str], vocabulary: int | None) -> list[list[int]]:
@@ -378,8 +394,14 @@ def job(
         random_weights = True
         notes.append("the model's folder has no weights, so they are random: times are real, the text is not")
     vocabulary = vocabulary_size(folder) if local else None
-    prompts = texts(config)
-    tokens = synthetic(config, vocabulary) if prompts is None else None
+    asked = load(config)
+    prompts = asked.texts if asked is not None and asked.texts is not None else texts(config)
+    notes += asked.notes if asked is not None else ()
+    tokens: list[list[int]] | None = None
+    made_up = None
+    if prompts is None:
+        made_up = synthetic(config, vocabulary, asked.input_tokens if asked is not None else None)
+    count = len(made_up["lengths"] if made_up is not None else prompts or ())
     if prompts is not None and local and not any((folder / name).exists() for name in _TOKENIZERS):
         tokens, prompts = as_tokens(prompts, vocabulary), None
         notes.append("the model has no tokenizer, so each byte of a prompt stands for one token")
@@ -396,27 +418,40 @@ def job(
         "random_weights": random_weights,
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,
-        "batch_size": len(prompts or tokens or ()),
+        "batch_size": config.batch_size if config.served else count,
         "prompts": prompts,
         "prompt_token_ids": tokens,
+        "synthetic": made_up,
+        "load": {"arrivals_s": asked.arrivals_s} if asked is not None else None,
+        "max_tokens_each": asked.output_tokens if asked is not None and steps is None else None,
         "max_tokens": tokens_out,
         "temperature": config.temperature,
+        "top_p": config.top_p,
+        "n": config.n,
         "ignore_eos": config.ignore_eos,
         "seed": config.seed,
         "warmup": config.warmup,
         "repeat": 1 if under_ncu else config.repeat,
+        "until": None if under_ncu else config.until,
+        "most_repeats": config.most_repeats,
         "plain": not under_ncu and (config.plain or config.profile_mode == "inference_only"),
         "profile_repeats": 1,
         "max_iterations": config.max_iterations,
         "with_stack": config.with_stack,
         "record_shapes": config.record_shapes,
+        "profile_memory": config.profile_memory,
+        "memory_snapshot": config.memory_snapshot and config.profile_mode not in {"ncu", "nsys_ncu"},
+        "prefix_caching": bool(
+            config.engine_args.get("enable_prefix_caching", setting(config, "load", "shared_prefix") > 0)
+        ),
         "layer_annotations": config.layer_annotations,
         "all_reduce": config.all_reduce,
         "eager": config.eager,
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
         "engine_args": config_options.for_script(config.engine_args),
-        "server": {key: setting(config, "server", key) for key in SERVER},
+        "server": {key: setting(config, "server", key) for key in SERVER}
+        | ({"num_prompts": len(asked.input_tokens)} if asked is not None else {}),
     }
     return made, notes
 

@@ -26,7 +26,9 @@ from llmprof.trace import Trace
 
 Wrap = Callable[[list[str]], list[str]]
 
-_MADE = ".passes.json"
+MADE = ".passes.json"
+"""File of a run folder with the passes that were made, for a later attempt."""
+
 _GOT = {
     "nsys": "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit) and put nsys on "
     "PATH, or choose profile_mode torch",
@@ -143,11 +145,11 @@ class Passes:
         """Keep what a later attempt must know of the passes that were made."""
         environment = run_folder.allowed(self.environment, self.config.environment)
         said = {"commands": self.commands, "environment": environment, "notes": self.notes}
-        files.write_json(self.folder.path / _MADE, said)
+        files.write_json(self.folder.path / MADE, said)
 
     def recall(self) -> None:
         """Take over the passes of an earlier attempt."""
-        said = files.read_json(self.folder.path / _MADE) or {}
+        said = files.read_json(self.folder.path / MADE) or {}
         self.commands += said.get("commands") or []
         self.notes += said.get("notes") or []
         self.environment |= said.get("environment") or command.environment(self.config)
@@ -232,7 +234,7 @@ def engine(passes: Passes) -> dict[str, Any]:
     name, out = _outs(config, folder)[0]
     if out != folder.path:
         out = folder.part(out.name)
-    with _monitors(config, folder) as watch:
+    with monitors_beside(config, folder.monitors) as watch:
         worker = passes.run(
             name,
             mode=name if name != "engine" else config.profile_mode,
@@ -290,7 +292,7 @@ def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
 
 
 @contextlib.contextmanager
-def _monitors(config: ExperimentConfig, folder: RunFolder) -> Iterator[Callable[[int], object] | None]:
+def monitors_beside(config: ExperimentConfig, path: Path) -> Iterator[Callable[[int], object] | None]:
     """Sample the machine meanwhile; what comes is told the process to watch."""
     if not config.monitor_hz:
         yield None
@@ -298,7 +300,7 @@ def _monitors(config: ExperimentConfig, folder: RunFolder) -> Iterator[Callable[
     from llmprof.launch.monitors import Sampler
 
     visible = config.environment.get("CUDA_VISIBLE_DEVICES")
-    with Sampler(folder.monitors, hz=config.monitor_hz, visible=visible) as sampler:
+    with Sampler(path, hz=config.monitor_hz, visible=visible) as sampler:
         yield sampler.watch
 
 

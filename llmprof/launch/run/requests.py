@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
+from llmprof.launch.engines._points import t95
 from llmprof.units import NS_PER_S, format_share
 
 PHASES = ("warmup", "plain", "profiled")
@@ -123,27 +124,6 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
         tokens_per_s=(pl.col("output_tokens") + pl.col("prompt_tokens")) / wall_s,
         requests_per_s=pl.col("requests") / wall_s,
     )
-
-
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
-_T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-_Z95 = 1.959964
-
-
-def t95(freedom: int) -> float:
-    """Factor of a two-sided 95 % interval for so many degrees of freedom.
-
-    Above 30 it is the Cornish-Fisher expansion of the quantile, right to the third decimal.
-    """
-    if freedom < 1:
-        raise ValueError("a confidence interval needs two values")
-    if freedom <= len(_T95):
-        return _T95[freedom - 1]
-    z = _Z95
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def over_repeats(means: Sequence[float]) -> dict[str, float | None]:

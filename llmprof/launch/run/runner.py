@@ -24,6 +24,7 @@ from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UN
 from llmprof.launch.run.passes import Passes, ran, tool
 from llmprof.launch.run.requests import requests_of
 from llmprof.launch.run.results import Results
+from llmprof.launch.run.series import ENGINE_FILE, gather
 from llmprof.progress import Progress
 from llmprof.storage import files
 
@@ -232,7 +233,7 @@ class ExperimentRunner:
         return self.run_in(RunFolder.create(self.config))
 
     def run_in(self, folder: RunFolder) -> Run:
-        """Run it in a folder that exists; what an earlier attempt left there is removed.
+        """Run it in a folder that exists, in an engine of its own; what an earlier attempt left there is removed.
 
         Raises
         ------
@@ -263,6 +264,7 @@ class ExperimentRunner:
             As :meth:`run`.
         """
         with folder.lock(), kept(folder) as at:
+            gather(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
             results = Results(self.config, folder, files.read_json(folder.worker) or {}, passes.notes)
@@ -308,7 +310,8 @@ def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, ch
         return run
     if run.state == RUNNING:
         raise LaunchError(f"{run.folder.path.name} is running", hint="wait for its end, or end its process")
-    recorded = run.folder.state.get("stage") in _RECORDED and run.worker and not run.worker.get("error")
+    shared = (run.folder.path / ENGINE_FILE).is_file()
+    recorded = (shared or run.folder.state.get("stage") in _RECORDED) and run.worker and not run.worker.get("error")
     if run.state == UNIMPORTED or recorded:
         return runner.finish_in(run.folder)
     if check:

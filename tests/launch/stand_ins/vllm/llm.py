@@ -29,6 +29,7 @@ class SamplingParams:
 class LLM:
     def __init__(self, **values):
         called("LLM", values=values, environment=environment("VLLM_", "NCCL_", "HF_", "TORCH"))
+        self.values = values
         if HOW.get("says"):
             sys.stdout.write(HOW["says"] + "\n")
             sys.stdout.flush()
@@ -46,8 +47,12 @@ class LLM:
 
     def generate(self, prompts, sampling, use_tqdm):
         called("generate", prompts=prompts, sampling=[one.values for one in sampling], use_tqdm=use_tqdm)
-        if HOW.get("hangs"):
+        if HOW.get("hangs") or HOW.get("hangs_at") == len(prompts):
             time.sleep(600)
+        if HOW.get("dies_at") == len(prompts):
+            os.kill(os.getpid(), 9)
+        if HOW.get("refuses_at") == len(prompts):
+            raise ValueError("The decoder prompt (length 900) is longer than the maximum model length of 128.")
         nothing = types.SimpleNamespace
         stats = nothing(
             arrival_time=1000.5,
@@ -59,6 +64,7 @@ class LLM:
         )
         return [
             nothing(
+                request_id=str(k),
                 prompt_token_ids=[1, 2, 3],
                 metrics=None if OLD else stats,
                 outputs=[nothing(text=f"text {k}", token_ids=[7, 8, 9], finish_reason="length")],
@@ -71,9 +77,20 @@ class LLM:
 
     def stop_profile(self):
         called("stop_profile")
+        if HOW.get("traces"):
+            self.windows = getattr(self, "windows", 0) + 1
+            folder = Path(self.values["profiler_config"]["torch_profiler_dir"])
+            (folder / f"rank0.{self.windows}.pt.trace.json").write_text('{"traceEvents": []}')
 
     def collective_rpc(self, method, args=()):
         called("collective_rpc", method=method, args=list(args))
         if method == "llmprof_facts":
             return [{"rank": r, "device": f"GPU {r}", "peak": 1000 + r, "kv_bytes": 4096} for r in range(2)]
+        if method == "llmprof_steps":
+            return [[[1000, 2000, {"0-ab": 3}, {"0-ab": 0}, []]]] * 2
+        if method == "llmprof_memory":
+            return [args[0].replace("RANK", str(r)) if args else "" for r in range(2)]
         return [3, 3]
+
+    def reset_prefix_cache(self):
+        called("reset_prefix_cache")

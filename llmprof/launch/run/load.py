@@ -1,0 +1,304 @@
+"""The load of a run: how long its prompts and answers are, what prompts share, and when each request arrives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from llmprof.errors import ConfigError
+from llmprof.launch.config.files import read_text
+from llmprof.launch.config.options import setting
+from llmprof.launch.engines._server import arrivals as poisson
+
+if TYPE_CHECKING:
+    from llmprof.launch.config.options import ExperimentConfig
+
+KINDS: Final = ("normal", "lognormal", "exponential")
+"""Distributions of lengths, beside a number and a range."""
+
+_TIMES: Final = ("timestamp", "TIMESTAMP", "arrival", "arrival_time", "time")
+_INPUTS: Final = ("input_length", "ContextTokens", "prompt_tokens", "input_tokens", "prompt_len")
+_OUTPUTS: Final = ("output_length", "GeneratedTokens", "output_tokens", "completion_tokens", "output_len", "max_tokens")
+_TEXTS: Final = ("prompt", "text", "instruction", "question", "content")
+_MOST: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of a run, before they have tokens.
+
+    Attributes
+    ----------
+    input_tokens : list of int
+        Length of each prompt; 0 where its text is given.
+    output_tokens : list of int or None
+        Tokens that each request asks for; None: ``max_tokens`` for all.
+    arrivals_s : list of float or None
+        When each arrives, in seconds from the first; None: as the rate says.
+    texts : list of str or None
+        Their prompts.
+    notes : tuple of str
+        What was decided, or left out.
+    """
+
+    input_tokens: list[int]
+    output_tokens: list[int] | None = None
+    arrivals_s: list[float] | None = None
+    texts: list[str] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def lengths(said: str | int, count: int, seed: int, what: str = "input") -> list[int]:
+    """Lengths of so many prompts or answers, each at least 1.
+
+    Parameters
+    ----------
+    said : str or int
+        ``512``; ``128:1024`` (uniform, both ends in it); ``normal:MEAN:DEVIATION``; ``lognormal:MEAN:DEVIATION`` (of
+        the lengths themselves, not of their logarithms); ``exponential:MEAN``.
+    count : int
+        How many.
+    seed : int
+        The same seed gives the same lengths.
+    what : str
+        Key of ``load``, for the error.
+
+    Raises
+    ------
+    ConfigError
+        It is none of these.
+
+    Examples
+    --------
+    >>> lengths("4:6", 5, seed=0)
+    [5, 5, 4, 5, 6]
+    """
+    kind, *numbers = str(said).split(":")
+    chance = random.Random(seed)  # noqa: S311 (no secret)
+    draw: Callable[[], float]
+    try:
+        values = [float(one) for one in (numbers if kind in KINDS else [kind, *numbers])]
+        wrong = not all(math.isfinite(one) and one >= 0 for one in values) or values[0] < 1
+        if wrong:
+            raise ValueError(said)
+        if kind in {"normal", "lognormal"} and len(values) == 2:
+            draw = _normal(chance, *values) if kind == "normal" else _lognormal(chance, *values)
+        elif kind == "exponential" and len(values) == 1:
+            draw = lambda: chance.expovariate(1 / values[0])  # noqa: E731
+        elif kind not in KINDS and len(values) in {1, 2} and values[0] <= values[-1]:
+            low, high = int(values[0]), int(values[-1])
+            draw = lambda: chance.randint(low, high)  # noqa: E731
+        else:
+            wrong = True
+    except (ValueError, IndexError):
+        wrong = True
+    if wrong:
+        raise ConfigError(
+            f"load.{what} is {said!r}",
+            expected="N, LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEAN:DEVIATION or exponential:MEAN, in tokens",
+            key=f"load.{what}",
+        )
+    return [max(1, round(draw())) for _ in range(count)]
+
+
+def _normal(chance: random.Random, mean: float, deviation: float) -> Callable[[], float]:
+    return lambda: chance.gauss(mean, deviation)
+
+
+def _lognormal(chance: random.Random, mean: float, deviation: float) -> Callable[[], float]:
+    # of a lognormal variable: variance of its logarithm = ln(1 + (deviation / mean)^2)
+    variance = math.log1p((deviation / mean) ** 2)
+    middle = math.log(mean) - variance / 2
+    return lambda: chance.lognormvariate(middle, math.sqrt(variance))
+
+
+def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
+    """When requests arrive, in seconds from the first.
+
+    Parameters
+    ----------
+    kind : str
+        ``poisson`` (exponential gaps), ``constant`` (equal gaps) or ``burst`` (so many at once, the bursts apart so
+        that the mean rate holds).
+    count : int
+        How many requests.
+    rate : float
+        Mean requests a second; 0: all at once.
+    seed : int
+        Of the gaps.
+    burst : int
+        Requests of a burst.
+
+    Examples
+    --------
+    >>> arrivals("burst", 5, rate=4.0, seed=0, burst=2)
+    [0.0, 0.0, 0.5, 0.5, 1.0]
+    """
+    if not rate:
+        return [0.0] * count
+    if kind == "constant":
+        return [k / rate for k in range(count)]
+    if kind == "burst":
+        return [(k // burst) * burst / rate for k in range(count)]
+    return poisson(count, rate, seed)
+
+
+def load(config: ExperimentConfig) -> Load | None:
+    """The load that a configuration asks for by ``load``; None where it asks for none.
+
+    Raises
+    ------
+    ConfigError
+        A length is none, or the load file is missing or has broken lines.
+    """
+    if not config.load:
+        return None
+    file = setting(config, "load", "file")
+    wanted = setting(config, "server", "num_prompts") if config.served else config.batch_size
+    if file is not None:
+        return _of_file(config, Path(file), wanted if "num_prompts" in config.server or not config.served else 0)
+    said = setting(config, "load", "input") or _said(config)
+    out = setting(config, "load", "output")
+    rate = setting(config, "server", "request_rate")
+    kind = setting(config, "load", "arrival")
+    return Load(
+        lengths(said, wanted, config.seed),
+        None if out is None else lengths(out, wanted, config.seed + 1, "output"),
+        arrivals(kind, wanted, rate, config.seed, setting(config, "load", "burst")) if config.served else None,
+    )
+
+
+def _said(config: ExperimentConfig) -> str | int:
+    tokens = config.input_tokens
+    return f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or 64
+
+
+def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
+    skip = bool(setting(config, "load", "skip_broken"))
+    scale = {"s": 1.0, "ms": 1e-3}[setting(config, "load", "time_unit")] / setting(config, "load", "speed")
+    rows, broken = [], []
+    for line, values in _lines(path):
+        try:
+            rows.append(_row(values))
+        except ValueError as error:
+            if not skip:
+                raise ConfigError(
+                    f"line {line} of {path.name}: {error}",
+                    expected="a time and a length, or a time and a prompt",
+                    hint="correct it, or leave broken lines out with load skip_broken=true",
+                    line=line,
+                ) from error
+            broken.append(line)
+        if most and len(rows) >= most:
+            break
+    if not rows:
+        raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with a request a line")
+    timed = [row[0] for row in rows]
+    if any(at is None for at in timed) and any(at is not None for at in timed):
+        raise ConfigError(f"{path.name} has a time in some lines only", expected="a time in each line, or in none")
+    order = sorted(range(len(rows)), key=lambda k: timed[k] or 0.0)
+    rows = [rows[k] for k in order]
+    texts = [row[2] for row in rows]
+    if any(one is None for one in texts) and any(one is not None for one in texts):
+        raise ConfigError(f"{path.name} has a prompt in some lines only", expected="a prompt in each line, or in none")
+    outputs = [row[3] for row in rows]
+    first = rows[0][0] or 0.0
+    notes = (f"{len(broken)} broken lines of {path.name} were left out: {_some(broken)}",) if broken else ()
+    return Load(
+        [row[1] for row in rows],
+        [config.max_tokens if one is None else one for one in outputs] if any(outputs) else None,
+        None if rows[0][0] is None else [((row[0] or 0.0) - first) * scale for row in rows],
+        None if texts[0] is None else [str(one) for one in texts],
+        notes,
+    )
+
+
+def _some(lines: list[int]) -> str:
+    return ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
+
+
+def _lines(path: Path) -> list[tuple[int, Any]]:
+    """Lines of a load file with their numbers; what cannot be read as a value stands as its text."""
+    content = read_text(path, "a load as JSON lines or CSV")
+    if path.suffix == ".csv":
+        reader = csv.DictReader(io.StringIO(content))
+        return [(reader.line_num, row) for row in reader]
+    if path.suffix == ".json":
+        try:
+            whole = json.loads(content)
+        except ValueError as error:
+            raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it at that place") from error
+        return list(enumerate(whole, 1)) if isinstance(whole, list) else [(1, whole)]
+    found: list[tuple[int, Any]] = []
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.strip():
+            try:
+                found.append((number, json.loads(line)))
+            except ValueError:
+                found.append((number, line))
+    return found
+
+
+def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
+    """Time, tokens of the prompt (0 with a text), text and tokens of the answer of a request."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{str(values)[:60]!r} is no JSON object")
+    at = _first(values, _TIMES)
+    tokens, out = (_count(_first(values, names), names[0]) for names in (_INPUTS, _OUTPUTS))
+    text = _text(values)
+    if text is None and not tokens:
+        raise ValueError(f"it has neither a length ({', '.join(_INPUTS[:3])}) nor a prompt")
+    return None if at is None else _seconds(at), 0 if text is not None else tokens or 0, text, out
+
+
+def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((values[name] for name in names if values.get(name) not in (None, "")), None)
+
+
+def _count(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (number >= 1 and number == int(number) and number <= _MOST):
+        raise ValueError(f"{name} is {value!r}, and no number of tokens")
+    return int(number)
+
+
+def _text(values: Mapping[str, Any]) -> str | None:
+    for name in _TEXTS:
+        if isinstance(values.get(name), str) and values[name]:
+            return str(values[name])
+    for name in ("conversations", "messages"):
+        turns = values.get(name)
+        if isinstance(turns, list) and turns and isinstance(turns[0], Mapping):
+            said = turns[0].get("value", turns[0].get("content"))
+            return said if isinstance(said, str) and said else None
+    return None
+
+
+def _seconds(value: Any) -> float:
+    """A time as a number in the unit of the file; a date as seconds."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        text = str(value).strip()
+        head, dot, fraction = text.partition(".")  # Azure's traces have seven digits
+        try:
+            moment = datetime.fromisoformat(head)
+        except ValueError as error:
+            raise ValueError(f"{text[:40]!r} is no time") from error
+        return moment.timestamp() + (float(f"0.{fraction}") if dot and fraction.isdigit() else 0.0)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no time")
+    return number

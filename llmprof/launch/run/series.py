@@ -1,0 +1,369 @@
+"""Several runs in one start of an engine: what of a configuration an engine must know at its start, and what not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import LaunchError, LlmprofError
+from llmprof.launch import engines
+from llmprof.launch.config.models import resolve
+from llmprof.launch.config.options import ExperimentConfig, setting
+from llmprof.launch.run import command, failures, passes, process
+from llmprof.launch.run import folder as run_folder
+from llmprof.launch.run.command import job
+from llmprof.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
+from llmprof.progress import Progress
+from llmprof.storage import files
+
+WORKLOAD: Final = (
+    *("prompt", "prompt_file", "input_tokens", "max_tokens", "temperature", "top_p", "n", "batch_size", "load"),
+    *("warmup", "repeat", "until", "most_repeats", "ignore_eos", "plain", "memory_snapshot", "timeout_s"),
+    *("experiment_name", "results_dir"),
+)
+"""Fields of a configuration that an engine need not know when it starts."""
+
+OF_THE_SERVER: Final = ("num_prompts", "request_rate", "max_concurrency", "profile_after_s")
+"""Keys of ``server`` that only its load knows."""
+
+ENGINE_FILE: Final = "engine.json"
+"""File of a run folder that says which start of an engine measured it."""
+
+_ALONE: Final = {"ncu", "nsys_ncu"}
+_WINDOW: Final = "start_profile"
+
+
+def shared_key(config: ExperimentConfig) -> str | None:
+    """What of a configuration an engine must know when it starts; None where a run needs an engine of its own.
+
+    Two runs whose keys are equal can be measured by one start of an engine. Under ncu each run is a program of its
+    own, since launches are counted from its start.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        What is to be run.
+
+    Examples
+    --------
+    >>> a, b = ExperimentConfig(model="random:tiny"), ExperimentConfig(model="random:tiny", batch_size=4)
+    >>> shared_key(a) == shared_key(b), shared_key(a) == shared_key(a.replace(max_model_len=64))
+    (True, False)
+    """
+    if config.profile_mode in _ALONE:
+        return None
+    known = {name: value for name, value in config.to_dict().items() if name not in WORKLOAD}
+    known["server"] = {key: value for key, value in config.server.items() if key not in OF_THE_SERVER}
+    known["shares_prefixes"] = setting(config, "load", "shared_prefix") > 0
+    return json.dumps(known, sort_keys=True, default=str)
+
+
+@dataclass
+class Outcome:
+    """What became of one point.
+
+    Attributes
+    ----------
+    folder : RunFolder
+        Of the run.
+    state : str
+        ``measured`` (its capture is to be read), ``failed`` or ``left`` (the engine never came to it).
+    error : LlmprofError or None
+        Why it failed.
+    """
+
+    folder: RunFolder
+    state: str
+    error: LlmprofError | None = None
+
+
+@dataclass
+class Series:
+    """Runs that one start of an engine measures, in order, each in a folder of its own.
+
+    Attributes
+    ----------
+    configs : list of ExperimentConfig
+        Their :func:`shared_key` is the same.
+    folders : list of RunFolder
+        New ones, one for each.
+    home : pathlib.Path
+        Folder of the engine: its script, output and raw captures.
+    progress : callable or None
+        Told what is being done, which point it is, and how many there are.
+    """
+
+    configs: Sequence[ExperimentConfig]
+    folders: Sequence[RunFolder]
+    home: Path
+    progress: Progress | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> list[Outcome]:
+        """Start the engine once and measure all points; no process of it is left afterwards.
+
+        Returns
+        -------
+        list of Outcome
+            One a point. A measured one is read by :meth:`~llmprof.launch.run.runner.ExperimentRunner.finish_in`.
+
+        Raises
+        ------
+        LlmprofError
+            The profiler is not there, or a file cannot be written.
+        """
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise files.refused(self.home, error) from error
+        config = self.configs[0]
+        jobs = self._jobs()
+        base = jobs[0] | {"batch_size": max(one["batch_size"] for one in jobs)}
+        points = [
+            {"folder": folder.path.name, "job": {k: v for k, v in one.items() if base[k] != v}}
+            for folder, one in zip(self.folders, jobs, strict=True)
+        ]
+        script = self.home / "inference_script.py"
+        files.write(script, engines.script(base | {"points": points}))
+        argv = command.worker(config, script, self.home)
+        if config.profile_mode == "nsys":
+            repeated = config.replace(nsys_options={"capture-range-end": "repeat", **config.nsys_options})
+            argv = command.nsys(repeated, argv, self.home / "report", executable=passes.tool("nsys"))
+        environment = command.whole_environment(config, os.environ)
+        log = self.home / "experiment.log"
+        self._prepare(jobs, argv, run_folder.allowed(environment, config.environment))
+        limit = sum(one.timeout_s for one in self.configs) if all(one.timeout_s for one in self.configs) else 0.0
+        with contextlib.ExitStack() as held:
+            for folder in self.folders:
+                held.enter_context(folder.lock())
+                folder.set_state(RUNNING, stage="engine")
+            done: process.Finished | None = None
+            stopped: LaunchError | None = None
+            try:
+                with passes.monitors_beside(config, self.home / "monitors.parquet") as watch:
+                    done = process.run(
+                        argv,
+                        log=log,
+                        env=environment,
+                        events=self.home / "events.jsonl",
+                        timeout_s=limit,
+                        progress=self._told if self.progress else None,
+                        started=watch,
+                    )
+            except LaunchError as error:  # it took too long: what was measured stays
+                stopped = error
+            except BaseException:
+                for folder in self.folders:
+                    state = INTERRUPTED if begun(folder) else FAILED
+                    said = {"type": "KeyboardInterrupt", "message": "interrupted"}
+                    folder.set_state(state, stage="import" if measured(folder) else "engine", error=said)
+                raise
+            return [self._outcome(folder, done, stopped, log) for folder in self.folders]
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        found = []
+        for config, folder in zip(self.configs, self.folders, strict=True):
+            model = resolve(config.model, folder.model)
+            made, notes = job(config, model)
+            self.notes += [note for note in notes if note not in self.notes]
+            found.append(made)
+        # one model for all: the folders hold the same, and a job with another one would need another engine
+        return [one | {"model": found[0]["model"]} for one in found]
+
+    def _prepare(self, jobs: Sequence[Mapping[str, Any]], argv: list[str], environment: Mapping[str, str]) -> None:
+        """Give each point its folder in that of the engine, a script that repeats it alone, and where it was made."""
+        for k, (folder, one) in enumerate(zip(self.folders, jobs, strict=True)):
+            link = self.home / folder.path.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(os.path.relpath(folder.path, self.home), target_is_directory=True)
+            files.write(folder.script, engines.script(one))
+            said = {
+                "home": os.path.relpath(self.home, folder.path),
+                "point": k,
+                "points": len(jobs),
+                "before": [other.path.name for other in self.folders[:k]],
+                "argv": argv,
+                "environment": dict(environment),
+                "notes": self.notes,
+            }
+            files.write_json(folder.path / ENGINE_FILE, said)
+
+    def _told(self, what: str, part: int, parts: int) -> None:
+        """Progress of a point: the number of the point, out of how many."""
+        found = re.match(r"point (\d+) of \d+: ", what)
+        words = what[found.end() :] if found else what
+        share = f" {part + 1} of {parts}" if parts > 1 else ""
+        if self.progress is not None:
+            self.progress(f"{words}{share}", int(found.group(1)) - 1 if found else 0, len(self.folders))
+
+    def _outcome(
+        self, folder: RunFolder, done: process.Finished | None, stopped: LaunchError | None, log: Path
+    ) -> Outcome:
+        worker = files.read_json(folder.worker)
+        error: LlmprofError | None = None
+        if isinstance(worker, dict) and not worker.get("error"):
+            folder.set_state(RUNNING, stage="import")
+            return Outcome(folder, "measured")
+        if begun(folder):
+            last = worker if isinstance(worker, dict) else files.read_json(self.home / "worker.json")
+            error = stopped or failures.failure(last if isinstance(last, dict) else None, _done(done), log)
+        elif not any(begun(other) for other in self.folders):
+            start = files.read_json(self.home / "worker.json")
+            error = stopped or failures.failure(start if isinstance(start, dict) else None, _done(done), log)
+        if error is None:
+            folder.set_state(FAILED, stage="engine", error={"type": "NotRun", "message": "the engine ended before it"})
+            return Outcome(folder, "left")
+        said = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
+        folder.set_state(FAILED, stage="engine", error=said)
+        return Outcome(folder, "failed", error)
+
+
+def _done(done: process.Finished | None) -> process.Finished:
+    return done if done is not None else process.Finished(1, 0.0, (), {})
+
+
+def begun(folder: RunFolder) -> bool:
+    """Whether an engine came to a run."""
+    return folder.events.is_file()
+
+
+def measured(folder: RunFolder) -> bool:
+    """Whether an engine has done its part of a run, so that only reading its capture is left."""
+    worker = files.read_json(folder.worker)
+    return isinstance(worker, dict) and not worker.get("error")
+
+
+def gather(folder: RunFolder) -> None:
+    """Bring what one start of an engine wrote for several runs into the folder of one of them.
+
+    That is the capture of its window, the samples of the monitors of its time, the output, and what was run. It does
+    nothing for a run with an engine of its own, or a second time.
+
+    Raises
+    ------
+    OutputError
+        A file cannot be written.
+    """
+    said = files.read_json(folder.path / ENGINE_FILE)
+    if not isinstance(said, dict) or (folder.path / passes.MADE).is_file():
+        return
+    home = (folder.path / str(said["home"])).resolve()
+    worker = files.read_json(folder.worker) or {}
+    window = sum(_profiled(folder.path.parent / name) for name in said["before"])
+    _take_report(home, folder, window)
+    _take_samples(home / "monitors.parquet", folder, worker)
+    if (home / "experiment.log").is_file() and not folder.log.exists():
+        files.write(folder.log, (home / "experiment.log").read_text("utf-8", errors="replace"))
+    points = said["points"]
+    words = f"point {said['point'] + 1} of {points} that one start of the engine measured"
+    commands = [{"pass": "engine", "argv": said["argv"], "status": None, "seconds": None}]
+    notes = [*said["notes"], *(worker.get("notes") or ()), *([words] if points > 1 else [])]
+    made = {"commands": commands, "environment": said["environment"], "notes": list(dict.fromkeys(notes))}
+    files.write_json(folder.path / passes.MADE, made)
+
+
+def _profiled(path: Path) -> bool:
+    """Whether the profiler recorded a window of a run."""
+    worker = files.read_json(path / "worker.json") or {}
+    return any(stage.get("name") == _WINDOW for stage in worker.get("stages") or ())
+
+
+def _take_report(home: Path, folder: RunFolder, window: int) -> None:
+    """Copy the report of a window: nsys numbers them in the order of their ends."""
+    for suffix, target in ((".nsys-rep", folder.nsys_report), (".qdstrm", folder.qdstrm)):
+        if target.exists():
+            continue
+        numbered = sorted(home.glob(f"report*{suffix}"), key=_number)
+        if window < len(numbered):
+            shutil.copyfile(numbered[window], target)
+
+
+def _number(path: Path) -> tuple[int, str]:
+    found = re.findall(r"\d+", path.name)
+    return int(found[-1]) if found else 0, path.name
+
+
+def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> None:
+    stages = [stage for stage in worker.get("stages") or () if stage["name"] not in {"import", "init", "serve"}]
+    if not path.is_file() or not stages or folder.monitors.exists():
+        return
+    first = min(stage["start_ns"] for stage in stages)
+    last = max(stage["start_ns"] + stage["dur_ns"] for stage in stages)
+    from llmprof.launch.monitors import table
+
+    samples = pl.read_parquet(path)
+    table.write(samples.filter(pl.col("time_ns").is_between(first, last)), folder.monitors, table.about(path))
+
+
+def groups(configs: Sequence[ExperimentConfig]) -> list[list[int]]:
+    """Places of configurations that can share an engine, each group in order, by the first of each."""
+    found: dict[str, list[int]] = {}
+    for place, config in enumerate(configs):
+        found.setdefault(shared_key(config) or f"alone {place}", []).append(place)
+    return list(found.values())
+
+
+def engine_home(root: Path) -> Path:
+    """A folder for the next start of an engine: ``engine-1``, ``engine-2`` and so on."""
+    taken = [int(match[1]) for path in root.glob("engine-*") if (match := re.fullmatch(r"engine-(\d+)", path.name))]
+    return root / f"engine-{max(taken, default=0) + 1}"
+
+
+def run_series(
+    configs: Sequence[ExperimentConfig],
+    root: Path,
+    *,
+    progress: Progress | None = None,
+    began: Callable[[Mapping[int, RunFolder]], object] | None = None,
+) -> Iterator[tuple[int, Outcome]]:
+    """Measure points that share an engine; where it dies, it is started once more for those that are left.
+
+    Parameters
+    ----------
+    configs : sequence of ExperimentConfig
+        The points, in order; their :func:`shared_key` is the same.
+    root : pathlib.Path
+        Folder for the run folders and that of the engine.
+    progress : callable, optional
+        Called with what is being done, which of the points it is, and how many there are.
+    began : callable, optional
+        Called with the folders of the points, by place, before each start of an engine.
+
+    Yields
+    ------
+    (int, Outcome)
+        Place of a point, and what became of it; those of one start of the engine come together. ``left`` is what two
+        starts did not come to.
+
+    Raises
+    ------
+    LlmprofError
+        As :meth:`Series.run`.
+    """
+    left = list(range(len(configs)))
+    for attempt in range(len(configs)):
+        here = [configs[place].replace(results_dir=str(root)) for place in left]
+        folders = [RunFolder.create(config) for config in here]
+        if began is not None:
+            began(dict(zip(left, folders, strict=True)))
+        outcomes = Series(here, folders, engine_home(root), progress).run()
+        again = []
+        came = any(outcome.state == "measured" for outcome in outcomes)
+        for place, outcome in zip(left, outcomes, strict=True):
+            if outcome.state == "left" and (came or attempt == 0):
+                shutil.rmtree(outcome.folder.path)
+                again.append(place)
+            else:
+                yield place, outcome
+        left = again
+        if not left:
+            return

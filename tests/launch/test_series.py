@@ -1,0 +1,204 @@
+"""One start of an engine for several points, on a stand-in for vLLM through the real script and runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmprof.batch import BatchRunner, open_sweep
+from llmprof.launch import ExperimentConfig, open_run, resume
+from llmprof.launch.run.series import groups, shared_key
+from tests.launch.vllm_stand_in import StandInVllm
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    """A stand-in for vLLM that the runs of this process find."""
+    made = StandInVllm(tmp_path)
+
+    def how(**values):
+        for name, value in made.environment(values).items():
+            monkeypatch.setenv(name, value)
+
+    how()
+    made.how = how
+    return made
+
+
+def config(vllm, **values) -> ExperimentConfig:
+    usual = {
+        "model": str(vllm.model), "results_dir": str(vllm.folder / "results"), "python": sys.executable, "repeat": 2,
+        "profile_mode": "inference_only", "monitor_hz": 0, "input_tokens": 8, "max_model_len": 128,
+    }  # fmt: skip
+    return ExperimentConfig.from_dict(usual | values)
+
+
+def calls(vllm, what) -> list[dict]:
+    path = vllm.folder / "calls.jsonl"
+    return [c for c in map(json.loads, path.read_text().splitlines()) if c["what"] == what] if path.exists() else []
+
+
+def sweep(vllm, parameters, **options):
+    return BatchRunner(config(vllm), check=False, **options).run_parameter_sweep(parameters)
+
+
+GRID = {"batch_size": [1, 2, 3], "max_tokens": [4, 8]}
+
+
+def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
+    told = []
+    done = sweep(vllm, GRID, progress=lambda *what: told.append(what))
+    assert done.comparison["state"].to_list() == ["finished"] * 6
+    assert len(calls(vllm, "LLM")) == 1
+    sizes = [(len(call["prompts"]), call["sampling"][0]["max_tokens"]) for call in calls(vllm, "generate")]
+    assert sizes == [(b, t) for b in (1, 2, 3) for t in (4, 8) for _ in range(3)]  # a warm-up and two repeats
+    assert done.state["starts"] == [{"points": [0, 1, 2, 3, 4, 5], "starts": 1}]
+    for point, folder in enumerate(done.runs):
+        run = open_run(folder)
+        assert run.state == "finished"
+        assert run.worker["engine_start"] == {"point": point, "points": 6}
+        assert run.config.batch_size == (1, 1, 2, 2, 3, 3)[point]
+        assert run.requests.filter(phase="plain").height == 2 * run.config.batch_size
+        assert f"point {point + 1} of 6 that one start of the engine measured" in run.summary["notes"]
+    assert ("batch_size=2, max_tokens=8: plain 2 of 2", 3, 6) in told
+    assert told[-1] == ("sweep", 6, 6)
+
+
+def test_what_the_engine_must_know_gets_another_start(vllm):
+    done = sweep(vllm, {"max_model_len": [64, 128], "batch_size": [1, 2]})
+    assert done.comparison["state"].to_list() == ["finished"] * 4
+    assert [call["values"]["max_model_len"] for call in calls(vllm, "LLM")] == [64, 128]
+
+
+def test_purists_get_a_fresh_engine_for_each_point(vllm):
+    assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
+    assert len(calls(vllm, "LLM")) == 2
+
+
+def test_the_choice_of_fresh_engines_stays_for_a_resumed_sweep(vllm):
+    vllm.how(refuses_at=1)
+    done = sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True)
+    assert done.comparison["state"].to_list() == ["failed", "finished"]
+    vllm.how()
+    BatchRunner.resume(done.folder, check=False)
+    assert not (done.folder / "engine-1").exists()
+
+
+def test_the_order_can_be_random_and_stays_for_a_resumed_sweep(vllm):
+    done = sweep(vllm, {"batch_size": [1, 2, 3, 4, 5]}, shuffle=True)
+    asked = [len(call["prompts"]) for call in calls(vllm, "generate")][::3]
+    assert sorted(asked) == [1, 2, 3, 4, 5]
+    assert asked != sorted(asked)
+    assert [k + 1 for k in done.state["order"]] == asked
+
+
+def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
+    vllm.how(dies_at=2)  # prompts in a batch
+    done = sweep(vllm, {"batch_size": [1, 2, 3, 4]})
+    assert done.comparison["state"].to_list() == ["finished", "failed", "finished", "finished"]
+    assert "it was killed by SIGKILL" in done.failed["batch_size=2"]
+    assert len(calls(vllm, "LLM")) == 2
+    assert done.state["starts"] == [{"points": [0, 1, 2, 3], "starts": 2}]
+    assert [point["start"] for point in done.state["points"]] == [1, 1, 2, 2]
+
+
+def test_an_engine_that_never_starts_is_not_started_for_each_point(vllm):
+    vllm.how(fails="torch.OutOfMemoryError: CUDA out of memory")
+    done = sweep(vllm, {"batch_size": [1, 2, 3]})
+    assert done.comparison["state"].to_list() == ["failed"] * 3
+    assert all("out of memory" in error for error in done.failed.values())
+    assert len(calls(vllm, "LLM")) == 1
+
+
+def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
+    vllm.how(refuses_at=2)
+    done = sweep(vllm, {"batch_size": [1, 2, 3]})
+    assert done.comparison["state"].to_list() == ["finished", "failed", "finished"]
+    assert "raise max_model_len" in done.failed["batch_size=2"]
+    assert len(calls(vllm, "LLM")) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+def test_an_interrupted_series_keeps_its_points_and_leaves_nothing_running(vllm, how):
+    """The runner is stopped at the third of four points; what was measured is only read afterwards."""
+    vllm.how(hangs_at=3, child=True)
+    code = """
+import json, sys
+from llmprof.batch import BatchRunner
+from llmprof.launch import ExperimentConfig
+config = ExperimentConfig.from_dict(json.loads(sys.argv[1]))
+BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]}, folder=sys.argv[2])
+"""
+    folder = vllm.folder / "sweep"
+    argv = [sys.executable, "-c", code, json.dumps(config(vllm).to_dict()), str(folder)]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in calls(vllm, "generate")):
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.wait(60)
+    (child,) = calls(vllm, "child")
+    until = time.monotonic() + 60
+    while time.monotonic() < until and Path(f"/proc/{child['pid']}").exists():
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child['pid']}").exists()
+    states = open_sweep(folder).comparison["state"].to_list()
+    assert states == (["interrupted"] * 3 + ["pending"] if how == signal.SIGINT else ["running"] * 4)
+    before = len(calls(vllm, "generate"))
+    vllm.how()
+    done = BatchRunner.resume(folder, check=False)
+    assert done.comparison["state"].to_list() == ["finished"] * 4
+    asked = [len(call["prompts"]) for call in calls(vllm, "generate")[before:]]
+    assert sorted(set(asked)) == [3, 4], "the first two were measured before"
+
+
+def test_a_run_of_a_series_can_be_finished_by_itself(vllm):
+    done = sweep(vllm, {"batch_size": [1, 2]})
+    run = open_run(done.runs[1])
+    run.folder.summary.unlink()
+    run.folder.set_state("interrupted", stage="import")
+    assert resume(run.folder.path, check=False).summary["metrics"]
+
+
+def test_each_point_can_be_repeated_by_its_own_script(vllm):
+    done = sweep(vllm, {"batch_size": [1, 2]})
+    script = open_run(done.runs[1]).folder.script
+    out = vllm.folder / "again"
+    status = subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=False).returncode
+    assert status == 0
+    assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
+    whole = subprocess.run(
+        [sys.executable, str(done.folder / "engine-1" / "inference_script.py"), "--out", str(vllm.folder / "all")],
+        env=os.environ,
+        check=False,
+    )
+    assert whole.returncode == 0
+    assert len(list((vllm.folder / "all").glob("*/worker.json"))) == 2
+
+
+def test_traces_go_to_the_point_that_was_profiled(vllm):
+    vllm.how(traces=True)
+    folders = BatchRunner(config(vllm, profile_mode="torch"), check=False).run_parameter_sweep({"batch_size": [1, 2]})
+    points = [folders.folder / point["run"] for point in folders.state["points"]]
+    names = [sorted(path.name for path in (point / "traces").iterdir()) for point in points]
+    assert names == [["rank0.2.pt.trace.json"], ["rank0.3.pt.trace.json"]], "the first one was of the warm-up"
+
+
+def test_groups_are_by_what_an_engine_must_know():
+    a = ExperimentConfig(model="random:tiny")
+    mixed = [a, a.replace(eager=True), a.replace(batch_size=4), a.replace(profile_mode="ncu"), a.replace(served=True)]
+    assert groups(mixed) == [[0, 2], [1], [3], [4]]
+    assert shared_key(a.replace(profile_mode="ncu")) is None
+    served = a.replace(served=True, server={"request_rate": 4.0})
+    assert shared_key(served) == shared_key(a.replace(served=True, server={"num_prompts": 9}))
+    assert shared_key(served) != shared_key(a.replace(served=True, server={"port": 8123}))
+    assert shared_key(a) != shared_key(a.replace(load={"shared_prefix": 0.5})), "its cache keeps prefixes"

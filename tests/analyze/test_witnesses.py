@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, collectives
+from llmprof.analyze import attribute, collectives, stream_gaps
 from llmprof.analyze.activity import activity
 from llmprof.analyze.modules import module_calls
 from llmprof.errors import TraceWarning
@@ -292,6 +292,10 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     """
     with pytest.warns(TraceWarning, match="lanes of the program, not streams of the device"):
         trace = llmprof.read(OWN / "annotated_graph.pt.trace.json.gz", cache=False)
+    in_graph = trace.kernels.filter(pl.col("graph_node").is_not_null())
+    assert set(in_graph["torch_lane"]) == {7, 20, 21}
+    assert set(in_graph["stream"]) == {None}
+    assert set(stream_gaps(trace)["stream"]) == {7, 13}  # 13 copies to the host
     noted = trace.kernels.filter(pl.col("torch_annotation").is_not_null())
     assert noted.height == 2 * 28 * 12
     assert set(noted["graph_node"].cast(pl.Int64) // 2**32) == {7}
@@ -302,6 +306,21 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     each = found.group_by("step", "layer", maintain_order=True).agg("stage")
     assert each.height == 2 * 28
     assert each["stage"].to_list() == [["qkv_proj", "o_proj", "gate_up_proj", "down_proj", "down_proj"]] * 56
+
+
+def test_labels_do_not_need_the_streams_of_graph_kernels() -> None:
+    """Where annotations are no modules, kernels on lanes are labelled as those on streams are."""
+    trace = read(OWN / "graphs_stacks.pt.trace.json.gz")
+    launches = trace.runtime.filter(pl.col("name").str.contains("GraphLaunch"))["correlation"]
+    replayed = pl.col("correlation").is_in(launches.implode())
+    lanes = {
+        name: trace.table(name).with_columns(stream=pl.when(~replayed).then("stream")) for name in ("kernels", "copies")
+    }
+    assert lanes["kernels"]["stream"].null_count() > 1_000
+    found = attribute(Trace({**trace.tables, **lanes}, trace.meta, trace.coverage))
+    labels = ["start_ns", "name", "step", "layer", "stage", "confidence", "reason"]
+    same = attribute(trace).select(labels).sort("start_ns", "name")
+    assert found.select(labels).sort("start_ns", "name").equals(same)
 
 
 def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared: Path) -> None:

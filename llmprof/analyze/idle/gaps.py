@@ -366,7 +366,9 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     polars.DataFrame
         ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns, next_event,
         next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream of the device was busy) and
-        ``share_busy_elsewhere`` (of ``dur_ns``). One row a gap, by stream and time.
+        ``share_busy_elsewhere`` (of ``dur_ns``). One row a gap, by stream and time. Events whose stream is not known
+        (PyTorch shows kernels of annotated CUDA graphs on lanes that are no streams) make no gaps of their own, but
+        they keep the device busy.
 
     Raises
     ------
@@ -397,7 +399,8 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
         As :func:`stream_gaps` returns it.
     """
     following = {"step": pl.col("step"), "next_event": pl.col("event"), "next_name": pl.col("name")}
-    found = gaps(events, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)
+    on_streams = events.filter(pl.col("stream").is_not_null())
+    found = gaps(on_streams, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)
     found = length_within(found, events, ["rank", "device"], name="busy_elsewhere_ns")
     return found.select(
         "rank",

@@ -237,7 +237,7 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
     until the end: with text, ten million events take three times as long.
     """
     launches = [c for c in ("launch_thread", "launch_start_ns") if c in events.columns]
-    events = events.select(
+    events = _on_streams(events).select(
         "event",
         "rank",
         "stream",
@@ -297,6 +297,16 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         .when(pl.col("kind").is_in(IN_SEQUENCE))
         .then(pl.coalesce(launched_after, "main_stream"))
     ).drop("main_stream", "attention_stream", "backward")
+
+
+def _on_streams(events: pl.DataFrame) -> pl.DataFrame:
+    """Events of no known stream (annotated CUDA graphs) put in order with the busiest stream of their rank."""
+    if not events["stream"].null_count():
+        return events
+    counts = events.filter(pl.col("stream").is_not_null()).group_by("rank", "stream").len()
+    busiest = counts.sort("len", "stream", descending=[True, False]).unique("rank", keep="first", maintain_order=True)
+    events = events.join(busiest.select("rank", _busiest="stream"), on="rank", how="left", maintain_order="left")
+    return events.with_columns(stream=pl.coalesce("stream", "_busiest", 0)).drop("_busiest")
 
 
 def _stream_launched_before(events: pl.DataFrame, attends: pl.Series, streams: pl.DataFrame) -> pl.Series:

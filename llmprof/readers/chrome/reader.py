@@ -296,8 +296,16 @@ def _parts(label: str) -> tuple[int, ...]:
 
 
 _LANES: Final = (
-    "kernels of CUDA graphs carry annotations; their streams are lanes of the program, not streams of the device"
+    "kernels of CUDA graphs carry annotations; their streams are lanes of the program, not streams of the device: "
+    "stream is null there, and the lane is in torch_lane"
 )
+
+
+def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
+    """Events of graphs without a stream: PyTorch put them on lanes when it wrote the annotations."""
+    in_graph = pl.col("graph_node").is_not_null()
+    lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
+    return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
 
 
 def read(
@@ -384,6 +392,7 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
         head["rank"] = rank
     if "kernels" in found and "torch_annotation" in found["kernels"].columns:
         coverage["notes"] = [_LANES]
+        found |= {name: _lanes(found[name]) for name in ("kernels", "copies") if name in found}
     return Part(path=stream.path, tables=found, head=head, coverage=coverage)
 
 

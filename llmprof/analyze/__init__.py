@@ -5,7 +5,7 @@ Events                :func:`activity`, :func:`attribute`, :func:`events_within`
 Steps                 :func:`steps`, :func:`steady_state`, :func:`step_time`
 Layers                :func:`layers`, :func:`layer_gaps`
 Kernels               :func:`kernel_summary`, :func:`kernels_within`, :func:`kernel_categories`,
-                      :func:`ops_to_kernels`, :func:`stacks`
+                      :func:`ops_to_kernels`, :func:`stacks`, :func:`captured`, :func:`with_captures`
 Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :func:`stream_gaps`,
                       :func:`launch_delay`
 CPU and summaries     :func:`hotspots`, :func:`totals`
@@ -31,6 +31,7 @@ from llmprof.lazy import attach
 __all__ = [
     "activity",
     "attribute",
+    "captured",
     "collective_arrivals",
     "collective_sizes",
     "collectives",
@@ -73,11 +74,13 @@ __all__ = [
     "steps",
     "stream_gaps",
     "totals",
+    "with_captures",
 ]
 
 if TYPE_CHECKING:
     from llmprof.analyze import nsys
     from llmprof.analyze.activity import activity, kernel_categories
+    from llmprof.analyze.captures import captured, with_captures
     from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
     from llmprof.analyze.compare.diff import diff, diff_reports
     from llmprof.analyze.compare.times import diff_events, diff_times
@@ -110,6 +113,7 @@ else:
         {
             "activity": "llmprof.analyze.activity",
             "attribute": "llmprof.analyze.layers.attribution",
+            "captured": "llmprof.analyze.captures",
             "collective_arrivals": "llmprof.analyze.collectives.collectives",
             "collective_sizes": "llmprof.analyze.collectives.collectives",
             "collectives": "llmprof.analyze.collectives.collectives",
@@ -152,6 +156,7 @@ else:
             "steps": "llmprof.analyze.steps.steps",
             "stream_gaps": "llmprof.analyze.idle",
             "totals": "llmprof.analyze.hotspots",
+            "with_captures": "llmprof.analyze.captures",
         },
     )
 

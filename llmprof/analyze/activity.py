@@ -83,6 +83,9 @@ CATEGORY = pl.Enum(names.CATEGORIES)
 EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
 """What a label rests on, the strongest first."""
 
+CAPTURED = "torch_capture_"
+"""Columns of kernels with what captures of graphs say of them: :func:`llmprof.analyze.with_captures`."""
+
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head", "router")
 _BESIDE_A_GEMM = (
     "fill",
@@ -169,13 +172,18 @@ def _of(trace: Trace, table: str) -> pl.DataFrame:
     """Rows of one of the two tables; a copy's category follows from its kind, a kernel's is not known yet."""
     frame = trace.table(table)
     in_graph = pl.col("graph_node").is_not_null() if "graph_node" in frame.columns else pl.lit(value=False)
+    captured = pl.lit(None, dtype=CATEGORY)
     if table == "kernels":
         category, source = pl.lit(None, dtype=CATEGORY), pl.lit("kernel")
+        if f"{CAPTURED}category" in frame.columns:
+            captured = pl.col(f"{CAPTURED}category").cast(CATEGORY)
     else:
         filled = pl.col("kind") == "memset"
         category = pl.when(filled).then(pl.lit("fill", dtype=CATEGORY)).otherwise(pl.lit("copy", dtype=CATEGORY))
         source = pl.lit("copy")
-    return frame.select(*COLUMNS[:6], source.alias("source"), *COLUMNS[7:], category=category, replayed=in_graph)
+    return frame.select(
+        *COLUMNS[:6], source.alias("source"), *COLUMNS[7:], category=category, captured=captured, replayed=in_graph
+    )
 
 
 def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
@@ -183,7 +191,9 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     is_copy = pl.col("source") == "copy"
     named = names.named_categories(events["name"]).cast(CATEGORY)
     events = events.with_columns(
-        named=pl.when(~is_copy).then(named), of_operator=operator_categories(events, trace), copied="category"
+        named=pl.when(~is_copy).then(named),
+        of_operator=pl.coalesce("captured", operator_categories(events, trace)),
+        copied="category",
     )
     operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
     category = pl.when(operator).then("of_operator").otherwise(pl.coalesce("named", "copied"))

@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.activity import CAPTURED
 from llmprof.analyze.analysis import Analysis, Section, per_trace
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import innermost
@@ -351,7 +352,8 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     """Kernels and copies of each operator and the shapes it was called with.
 
     An event belongs to the operator that it carries the id of, else to the innermost operator of the launching
-    thread during the launch. Under CUDA graphs all kernels of a graph belong to whatever replayed it, if anything.
+    thread during the launch. Under CUDA graphs all kernels of a graph belong to whatever replayed it, if anything, or
+    to the operators of the capture after :func:`~llmprof.analyze.with_captures`.
 
     Parameters
     ----------
@@ -362,9 +364,9 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, op`` (null where no operator was recorded for it), ``shapes`` (JSON, null where not recorded),
-        ``kernel, category, match`` (how the operator was found: ``id``, ``time`` or null), ``count``, ``total_ns``
-        (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's kernels and
-        copies). By rank, the longest first.
+        ``kernel, category, match`` (how the operator was found: ``id``, ``time``, ``capture`` or null), ``count``,
+        ``total_ns`` (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's kernels
+        and copies). By rank, the longest first.
 
     Raises
     ------
@@ -376,8 +378,14 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     >>> analyze.ops_to_kernels(trace).columns[:5]
     ['rank', 'op', 'shapes', 'kernel', 'category']
     """
-    trace.table("kernels")
-    return ops_to_kernels_of(labelled(trace, ()), trace.ops)
+    kernels, events = trace.table("kernels"), labelled(trace, ())
+    if f"{CAPTURED}op" in kernels.columns:
+        key = ["rank", "stream", "start_ns", "name"]
+        said = kernels.select(*key, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes")
+        events = events.join(
+            said.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
+        )
+    return ops_to_kernels_of(events, trace.ops)
 
 
 def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -386,7 +394,8 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     events : polars.DataFrame
-        Device events: ``rank, dur_ns, name, source, category, op_id, launch_start_ns, launch_thread``.
+        Device events: ``rank, dur_ns, name, source, category, op_id, launch_start_ns, launch_thread``, and if known
+        ``captured_op, captured_shapes``.
     ops : polars.DataFrame
         Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``.
 
@@ -396,9 +405,16 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         As :func:`ops_to_kernels` returns it.
     """
     texts = ["op", "shapes", "kernel", "category", "match"]
+    found = operators_of(events.filter(pl.col("source") != "op"), ops)
+    if "captured_op" in found.columns:
+        known = pl.col("captured_op").is_not_null()
+        found = found.with_columns(
+            op=pl.coalesce("captured_op", "op"),
+            shapes=pl.when(known).then("captured_shapes").otherwise("shapes"),
+            match=pl.when(known).then(pl.lit("capture")).otherwise("match"),
+        )
     summary = (
-        operators_of(events.filter(pl.col("source") != "op"), ops)
-        .rename({"name": "kernel"})
+        found.rename({"name": "kernel"})
         .with_columns(pl.col(texts).cast(pl.Categorical))  # groups by number, five times as fast
         .group_by("rank", *texts)
         .agg(count=pl.len(), total_ns=pl.col("dur_ns").sum(), mean_ns=pl.col("dur_ns").mean())

@@ -22,7 +22,7 @@ from llmprof import names
 from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.analysis import Analysis, Section, per_trace
-from llmprof.analyze.layers.passes import REASONS, by_modules, convolves, judge, starts_of_passes
+from llmprof.analyze.layers.passes import REASONS, by_captures, by_modules, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, find_layer_ends, name_stages, stage
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import innermost
@@ -100,7 +100,8 @@ def attribute(trace: Trace) -> pl.DataFrame:
     """
     events = events_with_steps(trace)
     engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
-    return _with_modules(label(events, _described_kinds(events, trace), engine), trace)
+    found = _with_modules(label(events, _described_kinds(events, trace), engine), trace)
+    return by_captures(found, trace.kernels) if trace.has("kernels") else found
 
 
 _ENGINES = ("vllm", "sglang", "capture")
@@ -237,17 +238,21 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
     until the end: with text, ten million events take three times as long.
     """
     launches = [c for c in ("launch_thread", "launch_start_ns") if c in events.columns]
-    events = _on_streams(events).select(
-        "event",
-        "rank",
-        "stream",
-        "start_ns",
-        "step",
-        *launches,
-        pl.col("source").cast(pl.Enum(["kernel", "copy", "op"])),
-        pl.col("category").cast(pl.Enum(names.CATEGORIES)),
-        pl.col("name").cast(pl.Categorical),
-    ).with_columns(_name=pl.col("name").to_physical())
+    events = (
+        _on_streams(events)
+        .select(
+            "event",
+            "rank",
+            "stream",
+            "start_ns",
+            "step",
+            *launches,
+            pl.col("source").cast(pl.Enum(["kernel", "copy", "op"])),
+            pl.col("category").cast(pl.Enum(names.CATEGORIES)),
+            pl.col("name").cast(pl.Categorical),
+        )
+        .with_columns(_name=pl.col("name").to_physical())
+    )
     unique = events.select("name", "_name", "category", "source").unique().with_columns(pl.col("name").cast(pl.String))
     name, category = pl.col("name"), pl.col("category")
     plain = category.is_in(["other", "elementwise"])

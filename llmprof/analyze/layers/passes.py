@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze.activity import CAPTURED, EVIDENCE
 from llmprof.analyze.layers.stages import STAGE, stage
 
 REASONS = pl.Enum(
@@ -261,6 +262,39 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         stage_known=said_stage.is_not_null(),
         reason=pl.when(inside | drafted).then("verdict"),
     )
+
+
+def by_captures(found: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Layer and stage of replayed kernels whose module was recorded when their graph was captured.
+
+    Parameters
+    ----------
+    found : polars.DataFrame
+        ``rank, stream, start_ns, name, layer, stage, confidence, evidence, reason``.
+    kernels : polars.DataFrame
+        Kernels of the trace.
+
+    Returns
+    -------
+    polars.DataFrame
+        The frame with the labels of the capture where its modules say them.
+    """
+    if f"{CAPTURED}layer" not in kernels.columns:
+        return found
+    key = ["rank", "stream", "start_ns", "name"]
+    said = kernels.filter(pl.col(f"{CAPTURED}evidence") == "module").select(
+        *key, *(pl.col(f"{CAPTURED}{c}").alias(f"_{c}") for c in ("layer", "stage", "confidence"))
+    )
+    found = found.join(said.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left")
+    known = pl.col("_stage").is_not_null() & (pl.col("_stage") != "other")
+    sure = pl.when(pl.col("_layer").is_not_null()).then("_confidence")
+    return found.with_columns(
+        layer=pl.when(known).then("_layer").otherwise("layer"),
+        stage=pl.when(known).then("_stage").otherwise("stage"),
+        confidence=pl.when(known).then(sure).otherwise("confidence"),
+        evidence=pl.when(known).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
+        reason=pl.when(~known).then("reason"),
+    ).drop("_layer", "_stage", "_confidence")
 
 
 def _roots(frame: pl.DataFrame) -> pl.DataFrame:

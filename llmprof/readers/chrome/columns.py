@@ -146,9 +146,14 @@ def copies(texts: Texts, events: list[Any], args: list[kinds.CopyArgs]) -> Colum
     return {**_span(texts, events), **_on_device(events, args), "bytes": integers([a.size for a in args])}
 
 
-def calls(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
-    """Calls of a device runtime or driver."""
-    return {**_span(texts, events), **_on_host(events), "correlation": _correlations(args), "op_id": _op_ids(args)}
+def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
+    """Calls of a device runtime or driver, with the kernel that they launch where the file names it."""
+    columns = {**_span(texts, events), **_on_host(events), "correlation": _correlations(args), "op_id": _op_ids(args)}
+    if any([a.kernel for a in args]):  # noqa: C419 - a list is faster
+        columns["rocm_kernel"] = texts.codes("rocm_kernel", [a.kernel for a in args])
+        columns["rocm_grid"] = texts.codes("rocm_grid", [bytes(a.grid) or None for a in args])
+        columns["rocm_block"] = texts.codes("rocm_block", [bytes(a.block) or None for a in args])
+    return columns
 
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:

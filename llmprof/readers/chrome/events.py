@@ -268,6 +268,14 @@ class CallArgs(Args, gc=False):
         return self.correlation_nsys if self.correlation_ascend is None else self.correlation_ascend
 
 
+class LaunchArgs(CallArgs, gc=False):
+    """Calls of a device runtime; on AMD devices they name the kernel that they launch and its sizes."""
+
+    kernel: str | None = None
+    grid: msgspec.Raw = NOTHING
+    block: msgspec.Raw = NOTHING
+
+
 class CopyArgs(CallArgs, gc=False):
     """Copies and fills on a device."""
 

@@ -69,8 +69,8 @@ KINDS: Final[dict[str, str]] = {
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "kernel": (kinds.KernelArgs, columns.kernels),
     "copy": (kinds.CopyArgs, columns.copies),
-    "runtime": (kinds.CallArgs, columns.calls),
-    "driver": (kinds.CallArgs, columns.calls),
+    "runtime": (kinds.LaunchArgs, columns.calls),
+    "driver": (kinds.LaunchArgs, columns.calls),
     "op": (kinds.OpArgs, columns.ops),
     "python": (None, columns.python_functions),
     "marker": (kinds.Args, columns.markers),
@@ -301,13 +301,6 @@ _LANES: Final = (
 )
 
 
-def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Events of graphs without a stream: PyTorch put them on lanes when it wrote the annotations."""
-    in_graph = pl.col("graph_node").is_not_null()
-    lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
-    return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
-
-
 def read(
     path: Path,
     *,
@@ -392,7 +385,6 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
         head["rank"] = rank
     if "kernels" in found and "torch_annotation" in found["kernels"].columns:
         coverage["notes"] = [_LANES]
-        found |= {name: _lanes(found[name]) for name in ("kernels", "copies") if name in found}
     return Part(path=stream.path, tables=found, head=head, coverage=coverage)
 
 
@@ -434,7 +426,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="chrome",
-    version=4,
+    version=5,
     what="Chrome trace JSON (PyTorch profiler, Ascend trace_view.json), plain or gzip",
     sniff=_sniff,
     read=_read,

@@ -63,6 +63,9 @@ def tables(
     for kind, frame in told.items():
         found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
     kernels = found.get("kernel")
+    if kernels is not None and "torch_annotation" in kernels.columns:
+        found |= {kind: _lanes(found[kind]) for kind in ("kernel", "copy") if kind in found}
+        kernels = found["kernel"]
     out = {
         "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
         "copies": _described(found.get("copy")),
@@ -80,6 +83,13 @@ def tables(
         "counters": found.get("counter"),
     }
     return {name: frame for name, frame in out.items() if frame is not None}, skipped
+
+
+def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
+    """Events of graphs without a stream: PyTorch put them on lanes when it wrote the annotations."""
+    in_graph = pl.col("graph_node").is_not_null()
+    lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
+    return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
 
 
 def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -206,6 +216,9 @@ _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
     "unit": lambda value: value,
     "shapes": _shapes,
     "torch_annotation": _annotation,
+    "rocm_kernel": lambda value: value,
+    "rocm_grid": _annotation,
+    "rocm_block": _annotation,
     "dtypes": _types,
 }
 

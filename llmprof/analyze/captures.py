@@ -1,0 +1,362 @@
+"""Graphs that were recorded under the profiler, and their replays: operators, shapes and modules for replayed kernels.
+
+A replayed kernel has no launch of its own, so nothing says which operator it comes from. vLLM
+(``profiler_config.capture_torch_profiler``) and SGLang write a second trace while the graphs are captured. There each
+launch has its operator and module, but no kernel runs. The order of the launches is that of the graph's kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from llmprof import names
+from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, operator_categories
+from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.kernels import operators_of
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.steps.steps import step_of_events
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+_BEGIN, _END = "(?i)StreamBeginCapture", "(?i)StreamEndCapture"
+_LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
+_NO_LAUNCH: Final = r"(?i)graph|attribute|symbol|host"
+
+LEAST_AGREEMENT: Final = 0.9
+"""A graph whose kernels' names are not known fits a replay if at least this share of its launches that repeat (the same
+operator with the same shapes) repeat the same kernel."""
+
+_NAMED, _ORDERED = 1.0, 0.9
+"""Confidence where every kernel's name agrees, and where only number, order and repetitions do."""
+
+CONTENT: Final = ("op", "shapes", "dtypes", "category", "layer", "stage", "evidence", "grid", "block")
+"""What a capture says of a kernel."""
+
+
+def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
+    """What the captures of CUDA (HIP) graphs say of the kernels that replays ran.
+
+    Replays and captures are matched by the sequence of their kernels. On AMD devices the launches of a capture name
+    their kernels, and all names must agree. On NVIDIA devices they do not: then number and order of kernels, copies
+    and fills must be the same, and launches of one operator with the same shapes must have become one kernel. Where
+    several captures fit (the same graph in every layer, or for several batch sizes) their order decides if the
+    replays of a step are as many as the captures; what still differs between them is unknown.
+
+    Parameters
+    ----------
+    trace : Trace
+        The run, with replays of graphs.
+    captures : Trace or sequence of Trace
+        Traces of the captures, one a graph or one with all.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a replayed kernel or copy: ``event`` (of :func:`~llmprof.analyze.activity.activity`), ``rank, name``,
+        ``graph`` (number of the capture, null where several fit), ``op, shapes, dtypes``, ``category, layer, stage``
+        and ``evidence`` (as :func:`~llmprof.analyze.attribute` says of the launch in the capture), ``grid, block``
+        (JSON; of the capture, on AMD devices), ``confidence`` (1 where the names agree, 0.9 where order and repetitions
+        do) and ``reason``, where nothing is known.
+
+    Raises
+    ------
+    AnalysisError
+        None of the captures holds the capture of a graph.
+    NotCapturedError
+        A trace holds no device activity.
+
+    Examples
+    --------
+    >>> on_host = {"rank": 0, "thread": 1, "dur_ns": 5, "api": "runtime"}
+    >>> calls = ["cudaStreamBeginCapture", "cudaLaunchKernel", "cudaStreamEndCapture"]
+    >>> calls = pl.DataFrame({**on_host, "start_ns": [0, 20, 40], "name": calls})
+    >>> operator = {"rank": 0, "thread": 1, "start_ns": [19], "dur_ns": 8, "name": "aten::mm", "kind": "op"}
+    >>> capture = Trace({"runtime": calls, "ops": pl.DataFrame({**operator, "shapes": "[[4, 8], [8, 8]]"})})
+    >>> launch = pl.DataFrame({**on_host, "start_ns": [0], "name": "cudaGraphLaunch", "correlation": 7})
+    >>> kernel = {"rank": 0, "stream": 7, "start_ns": [9], "dur_ns": 5, "name": "nvjet_tst", "correlation": 7}
+    >>> replay = Trace({"runtime": launch, "kernels": pl.DataFrame(kernel)})
+    >>> captured(replay, capture).select("name", "op", "shapes", "confidence").row(0)
+    ('nvjet_tst', 'aten::mm', '[[4, 8], [8, 8]]', 0.9)
+    """
+    several = [captures] if isinstance(captures, Trace) else list(captures)
+    if not any(recorded_graphs(one) for one in several):
+        raise AnalysisError(
+            "no graph was captured in these traces",
+            expected="calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them",
+            hint="vLLM records captures with profiler_config.capture_torch_profiler",
+        )
+    return _matched(replays(trace), several)
+
+
+def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
+    """The trace with what the captures say of replayed kernels; analyses then use it.
+
+    Labels of these kernels follow from the operators and modules of the capture, and
+    :func:`~llmprof.analyze.ops_to_kernels` has their operators and shapes.
+
+    Parameters
+    ----------
+    trace : Trace
+        The run, with replays of graphs.
+    captures : Trace or sequence of Trace
+        Traces of the captures.
+
+    Returns
+    -------
+    Trace
+        The same trace; ``kernels`` has the columns ``torch_capture_op, torch_capture_shapes, torch_capture_dtypes,
+        torch_capture_category, torch_capture_layer, torch_capture_stage, torch_capture_evidence,
+        torch_capture_confidence``, and grid and block of kernels that had none.
+
+    Raises
+    ------
+    AnalysisError
+        None of the captures holds the capture of a graph.
+
+    Examples
+    --------
+    >>> steps = llmprof.sample("torch_tp1_cudagraph")  # a run whose captures were not recorded
+    >>> with_captures(steps, steps)
+    Traceback (most recent call last):
+    llmprof.errors.AnalysisError: no graph was captured in these traces; ...
+    """
+    said = captured(trace, captures).filter(pl.col("confidence").is_not_null())
+    key = ["rank", "stream", "start_ns", "name"]
+    place = activity(trace).filter(pl.col("source") == "kernel").select("event", *key)
+    known = place.join(said.drop("rank", "name", "graph", "reason"), on="event").drop("event").unique(key, keep="first")
+    sizes = {f"{side}_{axis}": (side, place) for side in ("grid", "block") for place, axis in enumerate("xyz")}
+    known = known.rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
+    kernels = trace.kernels.join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
+    given = {
+        column: pl.coalesce(column, _size(pl.col(CAPTURED + side), place)) for column, (side, place) in sizes.items()
+    }
+    kernels = kernels.with_columns(**given).drop(CAPTURED + "grid", CAPTURED + "block")
+    return Trace({**trace.tables, "kernels": kernels}, trace.meta, trace.coverage)
+
+
+def _size(sizes: pl.Expr, place: int) -> pl.Expr:
+    return sizes.str.extract_all(r"\d+").list.get(place, null_on_oob=True).cast(pl.Int32, strict=False)
+
+
+@per_trace
+def _launches(trace: Trace) -> pl.DataFrame:
+    """Launches between the begin and the end of a capture, in order, with ``graph`` (its number)."""
+    if not trace.has("runtime"):
+        return pl.DataFrame()
+    calls = trace.runtime.sort("rank", "thread", "start_ns", maintain_order=True).with_columns(
+        begins=pl.col("name").str.contains(_BEGIN), ends=pl.col("name").str.contains(_END)
+    )
+    if not calls["begins"].any():
+        return pl.DataFrame()
+    thread = ["rank", "thread"]
+    calls = calls.with_columns(
+        graph=pl.col("begins").cum_sum(),
+        open=(pl.col("begins").cum_sum() - pl.col("ends").cum_sum()).over(thread) > 0,
+    )
+    name = pl.col("name")
+    launches = calls.filter(pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH))
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    nested = end.cum_max().shift(1).over("graph") >= end  # a driver call inside that of the runtime
+    columns = {c: pl.lit(None, dtype=pl.String) for c in _ROCM if c not in launches.columns}
+    return launches.with_columns(**columns).filter(~nested.fill_null(value=False))
+
+
+_ROCM: Final = ("rocm_kernel", "rocm_grid", "rocm_block")
+
+
+@per_trace
+def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
+    """Captures of graphs in a trace, each with its launches in order.
+
+    Each has ``place, source`` (kernel, copy, fill), ``name`` (of the kernel, or null), ``op, shapes, dtypes, category``
+    (that the operator says), ``grid, block``, and for :func:`_as_run` ``start_ns, rank, correlation, op_id``.
+    """
+    launches = _launches(trace)
+    if not launches.height:
+        return []
+    source = (
+        pl.when(pl.col("name").str.contains("(?i)memset"))
+        .then(pl.lit("fill"))
+        .when(pl.col("name").str.contains("(?i)memcpy"))
+        .then(pl.lit("copy"))
+        .otherwise(pl.lit("kernel"))
+    )
+    launches = launches.with_columns(
+        source=source, launch_start_ns="start_ns", launch_thread="thread", replayed=pl.lit(value=False)
+    )
+    if trace.has("ops"):
+        types = trace.ops.filter(pl.col("dtypes").is_not_null()).unique(["rank", "op_id"], keep="last")
+        launches = operators_of(launches, trace.ops).join(
+            types.select("rank", "op_id", "dtypes"), on=["rank", "op_id"], how="left", maintain_order="left"
+        )
+    absent = [c for c in ("op", "shapes", "dtypes") if c not in launches.columns]
+    launches = launches.with_columns(pl.lit(None, dtype=pl.String).alias(c) for c in absent)
+    launches = launches.with_columns(category=operator_categories(launches, trace).cast(pl.String))
+    launches = launches.select(
+        "graph", "source", pl.col("rocm_kernel").alias("name"), "op", "shapes", "dtypes", "category",
+        pl.col("rocm_grid").alias("grid"), pl.col("rocm_block").alias("block"), "start_ns", "rank", "correlation",
+        "op_id",
+    )  # fmt: skip
+    parts = launches.partition_by("graph", maintain_order=True, include_key=False)
+    return [part.with_row_index("place") for part in parts]
+
+
+def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Captures of one trace with ``layer, stage, evidence``: their launches analysed as if the kernels had run then."""
+    launches = pl.concat([graph.with_columns(graph=pl.lit(n)) for n, graph in enumerate(graphs)])
+    kernels = launches.select(
+        "rank", "start_ns", "correlation", "op_id", pl.col("name").fill_null(""), dur_ns=pl.lit(1, dtype=pl.Int64),
+        device=pl.lit(0, dtype=pl.Int32), stream=pl.lit(0, dtype=pl.Int64),
+    )  # fmt: skip
+    host = {name: trace.table(name) for name in ("runtime", "ops", "markers") if trace.has(name)}
+    said = attribute(Trace({**host, "kernels": kernels}, trace.meta, trace.coverage))
+    module = pl.col("evidence") == "module"
+    operator = pl.col("category_by").is_in(["module", "operator"])
+    said = said.select(
+        "rank",
+        "start_ns",
+        category=pl.when(operator).then("category"),
+        layer=pl.when(module).then("layer"),
+        stage=pl.when(module).then("stage"),
+        evidence=pl.when(module).then(pl.lit("module")).when(operator).then(pl.lit("operator")),
+    ).unique(["rank", "start_ns"], keep="first")
+    launches = launches.drop("category").join(said, on=["rank", "start_ns"], how="left", maintain_order="left")
+    return launches.select("graph", "place", *CONTENT).partition_by("graph", maintain_order=True, include_key=False)
+
+
+@per_trace
+def replays(trace: Trace) -> pl.DataFrame:
+    """Replayed kernels and copies: ``event, rank, name, source, step``, ``replay`` (number) and ``place`` in its graph.
+
+    The place is that of the node's number where nodes were recorded (they count up in the order of the capture), else
+    that of the start.
+    """
+    events = activity(trace)
+    place = {}
+    if trace.has("kernels") and "graph_node" in trace.kernels.columns:
+        nodes = [
+            trace.table(t).select("rank", "stream", "start_ns", "name", "graph_node")
+            for t in ("kernels", "copies")
+            if trace.has(t) and "graph_node" in trace.table(t).columns
+        ]
+        known = pl.concat(nodes).unique(["rank", "stream", "start_ns", "name"], keep="first")
+        events = events.join(
+            known, on=["rank", "stream", "start_ns", "name"], how="left", nulls_equal=True, maintain_order="left"
+        )
+    else:
+        place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
+    events = events.with_columns(**place).hstack(step_of_events(trace).select("step"))
+    found = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
+    launch = ["rank", "correlation"]
+    ordered = pl.when(pl.col("graph_node").is_not_null().all().over(launch)).then("graph_node").otherwise("start_ns")
+    filled = (pl.col("source") == "copy") & (pl.col("category") == "fill")
+    found = found.with_columns(
+        ordered=ordered,
+        source=pl.when(filled).then(pl.lit("fill")).otherwise("source"),
+        replay=pl.struct(pl.col("start_ns").min().over(launch), *launch).rank("dense") - 1,
+    ).sort("replay", "ordered", maintain_order=True)
+    return found.select(
+        "event",
+        "rank",
+        "name",
+        "source",
+        "step",
+        "replay",
+        place=pl.int_range(pl.len(), dtype=pl.UInt32).over("replay"),
+    )
+
+
+def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
+    """The frame of :func:`captured`."""
+    of_traces = [recorded_graphs(one) for one in captures]
+    graphs = [graph for some in of_traces for graph in some]
+    empty = {c: pl.lit(None, dtype=pl.Int32 if c == "layer" else pl.String) for c in CONTENT}
+    by_replay = {int(part["replay"][0]): part for part in events.partition_by("replay", maintain_order=True)}
+    fits: dict[tuple[tuple[str, str], ...], tuple[list[int], float]] = {}
+    of_replay: dict[int, tuple[list[int], float]] = {}
+    for number, part in by_replay.items():
+        sequence = tuple(part.select("source", "name").iter_rows())
+        if sequence not in fits:
+            fits[sequence] = _fitting(part, graphs)
+            for graph in fits[sequence][0]:  # what was not named at the capture is named by what ran
+                graphs[graph] = graphs[graph].with_columns(name=pl.coalesce("name", part["name"]))
+        of_replay[number] = fits[sequence]
+    chosen = _in_order(events, of_replay)
+    content: list[pl.DataFrame] = []
+    for trace, some in zip(captures, of_traces, strict=True):
+        content += _as_run(trace, graphs[len(content) : len(content) + len(some)]) if some else []
+    common: dict[tuple[int, ...], pl.DataFrame] = {}
+    rows = []
+    for number, part in by_replay.items():
+        fitting, confidence = of_replay[number]
+        which = (chosen[number],) if number in chosen else tuple(fitting)
+        if which and which not in common:
+            common[which] = _common([content[graph] for graph in which])
+        part = part.select("event", "rank", "name", "place")
+        part = part.join(common[which], on="place", how="left") if which else part.with_columns(**empty)
+        rows.append(
+            part.with_columns(
+                graph=pl.lit(which[0] if len(which) == 1 else None, dtype=pl.Int64),
+                confidence=pl.lit(confidence if which else None, dtype=pl.Float64),
+                reason=pl.lit(None if which else "no capture has this sequence of kernels", dtype=pl.String),
+            )
+        )
+    columns = ["event", "rank", "name", "graph", *CONTENT, "confidence", "reason"]
+    if rows:
+        return pl.concat(rows, how="diagonal_relaxed").select(columns).sort("event")
+    nothing = {"graph": pl.lit(None, dtype=pl.Int64), "confidence": pl.lit(None, dtype=pl.Float64)}
+    return events.with_columns(**empty, **nothing, reason=pl.lit(None, dtype=pl.String)).select(columns)
+
+
+def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int], float]:
+    """Numbers of the captures that a replay may be of, and how sure that is."""
+    same = [n for n, graph in enumerate(graphs) if graph.height == replay.height]
+    same = [n for n in same if graphs[n]["source"].equals(replay["source"])]
+    kernels = replay["source"] == "kernel"
+    run = replay["name"].filter(kernels)
+    named = {n: graphs[n]["name"].filter(kernels) for n in same}
+    exact = [n for n in same if not named[n].null_count() and named[n].equals(run)]
+    if exact:
+        return exact, _NAMED
+    nameless = [n for n in same if named[n].null_count() == named[n].len()]
+    return [n for n in nameless if _repeats(graphs[n].filter(kernels), run)], _ORDERED
+
+
+def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
+    """Whether launches that repeat became kernels that repeat, and none is what its operator says it is not."""
+    both = graph.with_columns(
+        run=run, group=pl.concat_str("op", "shapes", separator="|", ignore_nulls=True)
+    ).with_columns(named=names.named_categories(run).cast(CATEGORY))
+    usual = both.group_by("group", "run").len().group_by("group").agg(pl.col("len").max(), n=pl.col("len").sum())
+    repeated = usual.filter(pl.col("n") > 1)
+    said = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
+    agrees = said.filter(
+        (pl.col("category") == pl.col("named").cast(pl.String))
+        | ~names.decides(pl.col("category").cast(CATEGORY), pl.col("named"))
+    )
+    if said.height and agrees.height < LEAST_AGREEMENT * said.height:
+        return False
+    return not repeated.height or int(repeated["len"].sum()) >= LEAST_AGREEMENT * int(repeated["n"].sum())
+
+
+def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) -> dict[int, int]:
+    """Capture of each replay in steps that replay as many graphs as were captured, one after the other."""
+    chosen: dict[int, int] = {}
+    steps = events.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(pl.col("replay").unique().sort())
+    for replayed in steps["replay"]:
+        candidates = [fits[int(n)][0] for n in replayed]
+        every = sorted({g for some in candidates for g in some})
+        if len(every) == len(candidates) and all(g in some for g, some in zip(every, candidates, strict=True)):
+            chosen.update({int(n): g for n, g in zip(replayed, every, strict=True)})
+    return chosen
+
+
+def _common(graphs: list[pl.DataFrame]) -> pl.DataFrame:
+    """What all of some captures say alike, by place."""
+    said = graphs[0].select("place", *CONTENT)
+    for other in graphs[1:]:
+        said = said.with_columns(pl.when(pl.col(c).eq_missing(other[c])).then(c).alias(c) for c in CONTENT)
+    return said

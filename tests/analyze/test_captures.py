@@ -1,0 +1,172 @@
+"""Captures of graphs and their replays, as SGLang and vLLM record them on AMD devices, and by hand."""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.analyze import attribute, captured, ops_to_kernels, with_captures
+from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
+
+SGLANG = "inference__sglang_decode__sglang_Qwen3*", "inference__sglang_decode__capture*"
+VLLM = "inference__vllm_prefilldecode_piecewise__graph_ex*", "inference__vllm_prefilldecode_piecewise__capture*"
+
+
+@functools.cache
+def pair(shared: Path, patterns: tuple[str, str]) -> tuple[Trace, Trace]:
+    """A run and the trace of its captures."""
+    folder = shared / "real/chrome/tracelens"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run, capture = (llmprof.read(next(iter(folder.glob(pattern)))) for pattern in patterns)
+    return run, capture
+
+
+def with_table(trace: Trace, name: str, frame: pl.DataFrame) -> Trace:
+    return Trace({**trace.tables, name: frame}, trace.meta, trace.coverage)
+
+
+QWEN3_8B = {  # hidden 4096, 32 query and 8 key heads of 128, 12288 inside, vocabulary 151936
+    (4096, 6144): "qkv_proj", (4096, 4096): "o_proj", (4096, 24576): "gate_up_proj", (12288, 4096): "down_proj",
+    (4096, 151936): "lm_head",
+}  # fmt: skip
+
+
+def test_a_graph_of_a_whole_step(shared: Path) -> None:
+    run, capture = pair(shared, SGLANG)
+    found = captured(run, capture)
+    assert found.height == 544  # 15 a layer and 4 more
+    assert set(found["confidence"]) == {1.0}
+    assert found.filter(pl.col("op") == "aten::mm").height == 4 * 36 + 1
+    for shapes, stage in found.filter(pl.col("op") == "aten::mm").select("shapes", "stage").iter_rows():
+        rows, weight = json.loads(shapes)
+        assert rows[0] == 32
+        assert QWEN3_8B[tuple(weight)] == stage
+    layers = found.filter(pl.col("layer").is_not_null()).group_by("layer").len().sort("layer")
+    assert layers["layer"].to_list() == list(range(36))
+
+
+def test_the_capture_agrees_with_what_names_and_places_say(shared: Path) -> None:
+    run, capture = pair(shared, SGLANG)
+    by_place = attribute(run)
+    by_module = attribute(with_captures(run, capture))
+    both = by_place.hstack(by_module.select(module_stage="stage", module_layer="layer", by="evidence"))
+    both = both.filter(pl.col("by") == "module")
+    assert both.height == 472  # all but 72 copies between two modules
+    time = pl.col("dur_ns").sum()
+    for label in ("stage", "layer"):
+        right = both.filter(pl.col(label).eq_missing(pl.col(f"module_{label}"))).select(time).item()
+        assert right > 0.995 * both.select(time).item()
+
+
+def test_without_names_order_and_repetitions_decide(shared: Path) -> None:
+    """As on NVIDIA devices, where the launches of a capture name no kernel."""
+    run, capture = pair(shared, SGLANG)
+    nameless = with_table(capture, "runtime", capture.runtime.drop("rocm_kernel"))
+    named, found = captured(run, capture), captured(run, nameless)
+    assert set(found["confidence"]) == {0.9}
+    assert found.drop("confidence").equals(named.drop("confidence"))
+    # GEMMs of two sizes that changed places no longer repeat
+    two = run.kernels.filter(pl.col("name").str.starts_with("Cijk"))["name"].value_counts(sort=True)["name"][:2]
+    swapped = run.kernels.with_row_index("row").with_columns(
+        name=pl.when((pl.col("name") == two[0]) & (pl.col("row") % 2 == 0)).then(pl.lit("Cijk_other")).otherwise("name")
+    )
+    assert captured(with_table(run, "kernels", swapped.drop("row")), capture)["confidence"].null_count() == 544
+
+
+@pytest.mark.parametrize("change", ["one missing", "one more", "another order"])
+def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
+    run, capture = pair(shared, SGLANG)
+    kernels = run.kernels.sort("start_ns")
+    if change == "one missing":
+        kernels = pl.concat([kernels.head(100), kernels.slice(101)])
+    elif change == "one more":
+        kernels = pl.concat([kernels, kernels.slice(100, 1)])
+    else:
+        names = kernels["name"].to_list()
+        names[100], names[101] = names[101], names[100]
+        kernels = kernels.with_columns(name=pl.Series(names))
+    found = captured(with_table(run, "kernels", kernels), capture)
+    assert set(found["reason"]) == {"no capture has this sequence of kernels"}
+    assert found["op"].null_count() == found["confidence"].null_count() == found.height
+    labels = attribute(with_captures(with_table(run, "kernels", kernels), capture))
+    assert labels.equals(attribute(with_table(run, "kernels", kernels)))
+
+
+def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
+    """One graph before the first attention, 23 alike between two, one after the last: 4 + 23 x 15 + 12 kernels."""
+    run, capture = pair(shared, VLLM)
+    found = captured(run, capture)
+    assert found.group_by("graph").len().sort("graph")["len"].to_list() == [4, *[15] * 23, 12]
+    assert set(found["confidence"]) == {1.0}
+    experts = found.filter(pl.col("name").str.starts_with("_matmul_ogs"))
+    assert set(experts["op"]) == {"vllm::moe_forward"}
+    assert {json.loads(shapes)[0][0] for shapes in experts["shapes"]} == {8192}
+    by_operator = ops_to_kernels(with_captures(run, capture))
+    from_capture = by_operator.filter(pl.col("match") == "capture")
+    assert from_capture["count"].sum() == 361
+    assert set(from_capture.filter(pl.col("kernel").str.starts_with("Cijk"))["op"]) == {"aten::addmm"}
+    sizes = with_captures(run, capture).kernels.filter(
+        pl.col("name") == "triton_poi_fused_constant_pad_nd_moe_forward_0"
+    )
+    assert sizes.select("grid_x", "block_x").unique().rows() == [(12288, 256)]
+
+
+def test_the_capture_of_another_model_fits_nothing(shared: Path) -> None:
+    found = captured(pair(shared, SGLANG)[0], pair(shared, VLLM)[1])
+    assert found["confidence"].null_count() == found.height == 544
+
+
+def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trace, Trace]:
+    """A run that replays graphs in some order, and the capture of these: launches with operator and shapes."""
+    calls, ops, at = [], [], 0
+    for graph in graphs:
+        calls.append((at, "cudaStreamBeginCapture"))
+        for op, shapes in graph:
+            at += 10
+            ops.append((at, op, shapes))
+            calls.append((at + 1, "cudaLaunchKernel"))
+        at += 10
+        calls.append((at, "cudaStreamEndCapture"))
+        at += 10
+    runtime = pl.DataFrame(calls, schema=["start_ns", "name"], orient="row")
+    runtime = runtime.with_columns(rank=0, thread=1, dur_ns=2, api=pl.lit("runtime"))
+    operators = pl.DataFrame(ops, schema=["start_ns", "name", "shapes"], orient="row")
+    operators = operators.with_columns(rank=0, thread=1, dur_ns=8, kind=pl.lit("op"))
+    launches = pl.DataFrame({"start_ns": range(0, 100 * len(order), 100), "correlation": range(len(order))})
+    launches = launches.with_columns(rank=0, thread=1, dur_ns=5, name=pl.lit("cudaGraphLaunch"), api=pl.lit("runtime"))
+    rows = [(100 * n + 10 * k + 10, n, name) for n, names in enumerate(order) for k, name in enumerate(names.split())]
+    kernels = pl.DataFrame(rows, schema=["start_ns", "correlation", "name"], orient="row")
+    kernels = kernels.with_columns(rank=0, stream=7, dur_ns=5)
+    return Trace({"runtime": launches, "kernels": kernels}), Trace({"runtime": runtime, "ops": operators})
+
+
+def test_what_differs_between_the_captures_that_fit_is_unknown() -> None:
+    small = [("aten::mm", "[[4, 8], [8, 8]]"), ("aten::silu", "[[4, 8]]")]
+    large = [("aten::mm", "[[9, 8], [8, 8]]"), ("aten::silu", "[[9, 8]]")]
+    run, capture = by_hand(["nvjet_a silu_kernel"], [small, large])
+    found = captured(run, capture)
+    assert found.select("op", "shapes", "graph", "confidence").rows() == [
+        ("aten::mm", None, None, 0.9),
+        ("aten::silu", None, None, 0.9),
+    ]
+    # what an operator says is not so cannot be its kernel
+    run, capture = by_hand(["silu_kernel nvjet_a"], [small])
+    assert captured(run, capture)["reason"].to_list() == ["no capture has this sequence of kernels"] * 2
+
+
+def test_no_capture() -> None:
+    run, _ = by_hand(["nvjet_a"], [])
+    with pytest.raises(AnalysisError, match="no graph was captured"):
+        captured(run, run)
+    eager, capture = by_hand([], [[("aten::mm", "[]")]])
+    kernels = pl.DataFrame({"rank": 0, "stream": 7, "start_ns": [0], "dur_ns": 1, "name": "gemm"})
+    assert captured(Trace({"kernels": kernels}), capture).height == 0
+    assert captured(Trace({**eager.tables, "kernels": kernels}), capture).columns == captured(run, capture).columns

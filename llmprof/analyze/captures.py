@@ -27,7 +27,7 @@ _NO_LAUNCH: Final = r"(?i)graph|attribute|symbol|host"
 
 LEAST_AGREEMENT: Final = 0.9
 """A graph whose kernels' names are not known fits a replay if at least this share of its launches that repeat (the same
-operator with the same shapes) repeat the same kernel."""
+operator with the same shapes, and as its first or second launch) repeat the same kernel."""
 
 _NAMED, _ORDERED = 1.0, 0.9
 """Confidence where every kernel's name agrees, and where only number, order and repetitions do."""
@@ -40,10 +40,10 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     """What the captures of CUDA (HIP) graphs say of the kernels that replays ran.
 
     Replays and captures are matched by the sequence of their kernels. On AMD devices the launches of a capture name
-    their kernels, and all names must agree. On NVIDIA devices they do not: then number and order of kernels, copies
-    and fills must be the same, and launches of one operator with the same shapes must have become one kernel. Where
-    several captures fit (the same graph in every layer, or for several batch sizes) their order decides if the
-    replays of a step are as many as the captures; what still differs between them is unknown.
+    their kernels, and all names must agree. On NVIDIA devices only the kernels of torch.compile are named: then number
+    and order of kernels, copies and fills must be the same, and launches of one operator with the same shapes must have
+    become one kernel. Where several captures fit (the same graph in every layer, or for several batch sizes), those
+    count that follow each other as the replays of the step do; what still differs between them is unknown.
 
     Parameters
     ----------
@@ -194,9 +194,11 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         )
     absent = [c for c in ("op", "shapes", "dtypes") if c not in launches.columns]
     launches = launches.with_columns(pl.lit(None, dtype=pl.String).alias(c) for c in absent)
+    compiled = pl.when(pl.col("op").str.starts_with("triton_")).then("op")  # torch.compile's kernels name the operator
+    name = pl.coalesce("rocm_kernel", compiled).alias("name")
     launches = launches.with_columns(category=operator_categories(launches, trace).cast(pl.String))
     launches = launches.select(
-        "graph", "source", pl.col("rocm_kernel").alias("name"), "op", "shapes", "dtypes", "category",
+        "graph", "source", name, "op", "shapes", "dtypes", "category",
         pl.col("rocm_grid").alias("grid"), pl.col("rocm_block").alias("block"), "start_ns", "rank", "correlation",
         "op_id",
     )  # fmt: skip
@@ -281,10 +283,11 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
         sequence = tuple(part.select("source", "name").iter_rows())
         if sequence not in fits:
             fits[sequence] = _fitting(part, graphs)
-            for graph in fits[sequence][0]:  # what was not named at the capture is named by what ran
-                graphs[graph] = graphs[graph].with_columns(name=pl.coalesce("name", part["name"]))
         of_replay[number] = fits[sequence]
     chosen = _in_order(events, of_replay)
+    for number, part in by_replay.items():  # what was not named at the capture is named by what ran
+        for graph in [chosen[number]] if number in chosen else of_replay[number][0]:
+            graphs[graph] = graphs[graph].with_columns(name=pl.coalesce("name", part["name"]))
     content: list[pl.DataFrame] = []
     for trace, some in zip(captures, of_traces, strict=True):
         content += _as_run(trace, graphs[len(content) : len(content) + len(some)]) if some else []
@@ -318,20 +321,21 @@ def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int
     kernels = replay["source"] == "kernel"
     run = replay["name"].filter(kernels)
     named = {n: graphs[n]["name"].filter(kernels) for n in same}
-    exact = [n for n in same if not named[n].null_count() and named[n].equals(run)]
+    same = [n for n in same if (named[n].is_null() | (named[n] == run)).all()]
+    exact = [n for n in same if not named[n].null_count()]
     if exact:
         return exact, _NAMED
-    nameless = [n for n in same if named[n].null_count() == named[n].len()]
-    return [n for n in nameless if _repeats(graphs[n].filter(kernels), run)], _ORDERED
+    return [n for n in same if _repeats(graphs[n].filter(kernels), run)], _ORDERED
 
 
 def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
     """Whether launches that repeat became kernels that repeat, and none is what its operator says it is not."""
-    both = graph.with_columns(
-        run=run, group=pl.concat_str("op", "shapes", separator="|", ignore_nulls=True)
-    ).with_columns(named=names.named_categories(run).cast(CATEGORY))
+    within = pl.int_range(pl.len()).over("op_id")  # an operator may launch several kernels
+    group = pl.concat_str("op", "shapes", within.cast(pl.String), separator="|", ignore_nulls=True)
+    both = graph.with_columns(run=run, group=pl.when(pl.col("op").is_not_null()).then(group))
+    both = both.with_columns(named=names.named_categories(run).cast(CATEGORY))
     usual = both.group_by("group", "run").len().group_by("group").agg(pl.col("len").max(), n=pl.col("len").sum())
-    repeated = usual.filter(pl.col("n") > 1)
+    repeated = usual.filter(pl.col("group").is_not_null() & (pl.col("n") > 1))
     said = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
     agrees = said.filter(
         (pl.col("category") == pl.col("named").cast(pl.String))
@@ -343,14 +347,14 @@ def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
 
 
 def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) -> dict[int, int]:
-    """Capture of each replay in steps that replay as many graphs as were captured, one after the other."""
+    """Capture of each replay in steps whose replays fit one run of captures that follow each other, and no other."""
     chosen: dict[int, int] = {}
     steps = events.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(pl.col("replay").unique().sort())
     for replayed in steps["replay"]:
-        candidates = [fits[int(n)][0] for n in replayed]
-        every = sorted({g for some in candidates for g in some})
-        if len(every) == len(candidates) and all(g in some for g, some in zip(every, candidates, strict=True)):
-            chosen.update({int(n): g for n, g in zip(replayed, every, strict=True)})
+        candidates = [set(fits[int(n)][0]) for n in replayed]
+        begins = [g for g in sorted(candidates[0]) if all(g + k in some for k, some in enumerate(candidates))]
+        if len(begins) == 1:
+            chosen.update({int(n): begins[0] + k for k, n in enumerate(replayed)})
     return chosen
 
 

@@ -15,6 +15,7 @@ from llmprof.analyze import attribute, captured, ops_to_kernels, with_captures
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
+OWN = Path(__file__).parent / "labelled"
 SGLANG = "inference__sglang_decode__sglang_Qwen3*", "inference__sglang_decode__capture*"
 VLLM = "inference__vllm_prefilldecode_piecewise__graph_ex*", "inference__vllm_prefilldecode_piecewise__capture*"
 
@@ -122,6 +123,49 @@ def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
 def test_the_capture_of_another_model_fits_nothing(shared: Path) -> None:
     found = captured(pair(shared, SGLANG)[0], pair(shared, VLLM)[1])
     assert found["confidence"].null_count() == found.height == 544
+
+
+def own(name: str) -> Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return llmprof.read(OWN / f"{name}.pt.trace.json.gz")
+
+
+QWEN25_1B = {  # hidden 1536, 12 query and 2 key heads of 128, 8960 inside, vocabulary 151936
+    (1536, 2048): "qkv_proj", (1536, 1536): "o_proj", (1536, 17920): "gate_up_proj", (8960, 1536): "down_proj",
+    (1536, 151936): "lm_head",
+}  # fmt: skip
+
+
+def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
+    """Four decode steps of 123 kernels, whose capture has 123 launches without names; 10 layers."""
+    run, capture = own("capture_full"), own("capture_full_of_graphs")
+    found = captured(run, capture)
+    assert found.height == 4 * 123
+    assert set(found["confidence"]) == {0.9}
+    multiplied = found.filter(pl.col("op").is_in(["aten::mm", "aten::addmm"]) & (pl.col("stage") != "other"))
+    assert multiplied.height == 4 * 10 * 5  # one product is split, and its parts are added by a kernel
+    for shapes, stage in multiplied.select("shapes", "stage").iter_rows():
+        rows, weight = [shape for shape in json.loads(shapes) if len(shape) == 2][:2]
+        assert rows[0] == 4
+        assert QWEN25_1B[tuple(weight)] == stage
+    by_place, by_module = attribute(run), attribute(with_captures(run, capture))
+    known = by_module["evidence"] == "module"
+    assert (known & by_module["replayed"]).sum() == 4 * 123
+    for label in ("layer", "stage"):
+        assert by_place.filter(known)[label].equals(by_module.filter(known)[label])
+
+
+def test_graphs_of_two_sizes_on_an_nvidia_device() -> None:
+    """Prefill of 256 tokens and decode of 4, each of 11 graphs; torch.compile wrote most kernels."""
+    run = own("capture_pieces")
+    found = captured(run, [own("capture_pieces_of_graphs"), own("capture_pieces_of_graphs1")])
+    assert set(found["confidence"]) == {0.9}
+    products = found.filter(pl.col("op") == "aten::mm").select("graph", "shapes")
+    rows = [(graph, json.loads(shapes)[0][0]) for graph, shapes in products.iter_rows()]
+    assert {256 if graph < 11 else 4 for graph, _ in rows} == {256, 4}
+    assert all(count == (256 if graph < 11 else 4) for graph, count in rows)
+    assert found["graph"].n_unique() == 22
 
 
 def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trace, Trace]:

@@ -86,7 +86,7 @@ EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
 CAPTURED = "torch_capture_"
 """Columns of kernels with what captures of graphs say of them: :func:`llmprof.analyze.with_captures`."""
 
-_LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head", "router")
+_LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 _BESIDE_A_GEMM = (
     "fill",
     "copy",

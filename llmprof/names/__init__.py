@@ -146,7 +146,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "sampling",
         r"argmax|top_?[kp]_|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|rejection|"
-        r"radixSortKV|DeviceSegmentedRadixSort|distribution_|exponential_|min_p_|_topk_|verify_tree|build_tree|"
+        r"distribution_|exponential_|min_p_|_topk_|verify_tree|build_tree|"
         r"tree_speculative|sample_recovered|expand_batch_to_tokens",
     ),
     ("embedding", r"embedding|vectorized_gather|indexSelect|index_select|VocabParallel|GatherV"),

@@ -22,8 +22,9 @@ from llmprof import names
 from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.analysis import Analysis, Section, per_trace
-from llmprof.analyze.layers.passes import REASONS, by_captures, by_modules, convolves, judge, starts_of_passes
-from llmprof.analyze.layers.stages import STAGE, find_layer_ends, name_stages, stage
+from llmprof.analyze.layers.ends import find_layer_ends
+from llmprof.analyze.layers.passes import REASONS, beside, by_captures, by_modules, convolves, judge, starts_of_passes
+from llmprof.analyze.layers.stages import STAGE, name_stages, stage
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import events_with_steps, steps
@@ -50,6 +51,19 @@ _SEPARATORS = ("norm", "activation", "moe_experts", "moe_routing", "collective")
 
 _ADDS = r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$"
 _MULTIPLIES = r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$"
+_CHOOSES = r"(?i)gatherTopK|bitonicSort|radixSort|\btopk"
+"""Choices among values: of experts where they stand between GEMMs."""
+_SINGLE = r"(?i)sgemm|gemm_f32f32|Cijk_\w+?_S_?B_"
+"""GEMMs in single precision, as the angles of rope are computed."""
+_ROTATES = r"(?i)\b(?:cos|sin)_kernel"
+_BENDS = r"(?i)\b(?:tanh|erf|sigmoid)_kernel"
+"""Activations that the framework computes kernel by kernel."""
+_ROOTS, _POWERS = r"(?i)rsqrt", r"(?i)\bpow_|PowFunctor|\bsquare"
+"""Parts of a norm that the framework computes kernel by kernel."""
+_FUSES_ADD = r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"
+_LATENT = r"(?i)\bmla|_mla|mla_|BatchMLA|[a-z]Mla[A-Z]"
+"""Latent attention multiplies by what it absorbed of the projections of k and v."""
+_READIES = r"(?i)prepare_varlen|get_scheduler_metadata|get_mla_metadata"
 _ROUTES = "(?i)topk|gating|softmax|routing|gate"
 _MOVES = "(?i)init_?routing|finali[sz]e|permute|re_?routing"
 """Kernels of a mixture of experts that bring tokens to the experts or back, and do not choose."""
@@ -215,7 +229,7 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.Da
         named = judge(name_stages(find_layer_ends(sequence)), sequence, engine)
         found = pl.concat([named, found], how="diagonal")
     found = found.sort("event").select("layer", pl.col("stage").cast(pl.String), "confidence", "reason")
-    return events.hstack(found)
+    return beside(events.hstack(found))
 
 
 def _stage_outside() -> pl.Expr:
@@ -266,6 +280,15 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         attends=(category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}") & ~backward,
         backward=backward,
         gemm=((category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")) | (category == "moe_experts"),
+        single=(category == "linear") & name.str.contains(_SINGLE),
+        rotates=plain & name.str.contains(_ROTATES),
+        bends=(category == "elementwise") & name.str.contains(_BENDS),
+        roots=(category == "norm") | (plain & name.str.contains(_ROOTS)),
+        powers=plain & name.str.contains(_POWERS),
+        fuses_add=(category == "norm") & name.str.contains(_FUSES_ADD),
+        latent=name.str.contains(_LATENT),
+        readies=name.str.contains(_READIES),
+        chooses=plain & name.str.contains(_CHOOSES),
         adds=plain & name.str.contains(_ADDS),
         multiplies=plain & name.str.contains(_MULTIPLIES),
         routes=(category == "moe_routing") & name.str.contains(_ROUTES) & ~name.str.contains(_MOVES),
@@ -343,6 +366,7 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
     frame = sequence.sort("rank", "sequence", "step", "start_ns", "event").with_columns(row=pl.int_range(pl.len()))
     changed = pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("rank", "sequence", "step"))
     frame = frame.with_columns(first=changed.fill_null(value=True))
+    frame = frame.with_columns(gemm=pl.col("gemm") & ~_of_angles())
     mark = pl.when("attends").then(1).when(pl.col("gemm") | pl.col("first")).then(2)
     before = mark.forward_fill().shift(1)
     frame = frame.with_columns(
@@ -377,6 +401,12 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
         stretch=((pl.col("first") | pl.col("attention_start")).cum_sum() - 1).set_sorted(),
         attentions=pl.col("attention_start").cum_sum(),
     ), []
+
+
+def _of_angles() -> pl.Expr:
+    """Whether a GEMM in single precision multiplies positions by frequencies: a cosine or sine follows, and no GEMM."""
+    mark = pl.when("rotates").then(1).when(pl.col("gemm") | pl.col("attends")).then(2)
+    return pl.col("single") & (mark.backward_fill().shift(-1) == 1).fill_null(value=False)
 
 
 def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:

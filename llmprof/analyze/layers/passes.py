@@ -151,6 +151,71 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
     )
 
 
+_BESIDE = ("linear", "activation", "norm", "quantize", "moe_experts", "moe_routing", "elementwise")
+"""Categories of compute that runs beside the main stream: shared experts, the second of two norms."""
+
+
+def beside(found: pl.DataFrame) -> pl.DataFrame:
+    """Give kernels on streams without attention the layer of what the same thread launched before them.
+
+    Parameters
+    ----------
+    found : polars.DataFrame
+        ``event, rank, stream, start_ns, source, category, step, layer, stage, confidence, reason`` of all events, and
+        where known ``launch_start_ns, launch_thread, replayed``.
+
+    Returns
+    -------
+    polars.DataFrame
+        The frame, in its order.
+    """
+    layered = pl.col("layer").is_not_null()
+    streams = found.filter(layered).select("rank", "stream").unique()
+    free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
+    side = found.filter(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE))
+    side = side.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
+    if not side.height:
+        return found
+    at = pl.col("start_ns")
+    if {"launch_start_ns", "replayed"} <= set(found.columns):
+        at = pl.when(~pl.col("replayed")).then("launch_start_ns").otherwise("start_ns")
+    main = found.filter(layered & (pl.col("source") == "kernel")).with_columns(at=at)
+    attended = pl.col("at").filter(pl.col("stage") == "attention").min().over("rank", "step", "layer")
+    main = main.with_columns(attended=attended).drop_nulls("at").sort("at")
+    key = ["rank", "step"]
+    side = side.select("event", *key, "stream", "category", at=at).drop_nulls("at").sort("at")
+    placed = side.join_asof(
+        main.select(*key, "at", "attended", "layer", confidence="confidence"), on="at", by=key, strategy="backward",
+        check_sortedness=False,
+    ).filter(pl.col("layer").is_not_null())  # fmt: skip
+    # an activation parts the projections up from those down; what runs before the attention is one of its inputs
+    parts = ["rank", "step", "layer", "stream"]
+    activated = pl.col("at").filter(pl.col("category") == "activation").min().over(parts)
+    linear = pl.col("category").is_in(["linear", "quantize"])
+    named = (
+        pl.when(pl.col("category").is_in(["norm", "activation"]))
+        .then("category")
+        .when(pl.col("category") == "moe_experts")
+        .then(pl.lit("experts"))
+        .when(linear & (pl.col("at") < pl.col("attended")))
+        .then(pl.lit("qkv_proj"))
+        .when(linear & (pl.col("at") < activated))
+        .then(pl.lit("gate_up_proj"))
+        .when(linear & (pl.col("at") > activated))
+        .then(pl.lit("down_proj"))
+        .when(pl.col("category") == "moe_routing")
+        .then(pl.lit("router"))
+    )
+    placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
+    said = placed.select("event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8))
+    found = found.join(said, on="event", how="left", maintain_order="left")
+    return found.with_columns(
+        layer=pl.coalesce("_layer", "layer"),
+        stage=pl.coalesce("_stage", "stage"),
+        confidence=pl.coalesce("_sure", "confidence"),
+    ).drop("_layer", "_stage", "_sure")
+
+
 def _without_unlike(named: pl.DataFrame) -> pl.DataFrame:
     """Give the events of layers that are far larger than the others their reason."""
     inside = named.filter(pl.col("layer").is_not_null() & pl.col("reason").is_null())

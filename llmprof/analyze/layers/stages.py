@@ -19,6 +19,9 @@ STAGE = pl.Enum(list(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KIN
 _LEAST_OF_A_NORM = 3
 """A norm that the framework computes kernel by kernel (square, mean, root, product) has more than this."""
 
+_MOST_OF_ANGLES = 4
+"""Kernels at most between the last sine of rope's angles and the first norm."""
+
 _PLACE = pl.Enum(["body", "prologue", "after", "before"])
 
 
@@ -32,7 +35,7 @@ def _place(name: str) -> pl.Expr:
 
 
 def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
-    """Layer and stage of the rows of :func:`llmprof.analyze.layers.stages.find_layer_ends`.
+    """Layer and stage of the rows of :func:`llmprof.analyze.layers.ends.find_layer_ends`.
 
     Parameters
     ----------
@@ -109,6 +112,14 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
             row.filter("embeds").min(), row.filter(category == "embedding").min(), row.filter(projected_in).min()
         ),
         last_rope=row.filter(category == "rope").max(),
+        cached=row.filter(category == "kv_cache_write").max(),
+        angles=row.filter("rotates").min(),
+        angles_end=row.filter("rotates").max(),
+        unit_begin=pl.min_horizontal(
+            row.filter((category == "norm") & (row > row.filter("rotates").max())).min() - 1,
+            row.filter(pl.col("powers") & (row > row.filter("rotates").max())).min() - 2,
+        ),
+        angles_begin=row.filter(pl.col("single") & ~pl.col("gemm")).min(),
         last_compute=row.filter(~category.is_in(["copy", "kv_cache_write"])).max(),
         first_norm_qk=row.filter(
             projected & category.is_in(["norm", "other", "elementwise"]) & ~pl.col("prepares")
@@ -116,13 +127,21 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
     )
     # the embedding's own collective comes before the first norm; one after that is the first layer's
     gathered = pl.when((pl.col("gathered") < pl.col("norm_row")).fill_null(value=True)).then("gathered")
+    # the scale and the types of sine and cosine come after them
+    scaled = pl.when(pl.col("unit_begin") - pl.col("angles_end") <= _MOST_OF_ANGLES).then("unit_begin")
+    bounds = bounds.with_columns(
+        angles=pl.min_horizontal("angles", "angles_begin"), angles_end=pl.coalesce(scaled, "angles_end")
+    )
     bounds = bounds.with_columns(
         begin=pl.max_horizontal(
-            pl.col("qkv_row") - pl.col("lead"), pl.col("embedded").fill_null(-1) + 1, gathered.fill_null(-1) + 1
+            pl.col("qkv_row") - pl.col("lead"),
+            pl.col("embedded").fill_null(-1) + 1,
+            gathered.fill_null(-1) + 1,
+            pl.col("angles_end").fill_null(-1) + 1,
         ),
         norms_qk=(pl.col("first_norm_qk") < pl.col("last_rope")).fill_null(value=False),
     )
-    keep = ["begin", "embedding_row", "last_rope", "last_compute", "norms_qk"]
+    keep = ["begin", "embedding_row", "last_rope", "last_compute", "norms_qk", "cached", "angles", "angles_end"]
     frame = frame.with_columns(nesting.column(bounds, c, "stretch").alias(c) for c in keep)
     return frame.with_columns(
         place=pl.when(pl.col("has_attention") & (row <= pl.col("end_row")))
@@ -173,6 +192,8 @@ def _body() -> pl.Expr:
         .then(stage("kv_cache_write"))
         .when((category == "attention") | (n == 0))
         .then(stage("attention"))
+        .when(linear & pl.col("latent_rank") & (n < pl.col("out_gemms")))
+        .then(stage("attention"))
         .when(linear & (n <= pl.col("out_gemms")))
         .then(stage("o_proj"))
         .when(category == "moe_experts")
@@ -183,6 +204,10 @@ def _body() -> pl.Expr:
         .then(stage("combine"))
         .when(category == "activation")
         .then(stage("activation"))
+        .when((n == pl.col("chosen")) & (linear | category.is_in(["elementwise", "copy", "other"])))
+        .then(stage("router"))
+        .when((n >= pl.col("last_gemm")) & pl.col("chosen").is_not_null() & ~linear & ~pl.col("adds"))
+        .then(stage("combine"))
         .when(before_experts & linear & (n == pl.col("out_gemms") + 1))
         .then(stage("router"))
         .when(linear & has_experts & (category.shift(1) == "activation"))
@@ -197,7 +222,9 @@ def _body() -> pl.Expr:
         .then(stage("experts"))
         .when(pl.col("adds") & right_after)
         .then(stage("residual"))
-        .when(n <= pl.col("out_gemms"))
+        .when((n >= pl.col("last_gemm")) & pl.col("adds"))
+        .then(stage("residual"))
+        .when((n <= pl.col("out_gemms")) | (n >= pl.col("last_gemm")))
         .then(stage("norm"))
         .otherwise(stage("activation"))
     )
@@ -212,9 +239,12 @@ def _prologue() -> pl.Expr:
     later_compute = pl.col("row") < pl.col("last_compute")
     # without a rope kernel the unnamed ones are the rope; with one, what comes before it norms q and k
     later_rope = (pl.col("row") <= pl.col("last_rope")).fill_null(value=False)
+    absorbed = (category == "linear") & pl.col("latent_rank") & (pl.col("row") > pl.col("cached"))
     return (
         pl.when(category == "norm")
         .then(stage("norm"))
+        .when(pl.col("readies") | absorbed)
+        .then(stage("attention"))
         .when(category == "linear")
         .then(stage("qkv_proj"))
         .when(category == "rope")
@@ -263,165 +293,9 @@ def _before() -> pl.Expr:
         .then(stage("copy"))
         .when("is_last")
         .then(stage("other"))
+        .when(pl.col("row").is_between(pl.col("angles"), pl.col("angles_end")))
+        .then(stage("rope"))
         .when(pl.col("row") >= pl.col("embedding_row"))
         .then(stage("embedding"))
         .otherwise(stage("prepare_inputs"))
-    )
-
-
-def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add to the rows of stretches what the naming of stages needs.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows in order, with ``stretch`` (dense, from 0), ``group`` and the running counts ``gemms, attentions``.
-
-    Returns
-    -------
-    polars.DataFrame
-        With ``gemm_no`` (GEMMs of the stretch up to here), and per stretch ``has_attention, is_last, layer`` (of its
-        attention), ``gemm_count, last_gemm`` (number of the GEMM that ends the layer), ``first_expert, last_expert,
-        activation_at, out_gemms`` (GEMMs between attention and feed-forward part), ``end_row`` (last row of the
-        layer), ``lead`` (rows between a layer's end and its next GEMM, as in most layers of the step), ``qkv`` (GEMMs
-        before an attention, as in most layers of the rank) and ``confidence``.
-    """
-    stretches = frame.group_by("stretch", maintain_order=True).agg(
-        pl.col("group", "rank").first(),
-        has_attention=pl.col("attention_start").first(),
-        gemms_before=pl.col("gemms").first() - pl.col("gemm").first(),
-        attentions=pl.col("attentions").first(),
-        first_row=pl.col("row").first(),
-    )
-    frame = frame.with_columns(
-        gemm_no=pl.col("gemms") - nesting.column(stretches, "gemms_before", "stretch"),
-    )
-    category, n = pl.col("category"), pl.col("gemm_no")
-    experts, activates = category == "moe_experts", category == "activation"
-    ends_attention = category.is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")
-    counts = frame.group_by("stretch", maintain_order=True).agg(
-        gemm_count=n.max(),
-        activation_at=n.filter(activates).max(),
-        first_activation=n.filter(activates).min(),
-        first_expert=n.filter(experts).min(),
-        last_expert=n.filter(experts).max(),
-        out_gemms=n.filter(ends_attention & (n > 0)).min(),
-    )
-    frame = frame.with_columns(
-        nesting.column(counts, "activation_at", "stretch").alias("activation_at"),
-    )
-    stretches = stretches.join(counts, on="stretch", maintain_order="left", how="left").with_columns(
-        gated_apart=_up_after_activation(frame),
-        is_last=(pl.col("group") != pl.col("group").shift(-1)).fill_null(value=True),
-        layer=pl.col("attentions")
-        - pl.col("attentions").first().over("group")
-        + pl.col("has_attention").first().over("group").cast(pl.Int32)
-        - 1,
-    )
-    stretches = _last_gemms(stretches)
-    frame = frame.with_columns(nesting.column(stretches, "last_gemm", "stretch").alias("last_gemm"))
-    stretches = _end_rows(frame, stretches)
-    keep = [
-        "has_attention", "is_last", "layer", "gemm_count", "first_expert", "last_expert", "out_gemms", "end_row",
-        "lead", "qkv", "confidence", "first_row",
-    ]  # fmt: skip
-    return frame.with_columns(nesting.column(stretches, c, "stretch").alias(c) for c in keep)
-
-
-def _up_after_activation(frame: pl.DataFrame) -> pl.Series:
-    """Whether, in each stretch, the gate's activation comes before the up projection, as where the two are separate.
-
-    Then the GEMM after the activation is followed by the product of both and not by a norm or a collective.
-    """
-    after = pl.col("activation_at") + 1
-    between = (pl.col("gemm_no") == after) & ~pl.col("gemm") & (pl.col("category") != "linear")
-    ends_part = pl.col("category").is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")
-    seen = (
-        frame.select(
-            "stretch",
-            between=between,
-            multiplies=between & pl.col("multiplies"),
-            ends_part=between & ends_part,
-            goes_on=pl.col("gemm_no") > after,
-        )
-        .group_by("stretch", maintain_order=True)
-        .agg(pl.col("between").sum(), pl.col("multiplies", "ends_part", "goes_on").any())
-    )
-    return seen.select(
-        pl.col("multiplies") & ~pl.col("ends_part") & (pl.col("between") <= 3) & pl.col("goes_on")
-    ).to_series()
-
-
-def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Number of the GEMM that ends each layer, from activation and experts, else from the other layers."""
-    seen = pl.max_horizontal(pl.col("last_expert"), pl.col("activation_at") + 1 + pl.col("gated_apart").cast(pl.Int32))
-    seen = pl.when(pl.col("has_attention") & seen.is_not_null()).then(pl.min_horizontal(seen, "gemm_count"))
-    inner = pl.col("has_attention") & ~pl.col("is_last")
-    # after the last layer a head may follow with an activation of its own: the layer ends where its siblings do
-    most = seen.filter(inner).max().over("group")
-    stretches = stretches.with_columns(
-        seen=pl.when(pl.col("is_last") & seen.is_not_null()).then(pl.min_horizontal(seen, most)).otherwise(seen)
-    )
-    by_rank = stretches.group_by("rank").agg(
-        usual_end=pl.col("seen").filter("has_attention").drop_nulls().mode().min(),
-        qkv=(pl.col("gemm_count") - pl.col("seen")).filter(inner).drop_nulls().mode().min(),
-        usual_count=pl.col("gemm_count").filter(inner).mode().min(),
-        qkv_of_first=pl.col("gemm_count").filter(~pl.col("has_attention")).mode().min(),
-    )
-    stretches = stretches.join(by_rank, on="rank", how="left", maintain_order="left").with_columns(
-        qkv=pl.coalesce("qkv", "qkv_of_first", 1),
-    )
-    guess = pl.coalesce(
-        "usual_end", pl.when(inner).then(pl.col("gemm_count") - pl.col("qkv")), pl.col("usual_count") - pl.col("qkv")
-    ).clip(0)
-    # a norm after the activation is not the one between attention and feed-forward part
-    known = (pl.col("out_gemms") < pl.coalesce("first_activation", "first_expert", "gemm_count")).fill_null(value=False)
-    return stretches.with_columns(
-        out_gemms=pl.when(known).then("out_gemms").otherwise(1),
-        last_gemm=pl.when("has_attention").then(pl.coalesce("seen", pl.min_horizontal(guess, "gemm_count"))),
-        confidence=pl.when(~pl.col("has_attention"))
-        .then(None)
-        .when(pl.col("seen").is_null())
-        .then(0.5)
-        .when(inner & (pl.col("gemm_count") != pl.col("usual_count")))
-        .then(0.8)
-        .otherwise(1.0),
-    )
-
-
-def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
-    """Last row of each layer, and how many rows stand between it and the next GEMM in most layers of the step."""
-    same_stretch = pl.col("stretch") == pl.col("stretch").shift(1)
-    before, after = pl.col("category").shift(1), pl.col("category").shift(-1)
-    part_of_end = (
-        pl.col("gemm")
-        | pl.col("category").is_in(["linear", "collective", "moe_routing", "moe_experts"])
-        | ((pl.col("source") == "copy") & ((after == "collective") | before.is_in(["moe_routing", "collective"])))
-    )
-    closes = part_of_end | (
-        pl.col("adds")
-        & same_stretch
-        & (pl.col("gemm").shift(1) | before.is_in(["linear", "collective", "moe_routing"]))
-    )
-    at_end = pl.col("gemm_no") == pl.col("last_gemm")
-    # the next layer begins with its norm, even if a collective comes between that and the next GEMM
-    norms = frame.group_by("stretch", maintain_order=True).agg(
-        norm_row=pl.col("row").filter(at_end & (pl.col("category") == "norm")).min()
-    )
-    norm_row = nesting.column(norms, "norm_row", "stretch")
-    own = at_end & closes & (pl.col("row") < norm_row).fill_null(value=True)
-    next_gemm = pl.col("row").filter(pl.col("gemm") & (pl.col("gemm_no") == pl.col("last_gemm") + 1)).min()
-    ends = (
-        frame.with_columns(own=own)
-        .group_by("stretch", maintain_order=True)
-        .agg(end_row=pl.col("row").filter("own").max(), next_gemm=next_gemm)
-    )
-    stretches = stretches.join(ends, on="stretch", how="left", maintain_order="left").with_columns(
-        end_row=pl.when("has_attention").then(pl.coalesce("end_row", "first_row")),
-    )
-    inner = pl.col("has_attention") & ~pl.col("is_last")
-    lead = (pl.col("next_gemm") - pl.col("end_row") - 1).filter(inner).drop_nulls()
-    usual = stretches.group_by("group").agg(lead=lead.mode().min())
-    return stretches.join(usual, on="group", how="left", maintain_order="left").with_columns(
-        lead=pl.coalesce("lead", 1)
     )

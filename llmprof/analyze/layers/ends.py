@@ -1,0 +1,255 @@
+"""Where layers end: at the GEMM after the activation or the last expert, and what belongs to it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze import nesting
+
+_MOST = 0.5
+"""What holds of more than this share of a rank's layers is how its model is made."""
+
+
+def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add to the rows of stretches what the naming of stages needs.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows in order, with ``stretch`` (dense, from 0), ``group`` and the running counts ``gemms, attentions``.
+
+    Returns
+    -------
+    polars.DataFrame
+        With ``gemm_no`` (GEMMs of the stretch up to here), and per stretch ``has_attention, is_last, layer`` (of its
+        attention), ``gemm_count, last_gemm`` (number of the GEMM that ends the layer), ``first_expert, last_expert,
+        activation_at, out_gemms`` (GEMMs between attention and feed-forward part), ``end_row`` (last row of the
+        layer), ``lead`` (rows between a layer's end and its next GEMM, as in most layers of the step), ``qkv`` (GEMMs
+        before an attention, as in most layers of the rank) and ``confidence``.
+    """
+    stretches = frame.group_by("stretch", maintain_order=True).agg(
+        pl.col("group", "rank").first(),
+        has_attention=pl.col("attention_start").first(),
+        gemms_before=pl.col("gemms").first() - pl.col("gemm").first(),
+        attentions=pl.col("attentions").first(),
+        first_row=pl.col("row").first(),
+    )
+    frame = frame.with_columns(
+        gemm_no=pl.col("gemms") - nesting.column(stretches, "gemms_before", "stretch"),
+    )
+    category, n = pl.col("category"), pl.col("gemm_no")
+    frame = frame.with_columns(latent_rank=pl.col("latent").any().over("rank"), bends=_bends())
+    experts, activates = category == "moe_experts", (category == "activation") | pl.col("bends")
+    ends_attention = category.is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")
+    counts = frame.group_by("stretch", maintain_order=True).agg(
+        gemm_count=n.max(),
+        activation_at=n.filter(activates).max(),
+        first_activation=n.filter(activates).min(),
+        first_expert=n.filter(experts).min(),
+        last_expert=n.filter(experts).max(),
+        out_gemms=n.filter(ends_attention & (n > 0)).min(),
+        chosen=n.filter(pl.col("chooses") & (n > 0)).min(),
+    )
+    frame = frame.with_columns(
+        nesting.column(counts, "activation_at", "stretch").alias("activation_at"),
+    )
+    stretches = stretches.join(counts, on="stretch", maintain_order="left", how="left").with_columns(
+        gated_apart=_up_after_activation(frame),
+        is_last=(pl.col("group") != pl.col("group").shift(-1)).fill_null(value=True),
+        layer=pl.col("attentions")
+        - pl.col("attentions").first().over("group")
+        + pl.col("has_attention").first().over("group").cast(pl.Int32)
+        - 1,
+    )
+    # a choice among values before the experts is theirs, one after the last GEMM of a layer is sampling
+    experts_begin = pl.coalesce("first_expert", pl.col("activation_at") + 1)
+    routed = pl.col("has_attention") & (pl.col("chosen") < experts_begin)
+    stretches = stretches.with_columns(chosen=pl.when(routed).then("chosen"))
+    stretches = _last_gemms(stretches)
+    frame = frame.with_columns(nesting.column(stretches, "last_gemm", "stretch").alias("last_gemm"))
+    stretches = _end_rows(frame, stretches)
+    keep = [
+        "has_attention", "is_last", "layer", "gemm_count", "first_expert", "last_expert", "out_gemms", "end_row",
+        "lead", "qkv", "confidence", "first_row", "chosen",
+    ]  # fmt: skip
+    return frame.with_columns(nesting.column(stretches, c, "stretch").alias(c) for c in keep)
+
+
+def _bends() -> pl.Expr:
+    """Whether a row is the heart of an activation out of many kernels, on ranks that have no whole one."""
+    whole = (pl.col("category") == "activation").any().over("rank")
+    return pl.col("bends") & ~whole & (pl.col("gemm_no") > 0)
+
+
+def _up_after_activation(frame: pl.DataFrame) -> pl.Series:
+    """Whether, in each stretch, the gate's activation comes before the up projection, as where the two are separate.
+
+    Then the GEMM after the activation is followed by the product of both and not by a norm or a collective.
+    """
+    after = pl.col("activation_at") + 1
+    between = (pl.col("gemm_no") == after) & ~pl.col("gemm") & (pl.col("category") != "linear")
+    ends_part = pl.col("category").is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")
+    seen = (
+        frame.select(
+            "stretch",
+            between=between,
+            multiplies=between & pl.col("multiplies"),
+            ends_part=between & ends_part,
+            goes_on=pl.col("gemm_no") > after,
+        )
+        .group_by("stretch", maintain_order=True)
+        .agg(pl.col("between").sum(), pl.col("multiplies", "ends_part", "goes_on").any())
+    )
+    return seen.select(
+        pl.col("multiplies") & ~pl.col("ends_part") & (pl.col("between") <= 3) & pl.col("goes_on")
+    ).to_series()
+
+
+def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Number of the GEMM that ends each layer, from activation and experts, else from the other layers."""
+    seen = pl.max_horizontal(pl.col("last_expert"), pl.col("activation_at") + 1 + pl.col("gated_apart").cast(pl.Int32))
+    seen = pl.when(pl.col("has_attention") & seen.is_not_null()).then(pl.min_horizontal(seen, "gemm_count"))
+    inner = pl.col("has_attention") & ~pl.col("is_last")
+    # after the last layer a head may follow with an activation of its own: the layer ends where its siblings do
+    most = seen.filter(inner).max().over("group")
+    stretches = stretches.with_columns(
+        seen=pl.when(pl.col("is_last") & seen.is_not_null()).then(pl.min_horizontal(seen, most)).otherwise(seen)
+    )
+    by_rank = stretches.group_by("rank").agg(
+        usual_end=pl.col("seen").filter("has_attention").drop_nulls().mode().min(),
+        qkv=(pl.col("gemm_count") - pl.col("seen")).filter(inner).drop_nulls().mode().min(),
+        usual_count=pl.col("gemm_count").filter(inner).mode().min(),
+        qkv_of_first=pl.col("gemm_count").filter(~pl.col("has_attention")).mode().min(),
+    )
+    stretches = stretches.join(by_rank, on="rank", how="left", maintain_order="left").with_columns(
+        qkv=pl.coalesce("qkv", "qkv_of_first", 1),
+    )
+    guess = pl.coalesce(
+        "usual_end", pl.when(inner).then(pl.col("gemm_count") - pl.col("qkv")), pl.col("usual_count") - pl.col("qkv")
+    ).clip(0)
+    # a norm after the activation is not the one between attention and feed-forward part
+    known = (pl.col("out_gemms") < pl.coalesce("first_activation", "first_expert", "gemm_count")).fill_null(value=False)
+    return stretches.with_columns(
+        out_gemms=pl.when(known).then("out_gemms").otherwise(1),
+        last_gemm=pl.when("has_attention").then(pl.coalesce("seen", pl.min_horizontal(guess, "gemm_count"))),
+        confidence=pl.when(~pl.col("has_attention"))
+        .then(None)
+        .when(pl.col("seen").is_null())
+        .then(0.5)
+        .when(inner & (pl.col("gemm_count") != pl.col("usual_count")))
+        .then(0.8)
+        .otherwise(1.0),
+    )
+
+
+def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Last row of each layer, and how many rows stand between it and the next GEMM in most layers of the step."""
+    same_stretch = pl.col("stretch") == pl.col("stretch").shift(1)
+    before, after = pl.col("category").shift(1), pl.col("category").shift(-1)
+    part_of_end = (
+        pl.col("gemm")
+        | pl.col("category").is_in(["linear", "collective", "moe_routing", "moe_experts"])
+        | ((pl.col("source") == "copy") & ((after == "collective") | before.is_in(["moe_routing", "collective"])))
+    )
+    closes = part_of_end | (
+        pl.col("adds")
+        & same_stretch
+        & (pl.col("gemm").shift(1) | before.is_in(["linear", "collective", "moe_routing"]))
+    )
+    at_end = pl.col("gemm_no") == pl.col("last_gemm")
+    # the next layer begins with its norm, even if a collective comes between that and the next GEMM
+    norms = frame.group_by("stretch", maintain_order=True).agg(
+        norm_row=pl.col("row").filter(at_end & (pl.col("category") == "norm")).min()
+    )
+    norm_row = nesting.column(norms, "norm_row", "stretch")
+    own = at_end & closes & (pl.col("row") < norm_row).fill_null(value=True)
+    next_gemm = pl.col("row").filter(pl.col("gemm") & (pl.col("gemm_no") == pl.col("last_gemm") + 1)).min()
+    ends = (
+        frame.with_columns(own=own)
+        .group_by("stretch", maintain_order=True)
+        .agg(end_row=pl.col("row").filter("own").max(), next_gemm=next_gemm)
+    )
+    stretches = stretches.join(ends, on="stretch", how="left", maintain_order="left").with_columns(
+        end_row=pl.when("has_attention").then(pl.coalesce("end_row", "first_row")),
+    )
+    # chosen experts are weighted and added up after their last GEMM
+    last = frame.filter(pl.col("gemm_no") == pl.col("last_gemm")).group_by("stretch", maintain_order=True)
+    added = last.agg(added=pl.col("row").filter(pl.col("adds")).min(), root=pl.col("row").filter("roots").min())
+    stretches = stretches.join(added, on="stretch", how="left", maintain_order="left")
+    weighted = pl.col("chosen").is_not_null() & (pl.col("added") < pl.col("root")).fill_null(value=True)
+    stretches = stretches.with_columns(
+        end_row=pl.when(weighted & pl.col("added").is_not_null()).then("added").otherwise("end_row")
+    ).drop("added", "root")
+    stretches = _with_norm_at_end(frame, stretches)
+    inner = pl.col("has_attention") & ~pl.col("is_last")
+    lead = (pl.col("next_gemm") - pl.col("end_row") - 1).filter(inner).drop_nulls()
+    usual = stretches.group_by("group").agg(lead=lead.mode().min())
+    return stretches.join(usual, on="group", how="left", maintain_order="left").with_columns(
+        lead=pl.coalesce("lead", 1)
+    )
+
+
+def _with_norm_at_end(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Layers end after a norm of their own where two follow their last GEMM, or one that is added only then.
+
+    Models that norm what a block gives before they add it (Gemma, OLMo 2) have that norm, and then the next layer's.
+    """
+    frame = frame.with_columns(end_row=nesting.column(stretches, "end_row", "stretch"))
+    row = pl.col("row")
+    after = frame.filter((pl.col("gemm_no") == pl.col("last_gemm")) & (row > pl.col("end_row")))
+    if not after.height:
+        return stretches
+    after = after.with_columns(first=row.filter("roots").min().over("stretch"))
+    units = after.group_by("stretch", maintain_order=True).agg(
+        second=row.filter(pl.col("roots") & (row > pl.col("first"))).min(),
+        fused=pl.col("fuses_add").filter("roots").first(),
+        whole=(pl.col("category") == "norm").filter("roots").first(),
+    )
+    after = after.join(units, on="stretch", how="left", maintain_order="left")
+    between = (row > pl.col("first")) & (row < pl.coalesce("second", (1 << 40)))
+    squares = row.filter(between & pl.col("powers")).min()
+    after = after.with_columns(squares=squares.over("stretch"))
+    copies, adds = pl.col("category") == "copy", pl.col("adds")
+    own = between & (row < pl.coalesce("squares", "second", (1 << 40)))
+    units = units.join(
+        after.group_by("stretch", maintain_order=True).agg(
+            pl.col("first").first(),
+            scaled=row.filter(own & pl.col("multiplies")).max(),
+            added_before=(adds & (row < pl.col("first"))).any(),
+            added_after=row.filter(adds & own).min(),
+        ),
+        on="stretch",
+        how="left",
+        maintain_order="left",
+    )
+    end = pl.when("whole").then("first").otherwise(pl.coalesce("scaled", "first"))
+    first_of_two = pl.col("second").is_not_null() & ~pl.col("fused")
+    added_later = pl.col("added_after").is_not_null() & ~pl.col("added_before") & ~pl.col("fused")
+    units = units.with_columns(end=end, own=first_of_two | added_later)
+    stretches = stretches.join(units.select("stretch", "end", "own"), on="stretch", how="left", maintain_order="left")
+    inner = pl.col("has_attention") & ~pl.col("is_last")
+    usual = (pl.col("own").filter(inner).mean() > _MOST).over("rank")
+    mine = (usual & pl.col("has_attention") & pl.col("own")).fill_null(value=False)
+    ends = stretches.select("stretch", end=pl.when(mine).then("end"))
+    # the conversion and the addition that follow it belong to it
+    tail = after.join(ends, on="stretch", how="left", maintain_order="left").filter(row > pl.col("end"))
+    tail = tail.with_columns(
+        nth=pl.int_range(pl.len()).over("stretch"), kind=pl.when(copies).then(1).when(adds).then(2)
+    )
+    kinds = {f"kind_{n}": pl.col("kind").filter(pl.col("nth") == n).first() for n in (0, 1)}
+    tail = (
+        tail.group_by("stretch", maintain_order=True)
+        .agg(**kinds)
+        .with_columns(
+            more=pl.when((pl.col("kind_0") == 1) & (pl.col("kind_1") == 2).fill_null(value=False))
+            .then(2)
+            .when(pl.col("kind_0").is_not_null())
+            .then(1)
+            .otherwise(0)
+        )
+    )
+    stretches = stretches.join(tail, on="stretch", how="left", maintain_order="left")
+    longer = pl.col("end") + pl.col("more").fill_null(0)
+    return stretches.with_columns(end_row=pl.when(mine).then(longer).otherwise("end_row")).drop(
+        "end", "own", "more", "kind_0", "kind_1"
+    )

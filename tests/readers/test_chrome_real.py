@@ -35,13 +35,9 @@ def table_of(event, processes) -> str | None:
     if category in TABLE_OF:
         return TABLE_OF[category]
     process, name = processes.get(event["pid"], ""), event["name"]
-    if process == "Ascend Hardware" or process.startswith("GPU"):
+    if process.startswith("GPU"):
         return "copies" if name.lower().startswith(("copy", "memcpy", "memset", "fillbuffer")) else "kernels"
-    if process == "HCCL":
-        return "hccl" if name.startswith("hcom_") else None
-    if process == "Overlap Analysis":
-        return None
-    return "runtime" if process == "CANN" or name.startswith("hip") else "markers"
+    return "runtime" if name.startswith("hip") else "markers"
 
 
 def expected(path) -> dict[str, Counter]:
@@ -80,8 +76,6 @@ def test_every_event_is_in_its_table_with_its_exact_times(path):
     found = {table: rows(frame) for table, frame in part.tables.items() if table != "collectives"}
     if (ops := part.tables.get("ops")) is not None:
         found |= {"ops": rows(ops.filter(kind="op")), "python": rows(ops.filter(kind="python"))}
-    if "hccl" in wanted:
-        found["hccl"] = rows(part.tables["collectives"])
     assert {table: count for table, count in found.items() if count} == wanted
 
 

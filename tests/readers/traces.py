@@ -24,8 +24,6 @@ def real_files() -> list[Path]:
     found = [
         *SHARED.glob("captures/torch_*/*.json.gz"),
         *SHARED.glob("real/chrome/**/*.json*"),
-        *SHARED.glob("real/ascend/*/**/trace_view.json"),
-        *SHARED.glob("real/ascend/msprof_analyze/*trace_view.json"),
         *SHARED.glob("real/onnxruntime/*.json"),
         *SHARED.glob("real/rocm/*.json"),
         *SHARED.glob("real/nsys/*reader.json"),

@@ -115,6 +115,10 @@ def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
         for unit, factor in NS_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
                 return ns_of_text(pl.col(f"{stem}_{unit}"), factor)
+        if stem in frame.columns:  # the versions of 2023 do not say the unit of start times: us, or ns since the epoch
+            found = ns_of_text(pl.col(stem))
+            whole_ns = pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
+            return pl.coalesce(whole_ns, found)
     return pl.lit(None, dtype=pl.Int64)
 
 

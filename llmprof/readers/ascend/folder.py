@@ -17,6 +17,9 @@ from llmprof.readers.common.reader import START_BYTES, Probe
 from llmprof.storage import sqlite
 
 OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
+CLUSTER: Final = ("cluster_analysis_output", "cluster_analysis")
+"""Folders in which msprof-analyze puts sums over the ranks beside them."""
+
 _RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
 _RAW: Final = re.compile(r"^(?:PROF_\w+|FRAMEWORK)$")
 _LAYERS: Final = re.compile(
@@ -27,17 +30,25 @@ _SNIFF_BYTES: Final = 4 << 20
 _MOST_DEPTH: Final = 4
 
 TIMELINE, KERNELS, COMMUNICATION, MATRIX = "timeline", "kernels", "communication", "communication_matrix"
-DATABASE, ANALYSIS = "database", "analysis"
+DATABASE, ANALYSIS, TASK_TIME = "database", "analysis", "task_time"
 
 _HEADINGS: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     (
         KERNELS,
         (
-            ("start_time_us", "task_start_time_us", "start_time_ns", "task_start_time_ns"),
+            (
+                "start_time_us",
+                "task_start_time_us",
+                "start_time_ns",
+                "task_start_time_ns",
+                "start_time",
+                "task_start_time",
+            ),
             ("name", "op_name", "kernel_name"),
             ("accelerator_core", "task_type"),
         ),
     ),
+    (TASK_TIME, (("task_start_us", "task_start_ns"), ("kernel_name",), ("kernel_type",))),
     ("memory_record", (("component",), ("timestamp_us", "timestamp_ns"), ("total_allocated_MB", "total_allocated_KB"))),
     ("module_memory", (("component",), ("timestamp_us", "timestamp_ns"), ("total_reserved_MB", "total_reserved_KB"))),
     ("operator_memory", (("allocation_time_us", "allocation_time_ns"), ("name",))),
@@ -124,7 +135,7 @@ def is_folder(path: Path) -> bool:
     if _RANK_FOLDER.search(path.name) or path.name in OUTPUT:
         return True
     return any(
-        entry.name in (*OUTPUT, "trace_view.json", "kernel_details.csv")
+        entry.name in (*OUTPUT, "trace_view.json", "trace_view.json.gz", "kernel_details.csv")
         or (entry.is_dir() and _RANK_FOLDER.search(entry.name) is not None)
         or entry.name.startswith(("ascend_pytorch_profiler", "ascend_mindspore_profiler"))
         for entry in path.iterdir()
@@ -162,6 +173,12 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     _search(path, found, raw, 0)
     notes = [f"{folder.name} was never exported and is left out" for folder in raw]
     if not found:
+        if held := [own.name for own in (path, *raw) for name in OUTPUT if (own / name).is_dir() or own.name == name]:
+            raise ReadError(
+                f"{held[0]} was exported, but holds no file that is known",
+                expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
+                hint="export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix("export it first: "),
+            )
         if raw or any(_RAW.match(entry.name) for entry in path.iterdir()):
             raise ReadError(
                 f"{path.name} holds only raw data of the profiler, which no reader but its own knows",
@@ -199,7 +216,7 @@ def _search(path: Path, found: list[RankFolder], raw: list[Path], depth: int) ->
     before = len(found)
     if depth < _MOST_DEPTH:
         for entry in inner:
-            if entry.name not in ("FRAMEWORK", "host", "data", "log", "logs", *(d.name for d in devices)):
+            if entry.name not in ("FRAMEWORK", "host", "data", "log", "logs", *CLUSTER, *(d.name for d in devices)):
                 _search(entry, found, raw, depth + 1)
     if len(found) == before and (_RANK_FOLDER.search(path.name) or devices):
         if _RAW.match(path.name) and path.parent.name.endswith(("_ascend_pt", "_ascend_ms")):
@@ -210,7 +227,11 @@ def _search(path: Path, found: list[RankFolder], raw: list[Path], depth: int) ->
 def _take(folder: RankFolder, path: Path) -> None:
     """Take up the files of one directory."""
     for entry in sorted(path.iterdir()):
-        if entry.is_file() and entry.suffix in (".json", ".csv", ".db") and (kind := kind_of(entry)) is not None:
+        if (
+            entry.is_file()
+            and entry.name.endswith((".json", ".json.gz", ".csv", ".db"))
+            and (kind := kind_of(entry)) is not None
+        ):
             folder.files[kind].append(entry)
     whole = [p for p in folder.files.get(TIMELINE, ()) if p.name.startswith(("trace_view", "msprof"))]
     if whole:  # the others hold parts of the same

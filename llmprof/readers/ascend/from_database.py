@@ -152,6 +152,13 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             ).with_columns(connectionId=pl.coalesce("_queue", "connectionId"))  # fmt: skip
     if (set_ranges := _mstx(db)) is not None and set_ranges.height:
         out["markers"] = pl.concat([out["markers"], set_ranges]) if "markers" in out else set_ranges
+    collected = db.read("GC_RECORD", ("startNs", "endNs", "globalTid"))
+    if collected is not None and collected.height:
+        collected = _thread(collected.drop_nulls("startNs")).select(
+            "process", "thread", start_ns="startNs", dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+            name=pl.lit(tables.GC), domain=pl.lit("gc"), on_device=pl.lit(value=False),
+        )  # fmt: skip
+        out["markers"] = pl.concat([out["markers"], collected]) if "markers" in out else collected
     if (calls := _calls(db, queue)) is not None:
         out["runtime"] = calls
     steps = db.read("STEP_TIME", ("id", "startNs", "endNs"))
@@ -286,6 +293,17 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
         )
         info = info.drop([c for c in info.columns if c.startswith("ascend_") and not info[c].count()])
         tasks = tasks.join(info, on="globalTaskId", how="left", maintain_order="left")
+    scheduled = db.read("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name"))
+    if scheduled is not None and scheduled.height:  # AI CPUs that set off the pieces of a collective: no computing
+        scheduled = scheduled.unique("globalTaskId", keep="first").select(
+            "globalTaskId", _scheduler=db.named("name").fill_null("unnamed")
+        )
+        tasks = tasks.join(scheduled, on="globalTaskId", how="left", maintain_order="left").with_columns(
+            _name=pl.coalesce("_name", "_scheduler"),
+            task_type=pl.when(pl.col("_scheduler").is_not_null())
+            .then(pl.lit("COMMUNICATION_SCHEDULE"))
+            .otherwise("task_type"),
+        )
     pmu = db.read("TASK_PMU_INFO", ("globalTaskId", "name"), ("value",))
     if pmu is not None and pmu.height:
         counter = db.named("name").replace(_PMU_NAMES)

@@ -25,7 +25,7 @@ NO_TIMES: Final = "the table has no column of start times"
 
 
 def kernels(path: Path) -> pl.DataFrame:
-    """Kernels and collective calls of ``kernel_details.csv`` or ``op_summary*.csv``.
+    """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or ``task_time*.csv``.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def kernels(path: Path) -> pl.DataFrame:
     """
     raw = files.read(path)
     name = files.has(raw, "name", "op_name", "kernel_name")
-    start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp")
+    start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp", "task_start")
     if name is None or raw.select(start).to_series().null_count() == raw.height > 0:
         raise ReadError(
             f"{path.name} says no names or no start times of kernels; its headings are {raw.columns[:12]}",
@@ -60,11 +60,11 @@ def kernels(path: Path) -> pl.DataFrame:
         task_id=files.whole(raw, "task_id"),
         context=files.whole(raw, "context_id"),
         start_ns=start,
-        dur_ns=files.time_ns(raw, "duration", "task_duration").fill_null(0).clip(0),
+        dur_ns=files.time_ns(raw, "duration", "task_duration", "task_time").fill_null(0).clip(0),
         name=pl.col(name),
-        task_type=files.text(raw, "accelerator_core", "task_type"),
+        task_type=files.text(raw, "accelerator_core", "task_type", "kernel_type"),
         ascend_op_type=files.text(raw, "type", "op_type"),
-        ascend_core=files.text(raw, "accelerator_core", "task_type"),
+        ascend_core=files.text(raw, "accelerator_core", "task_type", "kernel_type"),
         ascend_block_dim=files.whole(raw, "block_dim", "block_num"),
         ascend_mix_block_dim=files.whole(raw, "mix_block_dim"),
         ascend_wait_ns=files.time_ns(raw, "wait_time", "task_wait_time"),

@@ -28,7 +28,7 @@ _TASKS: Final[tuple[tuple[str, str], ...]] = (
     (TRANSFER, r"^(?:sdma|rdma|reduce_async|reduce_inline|inline_reduce|ub_|d2d_)"),
     (
         CONTROL,
-        r"^(?:profiling|profiler)_|place_?holder|^model_|^stream_|^label_|^flip|^fusion_issue|^end_graph|^cmo|^barrier|"
+        r"^(?:profiling|profiler)_|place_?holder|^communication_schedule$|^model_|^stream_|^label_|^flip|^fusion_issue|^end_graph|^cmo|^barrier|"
         r"^maintenance|^active_?aicpu|^debug_|^create_stream|^hostfunc|^callback|^get_device_msg|^ffts_plus$|^switch|"
         r"^datadump|^overflow|^npu_get|^nop$|^update_|^aicpu_info|^ctrl",
     ),
@@ -45,6 +45,9 @@ _COMMUNICATION: Final = r"(?i)^hcom_|(?:^|/)(?:all_?reduce|all_?gather|reduce_?s
 
 LEVELS: Final = {"acl": "AscendCL", "node": "Node", "model": "Model", "hccl": "Hccl", "runtime": "Runtime"}
 """Prefix that msprof's text gives to the calls of each level; its database gives none."""
+
+GC: Final = "GC"
+"""Name of Python's garbage collections, where torch_npu records them (``gc_detect_threshold``)."""
 
 _OPERATOR: Final = (
     r"^\w[\w.]*::|^aclnn|^acl_|^autograd::|Backward\d*$|^empty_tensor|^record_event|^wait_event|^destroy_event|^Hccl|"
@@ -75,7 +78,7 @@ def is_call(name: pl.Expr) -> pl.Expr:
 
 def is_range(name: pl.Expr) -> pl.Expr:
     """Whether a host event is a range that the program set rather than an operator."""
-    return ~name.str.contains(_OPERATOR)
+    return ~name.str.contains(_OPERATOR) | (name == GC)
 
 
 def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:

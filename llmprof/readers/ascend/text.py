@@ -53,6 +53,8 @@ def read(
             lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
         )
     kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
+    if kernels is None and found is None:  # level 0 of msprof: tasks by name and type, without what went in
+        kernels = _all(summaries.kernels, files.get("task_time", ()), notes)
     calls_said = _all(summaries.communication, files.get("communication", ()), notes)
     used = [_all(counters.operator_memory, files.get("operator_memory", ()), notes)]
     used += [_all(counters.memory_record, files.get("memory_record", ()), notes)]
@@ -148,8 +150,8 @@ def _host(found: timeline.Timeline) -> Frames:
         if not out["ops"]["ascend_stack"].count():
             out["ops"] = out["ops"].drop("ascend_stack")
         out["markers"] = ops.filter(ranges).select(
-            "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("user_annotation"),
-            on_device=pl.lit(value=False),
+            "process", "thread", "start_ns", "dur_ns", "name", on_device=pl.lit(value=False),
+            domain=pl.when(pl.col("name") == tables.GC).then(pl.lit("gc")).otherwise(pl.lit("user_annotation")),
         )  # fmt: skip
     tx = found.layer("msproftx")
     if tx.height:

@@ -193,19 +193,15 @@ def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarke
     }
 
 
-def by_process(texts: Texts, events: list[Any], args: list[kinds.ProcessArgs]) -> Columns:
+def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
     """Events that their process tells apart, which may have become known after them."""
-    streams = [a.stream_physical if a.stream is None else a.stream for a in args]
     return {
         **_span(texts, events),
         **_on_host(events),
         "domain": _domains(texts, events),
         "correlation": _correlations(args),
         "op_id": _op_ids(args),
-        "stream": ids([e.tid if s is None else s for s, e in zip(streams, events, strict=True)]),
-        "ascend_task": pl.Series([a.task for a in args], dtype=pl.String),
-        "in_elements": integers([a.elements for a in args]),
-        "dtype": pl.Series([a.dtype for a in args], dtype=pl.String),
+        "stream": ids([e.tid for e in events]),
     }
 
 
@@ -307,7 +303,7 @@ def _op_ids(args: Sequence[kinds.Args]) -> pl.Series:
 
 
 def _correlations(args: Sequence[kinds.CallArgs]) -> pl.Series:
-    return ids([a.any_correlation if a.correlation is None else a.correlation for a in args])
+    return ids([a.correlation_nsys if a.correlation is None else a.correlation for a in args])
 
 
 def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | None]:
@@ -326,7 +322,6 @@ _Field = Callable[[list[kinds.OpArgs]], list[msgspec.Raw]]
 _SHAPES: Final[Sequence[_Field]] = (
     lambda args: [a.dims for a in args],
     lambda args: [a.dims_2021 for a in args],
-    lambda args: [a.dims_ascend for a in args],
     lambda args: [a.types_and_dims for a in args],
 )
 _TYPES: Final[Sequence[_Field]] = (lambda args: [a.types for a in args], lambda args: [a.types_and_dims for a in args])

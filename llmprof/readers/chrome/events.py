@@ -256,16 +256,10 @@ class Args(msgspec.Struct, gc=False):
 
 
 class CallArgs(Args, gc=False):
-    """Calls of a device runtime: Kineto, Ascend and NVTX exporters name the correlation each their way."""
+    """Calls of a device runtime: Kineto and exporters of nsys name the correlation each their way."""
 
     correlation: Id = None
-    correlation_ascend: Id = _arg("connection_id")
     correlation_nsys: Id = _arg("correlationId")
-
-    @property
-    def any_correlation(self) -> Id:
-        """The correlation under whatever name."""
-        return self.correlation_nsys if self.correlation_ascend is None else self.correlation_ascend
 
 
 class LaunchArgs(CallArgs, gc=False):
@@ -316,22 +310,11 @@ class KernelArgs(CallArgs, gc=False):
     target_rank: Number = _arg("Dst Rank")
 
 
-class ProcessArgs(CallArgs, gc=False):
-    """Events without a category, which their process tells apart (Ascend, rpd)."""
-
-    stream: Id = _arg("Stream Id")
-    stream_physical: Id = _arg("Physic Stream Id")
-    task: str | None = _arg("Task Type")
-    elements: Number = _arg("count")
-    dtype: str | None = _arg("data_type")
-
-
 class OpArgs(Args, gc=False):
-    """Operators of torch, torch_npu and ONNX Runtime, with their shapes as JSON."""
+    """Operators of torch and ONNX Runtime, with their shapes as JSON."""
 
     dims: msgspec.Raw = _arg("Input Dims", NOTHING)
     dims_2021: msgspec.Raw = _arg("Input dims", NOTHING)
-    dims_ascend: msgspec.Raw = _arg("Input Shapes", NOTHING)
     types: msgspec.Raw = _arg("Input type", NOTHING)
     types_and_dims: msgspec.Raw = _arg("input_type_shape", NOTHING)
 

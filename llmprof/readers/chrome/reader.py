@@ -76,7 +76,7 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "marker": (kinds.Args, columns.markers),
     "module": (None, columns.modules),
     "device_marker": (kinds.DeviceMarkerArgs, columns.device_markers),
-    "process": (kinds.ProcessArgs, columns.by_process),
+    "process": (kinds.CallArgs, columns.by_process),
     "memory": (kinds.MemoryArgs, columns.memory),
     "counter": (None, columns.counters),
 }
@@ -371,13 +371,12 @@ def _only_part(stream: EventStream, decoder: EventDecoder, batches: Batches) -> 
 
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
     base = base_ns(stream.head)
-    found, left_out = tables(batches.frames(base), batches.process_names, batches.texts)
-    skipped = batches.skipped + Counter(left_out)
+    found = tables(batches.frames(base), batches.process_names, batches.texts)
     coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,
-        "kept": batches.kept - sum(left_out.values()),
-        "skipped": {reason: count for reason, count in sorted(skipped.items()) if count},
+        "kept": batches.kept,
+        "skipped": {reason: count for reason, count in sorted(batches.skipped.items()) if count},
         "wrong_types": batches.wrong_types,
     }
     head = {**describe(stream.head), "absolute": base != 0}
@@ -427,7 +426,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 READER = Reader(
     name="chrome",
     version=5,
-    what="Chrome trace JSON (PyTorch profiler, Ascend trace_view.json), plain or gzip",
+    what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=_read,
     suffixes=(".json", ".gz", ".trace", ".txt", ""),

@@ -18,12 +18,9 @@ _COPY_KIND: Final = re.compile(
 _COPY_ENDS: Final = re.compile(r"\((\w+)\s*->\s*(\w+)\)")
 _FILL: Final = re.compile(r"^(?:memset|fill)", re.IGNORECASE)
 
-_ON_DEVICE: Final = r"(?i)^(?:ascend hardware|gpu ?\d+)$"
+_ON_DEVICE: Final = r"(?i)^gpu ?\d+$"
 _COPY_NAME: Final = r"(?i)^(?:copy(?:host|device|peer)|memcpy|memset|fillbuffer)"
-_CALL_PROCESS: Final = r"(?i)^cann$"
 _CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
-_COMMUNICATION: Final = r"(?i)^(?:hccl|communication)$"
-_VENDOR_ANALYSIS: Final = r"(?i)^overlap analysis$"
 
 _HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
 _DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
@@ -38,9 +35,7 @@ _DESCRIPTION: Final = (
 Frames = dict[str, pl.DataFrame]
 
 
-def tables(
-    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts
-) -> tuple[Frames, dict[str, int]]:
+def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts) -> Frames:
     """Tables of one file.
 
     Parameters
@@ -54,12 +49,11 @@ def tables(
 
     Returns
     -------
-    tuple of (dict, dict)
-        Frames by table, without ``rank`` and those that were not recorded; counts of the events left out, by reason.
+    dict of str to polars.DataFrame
+        Frames by table, without ``rank`` and those that were not recorded.
     """
     found = {kind: _named(frame, texts) for kind, frame in frames.items()}
-    told, skipped = _told_apart(found.pop("process", None), process_names)
-    hccl = told.pop("collectives", None)
+    told = _told_apart(found.pop("process", None), process_names)
     for kind, frame in told.items():
         found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
     kernels = found.get("kernel")
@@ -78,11 +72,11 @@ def tables(
             _with(found.get("module"), on_device=pl.lit(value=False)),
             _with(found.get("device_marker"), on_device=pl.lit(value=True)),
         ),
-        "collectives": _collectives(kernels) if hccl is None else hccl.with_columns(on_device=pl.lit(value=True)),
+        "collectives": _collectives(kernels),
         "memory": None if (memory := found.get("memory")) is None else memory.drop("name"),
         "counters": found.get("counter"),
     }
-    return {name: frame for name, frame in out.items() if frame is not None}, skipped
+    return {name: frame for name, frame in out.items() if frame is not None}
 
 
 def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
@@ -114,10 +108,10 @@ def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:
     return frame
 
 
-def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> tuple[Frames, dict[str, int]]:
-    """Events without a known category by what their process is: frames by kind, and counts of those left out."""
+def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> Frames:
+    """Events without a known category by what their process is: frames by kind."""
     if events is None:
-        return {}, {}
+        return {}
     names = pl.DataFrame(
         {"process": list(process_names), "process_name": list(process_names.values())},
         schema={"process": pl.Int64, "process_name": pl.String},
@@ -129,13 +123,7 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
         .then(pl.lit("copy"))
         .when(process.str.contains(_ON_DEVICE))
         .then(pl.lit("kernel"))
-        .when(process.str.contains(_COMMUNICATION) & name.str.contains("(?i)^hcom_"))
-        .then(pl.lit("collectives"))
-        .when(process.str.contains(_COMMUNICATION))
-        .then(pl.lit("parts of HCCL calls"))
-        .when(process.str.contains(_VENDOR_ANALYSIS))
-        .then(pl.lit("overlap analysis of the vendor"))
-        .when(process.str.contains(_CALL_PROCESS) | name.str.contains(_CALL_NAME))
+        .when(name.str.contains(_CALL_NAME))
         .then(pl.lit("runtime"))
         .otherwise(pl.lit("marker"))
     )
@@ -143,16 +131,12 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
     apart = events.with_columns(kind=kind, device=device).partition_by("kind", as_dict=True, include_key=False)
     frames = {str(key[0]): frame for key, frame in apart.items()}
     columns = {
-        "kernel": ("device", *_DEVICE, "ascend_task"),
+        "kernel": ("device", *_DEVICE),
         "copy": ("device", *_DEVICE),
-        "collectives": ("device", *_DEVICE, "in_elements", "dtype"),
         "runtime": (*_HOST, "correlation"),
         "marker": (*_HOST, "domain"),
     }
-    kept = {kind: frame.select(columns[kind]) for kind, frame in frames.items() if kind in columns}
-    if "kernel" in kept and not kept["kernel"]["ascend_task"].count():
-        kept["kernel"] = kept["kernel"].drop("ascend_task")
-    return kept, {kind: frame.height for kind, frame in frames.items() if kind not in columns}
+    return {kind: frame.select(columns[kind]) for kind, frame in frames.items()}
 
 
 def _concat(*frames: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -181,26 +165,22 @@ def _describe(name: str) -> tuple[str, str | None, str | None]:
 
 
 def _shapes(value: bytes | None) -> str | None:
-    """Shapes as a JSON list on one line, also from what Ascend (text) and ONNX Runtime (a list of objects) write."""
-    return _json_list(
-        value, lambda text: [int(n) for n in re.findall(r"\d+", text)], lambda entry: next(iter(entry.values()), [])
-    )
+    """Shapes as a JSON list on one line, also from what ONNX Runtime writes (a list of objects)."""
+    return _json_list(value, lambda entry: next(iter(entry.values()), []))
 
 
 def _types(value: bytes | None) -> str | None:
     """Types as a JSON list, likewise."""
-    return _json_list(value, str, lambda entry: next(iter(entry), ""))
+    return _json_list(value, lambda entry: next(iter(entry), ""))
 
 
-def _json_list(
-    value: bytes | None, of_text: Callable[[str], Any], of_object: Callable[[dict[str, Any]], Any]
-) -> str | None:
+def _json_list(value: bytes | None, of_object: Callable[[dict[str, Any]], Any]) -> str | None:
     if value is None:
         return None
     found = msgspec.json.decode(value)
-    if isinstance(found, str):
-        found = [of_text(part.strip()) for part in found.split(";")]
-    elif isinstance(found, list) and any(isinstance(entry, dict) for entry in found):
+    if not isinstance(found, list):
+        return None
+    if any(isinstance(entry, dict) for entry in found):
         found = [of_object(entry) for entry in found if isinstance(entry, dict)]
     return json.dumps(found)
 

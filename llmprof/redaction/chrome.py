@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
+from llmprof.readers.ascend import timeline
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.common.event_stream import EventStream
 from llmprof.readers.common.repair import UNFIT
@@ -25,10 +26,11 @@ _NUMBERS: Final = re.compile(rb"[\[\]\d\s,.eE+-]*|null|true|false")
 _ARGUMENTS: Final = frozenset(
     field.encode_name
     for kind in (
-        kinds.KernelArgs, kinds.CopyArgs, kinds.CallArgs, kinds.OpArgs, kinds.ProcessArgs, kinds.DeviceMarkerArgs,
-        kinds.MemoryArgs, kinds.NameArgs,
+        kinds.KernelArgs, kinds.CopyArgs, kinds.CallArgs, kinds.OpArgs, kinds.DeviceMarkerArgs,
+        kinds.MemoryArgs, kinds.NameArgs, timeline.Args,
     )
     for field in msgspec.structs.fields(kind)
+    if field.encode_name != "Call stack"
 ) | {
     "pid_raw", "rank", "Ev Idx", "Python id", "Python parent id", "Python module id", "Record function id",
     "Sequence number", "Fwd thread id", "blocks per SM", "warps per SM", "queued", "context", "cbid", "sort_index",

@@ -50,7 +50,7 @@ def _arg(*names: str) -> Any:
     return msgspec.field(default=None, name=names[0])
 
 
-class _Args(msgspec.Struct, gc=False):
+class Args(msgspec.Struct, gc=False):
     """Arguments of every layer; each is of whatever type the version writes."""
 
     connection: Any = _arg("connection_id")
@@ -84,7 +84,7 @@ class _Args(msgspec.Struct, gc=False):
 
 _EVENTS: Final = msgspec.json.Decoder(list[_Event])
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_ARGS: Final = msgspec.json.Decoder(list[_Args])
+_ARGS: Final = msgspec.json.Decoder(list[Args])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 
 _INTEGERS: Final = (
@@ -261,7 +261,7 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
     try:
         args = _ARGS.decode(b"[" + b",".join(event.args for event in events) + b"]")
     except BAD_JSON:
-        args = [fit(_Args, event.args)[0] for event in events]
+        args = [fit(Args, event.args)[0] for event in events]
     columns = {
         "cat": _texts([e.cat for e in events]),
         "name": _texts([e.name for e in events]),

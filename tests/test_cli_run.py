@@ -139,7 +139,7 @@ class TestDryRun:
             "sweep", "--model", "random:tiny", "--dry-run", "--preset", "quick", "--parameter-sweep", "max_tokens:4,8"
         )
         assert code == 0
-        assert out.count("# engine") == 4
+        assert out.count("# engine") == 8  # four batch sizes, two lengths
 
 
 def finished(folder, trace=None, **values) -> FakeRun:

@@ -13,8 +13,13 @@ from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig
 
 PRESETS: dict[str, dict[str, list[Any]]] = {
-    "quick": {"batch_size": [1, 4]},
-    "comprehensive": {"batch_size": [1, 4, 16], "max_tokens": [16, 64], "input_tokens": [64, 512]},
+    "quick": {"batch_size": [1, 2, 4, 8], "max_tokens": [50, 100]},
+    "comprehensive": {
+        "batch_size": [1, 2, 4, 8],
+        "max_tokens": [50, 100, 200],
+        "input_tokens": [64, 512],
+        "temperature": [0.0, 0.7],
+    },
     "scaling": {"tensor_parallel_size": [1, 2, 4, 8]},
 }
 """Parameters by the name of the preset; ``scaling`` stops at the devices that there are."""

@@ -58,7 +58,7 @@ def test_scaling_stops_at_the_devices(devices, expected):
 
 def test_a_preset_can_be_changed_without_changing_it():
     batch.preset("quick")["batch_size"].append(64)
-    assert batch.preset("quick") == {"batch_size": [1, 4]}
+    assert batch.preset("quick") == {"batch_size": [1, 2, 4, 8], "max_tokens": [50, 100]}
 
 
 def test_an_unknown_preset():

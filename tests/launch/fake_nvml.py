@@ -55,6 +55,10 @@ class FakeNvml:
         self._ask("utilization")
         return SimpleNamespace(gpu=40 + handle, memory=10)
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
+        self._ask("energy")
+        return 5_000_000 + 2_000 * self.asked["energy"]
+
     def nvmlDeviceGetMemoryInfo(self, handle, version=None):  # noqa: N802
         self._ask("memory_v2" if version else "memory")
         return SimpleNamespace(used=1000 if version else 1500, free=79_000, total=80_000)

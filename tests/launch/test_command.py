@@ -113,6 +113,22 @@ def test_a_kernel_name_is_a_regular_expression_with_and_without_the_prefix(name)
     assert made[made.index("--kernel-name") + 1] == "regex:flash"
 
 
+@pytest.mark.parametrize("name", ["gemm", "regex:gemm", "^nvjet|gemm$", "."])
+def test_collectives_are_left_out_whatever_name_is_asked_for(name):
+    several = config(ncu_options={"kernel_name": name}, tensor_parallel_size=2)
+    made = command.ncu(several, WORKER, RUN / "report")
+    pattern = made[made.index("--kernel-name") + 1].removeprefix("regex:")
+    assert re.search(pattern, "cutlass_gemm" if name != "." else "x")
+    for waits in ("ncclDevKernel_AllReduce_gemm", "cross_device_reduce_1stage", "all_gather_gemm"):
+        assert not re.search(pattern, waits)
+
+
+def test_collectives_can_be_asked_for_by_name():
+    several = config(ncu_options={"kernel_name": "ncclDevKernel"}, tensor_parallel_size=2)
+    made = command.ncu(several, WORKER, RUN / "report")
+    assert made[made.index("--kernel-name") + 1] == "regex:ncclDevKernel"
+
+
 def test_a_report_is_exported_to_sqlite():
     assert command.export(RUN / "report.nsys-rep", RUN / "report.sqlite") == [
         *("nsys", "export", "--type=sqlite", "--force-overwrite=true"),

@@ -51,6 +51,7 @@ class Gpus:
         self._rates = Rates()
         self._devices: list[tuple[int, Any, dict[str, Ask]]] = []
         self._slow_s: dict[int, float] = {}
+        self._first_j: dict[int, float] = {}
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         for device, handle in enumerate(chosen(nvml, handles, visible)):
             self._devices.append((device, handle, self._questions(device)))
@@ -61,6 +62,7 @@ class Gpus:
             "utilization": self._utilization,
             "memory": self._memory,
             "power": lambda h, _: [("gpu.power", "W", nvml.nvmlDeviceGetPowerUsage(h) / 1e3)],
+            "energy": lambda h, _: self._energy(device, h),
             "temperature": lambda h, _: [
                 ("gpu.temperature", "°C", nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))
             ],
@@ -113,6 +115,11 @@ class Gpus:
         except nvml.NVMLError:
             used = nvml.nvmlDeviceGetMemoryInfo(handle).used
         return [("gpu.memory_used", "B", used)]
+
+    def _energy(self, device: int, handle: Any) -> list[tuple[str, str, float]]:
+        """Energy since the first sample: the counter itself goes on since the driver was loaded (Volta and later)."""
+        joules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+        return [("gpu.energy", "J", joules - self._first_j.setdefault(device, joules))]
 
     def _throttle(self, handle: Any, _: float) -> list[tuple[str, str, float]]:
         nvml = self._nvml

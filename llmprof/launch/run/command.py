@@ -184,7 +184,7 @@ def ncu(
     options: dict[str, Any] = dict(NCU)
     if device is not None:
         options["devices"] = device
-    name = _as_regex(asked["kernel_name"]) if asked["kernel_name"] else _kernel_names(config, kernels)
+    name = _as_regex(config, asked["kernel_name"]) if asked["kernel_name"] else _kernel_names(config, kernels)
     if name:
         options["kernel-name"] = name
     options["launch-skip"] = asked["launch_skip"] if asked["launch_skip"] is not None else skip or 0
@@ -201,9 +201,27 @@ def _kernel_names(config: ExperimentConfig, kernels: Sequence[str]) -> str | Non
     return f"regex:^(?!.*{COLLECTIVES})" if config.world_size > 1 else None
 
 
-def _as_regex(name: str) -> str:
-    """A wanted name as ncu takes a regular expression; without ``regex:`` ncu would take it for the whole name."""
-    return name if name.startswith("regex:") else f"regex:{name}"
+def _as_regex(config: ExperimentConfig, name: str) -> str:
+    """A wanted name as ncu takes a regular expression; without ``regex:`` ncu would take it for the whole name.
+
+    With several ranks collectives are left out of whatever it matches, unless it names them.
+    """
+    wanted = name.removeprefix("regex:")
+    if config.world_size == 1 or asks_for_collectives(config):
+        return f"regex:{wanted}"
+    return f"regex:^(?!.*{COLLECTIVES}).*(?:{wanted})"
+
+
+def asks_for_collectives(config: ExperimentConfig) -> bool:
+    """Whether the kernels that a configuration asks for by name are collectives of several ranks.
+
+    >>> from llmprof.launch import ExperimentConfig
+    >>> config = ExperimentConfig(model="m", tensor_parallel_size=2, ncu_options={"kernel_name": "ncclDevKernel"})
+    >>> asks_for_collectives(config), asks_for_collectives(config.replace(ncu_options={"kernel_name": "gemm"}))
+    (True, False)
+    """
+    name = setting(config, "ncu_options", "kernel_name")
+    return config.world_size > 1 and name is not None and re.search(COLLECTIVES, name) is not None
 
 
 def exactly(name: str) -> str:

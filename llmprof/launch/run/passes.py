@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import LaunchError
+from llmprof.errors import LaunchError, TraceWarning
 from llmprof.launch import engines
 from llmprof.launch.config.options import ExperimentConfig, setting
 from llmprof.launch.run import command, failures, process, profilers
@@ -234,6 +235,8 @@ def engine(passes: Passes) -> dict[str, Any]:
     name, out = _outs(config, folder)[0]
     if out != folder.path:
         out = folder.part(out.name)
+    if name == "ncu":
+        _warn_of_collectives(passes)
     with monitors_beside(config, folder.monitors) as watch:
         worker = passes.run(
             name,
@@ -251,9 +254,20 @@ def engine(passes: Passes) -> dict[str, Any]:
     return worker
 
 
+def _warn_of_collectives(passes: Passes) -> None:
+    if command.asks_for_collectives(passes.config):
+        words = (
+            f"ncu was asked for collectives by name ({passes.config.ncu_options['kernel_name']}): a kernel that waits "
+            "for other ranks waits for ever where ncu replays it alone"
+        )
+        warnings.warn(words, TraceWarning, stacklevel=4)
+        passes.note(words)
+
+
 def ncu_pass(passes: Passes, trace: Trace | None) -> None:
     """The second pass of ``nsys_ncu``: the kernels that the timeline found most expensive."""
     config, folder = passes.config, passes.folder
+    _warn_of_collectives(passes)
     choice = None
     if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
         choice = profilers.choose(trace, top=setting(config, "ncu_options", "top"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.run import failures, profilers, requests
+from llmprof.launch.run import energy, failures, profilers, requests
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.failures import check, known
 from llmprof.launch.run.folder import RunFolder, machine
@@ -169,6 +170,10 @@ class Results:
             "kv_cache": document["kv_cache"],
             "peak_memory_bytes": document["peak_memory_bytes"],
         }
+        if folder.monitors.is_file():
+            with contextlib.suppress(NotCapturedError):
+                used = energy.energy(pl.read_parquet(folder.monitors), self.worker)
+                self.summary["energy"] = {"repeats": used.to_dicts(), "phases": energy.summary(used)}
         files.write_json(folder.summary, self._head() | self.summary)
         run_folder.write(
             folder, commands=commands, environment=environment, also=config.environment, worker=self.worker

@@ -51,6 +51,7 @@ class TestOptions:
             "engine_args": "--engine-arg",
             "nsys_options": "--nsys-option",
             "ncu_options": "--ncu-option",
+            "ops_options": "--ops-option",
             "environment": "--env",
             "timeout_s": "--timeout",
         }

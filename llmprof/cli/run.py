@@ -82,6 +82,7 @@ _MAPPINGS = (
         "kernel_name (a regular expression for a part of the name, with or without "
         "the regex: of ncu), launch_skip, launch_count, set or top",
     ),
+    ("ops_option", "ops_options", "steps, every, operator_layers, method, hold, functional or memory of mode ops"),
     ("env", "environment", "variable of the engine's environment"),
 )
 
@@ -95,6 +96,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt a line, or JSON lines")
     what.add_argument("--input-tokens", metavar="N", help="synthetic prompts of N tokens, or LOW:HIGH")
     what.add_argument("--profile-mode", choices=MODES, metavar="MODE", help=f"one of {', '.join(MODES)}")
+    _add_sizes(parser)
     names = sorted({one.name for one in engines()})
     what.add_argument("--engine", choices=names, metavar="NAME", help=" or ".join(names))
     what.add_argument("--all-reduce", choices=("auto", "nccl", "custom"), metavar="KIND", help="auto, nccl or custom")
@@ -122,6 +124,25 @@ def _usual() -> dict[str, Any]:
     return {one.name: one.default for one in dataclasses.fields(ExperimentConfig)}
 
 
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Options of mode ops that set several fields at once, or one of them by its usual name."""
+    from llmprof.launch.config.ops import SIZES
+
+    sizes = parser.add_argument_group("timing of operators (mode ops)")
+    words = [f"{name}: {one['steps']} timed steps of {one['max_tokens']} tokens" for name, one in SIZES.items()]
+    sizes.add_argument("--size", choices=tuple(SIZES), metavar="NAME", help="; ".join(words))
+    for flag, what in _SIZED.items():
+        sizes.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N", help=what)
+
+
+_SIZED = {
+    "profile_steps": "timed steps, spread over the generation",
+    "num_tokens": "output tokens of a request",
+    "warmup_steps": "warm-up runs",
+    "max_seq_len": "longest prompt and answer together",
+}
+
+
 def _flag(name: str) -> str:
     return f"--{name.removesuffix('_s')}".replace("_", "-")
 
@@ -132,6 +153,11 @@ def changes(args: Namespace) -> dict[str, Any]:
     names += ["model", "prompt_file", "profile_mode", "engine", "all_reduce"]
     flags = {name: _flag(name).removeprefix("--").replace("-", "_") for name in names}
     given = {name: getattr(args, flag) for name, flag in flags.items() if getattr(args, flag) is not None}
+    parts = {name: value for name in _SIZED if (value := getattr(args, name)) is not None}
+    if args.size or parts:
+        from llmprof.launch.config.ops import sized
+
+        given = sized(args.size or "quick", **parts) | given
     if args.prompt is not None:
         given["prompt"] = args.prompt[0] if len(args.prompt) == 1 else args.prompt
     if args.input_tokens is not None:
@@ -139,7 +165,7 @@ def changes(args: Namespace) -> dict[str, Any]:
     for flag, name, _ in _MAPPINGS:
         if getattr(args, flag) is not None:
             pairs = (key_value(item, f"--{flag.replace('_', '-')}", text=flag == "env") for item in getattr(args, flag))
-            given[name] = dict(pairs)
+            given[name] = dict(given.get(name) or {}) | dict(pairs)
     return given
 
 

@@ -18,6 +18,7 @@ from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
 from llmprof.readers.common.reader import START_BYTES, Probe, Reader
 
 BUILT_IN: Final = (
+    "llmprof.readers.ops.reader:READER",
     "llmprof.readers.ascend.reader:READER",
     "llmprof.readers.chrome.reader:READER",
     "llmprof.readers.nvprof.reader:READERS",

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from llmprof.errors import ConfigError
 from llmprof.launch.config import files
 from llmprof.launch.config.files import checked, refuse_unknown
+from llmprof.launch.config.ops import check_ops
 from llmprof.launch.engines import engine, engines
 from llmprof.storage.pseudonyms import REMOVED, Pseudonyms
 
@@ -217,7 +218,7 @@ def _check_options(options: dict[str, Any], name: str) -> None:
 # ruff: noqa: RUF009 (_option makes a field)
 
 
-ProfileMode = Literal["inference_only", "torch", "nsys", "nsys_ncu", "ncu"]
+ProfileMode = Literal["inference_only", "torch", "nsys", "nsys_ncu", "ncu", "ops"]
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -265,6 +266,7 @@ class ExperimentConfig:
     ncu_options: dict[str, Any] = _option(
         {}, "kernel_name (a regular expression), launch_skip, launch_count, set, top, options"
     )
+    ops_options: dict[str, Any] = _option({}, "steps, every, operator_layers, method, hold, functional, memory, …")
     warmup: int = _option(1, "runs before the first one that counts", least=0)
     repeat: int = _option(3, "measured runs without profiler", least=1)
     until: float | None = _option(None, "repeat until the mean is known to this share of it (0.03: 3 %)", least=0)
@@ -305,6 +307,7 @@ class ExperimentConfig:
             prompts = len(self.prompt) if isinstance(self.prompt, list) else 1
             object.__setattr__(self, "batch_size", max(1, prompts))
         check_together(self)
+        check_ops(self)
 
     @property
     def name(self) -> str:

@@ -91,7 +91,8 @@ def script(job: Mapping[str, Any]) -> str:
     inner = [f"{pair}, " for pair in pairs[:-1]] + pairs[-1:]
     data = f"JOB = json.loads({_literal(['{', *inner, '}'])})"
     if chosen.worker:
-        data += f"\nEXTENSION = {_literal(_source(chosen.worker).splitlines(keepends=True))}"
+        timer = chosen.timer if job["profiler"] == "ops" else ()
+        data += f"\nEXTENSION = {_literal(_together(chosen.worker, *timer).splitlines(keepends=True))}"
     return "\n\n".join(
         [
             f'"""A run of {job["engine"]}, written by llmprof. To repeat it: python THIS_FILE [--out FOLDER]."""',
@@ -102,6 +103,16 @@ def script(job: Mapping[str, Any]) -> str:
             'if __name__ == "__main__":\n    sys.exit(run_job(JOB, lambda job, record: ' + call + "))\n",
         ]
     )
+
+
+def _together(first: str, *others: str) -> str:
+    """Text of one module, or of several put into one."""
+    if not others:
+        return _source(first)
+    imports: dict[str, None] = {}
+    bodies = [_body(_source(name), imports) for name in (first, *others)]
+    head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
+    return "\n\n".join(["from __future__ import annotations", head, *bodies])
 
 
 def _literal(parts: list[str]) -> str:

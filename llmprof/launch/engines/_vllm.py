@@ -106,7 +106,7 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
         set_defaults(cpu_threads(ranks))
         if "kv_cache_memory_bytes" not in job["engine_args"]:
             set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1"})  # GiB; it would go over the argument
-        if job["pipeline_parallel_size"] == 1 and job["eager"] is not False:
+        if (job["pipeline_parallel_size"] == 1 or job["profiler"] == "ops") and job["eager"] is not False:
             set_defaults({"TORCHDYNAMO_DISABLE": "1"})
     if importlib.util.find_spec("flashinfer") is None:
         set_defaults({"VLLM_USE_FLASHINFER_SAMPLER": "0"})
@@ -131,6 +131,9 @@ def engine_options(
     if eager is None and job["layer_annotations"]:
         eager = True
         record.note("eager: names of layers are lost inside CUDA graphs and compiled code")
+    elif eager is None and job["profiler"] == "ops":
+        eager = True
+        record.note("eager: a CUDA graph or compiled code calls no module, so there is nothing to time in it")
     elif eager is None and platform == "cpu":
         eager = True
         record.note("eager: on a CPU, compiling takes longer than most runs; eager: false asks for it")
@@ -147,7 +150,7 @@ def engine_options(
         "enforce_eager": eager,
         "enable_prefix_caching": job["prefix_caching"],
         "disable_custom_all_reduce": {"nccl": True, "custom": False}.get(job["all_reduce"]),
-        "worker_extension_cls": f"{EXTENSION_MODULE}.LlmprofWorker",
+        "worker_extension_cls": f"{EXTENSION_MODULE}.{'LlmprofOps' if job['profiler'] == 'ops' else 'LlmprofWorker'}",
     }
     if platform == "cpu" and job["pipeline_parallel_size"] > 1:
         # eager pipelines of 0.32 stop at an assertion on a CPU: their warm-up is skipped
@@ -191,7 +194,7 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
     dict
         ``{"profiler_config": {…}}``, or nothing.
     """
-    if job["profiler"] == "none":
+    if job["profiler"] in {"none", "ops"}:
         return {}
     folder = vllm_folder()
     engine = fields_of(folder / "engine" / "arg_utils.py", "EngineArgs")

@@ -25,6 +25,8 @@ class Engine:
     """Function that runs a job: it takes the job and a :class:`~llmprof.launch.engines._job.Record`."""
     worker: str = ""
     """Module whose text :attr:`run` gets as a third argument, for processes that the engine starts itself."""
+    timer: tuple[str, ...] = ()
+    """Modules whose text follows that of :attr:`worker` in mode ``ops``; an engine without them cannot run in it."""
     packages: tuple[str, ...] = ()
     """Packages of Python that it needs, by the name that one imports: the doctor looks for them."""
     most_ranks: int | None = None

@@ -127,12 +127,12 @@ def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_cla
             if job["memory_snapshot"]:
                 llm.collective_rpc("llmprof_memory")
             llm.collective_rpc("llmprof_watch_steps")
-            _profile(job, llm, on=True)
+            _profile(job, record, llm, on=True)
         before = _prefix_cache(llm)
         outputs = generate("profiled", job["profile_repeats"])
         record.prefix_cache("profiled", before, _prefix_cache(llm))
         with record.stage("stop_profile", message="writing the trace"):
-            _profile(job, llm, on=False)
+            _profile(job, record, llm, on=False)
         take_traces(record)
         record.engine_steps("profiled", llm.collective_rpc("llmprof_steps")[0])
         if job["memory_snapshot"]:
@@ -150,11 +150,30 @@ def _prefix_cache(llm: Any) -> dict[str, float]:
     return {one.name: float(one.value) for one in told if "prefix_cache" in one.name and hasattr(one, "value")}
 
 
-def _profile(job: Mapping[str, Any], llm: Any, *, on: bool) -> None:
-    if job["profiler"] == "cuda" and not cuda_profiler_is_known():
+def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
+    if job["profiler"] == "ops":
+        _time_operators(job, record, llm, on=on)
+    elif job["profiler"] == "cuda" and not cuda_profiler_is_known():
         llm.collective_rpc("llmprof_cuda_profiler", args=(on,))
     else:
         (llm.start_profile if on else llm.stop_profile)()
+
+
+def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
+    """Open or close the window of the timer on every rank, and that of vLLM's own profiler if it was asked for."""
+    beside = "profiler_config" in job["engine_args"]
+    if not on:
+        if beside:
+            llm.stop_profile()
+        found = llm.collective_rpc("llmprof_ops_stop")
+        record.document["ops"] = sorted(found, key=lambda one: one["rank"])
+        for note in dict.fromkeys(note for one in found for note in one["notes"]):
+            record.note(note)
+        return
+    options = {**job["ops"], "folder": str(record.out / "traces")}
+    llm.collective_rpc("llmprof_ops_start", args=(options,))
+    if beside:
+        llm.start_profile()
 
 
 def _times(output: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmprof.errors import ConfigError
 from llmprof.launch.config import options as config_options
 from llmprof.launch.config.files import read_text
+from llmprof.launch.config.ops import options_of
 from llmprof.launch.config.options import SECRET, SERVER, ncu_options, secret_arguments, setting
 from llmprof.launch.run.load import load
 from llmprof.storage.pseudonyms import REMOVED
@@ -369,7 +370,9 @@ def _text(item: Any) -> str:
     return ""
 
 
-PROFILERS: Final = {"inference_only": "none", "torch": "torch", "nsys": "cuda", "nsys_ncu": "cuda", "ncu": "cuda"}
+PROFILERS: Final = {
+    "inference_only": "none", "torch": "torch", "nsys": "cuda", "nsys_ncu": "cuda", "ncu": "cuda", "ops": "ops",
+}  # fmt: skip
 """Profiler that the engine itself starts and stops: nsys and ncu record between cudaProfilerStart and Stop."""
 
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
@@ -468,6 +471,7 @@ def job(
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
         "engine_args": config_options.for_script(config.engine_args),
+        "ops": options_of(config) if config.profile_mode == "ops" else None,
         "server": {key: setting(config, "server", key) for key in SERVER}
         | ({"num_prompts": len(asked.input_tokens)} if asked is not None else {}),
     }

@@ -77,7 +77,9 @@ def _rows(of: Any, trace: Trace) -> list[dict[str, Any]] | None:
     return rows
 
 
-TIMELINES: Final = {"torch", "nsys", "nsys_ncu"}
+TIMELINES: Final = {"torch", "nsys", "nsys_ncu", "ops"}
+_TRACES: Final = {"torch", "ops"}
+"""Modes whose timeline lies in the folder of traces; of the others it is nsys' file."""
 _MOST_KERNELS: Final = 5
 
 
@@ -119,7 +121,7 @@ class Results:
         """
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
-            if mode != "torch":
+            if mode not in _TRACES:
                 done = profilers.import_capture(self.folder, log_tail=failures.tail(self.folder.log))
                 self.imports += [one for one in done.commands if one not in self.imports]
                 self.imported = done.done
@@ -158,7 +160,7 @@ class Results:
         if trace is not None:
             self.summary["capture"] = {"imported": True, **check(trace, config, self.worker)}
             self.warned += self.summary["capture"]["warnings"]
-            if config.profile_mode != "torch" and trace.has("kernels"):
+            if config.profile_mode not in _TRACES and trace.has("kernels"):
                 numbers = write_numbers(trace, folder)
                 self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
         if config.profile_mode in {"ncu", "nsys_ncu"}:
@@ -234,12 +236,12 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         raise NotCapturedError(
             f"a run in mode {config.profile_mode} records no timeline", hint="run it in mode torch, nsys or nsys_ncu"
         )
-    if config.profile_mode != "torch" and not folder.sqlite.is_file():
+    if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
         said = files.read_json(folder.summary) or {}
         advice = (said.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
         raise NotCapturedError(f"{folder.path.name} has no {folder.sqlite.name}", hint=advice)
     try:
-        return read(folder.traces if config.profile_mode == "torch" else folder.sqlite)
+        return read(folder.traces if config.profile_mode in _TRACES else folder.sqlite)
     except ReadError as error:
         raise CaptureError(
             f"the capture cannot be read: {error.found}",

@@ -1,0 +1,484 @@
+"""Measures what a machine can do at most: memory, matrix products, links between devices, all-reduce.
+
+A program of its own that needs PyTorch alone (vLLM for its custom all-reduce, where it is there)::
+
+    python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
+    torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
+
+One process a device; without ``torchrun`` it starts them itself. NVLink multicast stays off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+GUARDS = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_USE_NCCL_SYMM_MEM": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""NVLink multicast can put the GPUs of a shared host out of service when a program that uses it dies."""
+
+MIB = 1 << 20
+_CUSTOM = "vllm.distributed.device_communicators.custom_all_reduce"
+SPEC: dict[str, Any] = {
+    "parts": ["memory", "matmul", "host", "p2p", "all_reduce", "topology"],
+    "device": "auto",
+    "ranks": 0,
+    "min_bytes": MIB,
+    "max_bytes": 2048 * MIB,
+    "memory_bytes": 1024 * MIB,
+    "all_reduce_min": 1024,
+    "all_reduce_max": 256 * MIB,
+    "matmul_sizes": [2048, 4096, 8192],
+    "dtypes": ["fp32", "tf32", "fp16", "bf16", "fp8", "int8"],
+    "repeat": 20,
+    "warmup": 3,
+    "custom_all_reduce": True,
+    "timeout_s": 120,
+}
+"""What is measured unless the caller says otherwise; ``ranks`` 0: as many as there are devices (2 on a CPU)."""
+
+
+class Bench:
+    """Measurements of one process.
+
+    Parameters
+    ----------
+    torch : module
+        PyTorch.
+    spec : mapping
+        What is measured.
+    rank, world : int
+        Of this process.
+    """
+
+    def __init__(self, torch: Any, spec: Mapping[str, Any], rank: int, world: int) -> None:
+        self.torch, self.spec, self.rank, self.world = torch, spec, rank, world
+        self.cuda = spec["device"] == "cuda"
+        local = int(os.environ.get("LOCAL_RANK", rank))
+        self.device = torch.device(f"cuda:{local}" if self.cuda else "cpu")
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+        self.notes: list[str] = []
+
+    def times(self, work: Callable[[], Any], *, repeat: int | None = None) -> list[float]:
+        """Seconds of each of several calls, warm; CUDA events on a device, the clock of the host on a CPU."""
+        torch, count = self.torch, repeat or self.spec["repeat"]
+        for _ in range(self.spec["warmup"]):
+            work()
+        if not self.cuda:
+            found = []
+            for _ in range(count):
+                began = time.perf_counter()
+                work()
+                found.append(time.perf_counter() - began)
+            return found
+        torch.cuda.synchronize()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            work()
+            mark.record()
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]  # noqa: B905, RUF007 (older Pythons)
+
+    def row(self, times: list[float], **facts: Any) -> dict[str, Any]:
+        """A measurement: median, spread and number of its repeats."""
+        return {
+            **facts,
+            "seconds": statistics.median(times),
+            "seconds_min": min(times),
+            "seconds_max": max(times),
+            "repeats": len(times),
+            "rank": self.rank,
+        }
+
+    def memory(self) -> list[dict[str, Any]]:
+        """Copy, read and write in the memory of the device; a copy moves its bytes twice."""
+        torch, size = self.torch, int(self.spec["memory_bytes"])
+        source = torch.ones(size // 4, dtype=torch.float32, device=self.device)
+        target = torch.empty_like(source)
+        moved = {"copy": 2 * size, "read": size, "write": size}
+        work = {
+            "copy": lambda: target.copy_(source),
+            "read": lambda: torch.amax(source),
+            "write": target.zero_,
+        }
+        rows = []
+        for kind, call in work.items():
+            found = self.row(self.times(call), kind=kind, bytes=moved[kind])
+            rows.append({**found, "gb_per_s": moved[kind] / found["seconds"] / 1e9})
+        return rows
+
+    def matmul(self) -> list[dict[str, Any]]:
+        """Square matrix products by type; what a type cannot do on this device is left out and noted."""
+        torch, rows = self.torch, []
+        plain = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+        for dtype in self.spec["dtypes"]:
+            if dtype == "tf32" and not self.cuda:
+                continue
+            for n in self.spec["matmul_sizes"]:
+                try:
+                    if dtype in plain:
+                        if self.cuda:
+                            torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+                        a, b = (torch.randn(n, n, device=self.device).to(plain[dtype]) for _ in range(2))
+                        out = torch.empty(n, n, device=self.device, dtype=plain[dtype])
+                        call = self._plain(a, b, out)
+                    else:
+                        call = self._narrow(dtype, n)
+                    times = self.times(call, repeat=max(5, self.spec["repeat"] // 2))
+                except (RuntimeError, AttributeError, TypeError, ValueError) as error:
+                    self.notes.append(f"no matrix product in {dtype} here: {str(error).splitlines()[0][:160]}")
+                    break
+                found = self.row(times, dtype=dtype, n=n, flop=2 * n**3)
+                rows.append({**found, "tflop_per_s": 2 * n**3 / found["seconds"] / 1e12})
+        return rows
+
+    def _plain(self, a: Any, b: Any, out: Any) -> Callable[[], Any]:
+        return lambda: self.torch.matmul(a, b, out=out)
+
+    def _narrow(self, dtype: str, n: int) -> Callable[[], Any]:
+        torch = self.torch
+        if dtype == "int8":
+            a, b = (torch.randint(-8, 8, (n, n), dtype=torch.int8, device=self.device) for _ in range(2))
+            return lambda: torch._int_mm(a, b.t())
+        if not self.cuda:
+            raise ValueError("8-bit floating point needs a GPU")
+        kind = torch.float8_e4m3fn
+        a, b = (torch.randn(n, n, device=self.device).to(kind) for _ in range(2))
+        one = torch.ones((), device=self.device)
+        return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    def host(self) -> list[dict[str, Any]]:
+        """Copies between pinned host memory and the device."""
+        if not self.cuda:
+            return []
+        torch, size, rows = self.torch, min(256 * MIB, int(self.spec["max_bytes"])), []
+        pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        there = torch.empty(size, dtype=torch.uint8, device=self.device)
+        for kind, call in (
+            ("host_to_device", lambda: there.copy_(pinned, non_blocking=True)),
+            ("device_to_host", lambda: pinned.copy_(there, non_blocking=True)),
+        ):
+            found = self.row(self.times(call), kind=kind, bytes=size)
+            rows.append({**found, "gb_per_s": size / found["seconds"] / 1e9})
+        return rows
+
+    def p2p_devices(self) -> list[dict[str, Any]]:
+        """Copies between every pair of devices that this process sees, one direction and both at once."""
+        torch, rows = self.torch, []
+        count = min(torch.cuda.device_count(), self.world)
+        sizes = self._sizes(int(self.spec["min_bytes"]), int(self.spec["max_bytes"]))
+        for one in range(count):
+            for two in range(count):
+                if one == two:
+                    continue
+                access = bool(torch.cuda.can_device_access_peer(one, two))
+                rows += [self._pair(one, two, size, access, both=False) for size in [8, 4096, *sizes]]
+                if one < two:
+                    rows += [self._pair(one, two, size, access, both=True) for size in sizes]
+        return rows
+
+    def _pair(self, one: int, two: int, size: int, access: bool, *, both: bool) -> dict[str, Any]:
+        torch = self.torch
+        ends = [torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for i in (one, two)]
+        back = [torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for i in (one, two)] if both else []
+        streams = [torch.cuda.Stream(device=f"cuda:{i}") for i in (one, two)]
+        repeat = self.spec["repeat"] if size < 512 * MIB else max(5, self.spec["repeat"] // 4)
+
+        def copies() -> None:
+            with torch.cuda.stream(streams[0]):
+                ends[1].copy_(ends[0], non_blocking=True)
+            if both:
+                with torch.cuda.stream(streams[1]):
+                    back[0].copy_(back[1], non_blocking=True)
+
+        def done() -> None:
+            for i in (one, two):
+                torch.cuda.synchronize(i)
+
+        times = []
+        inner = 1 if size >= MIB else 20
+        for turn in range(repeat + self.spec["warmup"]):
+            done()
+            began = time.perf_counter()
+            for _ in range(inner):
+                copies()
+            done()
+            if turn >= self.spec["warmup"]:
+                times.append((time.perf_counter() - began) / inner)
+        found = self.row(times, src=one, dst=two, bytes=size, both=both, peer_access=access)
+        return {**found, "gb_per_s": size * (2 if both else 1) / found["seconds"] / 1e9}
+
+    def p2p_ranks(self, dist: Any) -> list[dict[str, Any]]:
+        """Messages between every pair of ranks, through the process group; rank 0 keeps what is measured."""
+        torch, rows = self.torch, []
+        sizes = self._sizes(int(self.spec["min_bytes"]), min(int(self.spec["max_bytes"]), 256 * MIB))
+        for one in range(self.world):
+            for two in range(one + 1, self.world):
+                for size in [8, 4096, *sizes]:
+                    dist.barrier()
+                    if self.rank not in {one, two}:
+                        continue
+                    data = torch.empty(size, dtype=torch.uint8, device=self.device)
+                    other = two if self.rank == one else one
+
+                    def there_and_back(data: Any = data, other: int = other, first: bool = self.rank == one) -> None:
+                        for sends in (first, not first):
+                            (dist.send if sends else dist.recv)(data, other)
+
+                    times = [t / 2 for t in self.times(there_and_back, repeat=max(5, self.spec["repeat"] // 2))]
+                    found = self.row(times, src=one, dst=two, bytes=size, both=False, peer_access=None)
+                    rows.append({**found, "gb_per_s": size / found["seconds"] / 1e9})
+        return [row for row in rows if row["src"] == self.rank]
+
+    def all_reduce(self, dist: Any, cpu_group: Any) -> list[dict[str, Any]]:
+        """All-reduce by size: through the backend (NCCL, gloo) and through vLLM's own kernel."""
+        torch, rows = self.torch, []
+        custom = self._custom(cpu_group) if self.cuda and self.spec["custom_all_reduce"] else None
+        size = int(self.spec["all_reduce_min"])
+        while size <= int(self.spec["all_reduce_max"]):
+            kind = torch.bfloat16 if self.cuda else torch.float32
+            width = 2 if self.cuda else 4
+            data = torch.ones(size // width, dtype=kind, device=self.device)
+            ways: list[tuple[str, Callable[[], Any]]] = [(dist.get_backend(), functools.partial(dist.all_reduce, data))]
+            if custom is not None and custom.should_custom_ar(data):
+                ways.append(("vllm_custom", functools.partial(custom.all_reduce, data, registered=False)))
+            for way, call in ways:
+                dist.barrier()
+                times = self.times(call)
+                found = self.row(times, algorithm=way, bytes=size, world=self.world)
+                speed = size / found["seconds"] / 1e9
+                bus = speed * 2 * (self.world - 1) / self.world
+                rows.append({**found, "algorithm_gbps": speed, "bus_gbps": bus})
+            if custom is not None and custom.should_custom_ar(data):
+                rows += self._in_graph(custom, dist, data, size)
+            size *= 4
+        if custom is not None:
+            custom.close()
+        return rows
+
+    def _in_graph(self, custom: Any, dist: Any, data: Any, size: int) -> list[dict[str, Any]]:
+        """The custom kernel as a CUDA graph replays it: without the copy into a registered buffer, and no host."""
+        torch, inner = self.torch, 20
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with custom.capture(), torch.cuda.graph(graph):
+                for _ in range(inner):
+                    custom.custom_all_reduce(data)
+            dist.barrier()
+            times = [t / inner for t in self.times(graph.replay)]
+        except RuntimeError as error:
+            self.notes.append(f"the custom all-reduce could not be captured: {str(error).splitlines()[0][:160]}")
+            return []
+        found = self.row(times, algorithm="vllm_custom_graph", bytes=size, world=self.world)
+        speed = size / found["seconds"] / 1e9
+        return [{**found, "algorithm_gbps": speed, "bus_gbps": speed * 2 * (self.world - 1) / self.world}]
+
+    def _custom(self, cpu_group: Any) -> Any:
+        try:
+            found = importlib.import_module(_CUSTOM).CustomAllreduce(cpu_group, self.device)
+        except (ImportError, RuntimeError, AssertionError, OSError, AttributeError, TypeError) as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0][:160]
+            self.notes.append(f"vLLM's custom all-reduce is not there: {said}")
+            return None
+        if found.disabled:
+            self.notes.append("vLLM's custom all-reduce is off here: it needs 2, 4, 6 or 8 GPUs with peer access")
+            return None
+        return found
+
+    def _sizes(self, first: int, last: int) -> list[int]:
+        found = [max(1, first)]
+        while found[-1] * 4 <= last:
+            found.append(found[-1] * 4)
+        return found if found[-1] == last or last < first else [*found, last]
+
+
+def topology() -> dict[str, str]:
+    """What nvidia-smi says of links; serial numbers and identifiers are left out."""
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    asked = {
+        "topology": ["topo", "-m"],
+        "nvlink": ["nvlink", "-s"],
+        "pcie": ["--query-gpu=index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current", "--format=csv"],
+    }
+    found = {}
+    for name, arguments in asked.items():
+        done = subprocess.run(  # noqa: S603 (a fixed program and arguments)
+            ["nvidia-smi", *arguments],  # noqa: S607
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        lines = [line for line in done.stdout.splitlines() if "UUID" not in line or name != "nvlink"]
+        found[name] = "\n".join(line.split(" (UUID")[0] for line in lines) or done.stdout
+    return found
+
+
+def device_facts(torch: Any) -> list[dict[str, Any]]:
+    """Name, memory and multiprocessors of every device."""
+    if not torch.cuda.is_available():
+        return []
+    found = []
+    for index in range(torch.cuda.device_count()):
+        one = torch.cuda.get_device_properties(index)
+        found.append({
+            "index": index, "name": one.name, "memory_bytes": one.total_memory,
+            "multiprocessors": one.multi_processor_count, "capability": f"{one.major}.{one.minor}",
+        })  # fmt: skip
+    return found
+
+
+def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
+    """One process: measure, and write what this rank found.
+
+    Parameters
+    ----------
+    rank, world : int
+        Of this process.
+    spec : mapping
+        What is measured.
+    out : str
+        Folder for the files of ranks.
+    address : str
+        How the processes meet; empty: torchrun says it.
+    """
+    torch: Any = importlib.import_module("torch")
+    bench = Bench(torch, spec, rank, world)
+    parts = set(spec["parts"])
+    found: dict[str, Any] = {}
+    began = time.perf_counter()
+    if "memory" in parts:
+        found["memory"] = bench.memory()
+    if "matmul" in parts and rank == 0:
+        found["matmul"] = bench.matmul()
+    if "host" in parts and rank == 0:
+        found["host"] = bench.host()
+    if bench.cuda:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    if world > 1:
+        dist: Any = importlib.import_module("torch.distributed")
+        if bench.cuda and rank == 0 and "p2p" in parts:  # before the others' devices are busy with NCCL
+            found["p2p"] = bench.p2p_devices()
+            torch.cuda.empty_cache()
+        where = {"init_method": address, "rank": rank, "world_size": world} if address else {}
+        more = {"device_id": bench.device} if bench.cuda else {}
+        dist.init_process_group("nccl" if bench.cuda else "gloo", **where, **more)
+        cpu_group = dist.new_group(backend="gloo")
+        dist.barrier()
+        if "p2p" in parts:
+            found["p2p_ranks"] = bench.p2p_ranks(dist)
+        if "all_reduce" in parts:
+            found["all_reduce"] = bench.all_reduce(dist, cpu_group)
+        dist.barrier()
+        dist.destroy_process_group()
+    found["notes"], found["seconds"] = bench.notes, time.perf_counter() - began
+    Path(out, f"rank{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What all ranks found, in one document."""
+    torch: Any = importlib.import_module("torch")
+    document: dict[str, Any] = {
+        "format": "llmprof-bandwidth", "version": 1, "spec": dict(spec), "world": world,
+        "platform": "cuda" if spec["device"] == "cuda" else "cpu", "torch": str(torch.__version__),
+        "devices": device_facts(torch), "cores": os.cpu_count(), "notes": [], "topology": {},
+        "memory": [], "matmul": [], "host": [], "p2p": [], "p2p_ranks": [], "all_reduce": [],
+    }  # fmt: skip
+    for rank in range(world):
+        path = Path(out, f"rank{rank}.json")
+        if not path.is_file():
+            document["notes"].append(f"rank {rank} wrote nothing here: it ran on another node, or failed")
+            continue
+        part = json.loads(path.read_text("utf-8"))
+        for key in ("memory", "matmul", "host", "p2p", "p2p_ranks"):
+            document[key] += part.get(key, [])
+        document["notes"] += [note for note in part["notes"] if note not in document["notes"]]
+        if rank == 0:
+            document["all_reduce"], document["seconds"] = part.get("all_reduce", []), part["seconds"]
+    if "topology" in spec["parts"]:
+        document["topology"] = topology()
+    if world == 1:
+        document["notes"].append("one device: links between devices and all-reduce were not measured")
+    return document
+
+
+def main() -> int:
+    """Measure, and write the document."""
+    os.environ.update(GUARDS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--spec", type=json.loads, default={}, help="what to measure, as JSON over the defaults")
+    args = parser.parse_args()
+    torch: Any = importlib.import_module("torch")
+    spec = {**SPEC, **args.spec}
+    if spec["device"] == "auto":
+        spec["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    if spec["device"] == "cuda" and not torch.cuda.is_available():
+        print("there is no CUDA device", file=sys.stderr)  # noqa: T201
+        return 3
+    if spec["device"] == "cpu":
+        spec["max_bytes"] = min(spec["max_bytes"], 64 * MIB)
+        spec["memory_bytes"] = min(spec["memory_bytes"], 256 * MIB)
+        spec["all_reduce_max"] = min(spec["all_reduce_max"], 16 * MIB)
+        spec["matmul_sizes"] = [n for n in spec["matmul_sizes"] if n <= 1024] or [512]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    if "RANK" in os.environ:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        shared = args.out.parent / f".{args.out.name}.ranks"
+        shared.mkdir(exist_ok=True)
+        work(rank, world, spec, str(shared), "")
+        if rank == 0:
+            _write(args.out, gather(str(shared), world, spec))
+        return 0
+    count = torch.cuda.device_count() if spec["device"] == "cuda" else 2
+    world = int(spec["ranks"]) or count
+    if world > count and spec["device"] == "cuda":
+        print(f"{world} devices were asked for, there are {count}", file=sys.stderr)  # noqa: T201
+        return 3
+    with tempfile.TemporaryDirectory() as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if world == 1:
+            work(0, 1, spec, folder, "")
+        else:
+            meeting = f"tcp://127.0.0.1:{port}"
+            importlib.import_module("torch.multiprocessing").spawn(
+                _spawned, (world, spec, folder, meeting), nprocs=world
+            )
+        _write(args.out, gather(folder, world, spec))
+    return 0
+
+
+def _spawned(rank: int, *arguments: Any) -> None:
+    work(rank, *arguments)
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Options of mode ``ops``, the timing of operators: their types, what goes together, and ready-made sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from llmprof.errors import ConfigError
+from llmprof.launch.config.files import checked, refuse_unknown
+from llmprof.launch.engines import engine, engines
+
+if TYPE_CHECKING:
+    from llmprof.launch.config.options import ExperimentConfig
+
+OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "steps": (int, 20),
+    "every": (int, 1),
+    "operator_layers": (int, 2),
+    "depth": (int, 3),
+    "method": (Literal["events", "synchronize"], "events"),
+    "cycle": (list[tuple[str, int]], []),
+    "hold": (bool, False),
+    "hold_ms": (float, 20.0),
+    "functional": (bool, False),
+    "memory": (Literal["steps", "operators", "off"], "steps"),
+    "functions": (dict[str, str], {}),
+    "metrics": (dict[str, str], {}),
+}
+"""Keys of ``ops_options`` with their types and defaults.
+
+- ``steps``: most steps of the engine that are timed; ``every``: one step in so many.
+- ``operator_layers``: layers a step whose operators are timed, in turn; 0 is all of them, -1 none. ``depth``: levels of
+  modules below a layer.
+- ``method``: CUDA events, or a synchronisation of the device around each operator, which distorts what it measures.
+- ``cycle``: pairs of a method (or ``none``) and a number of steps, over and over, to compare them in one engine;
+  ``events+hold`` holds.
+- ``hold``: the device waits ``hold_ms`` before each timed forward pass, so that the host is ahead and times are the
+  device's own.
+- ``functional``: also each operator that PyTorch dispatches, in the layers whose operators are timed.
+- ``memory``: what is allocated before and after: of steps, or of every operator.
+- ``functions``, ``metrics``: names of your own, each with a ``module:attribute`` that the engine can import; a metric
+  is called with the name, the arguments and the result of each operator and returns a number.
+"""
+
+SIZES: Final[dict[str, dict[str, int]]] = {
+    "quick": {"steps": 3, "max_tokens": 20, "warmup": 1, "operator_layers": 4},
+    "detailed": {"steps": 10, "max_tokens": 100, "warmup": 3, "operator_layers": 0},
+    "production": {"steps": 20, "max_tokens": 200, "warmup": 5, "operator_layers": 2},
+}
+"""Ready-made sizes: timed steps, output tokens, warm-up runs, and layers a step whose operators are timed."""
+
+_WHERE: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_METHODS: Final = ("none", "events", "synchronize", "events+hold")
+
+
+def sized(
+    size: str = "quick",
+    *,
+    profile_steps: int | None = None,
+    num_tokens: int | None = None,
+    warmup_steps: int | None = None,
+    max_seq_len: int | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Fields of a configuration for a run in mode ``ops``; the timed steps are spread over the generation.
+
+    Parameters
+    ----------
+    size : str
+        ``quick`` (3 timed steps, 20 tokens, 1 warm-up run), ``detailed`` (10, 100, 3; operators of all layers) or
+        ``production`` (20, 200, 5; operators of two layers a step, in turn).
+    profile_steps, num_tokens, warmup_steps, max_seq_len : int, optional
+        One part of the size by itself: timed steps, output tokens, warm-up runs, longest prompt and output.
+    **options
+        More ``ops_options``.
+
+    Returns
+    -------
+    dict
+        ``profile_mode, max_tokens, warmup, ops_options`` and, if it is given, ``max_model_len``.
+
+    Raises
+    ------
+    ConfigError
+        There is no such size, or a number makes no sense.
+
+    Examples
+    --------
+    >>> from llmprof.launch import ExperimentConfig
+    >>> config = ExperimentConfig(model="random:tiny", **sized("production", profile_steps=10))
+    >>> config.max_tokens, config.ops_options["every"]
+    (200, 20)
+    """
+    if size not in SIZES:
+        raise ConfigError(f"there is no size {size!r}", expected=f"one of {', '.join(SIZES)}")
+    base = SIZES[size]
+    steps = base["steps"] if profile_steps is None else profile_steps
+    tokens = base["max_tokens"] if num_tokens is None else num_tokens
+    if steps < 1 or tokens < 1:
+        raise ConfigError(f"{steps} timed steps of {tokens} tokens were asked for", expected="at least 1 of each")
+    found: dict[str, Any] = {
+        "profile_mode": "ops",
+        "max_tokens": tokens,
+        "warmup": base["warmup"] if warmup_steps is None else warmup_steps,
+        "ops_options": {
+            "steps": steps,
+            "every": max(1, tokens // steps),
+            "operator_layers": base["operator_layers"],
+            **options,
+        },
+    }
+    return found if max_seq_len is None else found | {"max_model_len": max_seq_len}
+
+
+def options_of(config: ExperimentConfig) -> dict[str, Any]:
+    """All options of the timer, defaults where nothing was said."""
+    return {key: config.ops_options.get(key, default) for key, (_, default) in OPTIONS.items()}
+
+
+def check_ops(config: ExperimentConfig) -> None:
+    """Raise where the options of mode ``ops`` make no sense or do not go with the others.
+
+    Raises
+    ------
+    ConfigError
+        With the option and what to do.
+    """
+    if config.profile_mode != "ops":
+        if config.ops_options:
+            raise ConfigError(
+                f"ops_options are given, but profile_mode is {config.profile_mode}",
+                hint="set profile_mode: ops, or leave them out",
+            )
+        return
+    refuse_unknown(config.ops_options, OPTIONS, "ops_options")
+    for key, value in config.ops_options.items():
+        found = checked(value, OPTIONS[key][0], f"ops_options.{key}")
+        least = -1 if key == "operator_layers" else 1
+        if isinstance(found, int | float) and not isinstance(found, bool) and found < least:
+            raise ConfigError(f"ops_options.{key} is {found}", expected=f"at least {least}", key=f"ops_options.{key}")
+    for method, count in options_of(config)["cycle"]:
+        if method not in _METHODS or count < 1:
+            raise ConfigError(
+                f"ops_options.cycle has {method!r}, {count}", expected=f"one of {', '.join(_METHODS)} and steps above 0"
+            )
+    for key in ("functions", "metrics"):
+        for name, where in config.ops_options.get(key, {}).items():
+            if not _WHERE.match(where):
+                raise ConfigError(f"ops_options.{key}.{name} is {where!r}", expected="module:attribute")
+    if config.eager is False:
+        raise ConfigError(
+            "profile_mode ops was asked for with eager false",
+            hint="a CUDA graph or compiled code calls no module, so there is nothing to time in it: set eager: true, "
+            "or choose profile_mode torch or nsys, which see the kernels of graphs",
+        )
+    if not engine(config.engine, served=config.served).timer:
+        able = sorted({one.name for one in engines() if one.timer and not one.served})
+        what = f"a served run of {config.engine}" if config.served else f"the engine {config.engine}"
+        raise ConfigError(f"{what} cannot time operators", hint=f"run {' or '.join(able)} with served: false")

@@ -1,0 +1,606 @@
+"""Part of the text for workers: times of the modules of a model, taken inside the process that runs it.
+
+Each module's own ``forward`` is wrapped, and only in the steps and layers that are sampled: what is not sampled runs as
+it was. On a GPU a time is the distance of two CUDA events on the stream of the model, read when the window is over; on
+a CPU it is a clock of the host. PyTorch itself is not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import importlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FORMAT = "llmprof-ops"
+FORMAT_VERSION = 1
+_SHARED_BORDER_NS = 6000
+"""Two layers whose calls follow each other this fast on the host have nothing between them, and share a border."""
+_MOST_EVENTS = 32768
+_POOLED_STEPS = 120
+_ANCHORS = 8
+_CALL = (
+    "step", "name", "start", "end", "host_start_ns", "host_end_ns", "shapes", "bytes_before", "bytes_after", "values",
+)  # fmt: skip
+_COLLECTIVE = (
+    "step", "name", "kind", "group", "world", "start", "end", "host_start_ns", "host_end_ns", "dtype", "in_elements",
+    "out_elements", "element_bytes", "waits", "layer",
+)  # fmt: skip
+_STEP = (
+    "step", "label", "phase", "method", "held", "start", "end", "host_start_ns", "host_end_ns", "bytes_before",
+    "bytes_after", "layers",
+)  # fmt: skip
+
+ACTIVE: list[OpsTimer] = []
+"""The timer of this process while its window is open; ``llmprof.ops.time`` looks here."""
+
+
+class OpsTimer:
+    """Times modules, functions and collectives of one process.
+
+    Parameters
+    ----------
+    torch : module
+        PyTorch.
+    root : torch.nn.Module
+        The model.
+    options : mapping
+        Over :data:`DEFAULTS`; what each means is said of ``ops_options`` of a configuration.
+    cuda : bool
+        Whether the model is on a GPU.
+    rank : int
+        For the file.
+    """
+
+    def __init__(self, torch: Any, root: Any, options: Mapping[str, Any], *, cuda: bool, rank: int = 0) -> None:
+        self.torch, self.root, self.cuda, self.rank = torch, root, cuda, rank
+        self.options = {**DEFAULTS, **options}
+        self.names: list[str] = []
+        self.kinds: list[str] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+        self.notes: list[str] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.collectives: list[tuple[Any, ...]] = []
+        self.steps: list[tuple[Any, ...]] = []
+        self.entries: list[tuple[int, str, str]] = []
+        self.seen: dict[str, int] = {}
+        self.step = -1
+        self.timed = 0
+        self.timing = self.detail = False
+        self.layer: int | None = None
+        self.method = "none"
+        self._stack: list[str] = []
+        self._restore: list[Callable[[], None]] = []
+        self._border: tuple[Any, int] = (None, 0)
+        self._pool: list[Any] = []
+        self._stream: Any = None
+        self._mode: Any = None
+        self._open: list[Any] | None = None
+        self._metrics = {name: located(where) for name, where in self.options["metrics"].items()}
+        self.layer_path, self.layers = layers_of(root)
+        if not self.layers:
+            self.notes.append(
+                f"{type(root).__name__} has no stack of layers, so its modules are timed by their depth, without layers"
+            )
+        self._outside = self._modules_outside()
+        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
+        self._anchors: list[tuple[Any, int, int]] = []
+        self._hold_cycles = 0
+        if cuda:
+            self._record = torch.cuda.Event.__mro__[1].record
+            self._anchor()
+
+    # --- the window -----------------------------------------------------------------------------------------------
+
+    def begin_step(self, label: str, phase: str) -> None:
+        """A step of the engine begins: decide whether it is timed, and how."""
+        self.end_step()
+        self.step += 1
+        method, layers, held = self._plan()
+        now = time.perf_counter_ns()
+        self.entries.append((now, phase, method if method == "none" else f"{method}{'+hold' if held else ''}"))
+        if method == "none":
+            return
+        self.timed += 1
+        self.method, self.timing, self.detail = method, True, True
+        if self.cuda:
+            self._stream = self.torch.cuda.current_stream()
+        before = self._memory() if self.options["memory"] != "off" else None
+        for module, numbers in self._outside:
+            self._wrap(module, functools.partial(self._timed, numbers=numbers))
+        self._wrap_layers(layers)
+        for name, where in self.options["functions"].items():
+            self._wrap_function(name, where)
+        if held:
+            self._wrap(self.root, functools.partial(self._held))
+        self._open = [self.step, label, phase, method, held, self._mark(), None, now, None, before, None, layers]
+        ACTIVE[:] = [self]
+
+    def end_step(self) -> None:
+        """The step is over: put everything back, and keep its end."""
+        if self._open is None:
+            return
+        row, self._open = self._open, None
+        row[6], row[8] = self._mark(), time.perf_counter_ns()
+        row[10] = self._memory() if self.options["memory"] != "off" else None
+        self.steps.append(tuple(row))
+        while self._restore:
+            self._restore.pop()()
+        self.timing = self.detail = False
+        self.layer = None
+        ACTIVE.clear()
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps that were asked for were timed."""
+        return self.timed >= self.options["steps"] and not self.options["cycle"]
+
+    def _plan(self) -> tuple[str, list[int], bool]:
+        """Method of this step, the layers whose operators are timed, and whether the device is held first."""
+        options, own = self.options, sorted(self.layers)
+        if options["cycle"]:
+            at = self.step % sum(count for _, count in options["cycle"])
+            turn = [method for method, count in options["cycle"] for _ in range(count)][at]
+            method, _, more = turn.partition("+")
+            held = more == "hold"
+        else:
+            method = "none" if self.done or self.step % options["every"] else options["method"]
+            held = bool(options["hold"])
+        if method == "none" or not own:
+            return method, [], held and self.cuda
+        wanted = options["operator_layers"]
+        count = len(own) if wanted == 0 else min(max(wanted, 0), len(own))
+        first = (self.timed * count) % len(own)
+        chosen = [own[(first + i) % len(own)] for i in range(count)]
+        return method, sorted(chosen), held and self.cuda
+
+    # --- what is wrapped ------------------------------------------------------------------------------------------
+
+    def _modules_outside(self) -> list[tuple[Any, Mapping[int | None, int]]]:
+        """Modules that lie in no layer, to the depth of the layers or of the option."""
+        prefix = f"{self.layer_path}." if self.layers else None
+        depth = self.layer_path.count(".") + 1 if self.layers else self.options["depth"]
+        found: list[tuple[Any, Mapping[int | None, int]]] = []
+        for name, module in self.root.named_modules():
+            inside = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
+            if name and not inside and name != self.layer_path and name.count(".") < max(1, depth) and _runs(module):
+                found.append((module, {None: self._number(name, "module")}))
+        return [*found, (self.root, {None: self._number(type(self.root).__name__, "model")})]
+
+    def _wrap_layers(self, detailed: Sequence[int]) -> None:
+        detail = set(detailed)
+        shared: dict[int, tuple[Any, dict[int | None, int]]] = {}
+        for number, module in self.layers.items():
+            path = f"{self.layer_path}.{number}"
+            self._wrap(
+                module, functools.partial(self._timed_layer, number=number, name=self._number(path, "layer"),
+                                          detail=number in detail)
+            )  # fmt: skip
+            if number in detail:
+                for name, below in module.named_modules():
+                    if name and name.count(".") < self.options["depth"] and _runs(below):
+                        kept = shared.setdefault(id(below), (below, {}))
+                        kept[1][number] = self._number(f"{path}.{name}", "module")
+        for module, numbers in shared.values():
+            self._wrap(module, functools.partial(self._timed, numbers=numbers))
+
+    def _wrap(self, module: Any, how: Any) -> None:
+        """Put ``how(forward)`` in the place of the forward of one module object."""
+        own = module.__dict__
+        was, original = own.get("forward"), module.forward
+        own["forward"] = how(original)
+
+        def back() -> None:
+            if was is None:
+                own.pop("forward", None)
+            else:
+                own["forward"] = was
+
+        self._restore.append(back)
+
+    def _timed(self, original: Any, *, numbers: Mapping[int | None, int]) -> Any:
+        first = next(iter(numbers.values()))
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not self.detail:
+                return original(*args, **kwargs)
+            return self._call(numbers.get(self.layer, first), original, args, kwargs)
+
+        return forward
+
+    def _call(self, number: int, original: Any, args: Any, kwargs: Any) -> Any:
+        memory = self.options["memory"] == "operators"
+        before = self._memory() if memory else None
+        self._stack.append(self.names[number])
+        host = time.perf_counter_ns()
+        begin = self._mark()
+        try:
+            out = original(*args, **kwargs)
+            end = self._mark()
+        finally:
+            self._stack.pop()
+        row = (self.step, number, begin, end, host, time.perf_counter_ns(), shapes_of(args, kwargs), before,
+               self._memory() if memory else None, self._measured(number, args, out))  # fmt: skip
+        self.calls.append(row)
+        return out
+
+    def _timed_layer(self, original: Any, *, number: int, name: int, detail: bool) -> Any:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            host = time.perf_counter_ns()
+            last, at = self._border
+            begin = last if host - at < _SHARED_BORDER_NS and self.method == "events" else self._mark()
+            before = self._memory() if detail and self.options["memory"] == "operators" else None
+            self.layer, self.detail = number, detail
+            try:
+                with self._functional() if detail and self.options["functional"] else contextlib.nullcontext():
+                    out = original(*args, **kwargs)
+                end = self._mark()
+            finally:
+                self.layer, self.detail = None, True
+            now = time.perf_counter_ns()
+            after = self._memory() if before is not None else None
+            self.calls.append((self.step, name, begin, end, host, now, shapes_of(args, kwargs), before, after, None))
+            self._border = (end, time.perf_counter_ns())
+            return out
+
+        return forward
+
+    def _wrap_function(self, name: str, where: str) -> None:
+        holder, attribute = holder_of(where)
+        original, number = getattr(holder, attribute), self._number(name, "user")
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self._call(number, original, args, kwargs) if self.detail else original(*args, **kwargs)
+
+        setattr(holder, attribute, function)
+        self._restore.append(lambda: setattr(holder, attribute, original))
+
+    @contextlib.contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        """Time what is done inside, under a name of the user's own."""
+        if not self.detail:
+            yield
+            return
+        number = self._number(name, "user")
+        host, begin = time.perf_counter_ns(), self._mark()
+        yield
+        end = self._mark()
+        self.calls.append((self.step, number, begin, end, host, time.perf_counter_ns(), None, None, None, None))
+
+    def communicate(self, kind: str, group: str, world: int, original: Any) -> Any:
+        """A collective of a group: the same function, timed where operators are."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.timing:
+                return original(*args, **kwargs)
+            self.seen[kind] = self.seen.get(kind, 0) + 1
+            if not self.detail:
+                return original(*args, **kwargs)
+            host, begin = time.perf_counter_ns(), self._mark()
+            out = original(*args, **kwargs)
+            moved = tensors(args) or tensors(kwargs), tensors(out)
+            self.communicated(kind, (group, world), (begin, host), moved)
+            return out
+
+        return call
+
+    def communicated(
+        self, kind: str, group: tuple[str, int], since: tuple[Any, int], moved: tuple[Any, Any], *, waits: bool = False
+    ) -> None:
+        """Keep one collective that just ended.
+
+        Parameters
+        ----------
+        kind : str
+            What it was.
+        group : (str, int)
+            Name and ranks of its group.
+        since : (object, int)
+            Mark and host clock of its begin.
+        moved : (list, list)
+            Tensors that were sent and got.
+        waits : bool
+            It was posted earlier, and has been waited for now.
+        """
+        end = self._mark()
+        of = [one for part in moved for one in part]
+        counts = [sum(int(one.numel()) for one in part) for part in moved]
+        (name, world), (begin, host) = group, since
+        self.collectives.append((
+            self.step, kind, kind, name, world, begin, end, host, time.perf_counter_ns(),
+            str(of[0].dtype).removeprefix("torch.") if of else None, *counts, of[0].element_size() if of else 0, waits,
+            self.layer,
+        ))  # fmt: skip
+
+    def mark(self) -> Any:
+        """A moment of the stream, in the way of this step's method."""
+        return self._mark()
+
+    def _mark(self) -> Any:
+        if self.cuda and self.method == "events":
+            event = self._pool.pop() if self._pool else self._event()
+            self._record(event, self._stream)
+            return event
+        if self.cuda:
+            self.torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+    def _event(self) -> Any:
+        """One new event; the pool is filled before the window, so that it is seldom needed inside."""
+        return self.torch.cuda.Event(enable_timing=True)
+
+    def _held(self, original: Any) -> Any:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.torch.cuda._sleep(self._hold_cycles or 1)
+            return original(*args, **kwargs)
+
+        return forward
+
+    @contextlib.contextmanager
+    def _functional(self) -> Iterator[None]:
+        """Time every operator that PyTorch dispatches inside."""
+        if self._mode is None:
+            self._mode = _dispatch_mode(self)
+        with self._mode:
+            yield
+
+    def _memory(self) -> int | None:
+        if self.cuda:
+            found = self.torch._C._cuda_memoryStats(self.torch.cuda.current_device())
+            return int(found["allocated_bytes"]["all"]["current"])
+        return resident_bytes()
+
+    def _measured(self, number: int, args: Any, out: Any) -> dict[str, float] | None:
+        if not self._metrics:
+            return None
+        return {name: float(measure(self.names[number], args, out)) for name, measure in self._metrics.items()}
+
+    def _number(self, name: str, kind: str) -> int:
+        number = self._numbers.get((name, kind))
+        if number is None:
+            number = self._numbers[name, kind] = len(self.names)
+            self.names.append(name)
+            self.kinds.append(kind)
+        return number
+
+    # --- the clock of the device ----------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Before the window: make events, and find how long a forward pass has to be held."""
+        if not self.cuda:
+            return
+        stream = self.torch.cuda.current_stream()
+        self._pool = [self._event() for _ in range(self._expected_marks())]
+        for event in self._pool:
+            self._record(event, stream)  # the driver makes an event at its first use
+        self.torch.cuda.synchronize()
+        if self.options["hold"] or any("hold" in method for method, _ in self.options["cycle"]):
+            begin, end = self._event(), self._event()
+            self.torch.cuda._sleep(1000)
+            begin.record()
+            self.torch.cuda._sleep(10_000_000)
+            end.record()
+            end.synchronize()
+            self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
+
+    def _expected_marks(self) -> int:
+        """Events that the window is likely to need, so that few are made inside it."""
+        detailed = len(self.layers) if self.options["operator_layers"] == 0 else max(0, self.options["operator_layers"])
+        below = max((sum(1 for _ in one.modules()) for one in self.layers.values()), default=0) + 4
+        step = 4 + 2 * (len(self._outside) + len(self.layers) + detailed * below)
+        return int(min(_MOST_EVENTS, step * min(self.options["steps"], _POOLED_STEPS)))
+
+    def _anchor(self) -> None:
+        """One event whose time on the host's clock is known: the best of several."""
+        tries = []
+        for _ in range(_ANCHORS):
+            self.torch.cuda.synchronize()
+            event = self._event()
+            before = time.perf_counter_ns()
+            event.record()
+            event.synchronize()
+            after = time.perf_counter_ns()
+            tries.append((after - before, event, (before + after) // 2))
+        width, event, at = min(tries, key=lambda one: one[0])
+        self._anchors.append((event, at, width))
+
+    def _ns(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
+        """Host-clock ns of marks, which are events or ns already; events by way of a mark of their own step."""
+        out: dict[int, int] = {}
+        first = self._anchors[0] if self._anchors else None
+        near: dict[int, tuple[Any, int]] = {}
+        for step, mark in marks:
+            if isinstance(mark, int):
+                out[id(mark)] = mark
+                continue
+            assert first is not None  # noqa: S101 (events exist on a GPU only)
+            if step not in near:
+                near[step] = mark, first[1] + round(first[0].elapsed_time(mark) * 1e6)
+            other, at = near[step]
+            out[id(mark)] = at + round(other.elapsed_time(mark) * 1e6)
+        return out
+
+    # --- what comes out -------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Any]:
+        """All that was measured: columns of steps, calls and collectives; times in ns since the epoch.
+
+        Returns
+        -------
+        dict
+            Plain data.
+        """
+        self.end_step()
+        drift = None
+        if self.cuda:
+            self.torch.cuda.synchronize()
+            self._anchor()
+            (one, at, _), (two, later, _) = self._anchors[0], self._anchors[-1]
+            drift = round(one.elapsed_time(two) * 1e6) - (later - at)
+        marks = [(row[0], row[5]) for row in self.steps] + [(row[0], row[6]) for row in self.steps]
+        marks += [(row[0], mark) for row in self.calls for mark in row[2:4]]
+        marks += [(row[0], mark) for row in self.collectives for mark in row[5:7]]
+        ns = self._ns(marks)
+        tables = {}
+        for table, keys, rows in (
+            ("steps", _STEP, self.steps), ("calls", _CALL, self.calls), ("collectives", _COLLECTIVE, self.collectives),
+        ):  # fmt: skip
+            columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
+            for key in ("start", "end"):
+                columns[f"{key}_ns"] = [ns[id(mark)] + self._epoch_ns for mark in columns.pop(key)]
+            for key in ("host_start_ns", "host_end_ns"):
+                columns[key] = [value + self._epoch_ns for value in columns[key]]
+            tables[table] = columns
+        return {
+            "format": FORMAT, "version": FORMAT_VERSION, "rank": self.rank,
+            "platform": "cuda" if self.cuda else "cpu",
+            "device": self.torch.cuda.get_device_name() if self.cuda else None,
+            "clock": "CUDA events" if self.cuda else "perf_counter of the host",
+            "clock_uncertainty_ns": max((one[2] for one in self._anchors), default=0), "clock_drift_ns": drift,
+            "torch": str(self.torch.__version__), "model": type(self.root).__name__, "layer_path": self.layer_path,
+            "layers": sorted(self.layers), "options": {k: v for k, v in self.options.items() if k != "folder"},
+            "names": self.names, "kinds": self.kinds, "collectives_seen": self.seen, "notes": self.notes,
+            "entries": {
+                "at_ns": [at + self._epoch_ns for at, _, _ in self.entries],
+                "phase": [phase for _, phase, _ in self.entries], "method": [how for _, _, how in self.entries],
+            },
+            **tables,
+        }  # fmt: skip
+
+    def write(self, folder: Path, result: Mapping[str, Any]) -> Path:
+        """Write what :meth:`result` gave; the file appears whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"ops_rank{self.rank}.json.gz"
+        part = folder / f".{path.name}.{os.getpid()}"
+        with gzip.open(part, "wt", encoding="utf-8", compresslevel=6) as file:
+            json.dump(result, file, separators=(",", ":"))
+        part.replace(path)
+        return path
+
+
+DEFAULTS: dict[str, Any] = {
+    "steps": 20, "every": 1, "operator_layers": 2, "depth": 3, "method": "events", "cycle": [], "hold": False,
+    "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
+}  # fmt: skip
+"""Options of a timer that was given none."""
+
+
+def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
+    """The stack of layers of a model: of its lists of modules the one with the most parameters.
+
+    Returns
+    -------
+    str
+        Path of the list; empty where there is none.
+    dict of int to torch.nn.Module
+        Layers by their number; those that another pipeline stage holds are left out.
+    """
+    best: tuple[int, int, str, dict[int, Any]] = (0, 0, "", {})
+    for path, module in root.named_modules():
+        if not type(module).__name__.endswith("ModuleList") or not path:
+            continue
+        own = {
+            number: child
+            for number, (_, child) in enumerate(module.named_children())
+            if "Missing" not in type(child).__name__
+        }
+        weight = sum(int(p.numel()) for child in own.values() for p in child.parameters())
+        if own and (weight, len(own)) > best[:2]:
+            best = (weight, len(own), path, own)
+    return best[2], best[3]
+
+
+def _runs(module: Any) -> bool:
+    """Whether a module has a forward of its own: lists only hold others, and stand-ins of other stages do nothing."""
+    name = type(module).__name__
+    return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
+
+
+def located(where: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    holder, attribute = holder_of(where)
+    return getattr(holder, attribute)
+
+
+def holder_of(where: str) -> tuple[Any, str]:
+    """What holds the attribute of ``module:attribute``, and its last name."""
+    module, _, path = where.partition(":")
+    holder = importlib.import_module(module)
+    *above, last = path.split(".")
+    for name in above:
+        holder = getattr(holder, name)
+    return holder, last
+
+
+def tensors(value: Any) -> list[Any]:
+    """Tensors in an argument or a result, not deeper than lists and mappings."""
+    if hasattr(value, "numel") and hasattr(value, "element_size"):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [found for one in value for found in tensors(one)] if isinstance(value, list | tuple) else []
+
+
+def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
+    """Shapes of the tensors among the arguments."""
+    found = [list(one.shape) for one in args if hasattr(one, "shape")]
+    return found + [list(one.shape) for one in kwargs.values() if hasattr(one, "shape")]
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in use, in bytes; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (quicker inside a step)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
+    """Time from step to step by the method of the step, of decode steps that follow each other.
+
+    Parameters
+    ----------
+    entries : sequence of (int, str, str)
+        When each step began (ns), its phase and its method.
+    skip : int
+        Steps after a change of the method that do not count.
+
+    Returns
+    -------
+    dict
+        Method -> ``steps, median_ns, mean_ns``.
+    """
+    times: dict[str, list[int]] = {}
+    since = 0
+    for i in range(len(entries) - 1):
+        (at, phase, method), (after, then, _) = entries[i], entries[i + 1]
+        since = since + 1 if i and entries[i - 1][2] == method else 0
+        if phase == then == "decode" and since >= skip:
+            times.setdefault(method, []).append(after - at)
+    return {
+        method: {"steps": len(found), "median_ns": statistics.median(found), "mean_ns": statistics.fmean(found)}
+        for method, found in times.items()
+    }
+
+
+def _dispatch_mode(timer: OpsTimer) -> Any:
+    base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Mode(base):  # type: ignore[misc]
+        """Times every operator that is dispatched."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = "::".join(str(func).split(".")[:2])
+            around = timer._stack[-1] if timer._stack else f"{timer.layer_path}.{timer.layer}"
+            number = timer._number(f"{around}/{name}", "functional")
+            return timer._call(number, func, args, kwargs or {})
+
+    return Mode()

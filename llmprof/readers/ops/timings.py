@@ -1,0 +1,259 @@
+"""Timings of operators as frames: every call of a layer, module or function, every step and every collective."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import MixedRunsError, ReadError
+
+FORMAT: Final = "llmprof-ops"
+VERSION: Final = 1
+
+_STEPS: Final = {
+    "step": pl.Int64, "label": pl.String, "phase": pl.String, "method": pl.String, "held": pl.Boolean,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "host_start_ns": pl.Int64, "host_end_ns": pl.Int64,
+    "bytes_before": pl.Int64, "bytes_after": pl.Int64,
+}  # fmt: skip
+_CALLS: Final = {
+    "step": pl.Int64, "name": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "host_start_ns": pl.Int64,
+    "host_end_ns": pl.Int64, "bytes_before": pl.Int64, "bytes_after": pl.Int64,
+}  # fmt: skip
+_COLLECTIVES: Final = {
+    "step": pl.Int64, "kind": pl.String, "group": pl.String, "world": pl.Int32, "dtype": pl.String,
+    "in_elements": pl.Int64, "out_elements": pl.Int64, "element_bytes": pl.Int64, "waits": pl.Boolean,
+    "layer": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64, "host_start_ns": pl.Int64, "host_end_ns": pl.Int64,
+}  # fmt: skip
+_ENTRIES: Final = {"at_ns": pl.Int64, "phase": pl.String, "method": pl.String}
+
+_BUS: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+"""Bus bandwidth over that of the algorithm is this times ``(n - 1) / n`` (nccl-tests, PERFORMANCE.md); 1 for others."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What the timer wrote on the ranks of one run.
+
+    Attributes
+    ----------
+    calls : polars.DataFrame
+        A row a call: ``rank, step, phase, method, held, name`` (path of the module), ``kind`` (model, layer, module,
+        functional, user), ``layer`` (null outside the layers), ``operator`` (the path below the layer), ``start_ns,
+        dur_ns`` (on the timeline of the device; of the host on a CPU), ``host_start_ns, host_dur_ns, behind_ns`` (how
+        long after the host the device ended it), ``nested`` (others were timed inside it), ``outermost`` (it lies in no
+        other but the model), ``shapes`` (JSON), ``bytes_before, bytes_after, values`` (the user's metrics, as JSON).
+    steps : polars.DataFrame
+        ``rank, step, label, phase, method, held, start_ns, dur_ns, host_dur_ns, bytes_before, bytes_after``.
+    collectives : polars.DataFrame
+        ``rank, step, phase, kind, group, world, layer, bytes, start_ns, dur_ns, algorithm_gbps, bus_gbps, waits`` (it
+        was posted, and its time ends when it had been waited for), ``dtype, in_elements, out_elements``.
+    entries : polars.DataFrame
+        Begin of every step of the engine, timed or not: ``rank, at_ns, phase, method`` (``none``: not timed).
+    ranks : list of dict
+        What each file says of itself, without its rows.
+    """
+
+    calls: pl.DataFrame
+    steps: pl.DataFrame
+    collectives: pl.DataFrame
+    entries: pl.DataFrame
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether times are those of a device."""
+        return any(one["platform"] == "cuda" for one in self.ranks)
+
+
+def read_timings(path: str | Path) -> Timings:
+    """Timings of operators from the folder of a run, a folder of their files, or one file.
+
+    Parameters
+    ----------
+    path : path
+        A run in mode ``ops``, or ``ops_rankN.json.gz`` or a folder of such files. Times begin at the first step of any
+        rank.
+
+    Returns
+    -------
+    Timings
+        Frames over all ranks.
+
+    Raises
+    ------
+    ReadError
+        There is no such file, it is damaged or of another kind or a newer version.
+    MixedRunsError
+        A rank comes twice, or the files are of different runs.
+    """
+    given = Path(path)
+    places = [given / "traces", given] if given.is_dir() else []
+    files = next((found for place in places if (found := sorted(place.glob("ops_rank*.json.gz")))), [])
+    if given.is_file():
+        files = [given]
+    if not files:
+        raise ReadError(
+            f"{given.name} has no timings of operators",
+            expected="ops_rank0.json.gz and so on",
+            hint="make them by a run in profile_mode ops",
+        )
+    return together([(file, document(file)) for file in files])
+
+
+def document(path: Path) -> dict[str, Any]:
+    """Content of one file, checked to be what it should.
+
+    Raises
+    ------
+    ReadError
+        It cannot be read, is cut off, or of another kind or version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ReadError(f"cannot read {path.name}: {error.strerror or error}") from error
+    try:
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        found = json.loads(text)
+    except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
+        raise ReadError(
+            f"{path.name} is damaged: {str(error)[:200]}", expected="the whole file of a run", hint="run it again"
+        ) from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ReadError(f"{path.name} holds no timings of operators", expected=f'"format": "{FORMAT}"')
+    if found.get("version") != VERSION:
+        raise ReadError(
+            f"{path.name} has version {found.get('version')!r} of its format",
+            expected=f"version {VERSION}",
+            hint="read it with the llmprof that wrote it, or run it again",
+        )
+    return found
+
+
+def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
+    """Frames over the files of one run.
+
+    Raises
+    ------
+    ReadError
+        A file lacks a table or column, or a column has wrong values.
+    MixedRunsError
+        A rank comes twice, or the runs have different numbers of ranks.
+    """
+    parts = list(parts)
+    ranks = [int(said.get("rank", 0)) for _, said in parts]
+    if len(set(ranks)) < len(ranks):
+        raise MixedRunsError(f"ranks {sorted(ranks)} come more than once", expected="the files of one run")
+    if len({said.get("world_size", 1) for _, said in parts}) > 1:
+        raise MixedRunsError("the files are of runs with different world sizes", expected="the files of one run")
+    frames: dict[str, list[pl.DataFrame]] = {"calls": [], "steps": [], "collectives": [], "entries": []}
+    for (path, said), rank in zip(parts, ranks, strict=True):
+        try:
+            made = _frames(said)
+        except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise ReadError(
+                f"{path.name} has tables that make no sense ({type(error).__name__}: {str(error)[:200]})",
+                expected="a file as the timer wrote it",
+            ) from error
+        for name, frame in made.items():
+            frames[name].append(frame.select(pl.lit(rank, dtype=pl.Int32).alias("rank"), pl.all()))
+    whole = {name: pl.concat(found) for name, found in frames.items()}
+    origin = whole["steps"]["start_ns"].min()
+    begin = int(origin) if isinstance(origin, int) else 0
+    shifted = {
+        name: frame.with_columns(pl.col("^(host_)?start_ns$|^at_ns$") - begin).sort(
+            "rank", "at_ns" if name == "entries" else "start_ns", maintain_order=True
+        )
+        for name, frame in whole.items()
+    }
+    tables = {"calls", "steps", "collectives", "entries"}
+    heads = [{key: value for key, value in said.items() if key not in tables} for _, said in parts]
+    return Timings(**shifted, ranks=[{**head, "start_epoch_ns": begin} for head in heads])
+
+
+def _frames(said: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+    steps = _table(said["steps"], _STEPS)
+    phases = steps.select("step", "phase", "method", "held")
+    steps = _durations(steps)
+    return {
+        "steps": steps,
+        "calls": _calls(said, phases),
+        "collectives": _collectives(said, phases),
+        "entries": _table(said["entries"], _ENTRIES),
+    }
+
+
+def _table(columns: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame({name: columns[name] for name in schema}, schema=dict(schema))
+
+
+def _durations(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(
+        dur_ns=(pl.col("end_ns") - pl.col("start_ns")).clip(0),
+        host_dur_ns=pl.col("host_end_ns") - pl.col("host_start_ns"),
+        behind_ns=pl.col("end_ns") - pl.col("host_end_ns"),
+    ).drop("end_ns", "host_end_ns")
+
+
+def _calls(said: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
+    names, kinds, path = said["names"], said["kinds"], said["layer_path"]
+    frame = _durations(_table(said["calls"], _CALLS))
+    frame = frame.with_columns(_as_json(said["calls"][key]).alias(key) for key in ("shapes", "values"))
+    layer = pl.col("path").str.extract(rf"^{_escaped(path)}\.(\d+)(?:[./]|$)", 1).cast(pl.Int32) if path else None
+    known = pl.DataFrame({"name": range(len(names)), "path": names, "kind": kinds}, schema_overrides={"name": pl.Int64})
+    known = known.with_columns(layer=pl.lit(None, dtype=pl.Int32) if layer is None else layer)
+    inside = pl.col("path").str.replace(rf"^{_escaped(path)}\.\d+[./]?", "") if path else pl.col("path")
+    known = known.with_columns(operator=pl.when(pl.col("layer").is_null()).then("path").otherwise(inside))
+    known = known.with_columns(operator=pl.when(pl.col("kind") == "layer").then(pl.lit("layer")).otherwise("operator"))
+    frame = frame.join(known, on="name", how="left", maintain_order="left").drop("name").rename({"path": "name"})
+    frame = frame.join(phases, on="step", how="left", maintain_order="left")
+    return _nesting(frame).select(
+        "step", "phase", "method", "held", "name", "kind", "layer", "operator", "start_ns", "dur_ns", "host_start_ns",
+        "host_dur_ns", "behind_ns", "nested", "outermost", "shapes", "bytes_before", "bytes_after", "values",
+    )  # fmt: skip
+
+
+def _nesting(frame: pl.DataFrame) -> pl.DataFrame:
+    """Which calls have others inside, and which lie in none but the model; by the host's clock, where calls nest."""
+    rows = frame.with_row_index("_row").with_columns(_end=pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    rows = rows.sort("step", "host_start_ns", "_end", descending=[False, False, True])
+    inner = rows.filter(pl.col("kind") != "model")
+    inner = inner.with_columns(
+        nested=((pl.col("host_start_ns").shift(-1) < pl.col("_end")) & (pl.col("step").shift(-1) == pl.col("step")))
+        .fill_null(value=False),
+        outermost=(pl.col("_end") > pl.col("_end").cum_max().shift(1).over("step")).fill_null(value=True),
+    )  # fmt: skip
+    out = rows.join(inner.select("_row", "nested", "outermost"), on="_row", how="left")
+    return out.with_columns(pl.col("nested").fill_null(value=True), pl.col("outermost").fill_null(value=False)).sort(
+        "_row"
+    )
+
+
+def _collectives(said: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
+    frame = _durations(_table(said["collectives"], _COLLECTIVES))
+    frame = frame.join(phases, on="step", how="left", maintain_order="left")
+    factor = pl.col("kind").replace_strict(_BUS, default=None, return_dtype=pl.Float64)
+    bus = pl.when(factor.is_null()).then(1.0).otherwise(factor * (pl.col("world") - 1) / pl.col("world"))
+    size = pl.max_horizontal("in_elements", "out_elements") * pl.col("element_bytes")
+    # a message of nothing, and what took no time that the clock can tell, have no bandwidth
+    speed = pl.when((pl.col("bytes") > 0) & (pl.col("dur_ns") > 0)).then(pl.col("bytes") / pl.col("dur_ns"))
+    frame = frame.with_columns(bytes=size).with_columns(algorithm_gbps=speed)
+    return frame.with_columns(bus_gbps=pl.col("algorithm_gbps") * bus).select(
+        "step", "phase", "method", "held", "kind", "group", "world", "layer", "bytes", "start_ns", "dur_ns",
+        "host_start_ns", "host_dur_ns", "algorithm_gbps", "bus_gbps", "waits", "dtype", "in_elements", "out_elements",
+    )  # fmt: skip
+
+
+def _as_json(values: list[Any]) -> pl.Series:
+    return pl.Series([None if one is None else json.dumps(one) for one in values], dtype=pl.String)
+
+
+def _escaped(path: str) -> str:
+    return path.replace(".", r"\.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llmprof.batch import Sweep
     from llmprof.launch import ExperimentConfig, Run
 
-MODES = ("inference_only", "torch", "nsys", "nsys_ncu", "ncu")
+MODES = ("inference_only", "torch", "nsys", "nsys_ncu", "ncu", "ops")
 
 
 def share(text: str) -> float:
@@ -328,7 +328,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     rows += [("Note", note) for note in summary.get("notes") or ()]
     if done.state == UNIMPORTED:
         rows.append(("Next", f"llmprof run --resume {shlex.quote(str(done.folder.path))}"))
-    elif done.config.profile_mode in {"torch", "nsys", "nsys_ncu"}:
+    elif done.config.profile_mode in {"torch", "nsys", "nsys_ncu", "ops"}:
         rows.append(("Next", f"llmprof analyze {shlex.quote(str(done.folder.path))}"))
     return text.pairs(rows, indent="")
 

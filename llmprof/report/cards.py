@@ -221,7 +221,7 @@ def of_run(run: Run) -> str:
         if row.get("unit") == "ns"
     ]
     following = [("run.requests", "How long did each request take?")]
-    if config.profile_mode in ("torch", "nsys", "nsys_ncu"):
+    if config.profile_mode in ("torch", "nsys", "nsys_ncu", "ops"):
         following.append(("analyze.findings(run.trace)", "What takes the time, and what can be done about it?"))
     if config.profile_mode in ("ncu", "nsys_ncu"):
         following.append(("analyze.speed_of_light(run.metrics)", "How near is each kernel to the device's limits?"))

@@ -13,6 +13,7 @@ from llmprof.analyze.analysis import Analysis, per_trace
 from llmprof.analyze.findings import npu, waiting, work
 from llmprof.analyze.findings.scope import Measure, Scope, scope_of
 from llmprof.analyze.findings.waiting import CUSTOM_ALL_REDUCE_BYTES
+from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
@@ -319,6 +320,7 @@ def findings(trace: Trace) -> pl.DataFrame:
     >>> found["order"].to_list() == list(range(1, found.height + 1))
     True
     """
+    refuse_samples(trace, "what takes the time of a step")
     scope = scope_of(trace)
     rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     found = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})

@@ -12,6 +12,7 @@ from llmprof.analyze.analysis import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import HOST_SPANS, doing, holds_the_device, host_spans, is_synchronising, waits_for_event
 from llmprof.analyze.intervals import gaps, length_within
 from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
@@ -80,6 +81,7 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 
 @per_trace
 def _of_trace(trace: Trace) -> pl.DataFrame:
+    refuse_samples(trace, "when the device was idle")
     waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
     return idle_of(labelled(trace, ["step"]), host_spans(trace), waits=waits)
 

@@ -242,7 +242,7 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
         labels them; with the likely cause.
     """
     worker = worker or {}
-    on_device = _on_device(trace, worker)
+    on_device = config.profile_mode != "ops" and _on_device(trace, worker)
     events = _events(trace, config, on_device=on_device)
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
     missing = sorted(set(range(config.world_size)) - set(counts))
@@ -313,6 +313,8 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
 
 
 def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> str:
+    if config.profile_mode == "ops":
+        return "no step of the engine came into the window: raise max_tokens or ops_options.steps, or lower every"
     if config.profile_mode == "torch":
         if on_device and (trace.has("ops") or trace.has("runtime")):
             return (
@@ -332,6 +334,8 @@ def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> st
 
 
 def _why_ranks(config: ExperimentConfig) -> str:
+    if config.profile_mode == "ops":
+        return "a rank wrote no ops_rankN.json.gz: experiment.log has its words"
     if config.profile_mode == "torch":
         return (
             "the profiler of a rank did not stop in time or failed: experiment.log has its words; with_stack: false "

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from llmprof.readers.common.part import Part
-from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.readers.ops.timings import FORMAT, document, together
 
 _KINDS = {"send": "send_recv", "recv": "send_recv", "gather": "other"}

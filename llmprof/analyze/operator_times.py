@@ -1,0 +1,179 @@
+"""Analyses of timings of operators (mode ``ops``): layers, operators, communication, and what timing itself costs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from llmprof.errors import NotCapturedError
+from llmprof.readers.ops.timings import Timings
+from llmprof.trace import Trace
+
+NEAR_NS: Final = 50_000
+"""A device that ends a call so soon after the host had launched it was waiting for the host, not the host for it."""
+
+
+def refuse_samples(trace: Trace, what: str) -> None:
+    """Raise for a trace of mode ``ops``: it samples steps, and nothing between its modules is recorded.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace is of mode ``ops``.
+    """
+    if trace.meta.get("format") == "ops":
+        raise NotCapturedError(
+            f"timings of operators are samples of steps, and do not say {what}",
+            expected="a recording of everything that ran",
+            hint="llmprof.analyze.operator_times shows what they say; profile_mode torch or nsys records everything",
+        )
+
+
+def layer_times(timings: Timings) -> pl.DataFrame:
+    """Time of each layer, by rank and phase.
+
+    Where a layer was timed both with and without its operators, only the calls without count: what is timed inside a
+    call is part of it.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, phase, method, held, layer, count, total_ns, mean_ns, median_ns, min_ns, max_ns, nested`` (the calls had
+        others timed inside them) and ``waiting`` (share of the calls whose end the device reached within 50 us of the
+        host, so that their time is the host's; null on a CPU).
+    """
+    keys = ["rank", "phase", "method", "held", "layer"]
+    calls = timings.calls.filter(pl.col("kind") == "layer")
+    calls = calls.filter(pl.col("nested") == pl.col("nested").min().over(keys))
+    return _grouped(calls, [*keys], timings).sort(keys)
+
+
+def operator_times(timings: Timings) -> pl.DataFrame:
+    """Time of each operator of the layers, and of the modules outside them, by rank and phase.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, phase, method, held, kind, operator`` (path below the layer, or the module's outside them), ``layers``
+        (in how many layers it was timed), ``count, total_ns, mean_ns, median_ns, min_ns, max_ns, nested, waiting`` as
+        in :func:`layer_times`, ``calls_a_step`` (over all layers), ``step_ns`` (median times that: what a step spends
+        in it) and ``share`` (of the median step; nested operators are part of others).
+    """
+    keys = ["rank", "phase", "method", "held", "kind", "operator"]
+    calls = timings.calls.filter(~pl.col("kind").is_in(["layer", "model"]))
+    found = _grouped(calls, keys, timings, pl.col("layer").n_unique().alias("layers"))
+    steps = timings.steps.group_by("rank", "phase", "method", "held").agg(
+        _steps=pl.len(), _step_ns=pl.col("dur_ns").median()
+    )
+    own = {one["rank"]: len(one["layers"]) for one in timings.ranks}
+    inside = calls.filter(pl.col("layer").is_not_null()).group_by(keys).agg(
+        _detailed=pl.struct("step", "layer").n_unique()
+    )  # fmt: skip
+    found = found.join(inside, on=keys, how="left").join(steps, on=["rank", "phase", "method", "held"], how="left")
+    every = pl.col("rank").replace_strict(own, default=1, return_dtype=pl.Int64)
+    found = found.with_columns(
+        calls_a_step=pl.when(pl.col("_detailed").is_null())
+        .then(pl.col("count") / pl.col("_steps"))
+        .otherwise(pl.col("count") / pl.col("_detailed") * every)
+    ).with_columns(step_ns=pl.col("median_ns") * pl.col("calls_a_step"))
+    found = found.with_columns(share=pl.col("step_ns") / pl.col("_step_ns"), layers=pl.col("layers").cast(pl.Int64))
+    return found.drop("_detailed", "_steps", "_step_ns").sort(
+        "rank", "phase", "step_ns", descending=[False, False, True]
+    )
+
+
+def _grouped(calls: pl.DataFrame, keys: list[str], timings: Timings, *more: pl.Expr) -> pl.DataFrame:
+    near = pl.col("behind_ns") < NEAR_NS
+    waiting = near.mean() if timings.on_device else pl.lit(None, dtype=pl.Float64)
+    time = pl.col("dur_ns")
+    return calls.group_by(keys, maintain_order=True).agg(
+        *more, count=pl.len().cast(pl.Int64), total_ns=time.sum(), mean_ns=time.mean(), median_ns=time.median(),
+        min_ns=time.min(), max_ns=time.max(), nested=pl.col("nested").any(), waiting=waiting,
+    )  # fmt: skip
+
+
+def communication_times(timings: Timings) -> pl.DataFrame:
+    """Collectives and messages by kind, group and size.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, phase, group, kind, bytes, count, total_ns, median_ns, min_ns, algorithm_gbps, bus_gbps`` (medians,
+        GB/s), ``waits`` (posted first: the time ends when it had been waited for), ``a_step`` (calls of the kind that a
+        timed step makes, from a count of all of them), ``step_ns`` (mean times that) and ``share`` (of the median
+        step). No row on one device: there is no communication.
+    """
+    keys = ["rank", "phase", "group", "kind", "bytes"]
+    found = timings.collectives.group_by(keys).agg(
+        count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(), mean_ns=pl.col("dur_ns").mean(),
+        median_ns=pl.col("dur_ns").median(), min_ns=pl.col("dur_ns").min(),
+        algorithm_gbps=pl.col("algorithm_gbps").median(), bus_gbps=pl.col("bus_gbps").median(),
+        waits=pl.col("waits").any(),
+    )  # fmt: skip
+    seen = pl.DataFrame(
+        [(one["rank"], kind, n) for one in timings.ranks for kind, n in one.get("collectives_seen", {}).items()],
+        schema={"rank": pl.Int32, "kind": pl.String, "_seen": pl.Int64}, orient="row",
+    )  # fmt: skip
+    timed = timings.collectives.group_by("rank", "kind").agg(_timed=pl.len())
+    steps = timings.steps.group_by("rank", "phase").agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
+    found = found.join(seen, on=["rank", "kind"], how="left").join(timed, on=["rank", "kind"], how="left")
+    found = found.join(steps, on=["rank", "phase"], how="left")
+    scale = pl.max_horizontal(pl.col("_seen").fill_null(0), "_timed") / pl.col("_timed")
+    found = found.with_columns(a_step=pl.col("count") / pl.col("_steps") * scale)
+    found = found.with_columns(step_ns=pl.col("mean_ns") * pl.col("a_step"))
+    found = found.with_columns(share=pl.col("step_ns") / pl.col("_step_ns"))
+    return found.select(
+        *keys, "count", "total_ns", "median_ns", "min_ns", "algorithm_gbps", "bus_gbps", "waits", "a_step", "step_ns",
+        "share",
+    ).sort("rank", "phase", "step_ns", descending=[False, False, True])  # fmt: skip
+
+
+def timing_overhead(timings: Timings) -> pl.DataFrame:
+    """Time from step to step of decode, by the method of timing: what the timing itself costs.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of :func:`~llmprof.readers.ops.timings.read_timings`; of a run with ``cycle`` each method has steps of its own
+        in one engine, of any other the steps that were not timed stand against those that were.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, method`` (``none`` first), ``steps, median_ns, mean_ns, low_ns, high_ns`` (quartiles) and ``overhead``
+        (median over that of ``none``, less one; null where nothing was left untimed). A step right after another method
+        is left out where methods come in blocks, and so is one whose next step is no decode.
+    """
+    same = pl.col("method") == pl.col("method").shift().over("rank")
+    blocks = any(one["options"].get("cycle") for one in timings.ranks)
+    rows = timings.entries.sort("rank", "at_ns").with_columns(
+        step_ns=pl.col("at_ns").shift(-1).over("rank") - pl.col("at_ns"),
+        then=pl.col("phase").shift(-1).over("rank"),
+        same=same.fill_null(value=False),
+    )
+    rows = rows.filter((pl.col("phase") == "decode") & (pl.col("then") == "decode"))
+    rows = rows.filter("same") if blocks else rows
+    time = pl.col("step_ns")
+    found = rows.group_by("rank", "method").agg(
+        steps=pl.len().cast(pl.Int64), median_ns=time.median(), mean_ns=time.mean(), low_ns=time.quantile(0.25),
+        high_ns=time.quantile(0.75),
+    )  # fmt: skip
+    base = found.filter(pl.col("method") == "none").select("rank", _base="median_ns")
+    found = found.join(base, on="rank", how="left").with_columns(overhead=pl.col("median_ns") / pl.col("_base") - 1)
+    return found.drop("_base").sort("rank", pl.col("method") != "none", "method")

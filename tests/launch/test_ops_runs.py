@@ -1,0 +1,59 @@
+"""Runs of mode ops on this machine's CPU: one engine on one rank and one on two."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.analyze.operator_times import communication_times, operator_times
+from llmprof.launch import ExperimentConfig, ExperimentRunner
+from llmprof.launch.config.ops import sized
+from llmprof.readers.ops.timings import read_timings
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
+
+
+@pytest.fixture(scope="module")
+def engine_python(root) -> str:
+    """The interpreter of ``make engine``, or the one that the environment names."""
+    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
+    if not Path(found).exists():
+        pytest.fail("there is no engine to run: make engine")
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_operators_of_a_run(engine_python, tmp_path, ranks):
+    """Four layers on every rank; two all-reduces a layer and one of the embedding on two ranks, none on one."""
+    size = sized("quick", profile_steps=2, num_tokens=4, max_seq_len=128, functional=ranks == 2)
+    config = ExperimentConfig(
+        model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=1, batch_size=2, input_tokens=32,
+        tensor_parallel_size=ranks, timeout_s=1500, environment={"OMP_NUM_THREADS": "1"}, **size,
+    )  # fmt: skip
+    run = ExperimentRunner(config, check=False).run()
+    assert run.state == "finished"
+    assert any("eager" in note for note in run.summary["notes"])
+    timings = read_timings(run.folder.path)
+    assert timings.steps["rank"].unique().to_list() == list(range(ranks))
+    assert timings.steps.filter(rank=0)["phase"].to_list() == ["prefill", "decode"]
+    assert timings.ranks[0]["clock"] == "perf_counter of the host"  # a CPU: and it says so
+    layers = timings.calls.filter(kind="layer")
+    assert layers.group_by("rank", "step").len()["len"].to_list() == [4] * (2 * ranks)
+    steps = timings.steps.select("rank", "step", _step="dur_ns")
+    inside = layers.group_by("rank", "step").agg(pl.col("dur_ns").sum()).join(steps, on=["rank", "step"])
+    assert (inside["dur_ns"] < inside["_step"]).all()
+    operators = set(operator_times(timings)["operator"])
+    assert {"self_attn.qkv_proj", "mlp.down_proj", "model.embed_tokens"} <= operators
+    assert any("aten::" in one for one in operators) == (ranks == 2)
+    assert set(analyze.steps(run.trace)["phase"]) == {"prefill", "decode"}
+    comm = communication_times(timings)
+    if ranks == 1:
+        assert comm.is_empty()
+    else:
+        counted = timings.ranks[0]["collectives_seen"]
+        assert counted["all_reduce"] == 2 * (2 * 4 + 1)
+        assert (comm.filter(kind="all_reduce")["bytes"] > 0).all()

@@ -1,0 +1,337 @@
+"""The timer of operators, on modules that stand in for those of torch and a clock that is set by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from llmprof.errors import ConfigError
+from llmprof.launch import ExperimentConfig, engines
+from llmprof.launch.config.ops import sized
+from llmprof.launch.engines import ops_timer, vllm_ops
+from llmprof.launch.engines.ops_timer import OpsTimer, layers_of, overhead
+from llmprof.readers.ops.timings import together
+
+
+class Tensor:
+    """What the timer asks of a tensor."""
+
+    dtype = "torch.bfloat16"
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def numel(self) -> int:
+        count = 1
+        for one in self.shape:
+            count *= one
+        return count
+
+    def element_size(self) -> int:
+        return 2
+
+
+class Module:
+    """A module: children by name, and a forward that calls them."""
+
+    def __init__(self, clock, cost: int = 0, **children: Module) -> None:
+        self.clock, self.cost, self.children_ = clock, cost, children
+        self.ran = 0
+
+    def __call__(self, *args, **kwargs):
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args, **kwargs):
+        self.ran += 1
+        self.clock.now += self.cost
+        for child in self.children_.values():
+            child(*args, **kwargs)
+        return args[0]
+
+    def named_children(self):
+        return self.children_.items()
+
+    def named_modules(self, prefix=""):
+        yield prefix, self
+        for name, child in self.children_.items():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def modules(self):
+        return [one for _, one in self.named_modules()]
+
+    def parameters(self):
+        return [Tensor(one.cost) for one in self.modules()]
+
+
+class ModuleList(Module):
+    """A list of modules, which has no forward."""
+
+    def forward(self, *args, **kwargs):
+        for child in self.children_.values():
+            child(*args, **kwargs)
+
+
+class Missing(Module):
+    """A layer that another stage holds."""
+
+
+class Clock:
+    """A host clock that moves only where a module says so."""
+
+    now = 1_000_000
+
+    def perf_counter_ns(self) -> int:
+        return self.now
+
+    def time_ns(self) -> int:
+        return self.now + 5_000_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(ops_timer, "time", made)
+    return made
+
+
+def model(clock, layers: int = 3) -> Module:
+    """An embedding of 7 us, layers of 1 + 10 (attention: 2 + 8) + 20 us, a norm of 3 us."""
+
+    def layer() -> Module:
+        return Module(clock, 1_000, self_attn=Module(clock, 2_000, qkv=Module(clock, 8_000)), mlp=Module(clock, 20_000))
+
+    stack = ModuleList(clock, **{str(i): layer() for i in range(layers)})
+    inner = Module(clock, 0, embed=Module(clock, 7_000), layers=stack, norm=Module(clock, 3_000))
+    return Module(clock, 0, model=inner)
+
+
+TORCH = SimpleNamespace(__version__="2.13.0")
+
+
+def run(timer, root, phases) -> dict:
+    for phase in phases:
+        timer.begin_step(f"execute_{phase}", phase)
+        if not timer.done or timer.timing:
+            root(Tensor(4, 16))
+        timer.end_step()
+    return timer.result() | {"world_size": 1}
+
+
+def frames(result):
+    return together([("ops_rank0.json.gz", result)])
+
+
+def test_times_of_layers_and_operators_are_those_of_the_clock(clock):
+    """Every layer takes 31 us; of the sampled one the operators are known, and each step samples the next one."""
+    root = model(clock)
+    timer = OpsTimer(TORCH, root, {"operator_layers": 1, "memory": "off"}, cuda=False)
+    timings = frames(run(timer, root, ["prefill", "decode", "decode"]))
+    layers = timings.calls.filter(kind="layer")
+    assert layers["dur_ns"].to_list() == [31_000] * 9
+    assert layers["layer"].to_list() == [0, 1, 2] * 3
+    assert layers.filter("nested").select("step", "layer").rows() == [(0, 0), (1, 1), (2, 2)]
+    inside = timings.calls.filter(layer=2, kind="module").select("operator", "dur_ns", "nested").rows()
+    assert inside == [("self_attn", 10_000, True), ("self_attn.qkv", 8_000, False), ("mlp", 20_000, False)]
+    outside = timings.calls.filter(timings.calls["layer"].is_null(), step=0)
+    # 7 + 3 * 31 + 3 us
+    assert dict(outside.select("operator", "dur_ns").rows()) == {
+        "model.embed": 7_000, "model.norm": 3_000, "Module": 103_000,
+    }  # fmt: skip
+    assert timings.steps["phase"].to_list() == ["prefill", "decode", "decode"]
+    assert json.loads(layers["shapes"][0]) == [[4, 16]]
+
+
+def test_what_is_not_sampled_runs_as_it_was(clock):
+    root = model(clock)
+    before = [dict(one.__dict__) for one in root.modules()]
+    timer = OpsTimer(TORCH, root, {"every": 2, "steps": 2, "memory": "off"}, cuda=False)
+    result = run(timer, root, ["prefill", "decode", "decode", "decode", "decode"])
+    assert [one.__dict__.keys() for one in root.modules()] == [one.keys() for one in before]
+    assert result["steps"]["step"] == [0, 2]
+    assert result["entries"]["method"] == ["events", "none", "events", "none", "none"]
+    assert ops_timer.ACTIVE == []
+
+
+def test_an_error_of_the_model_passes_and_leaves_it_whole(clock):
+    root = model(clock)
+    timer = OpsTimer(TORCH, root, {}, cuda=False)
+    timer.begin_step("execute", "decode")
+    with pytest.raises(IndexError):
+        root()
+    timer.end_step()
+    assert all("forward" not in one.__dict__ for one in root.modules())
+    assert root(Tensor(1)).numel() == 1
+
+
+@pytest.mark.parametrize(("wanted", "nested"), [(0, 3), (-1, 0), (2, 2), (9, 3)])
+def test_how_many_layers_have_their_operators_timed(clock, wanted, nested):
+    root = model(clock)
+    timer = OpsTimer(TORCH, root, {"operator_layers": wanted, "memory": "off"}, cuda=False)
+    calls = frames(run(timer, root, ["decode"])).calls
+    assert calls.filter(kind="layer")["nested"].sum() == nested
+
+
+def test_a_model_without_layers_is_timed_by_depth_and_says_so(clock):
+    root = Module(clock, 0, encoder=Module(clock, 5_000), head=Module(clock, 2_000, deep=Module(clock, 1_000)))
+    timer = OpsTimer(TORCH, root, {"depth": 1, "memory": "off"}, cuda=False)
+    result = run(timer, root, ["decode"])
+    assert "has no stack of layers" in result["notes"][0]
+    calls = frames(result).calls.filter(kind="module")
+    assert dict(calls.select("operator", "dur_ns").rows()) == {"encoder": 5_000, "head": 3_000}
+
+
+def test_layers_of_another_stage_are_left_out(clock):
+    one, other = Module(clock, 9), type("PPMissingLayer", (Missing,), {})(clock, 0)
+    root = Module(clock, 0, layers=ModuleList(clock, **{"0": other, "1": one}))
+    path, layers = layers_of(root)
+    assert (path, list(layers)) == ("layers", [1])
+
+
+def test_collectives_have_bytes_and_bandwidth(clock):
+    """256 bf16 values in 2 us are 512 B: 0.256 GB/s, and over two ranks the bus carries as much."""
+    root = model(clock)
+    timer = OpsTimer(TORCH, root, {"memory": "off"}, cuda=False)
+
+    def all_reduce(data):
+        clock.now += 2_000
+        return data
+
+    call = timer.communicate("all_reduce", "tp", 2, all_reduce)
+    call(Tensor(256))
+    timer.begin_step("execute", "decode")
+    call(Tensor(256))
+    timer.detail = False
+    call(Tensor(256))
+    timings = frames(timer.result() | {"world_size": 2})
+    row = timings.collectives.row(0, named=True)
+    assert timings.collectives.height == 1
+    assert (row["bytes"], row["dur_ns"], row["kind"], row["world"]) == (512, 2_000, "all_reduce", 2)
+    assert row["algorithm_gbps"] == pytest.approx(0.256)
+    assert row["bus_gbps"] == pytest.approx(0.256)
+    assert timings.ranks[0]["collectives_seen"] == {"all_reduce": 2}
+
+
+def test_a_cycle_of_methods_and_what_each_costs(clock):
+    """Steps of 10 ms, of 11 where they are timed: 10 %, from the steps that follow one of their own method."""
+    root = model(clock, layers=1)
+    timer = OpsTimer(TORCH, root, {"cycle": [["none", 3], ["events", 3]], "memory": "off"}, cuda=False)
+    for _ in range(12):
+        timer.begin_step("execute", "decode")
+        clock.now += 11_000_000 if timer.timing else 10_000_000
+    timer.end_step()
+    found = overhead(timer.entries)
+    assert {how: row["median_ns"] for how, row in found.items()} == {"none": 10_000_000, "events": 11_000_000}
+    assert found["none"]["steps"] == 4  # two blocks of three, each without its first
+    from llmprof.analyze.operator_times import timing_overhead
+
+    shown = timing_overhead(frames(timer.result() | {"world_size": 1}))
+    assert shown["method"].to_list() == ["none", "events"]
+    assert shown["overhead"].to_list() == pytest.approx([0.0, 0.1])
+
+
+def scale(name, args, out):
+    return float(out.numel())
+
+
+def test_operations_and_metrics_of_the_users_own(clock, monkeypatch):
+    from llmprof import ops
+
+    root = model(clock, layers=1)
+    monkeypatch.setitem(globals(), "helper", lambda data: data)
+    where = f"{__name__}:helper"
+    options = {"functions": {"mine": where}, "metrics": {"elements": f"{__name__}:scale"}, "memory": "off"}
+    timer = OpsTimer(TORCH, root, options, cuda=False)
+    with ops.time("nothing is timed"):
+        pass
+    timer.begin_step("execute", "decode")
+    monkeypatch.setattr(ops, "_timers", lambda: ops_timer.ACTIVE)
+    with ops.time("block"):
+        clock.now += 4_000
+    importlib.import_module(__name__).helper(Tensor(3))
+    root(Tensor(5))
+    calls = frames(timer.result() | {"world_size": 1}).calls
+    assert dict(calls.filter(kind="user").select("name", "dur_ns").rows()) == {"block": 4_000, "mine": 0}
+    assert json.loads(calls.filter(operator="mlp")["values"][0]) == {"elements": 5.0}
+    assert helper(1) == 1  # noqa: F821 (set above)
+
+
+def test_the_label_and_phase_of_a_step():
+    cached = SimpleNamespace(is_context_phase=lambda request: request == "c")
+    scheduled = SimpleNamespace(
+        scheduled_new_reqs=[SimpleNamespace(req_id="a")], scheduled_cached_reqs=cached,
+        num_scheduled_tokens={"a": 8, "b": 1, "c": 4},
+    )  # fmt: skip
+    assert vllm_ops.step_of(scheduled) == ("execute_context_2(12)_generation_1(1)", "mixed")
+    scheduled.num_scheduled_tokens = {"b": 1}
+    assert vllm_ops.step_of(scheduled)[1] == "decode"
+    scheduled.num_scheduled_tokens = {"a": 8}
+    assert vllm_ops.step_of(scheduled)[1] == "prefill"
+
+
+@pytest.mark.parametrize(
+    ("compilation", "cuda", "words"),
+    [
+        ({"cudagraph_mode": SimpleNamespace(name="FULL_AND_PIECEWISE"), "mode": 0}, True, "under CUDA graphs"),
+        ({"cudagraph_mode": SimpleNamespace(name="NONE"), "mode": 3}, True, "compiled code"),
+        ({"cudagraph_mode": SimpleNamespace(name="FULL"), "mode": 0}, False, None),
+    ],
+)
+def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypatch):
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+    config = SimpleNamespace(compilation_config=SimpleNamespace(**compilation))
+    if words is None:
+        vllm_ops._check_eager(config, cuda=cuda)
+        return
+    with pytest.raises(RuntimeError, match=words):
+        vllm_ops._check_eager(config, cuda=cuda)
+
+
+def test_sizes_of_a_run():
+    made = ExperimentConfig(model="random:tiny", **sized("detailed"))
+    assert (made.max_tokens, made.warmup, made.ops_options) == (
+        100, 3, {"steps": 10, "every": 10, "operator_layers": 0},
+    )  # fmt: skip
+    assert sized("quick", profile_steps=4, num_tokens=8, warmup_steps=0, max_seq_len=64) == {
+        "profile_mode": "ops", "max_tokens": 8, "warmup": 0, "max_model_len": 64,
+        "ops_options": {"steps": 4, "every": 2, "operator_layers": 4},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="no size"):
+        sized("huge")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ops_options": {"step": 3}}, "unknown key 'step'"),
+        ({"ops_options": {"steps": 0}}, "steps is 0"),
+        ({"ops_options": {"method": "patch"}}, "method is 'patch'"),
+        ({"ops_options": {"cycle": [["events", 3], ["magic", 1]]}}, "magic"),
+        ({"ops_options": {"functions": {"mine": "no place"}}}, "functions.mine"),
+        ({"eager": False}, "eager false"),
+        ({"engine": "transformers"}, "cannot time operators"),
+        ({"served": True}, "cannot time operators"),
+        ({"profile_mode": "torch", "ops_options": {"steps": 3}}, "profile_mode is torch"),
+    ],
+)
+def test_options_that_make_no_sense(values, words):
+    with pytest.raises(ConfigError, match=words):
+        ExperimentConfig.from_dict({"model": "random:tiny", "profile_mode": "ops", **values})
+
+
+def test_the_text_for_workers_stands_alone(tmp_path):
+    """It holds the timer only in this mode, imports nothing of llmprof, and has the class that is mixed in."""
+    from tests.launch.vllm_stand_in import job
+
+    text = engines._together("vllm_worker", *engines.engine("vllm").timer)
+    assert "llmprof." not in text.replace("``llmprof.ops.time``", "")
+    place = tmp_path / "llmprof_worker_alone.py"
+    place.write_text(text)
+    spec = importlib.util.spec_from_file_location("llmprof_worker_alone", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert {"llmprof_ops_start", "llmprof_ops_stop", "llmprof_facts"} <= set(dir(module.LlmprofOps))
+    assert "OpsTimer" not in engines.script(job())
+    assert "OpsTimer" in engines.script(job(profiler="ops", ops={}))

@@ -18,12 +18,12 @@ from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
 from llmprof.readers.common.reader import START_BYTES, Probe, Reader
 
 BUILT_IN: Final = (
-    "llmprof.readers.ops.reader:READER",
     "llmprof.readers.ascend.reader:READER",
     "llmprof.readers.chrome.reader:READER",
     "llmprof.readers.nvprof.reader:READERS",
     "llmprof.readers.rocm.reader:READERS",
     "llmprof.readers.nsys.reader:READER",
+    "llmprof.readers.ops.reader:READER",
     "llmprof.readers.saved:READER",
     "llmprof.readers.monitors.reader:READERS",
     "llmprof.readers.ncu.reader:READER",

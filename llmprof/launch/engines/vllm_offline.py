@@ -71,9 +71,9 @@ def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_cl
     own = _own_options(llm)
     prompt = (job["prompts"] or [{"prompt_token_ids": ids} for ids in _token_prompts(job)])[:1]
     with record.stage("warm_profiler"):
-        _profile(job, llm, on=True)
+        _profile(job, record, llm, on=True)
         llm.generate(prompt, [sampling_class(temperature=0.0, max_tokens=2, **own)], use_tqdm=False)
-        _profile(job, llm, on=False)
+        _profile(job, record, llm, on=False)
     drop_traces(record)
 
 

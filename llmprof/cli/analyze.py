@@ -13,7 +13,9 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.catalog import analyses, views
-from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
+from llmprof.analyze.compare import gate as gating
+from llmprof.analyze.findings.document import findings_document, findings_schema
+from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.registry import detect
@@ -109,6 +111,16 @@ def _view_of(name: str) -> str:
     return next((one.view for one in analyses() if one.name == name), name)
 
 
+def findings(args: Namespace, terminal: Terminal) -> str:
+    """What takes the time, as sentences, or as the JSON document of the published schema."""
+    if args.schema:
+        return to_json(findings_schema())
+    if not args.paths:
+        raise LlmprofError("no trace was named", expected="a path, or sample:NAME")
+    trace = open_trace(args.paths, args, terminal)
+    return to_json(findings_document(trace)) if args.json else findings_text(analyze.findings(trace), terminal.width)
+
+
 def diff(args: Namespace, terminal: Terminal) -> str:
     """Compare two runs: the time of a step, what it is made of, and the kernels; or two profiles of kernels."""
     paths = [Path(path) for path in (args.a, args.b) if not path.startswith(SAMPLE)]
@@ -121,6 +133,23 @@ def diff(args: Namespace, terminal: Terminal) -> str:
         from llmprof import charts
 
         charts.save(charts.diff(frame, names=names), args.chart)
+    if args.fail_over is None and not args.markdown:
+        return _diff_text(frame, names, args, terminal)
+    over = DEFAULT_OVER if args.fail_over is None else args.fail_over
+    said = gating.markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, args, terminal)
+    judged = gating.gate(frame, over=over)
+    slower = judged.filter(verdict="slower")
+    if not args.markdown and not args.json and not args.csv:
+        words = [f"{row['phase'] or 'the recording'}: {row['verdict']}" for row in judged.iter_rows(named=True)]
+        said = f"{said}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
+    return Failing(said) if slower.height and args.fail_over is not None else said
+
+
+DEFAULT_OVER = 0.03
+"""Share that ``--markdown`` allows where ``--fail-over`` does not say."""
+
+
+def _diff_text(frame: pl.DataFrame, names: tuple[str, str], args: Namespace, terminal: Terminal) -> str:
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
         return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))

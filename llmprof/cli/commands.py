@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmprof.cli.analyze import analysis, diff, info
+from llmprof.cli.analyze import analysis, diff, findings, info
 from llmprof.cli.make import demo, explore, notebook, parameter, redact, report, samples
 from llmprof.cli.output import Terminal
 from llmprof.cli.run import add_config_options, doctor, run, runs, sweep
@@ -17,6 +17,7 @@ __all__ = [
     "diff",
     "doctor",
     "explore",
+    "findings",
     "info",
     "notebook",
     "parameter",

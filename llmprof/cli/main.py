@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from llmprof import __version__
 from llmprof.errors import LlmprofError, OutputError, TraceWarning
 
-FAILED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _NAME = "llmprof"
 _TELLING = ("demo", "run", "sweep")
 """Commands that take minutes and say how far they are, whoever reads it."""
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 2 for an error that llmprof explains, 130 after an interrupt, 141 where the reader of the output went away.
+        0; 1 where ``diff --fail-over`` finds b slower, 2 for an error that llmprof explains,
+        130 after an interrupt, 141 where the reader of the output went away.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -109,7 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"{_NAME}: error: {_plain(error)}", file=sys.stderr)
         return FAILED
-    return 0
+    return SLOWER if _fails(out) else 0
+
+
+def _fails(out: str) -> bool:
+    from llmprof.cli.output import Failing
+
+    return isinstance(out, Failing)
 
 
 def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
@@ -211,6 +218,8 @@ def parser() -> argparse.ArgumentParser:
     paths.add_argument(
         "paths", nargs="+", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME"
     )
+    some = argparse.ArgumentParser(add_help=False)
+    some.add_argument("paths", nargs="*", metavar="PATH", help="the same as of info")
     reading = _reading()
     add("info", "info", "what a trace holds", paths, reading, shared)
     _analyze(add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared))
@@ -220,6 +229,7 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")
+    _findings(add("findings", "findings", "what takes the time, and what to try", some, reading, shared))
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
     _launching(add, shared)
@@ -326,7 +336,30 @@ def _diff(sub: argparse.ArgumentParser) -> None:
         "--tolerance", type=float, default=0.05, metavar="X", help="change that counts as none (default: 0.05)"
     )
     sub.add_argument("--chart", type=Path, metavar="FILE", help="draw it into a .png, .svg or .html file")
+    sub.add_argument(
+        "--fail-over",
+        type=_share,
+        metavar="SHARE",
+        help="end with exit code 1 if a step of B takes longer by more than this (3%% or 0.03) and beyond the noise",
+    )
+    sub.add_argument("--markdown", action="store_true", help="print Markdown, for the comment of a pull request")
     _output(sub)
+
+
+def _share(text: str) -> float:
+    """A share as ``3%`` or ``0.03``."""
+    number = text.strip()
+    try:
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 3% or 0.03")
+    return value
+
+
+def _findings(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--schema", action="store_true", help="print the JSON schema of --json and read nothing")
 
 
 def _output(sub: argparse.ArgumentParser) -> None:

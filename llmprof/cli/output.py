@@ -36,6 +36,12 @@ class Terminal:
             self.say(words)
 
 
+class Failing(str):
+    """What a command prints where its answer is that something failed: the command ends with the exit code 1."""
+
+    __slots__ = ()
+
+
 def to_json(value: object) -> str:
     """JSON for a program: paths as text, what is not finite as null."""
     return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)

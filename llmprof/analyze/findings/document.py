@@ -1,0 +1,126 @@
+"""Findings as one JSON document, with the schema that it keeps to: for programs, agents and continuous integration."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.findings.findings import SCHEMA, findings
+from llmprof.trace import Trace
+
+VERSION: Final = 1
+"""Raised when a key goes or changes its meaning; keys may be added."""
+
+_MEANING: Final = {
+    "order": "place, from 1; by the time that each is about",
+    "rule": "which rule speaks",
+    "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
+    "title": "one sentence with the figure",
+    "figure": "time that it is about, ns a step and device, or a device: see unit",
+    "unit": "ns a step or ns a rank",
+    "share_of_time": "figure as a share of the denominator, 0 to 1",
+    "gain_ns": "the most that removing it could gain, in the same unit",
+    "scope": "which part of the run it is about",
+    "denominator": "what every share is of, in words",
+    "evidence": "analysis whose frame shows it",
+    "where": "SQL condition for the rows of that frame",
+    "rank": "rank with most of it",
+    "start_ns": "when it is worst there, ns from the start of the trace",
+    "end_ns": "end of that moment, ns",
+    "detail": "figures behind it",
+    "suggestion": "what to try",
+}
+_TYPES: Final = {pl.Int32: "integer", pl.Int64: "integer", pl.Float64: "number", pl.String: "string"}
+_MAY_BE_NULL: Final = {"rank", "start_ns", "end_ns"}
+
+
+def findings_document(trace: Trace) -> dict[str, Any]:
+    """Findings of a trace, and what it is of.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    dict
+        ``format`` (``llmprof.findings``), ``version``, ``trace`` (``device, platform, profiler, ranks, world_size,
+        span_ns, warnings``) and ``findings``, a list of mappings: see :func:`findings_schema`.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> document = findings_document(trace)
+    >>> document["format"], document["version"]
+    ('llmprof.findings', 1)
+    """
+    meta = trace.meta
+    low, high = trace.span_ns
+    return {
+        "format": "llmprof.findings",
+        "version": VERSION,
+        "trace": {
+            "device": meta.get("device"),
+            "platform": trace.platform.name,
+            "profiler": meta.get("format"),
+            "ranks": [rank for rank in trace.ranks if rank >= 0],
+            "world_size": meta.get("world_size"),
+            "span_ns": high - low,
+            "warnings": [str(words) for words in trace.coverage.get("warnings", [])],
+        },
+        "findings": findings(trace).select(list(SCHEMA)).to_dicts(),
+    }
+
+
+def findings_schema() -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of :func:`findings_document`.
+
+    Returns
+    -------
+    dict
+        The schema.
+
+    Examples
+    --------
+    >>> findings_schema()["properties"]["findings"]["items"]["properties"]["severity"]["enum"]
+    ['high', 'medium', 'low', 'info']
+    """
+    columns: dict[str, Any] = {}
+    for name, dtype in SCHEMA.items():
+        kind = _TYPES[dtype]
+        columns[name] = {"type": [kind, "null"] if name in _MAY_BE_NULL else kind, "description": _MEANING[name]}
+    columns["severity"]["enum"] = ["high", "medium", "low", "info"]
+    columns["unit"]["enum"] = ["ns a step", "ns a rank"]
+    columns["share_of_time"] |= {"minimum": 0, "maximum": 1}
+    columns["order"]["minimum"] = 1
+    said = {"type": ["string", "null"]}
+    about = {
+        "device": {**said, "description": "name of the device, as the profiler writes it"},
+        "platform": {"type": "string", "enum": ["nvidia", "amd", "ascend", "unknown"]},
+        "profiler": {**said, "description": "format that was read: chrome, nsys, ascend …"},
+        "ranks": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "world_size": {"type": ["integer", "null"]},
+        "span_ns": {"type": "integer", "description": "from the first to the last thing recorded, ns"},
+        "warnings": {"type": "array", "items": {"type": "string"}, "description": "what was lost or is missing"},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Findings of llmprof",
+        "type": "object",
+        "required": ["format", "version", "trace", "findings"],
+        "properties": {
+            "format": {"const": "llmprof.findings"},
+            "version": {"const": VERSION},
+            "trace": {"type": "object", "required": list(about), "properties": about},
+            "findings": {
+                "type": "array",
+                "items": {"type": "object", "required": list(columns), "properties": columns},
+            },
+        },
+    }

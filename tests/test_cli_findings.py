@@ -1,0 +1,56 @@
+"""``llmprof findings`` for programs, and ``llmprof diff`` as a gate of continuous integration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from llmprof.analyze.findings.document import findings_schema
+from llmprof.cli import main
+
+DOCS = Path(__file__).parents[1] / "docs"
+GRAPHS, EAGER = "sample:torch_tp1_cudagraph", "sample:torch_tp1_eager"
+
+
+@pytest.mark.parametrize("name", [EAGER, GRAPHS, "sample:nsys_tp2_cudagraph", "sample:torch_cpu_tp2_layer_annotations"])
+def test_json_keeps_to_the_schema(name, capsys):
+    assert main.main(["findings", name, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, findings_schema(), cls=jsonschema.Draft202012Validator)
+    assert [row["order"] for row in document["findings"]] == list(range(1, len(document["findings"]) + 1))
+    assert document["trace"]["ranks"]
+
+
+def test_the_schema_is_printed_and_published(capsys):
+    assert main.main(["findings", "--schema"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(printed)
+    assert printed == json.loads((DOCS / "findings.schema.json").read_text("utf-8")), "make: llmprof findings --schema"
+
+
+def test_findings_as_sentences_and_without_a_path(capsys):
+    assert main.main(["findings", EAGER]) == 0
+    assert capsys.readouterr().out.startswith("All shares are of one time")
+    assert main.main(["findings"]) == 2
+    assert "no trace was named" in capsys.readouterr().err
+
+
+def test_a_slower_run_ends_with_exit_code_1(capsys):
+    assert main.main(["diff", GRAPHS, EAGER, "--fail-over", "3%"]) == 1
+    assert "decode: slower" in capsys.readouterr().out
+    assert main.main(["diff", EAGER, GRAPHS, "--fail-over", "0.03", "--markdown"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("**Not slower** by more than the 3.0% allowed.")
+    assert "too few steps" in text  # the one prefill was slower, which says nothing
+    assert main.main(["diff", GRAPHS, EAGER, "--markdown"]) == 0  # no gate was asked for
+    assert capsys.readouterr().out.startswith("**Slower**")
+    assert main.main(["diff", GRAPHS, GRAPHS, "--fail-over", "0"]) == 0
+
+
+def test_a_share_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["diff", GRAPHS, EAGER, "--fail-over", "much"])
+    assert "is no share; write 3% or 0.03" in capsys.readouterr().err

@@ -60,7 +60,8 @@ PAGES = (
         "Kernels of a timeline, and what Nsight Compute measured of them.",
     ),
     Page("findings", "Findings and differences", _ANALYZE, ("findings", "diff")),
-    Page("stacks", "Call stacks", _ANALYZE, ("stacks",)),
+    Page("stacks", "Call stacks, and sums of a profiler", _ANALYZE, ("stacks", "hotspots", "totals")),
+    Page("memory", "Memory", _ANALYZE, ("memory",)),
     Page("bound", "Measured time and its bound", _ANALYZE, ("roofline_join", "stage_observations")),
     Page("more", "Further analyses", _ANALYZE),
     Page(

@@ -77,7 +77,7 @@ class TestInfo:
         assert "not captured: this capture holds host calls but no device activity" in out
 
 
-NOT_RECORDED = ("event-waits", "links", "core-time", "memory", "hotspots", "totals")
+NOT_RECORDED = ("event-waits", "links", "core-time", "memory", "memory-components", "hotspots", "totals")
 """Analyses of what the small trace does not hold."""
 
 

@@ -9,6 +9,7 @@ Kernels               :func:`kernel_summary`, :func:`kernels_within`, :func:`ker
 Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :func:`stream_gaps`,
                       :func:`launch_delay`
 CPU and summaries     :func:`hotspots`, :func:`totals`
+Memory                :func:`memory`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`
@@ -55,6 +56,7 @@ __all__ = [
     "layer_gaps",
     "layers",
     "links",
+    "memory",
     "memory_by_component",
     "name_layers",
     "ncu_command",
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.kernels import events_within, kernel_summary, kernels_within, ops_to_kernels
     from llmprof.analyze.layers.attribution import attribute
     from llmprof.analyze.layers.layers import layer_gaps, layers, name_layers
+    from llmprof.analyze.memory import memory
     from llmprof.analyze.ncu.launches import ncu_command, ncu_join
     from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
     from llmprof.analyze.npu import (
@@ -137,6 +140,7 @@ else:
             "layer_gaps": "llmprof.analyze.layers.layers",
             "layers": "llmprof.analyze.layers.layers",
             "links": "llmprof.analyze.npu",
+            "memory": "llmprof.analyze.memory",
             "memory_by_component": "llmprof.analyze.npu",
             "name_layers": "llmprof.analyze.layers.layers",
             "ncu_command": "llmprof.analyze.ncu.launches",

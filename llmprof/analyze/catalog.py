@@ -33,6 +33,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.kernels:ANALYSIS",
     "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
     "llmprof.analyze.activity:ANALYSIS",
+    "llmprof.analyze.memory:ANALYSIS",
     "llmprof.analyze.hotspots:HOTSPOTS",
     "llmprof.analyze.hotspots:TOTALS",
     "llmprof.analyze.coverage:ANALYSIS",

@@ -24,6 +24,8 @@ __all__ = [
     "kernels",
     "launch_delay",
     "layer_heatmap",
+    "memory",
+    "memory_holders",
     "overlap",
     "predicted",
     "request_latency",
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from llmprof.charts.idle import idle, launch_delay
     from llmprof.charts.kernels import cuda_api, kernels, stalls
     from llmprof.charts.layers import layer_heatmap
+    from llmprof.charts.memory import memory, memory_holders
     from llmprof.charts.requests import dashboard, request_latency, requests
     from llmprof.charts.roofline import roofline
     from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
@@ -79,6 +82,8 @@ else:
             "idle": "llmprof.charts.idle",
             "launch_delay": "llmprof.charts.idle",
             "layer_heatmap": "llmprof.charts.layers",
+            "memory": "llmprof.charts.memory",
+            "memory_holders": "llmprof.charts.memory",
             "overlap": "llmprof.charts.breakdown",
             "request_latency": "llmprof.charts.requests",
             "requests": "llmprof.charts.requests",

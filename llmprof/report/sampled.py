@@ -7,7 +7,9 @@ import polars as pl
 from llmprof import analyze, charts
 from llmprof.errors import AnalysisError
 from llmprof.report.figures import Drawing, Drawn
+from llmprof.text import shorten
 from llmprof.trace import Trace
+from llmprof.units import format_share
 
 
 def _flame(trace: Trace) -> Drawn:
@@ -26,7 +28,12 @@ def _totals(trace: Trace) -> Drawn:
     kind = (on_device if on_device.height else kinds).sort("total_ns", "kind", descending=[True, False])["kind"][0]
     rows = found.filter(pl.col("kind").is_in(["kernel", "copy"] if kind == "kernel" else [kind]))
     note = "" if rows.height == found.height else f"Drawn: what is of the kind {kind}; totals.csv has all."
-    return charts.kernels(rows.with_columns(pl.col("count").fill_null(0)), variants=kind != "kernel"), note
+    rows = rows.with_columns(pl.col("count").fill_null(0), category=pl.coalesce("category", "scope"))
+    if kind == "kernel":
+        return charts.kernels(rows), note
+    first = rows.sort("total_ns", descending=True).row(0, named=True)
+    title = f"{shorten(first['name'], 48)} takes {format_share(first['share'])} of what is of the kind {kind}"
+    return charts.kernels(rows, variants=True, title=title), note
 
 
 FLAME = Drawing("hotspots", "call stacks that the CPU was in", _flame)

@@ -206,6 +206,6 @@ ANALYSES = (
         function=memory_by_component,
         question="Which allocator holds the memory?",
         help="peak of allocated and reserved memory of each component",
-        view="memory",
+        view="memory-components",
     ),
 )

@@ -15,6 +15,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.memory import memory
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
 from llmprof.explore.timeline.lanes import Codes, Ints, Lane, Numbers, levels
@@ -188,17 +189,19 @@ def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
 
 
 def counter_rows(trace: Trace) -> Iterator[Row]:
-    """A row for each counter of each device, and for the memory that its allocator has given out."""
+    """A row for each counter of each device, and for the memory that is allocated and reserved."""
     parts = [pl.DataFrame(schema=_COUNTED)]
     if trace.has("counters"):
         parts.append(trace.counters.select(_COUNTED.names()))
     if trace.has("memory"):
-        allocated = trace.memory.filter("on_device").drop_nulls("allocated_bytes")
-        parts.append(
-            allocated.select(
-                "rank", "device", "time_ns", name=pl.lit("allocated"), value="allocated_bytes", unit=pl.lit("B")
-            ).cast(_COUNTED)
-        )
+        held = memory(trace, per="time").filter("on_device")
+        for name in ("allocated", "reserved"):
+            some = held.drop_nulls(f"{name}_bytes")
+            parts.append(
+                some.select(
+                    "rank", "device", "time_ns", name=pl.lit(name), value=f"{name}_bytes", unit=pl.lit("B")
+                ).cast(_COUNTED)
+            )
     groups = pl.concat(parts).sort("time_ns", maintain_order=True)
     for part in groups.partition_by("rank", "device", "name", maintain_order=True):
         rank, device, name, unit = part.select("rank", "device", "name", "unit").row(0)

@@ -1,0 +1,396 @@
+"""Device memory: how much is held and when, by whom, and which operators and steps allocate and release it.
+
+Sources: events of PyTorch's profiler (``profile_memory=True``), snapshots and memory timelines of its allocator, memory
+usage of Nsight Systems, and the memory tables of torch_npu and msprof. What they know differs, and so does what is
+counted: PyTorch's profiler counts blocks of its caching allocator, a snapshot counts the bytes that were asked for,
+Nsight Systems what was taken from the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from llmprof import units
+from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.nesting import innermost
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+
+PER: Final = ("device", "holder", "op", "step", "time")
+_PLACE: Final = ["rank", "device", "on_device"]
+_COMPONENTS: Final = ("operators", "PTA")
+"""Components of an NPU's memory that are PyTorch's allocator: events of operators, else its samples."""
+
+_LASTING: Final = (
+    (
+        "KV cache",
+        r"(?m)(?:\b_?allocate_kv_cache\w*|: initialize_kv_cache_tensors|: _create_buffers)$|/cache_utils\.py\(",
+    ),
+    ("CUDA graphs", r"(?m): (?:capture_model|_?capture_cudagraphs?|capture_graph)$"),
+    (
+        "weights",
+        r"(?m): (?:create_weights|load_weights|process_weights_after_loading|initialize_model|_load_pretrained_model)$"
+        r"|/torch/nn/modules/\w+\.py\(\d+\): __init__$",
+    ),
+)
+"""What memory is for, by the functions of the stack that allocated it; the first that matches counts."""
+
+_FORWARD: Final = r"(?m): (?:forward\w*|execute_model|_call_impl|_dummy_run|sample_tokens|compute_logits)$"
+"""Functions that allocate activations; what they keep for good is a workspace or a cache, and stays unknown."""
+
+_CATEGORIES: Final = {
+    "parameter": "weights",
+    "activation": "activations",
+    "temporary": "temporary",
+    "input": "inputs",
+    "gradient": "gradients",
+    "optimizer state": "optimizer state",
+}
+_OWN_FRAMES: Final = r"/torch/(?:nn/modules/module|utils/_device|_ops|_compile|utils/_contextlib|overrides)\.py\("
+"""Frames of PyTorch that say nothing of who allocates."""
+
+
+@per_trace
+def memory(
+    trace: Trace, *, per: Literal["device", "holder", "op", "step", "time"] = "device", at_ns: int | None = None
+) -> pl.DataFrame:
+    """Memory that is held, and who holds, allocates and releases it.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with memory events.
+    per : {"device", "holder", "op", "step", "time"}
+        What a row is: a device with its peak and its fragmentation; who holds memory at the peak, or at ``at_ns``; an
+        operator, or a step, with what it allocates and releases; or a moment at which something changed.
+    at_ns : int, optional
+        With ``per="holder"``, the moment instead of the peak of each device (ns from the start of the trace).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, device, on_device`` (false: memory of the host; device is then null), and of a
+
+        - device: ``peak_bytes`` (most that was allocated at a time), ``peak_ns, first_bytes`` (before the first
+          event), ``last_bytes``, ``reserved_peak_bytes`` (most that the allocator had taken from the device),
+          ``fragmentation`` (share of the reserved memory that is not allocated, at the peak of what is allocated),
+          ``allocations, allocated_bytes, releases, released_bytes, largest_bytes`` and ``known_share`` (of the peak,
+          whose holder is known);
+        - holder: ``part`` (KV cache, weights, activations, CUDA graphs, inputs …; ``temporary``: released within the
+          recording; ``before the recording``: its holder was not recorded; null: not known), ``evidence`` (stack,
+          category, lifetime), ``holder`` (innermost frame of the program, or operator), ``bytes, blocks, share`` (of
+          what is allocated then), ``oldest_ns``;
+        - op: ``op`` (operator that was running, else the innermost frame),
+          ``allocations, allocated_bytes, releases, released_bytes, net_bytes, largest_bytes``;
+        - step: ``step, phase, peak_bytes`` (most that was allocated within it) and the columns of an operator;
+        - time: ``time_ns, allocated_bytes, reserved_bytes`` after each change.
+
+        The largest first; steps in their order.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no memory events, or only samples where events are asked for; or there are no steps.
+    AnalysisError
+        ``per`` is none of the five, or ``at_ns`` is given with another than ``holder``.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import llmprof
+    >>> rows = {"rank": 0, "device": 0, "time_ns": [1, 2, 3], "bytes": [8, 4, -8], "address": [1, 2, 1]}
+    >>> events = pl.DataFrame({**rows, "on_device": True})
+    >>> llmprof.analyze.memory(llmprof.Trace({"memory": events}))["peak_bytes"].to_list()
+    [12]
+    """
+    if per not in PER:
+        raise AnalysisError(f"per={per!r} is not known", expected=f"one of {list(PER)}")
+    if at_ns is not None and per != "holder":
+        raise AnalysisError("at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}")
+    rows = timeline(trace)
+    if per == "time":
+        return rows.select(*_PLACE, "time_ns", "allocated_bytes", "reserved_bytes")
+    if per == "device":
+        return _devices(trace, rows)
+    if per == "holder":
+        return _holders(trace, rows, at_ns)
+    events = _events(rows)
+    if per == "op":
+        found = _with_operator(trace, events)
+        return _flows(found, [*_PLACE, "op"]).sort(
+            "rank", "device", "allocated_bytes", "released_bytes", "op",
+            descending=[False, False, True, True, False], nulls_last=True,
+        )  # fmt: skip
+    return _by_step(trace, events)
+
+
+def timeline(trace: Trace) -> pl.DataFrame:
+    """What is allocated and reserved after each event, of PyTorch's allocator or of the driver.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with memory events.
+
+    Returns
+    -------
+    polars.DataFrame
+        The table ``memory`` in the order of time, with ``allocated_bytes`` in every row: where the profiler did not
+        write it, the running sum of what was recorded. Of an NPU the rows of PyTorch's allocator only.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no memory events.
+    """
+    rows = trace.memory.with_columns(device=pl.when("on_device").then("device"))
+    if "ascend_component" in rows.columns and rows["ascend_component"].count():
+        there = rows["ascend_component"].unique().to_list()
+        chosen = next((name for name in _COMPONENTS if name in there), None)
+        rows = rows.filter(pl.col("ascend_component") == chosen) if chosen is not None else rows
+    rows = rows.sort(*_PLACE, "time_ns", nulls_last=True, maintain_order=True)
+    summed = pl.col("bytes").fill_null(0).cum_sum().over(_PLACE)
+    said = pl.col("allocated_bytes").count().over(_PLACE) > 0
+    return rows.with_columns(
+        allocated_bytes=pl.when(said)
+        .then(pl.col("allocated_bytes").forward_fill().over(_PLACE).fill_null(0))
+        .otherwise(summed),
+        reserved_bytes=pl.col("reserved_bytes").forward_fill().over(_PLACE),
+    )
+
+
+def _events(rows: pl.DataFrame) -> pl.DataFrame:
+    """Allocations and releases within the recording."""
+    found = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
+    if "torch_action" in found.columns:
+        found = found.filter(~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False))
+    if not found.height and rows.height:
+        raise NotCapturedError(
+            "this trace holds samples of the memory, and no allocations",
+            hint="record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()",
+            table="memory",
+        )
+    return found
+
+
+def _flows(events: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    size = pl.col("bytes")
+    up, down = size.filter(size > 0), size.filter(size < 0)
+    return events.group_by(keys).agg(
+        allocations=up.len().cast(pl.Int64),
+        allocated_bytes=up.sum(),
+        releases=down.len().cast(pl.Int64),
+        released_bytes=-down.sum(),
+        net_bytes=size.sum(),
+        largest_bytes=up.max().fill_null(0),
+    )
+
+
+def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    before = pl.col("allocated_bytes").first() - pl.col("bytes").first().fill_null(0)
+    if "torch_action" in rows.columns:
+        held = pl.col("torch_action").eq_missing("held")
+        inside = pl.col("bytes").filter(held).sum()
+        before = pl.when(held.any()).then(inside).otherwise(before)
+    peaks = rows.group_by(_PLACE).agg(
+        peak_bytes=pl.col("allocated_bytes").max(),
+        peak_ns=pl.col("time_ns").get(pl.col("allocated_bytes").arg_max()),
+        first_bytes=before,
+        last_bytes=pl.col("allocated_bytes").last(),
+        reserved_peak_bytes=pl.col("reserved_bytes").max(),
+        _reserved=pl.col("reserved_bytes").get(pl.col("allocated_bytes").arg_max()),
+    )
+    unused = (pl.col("_reserved") - pl.col("peak_bytes")) / pl.col("_reserved")
+    peaks = peaks.with_columns(fragmentation=pl.when(pl.col("_reserved") > 0).then(unused)).drop("_reserved")
+    try:
+        flows = _flows(_events(rows), _PLACE).drop("net_bytes")
+    except NotCapturedError:
+        flows = _flows(rows.clear(), _PLACE).drop("net_bytes")
+    out = peaks.join(flows, on=_PLACE, how="left", nulls_equal=True)
+    known = _holders(trace, rows, None).filter(pl.col("part").ne_missing("before the recording"))
+    known = known.filter(pl.col("part").is_not_null()).group_by(_PLACE).agg(known_share=pl.col("share").sum())
+    out = out.join(known, on=_PLACE, how="left", nulls_equal=True)
+    counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "largest_bytes")
+    return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(*_PLACE, nulls_last=True)
+
+
+def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFrame:
+    """What is held at one moment of each device, by what holds it."""
+    schema: dict[str, Any] = {
+        **{name: rows.schema[name] for name in _PLACE}, "part": pl.String, "evidence": pl.String, "holder": pl.String,
+        "bytes": pl.Int64, "blocks": pl.Int64, "share": pl.Float64, "oldest_ns": pl.Int64,
+    }  # fmt: skip
+    if not rows.height:
+        return pl.DataFrame(schema=schema)
+    rows = rows.with_row_index("_row")
+    if at_ns is None:
+        peak = rows.group_by(_PLACE).agg(_at=pl.col("_row").get(pl.col("allocated_bytes").arg_max()))
+    else:
+        early = rows.filter(pl.col("time_ns") <= at_ns)
+        peak = early.group_by(_PLACE).agg(_at=pl.col("_row").max())
+    rows = rows.join(peak, on=_PLACE, how="inner", nulls_equal=True, maintain_order="left")
+    whole = rows.filter(pl.col("_row") == pl.col("_at")).select(*_PLACE, _all="allocated_bytes")
+    live = _live(rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0)))
+    named = _named(trace, live)
+    found = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
+        pl.col("bytes").sum(), blocks=pl.len().cast(pl.Int64), oldest_ns=pl.col("time_ns").min()
+    )
+    # what was there before the recording, and is not known by its blocks
+    sums = found.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
+    rest = whole.join(sums, on=_PLACE, how="left", nulls_equal=True).select(
+        *_PLACE, part=pl.lit("before the recording"), evidence=pl.lit(None, dtype=pl.String),
+        holder=pl.lit(None, dtype=pl.String), bytes=pl.col("_all") - pl.col("_known").fill_null(0),
+        blocks=pl.lit(None, dtype=pl.Int64), oldest_ns=pl.lit(None, dtype=pl.Int64),
+    )  # fmt: skip
+    found = pl.concat([found.select(rest.columns), rest.filter(pl.col("bytes") > 0)])
+    share = pl.when(pl.col("_all") > 0).then(pl.col("bytes") / pl.col("_all"))
+    found = found.join(whole, on=_PLACE, nulls_equal=True).with_columns(share=share)
+    return found.select(pl.col(name).cast(dtype) for name, dtype in schema.items()).sort(
+        *_PLACE, "bytes", "holder", descending=[False, False, False, True, False], nulls_last=True
+    )
+
+
+def _live(events: pl.DataFrame) -> pl.DataFrame:
+    """Blocks that are held at the row ``_at``: allocated until then, and released later or never.
+
+    A block is known by its address; rows without one are summed up by what they say of their holder.
+    """
+    keys = [*_PLACE, "address"]
+    addressed = events.filter(pl.col("address").is_not_null())
+    ends = addressed.with_columns(
+        _until=pl.col("_row").shift(-1).over(keys), _ends_ns=pl.col("time_ns").shift(-1).over(keys)
+    )
+    held = ends.filter(
+        (pl.col("bytes") > 0)
+        & (pl.col("_row") <= pl.col("_at"))
+        & (pl.col("_until").is_null() | (pl.col("_until") > pl.col("_at")))
+    )
+    bare = events.filter(pl.col("address").is_null() & (pl.col("_row") <= pl.col("_at")))
+    said = [c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()]
+    if bare.height and said:
+        sums = bare.group_by(*_PLACE, *said).agg(pl.col("bytes").sum(), pl.col("time_ns").min())
+        held = pl.concat([held, sums.filter(pl.col("bytes") > 0)], how="diagonal_relaxed")
+    return held
+
+
+def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
+    """Blocks with ``part``, ``evidence`` and ``holder``."""
+    nothing = pl.lit(None, dtype=pl.String)
+
+    def there(column: str) -> pl.Expr:
+        return pl.col(column) if column in live.columns else nothing
+
+    stack = there("torch_stack")
+    action = there("torch_action").eq_missing("held")
+    released = (pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(value=False)) & ~action
+    of_stack = pl.when(released & stack.str.contains(_FORWARD)).then(pl.lit("activations")).otherwise(nothing)
+    for part, pattern in reversed(_LASTING):
+        of_stack = pl.when(stack.str.contains(pattern)).then(pl.lit(part)).otherwise(of_stack)
+    category = there("torch_category").replace_strict(_CATEGORIES, default=None, return_dtype=pl.String)
+    named = live.with_columns(_stack=of_stack, _category=category, _short=released, _held=action)
+    named = named.with_columns(
+        part=pl.coalesce(
+            "_stack",
+            "_category",
+            pl.when(pl.col("_short") & stack.is_null()).then(pl.lit("temporary")),
+            pl.when(pl.col("_held") & stack.is_null()).then(pl.lit("before the recording")),
+        ),
+        evidence=pl.when(pl.col("_stack").is_not_null())
+        .then(pl.lit("stack"))
+        .when(pl.col("_category").is_not_null())
+        .then(pl.lit("category"))
+        .when(pl.col("_short") & stack.is_null())
+        .then(pl.lit("lifetime")),
+    )
+    frames = stack.str.split("\n").list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
+    short = frames.list.last().str.extract(r"([^/\\]+)$", 1)
+    ops = _with_operator(trace, named)["op"] if named.height else pl.Series("op", [], dtype=pl.String)
+    return named.with_columns(holder=pl.coalesce(short, ops, there("ascend_operator"), there("torch_category")))
+
+
+def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Events with the operator that was running on their thread, or that the profiler wrote with them."""
+    events = events.with_columns(op=pl.lit(None, dtype=pl.String))
+    if trace.has("ops") and events["thread"].count():
+        spans = trace.ops.filter(pl.col("kind") == "op")
+        found = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
+        names = pl.DataFrame(
+            {"_span": pl.Series(range(spans.height), dtype=found.schema["_span"]), "_op": spans["name"]}
+        )
+        events = (
+            found.join(names, on="_span", how="left", maintain_order="left").with_columns(op="_op").drop("_op", "_span")
+        )
+    if "ascend_operator" in events.columns:
+        events = events.with_columns(op=pl.coalesce("op", "ascend_operator"))
+    if "torch_stack" in events.columns:
+        frames = pl.col("torch_stack").str.split("\n")
+        frames = frames.list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
+        events = events.with_columns(op=pl.coalesce("op", frames.list.last().str.extract(r"([^/\\]+)$", 1)))
+    return events
+
+
+def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Flows of each step; what was allocated before its host label began belongs to the one before."""
+    found = steps(trace)
+    begin = pl.coalesce("host_start_ns", "start_ns")
+    labels = (
+        found.with_columns(begin=begin)
+        .drop_nulls("begin")
+        .sort("rank", "begin")
+        .select("rank", "step", "phase", "begin")
+    )
+    if not labels.height:
+        raise NotCapturedError(
+            "this trace holds no steps that memory could be counted by",
+            hint="record a run of vLLM, or label the steps with record_function",
+            table="markers",
+        )
+    placed = events.sort("time_ns").join_asof(
+        labels.rename({"begin": "time_ns"}).sort("time_ns"), on="time_ns", by="rank", strategy="backward",
+        check_sortedness=False,
+    )  # fmt: skip
+    keys = [*_PLACE, "step", "phase"]
+    flows = _flows(placed, keys)
+    peaks = placed.group_by(keys).agg(peak_bytes=pl.col("allocated_bytes").max())
+    out = peaks.join(flows, on=keys, nulls_equal=True)
+    return out.sort(*_PLACE, "step", nulls_last=True)
+
+
+def words(row: dict[str, Any]) -> str:
+    """A row of ``per="device"`` as a sentence.
+
+    Examples
+    --------
+    >>> words({"peak_bytes": 3 << 30, "reserved_peak_bytes": 4 << 30, "fragmentation": 0.25, "known_share": 1.0})
+    'at most 3.00 GiB are allocated, 4.00 GiB reserved (25% of it unused at the peak); holders of 100% are known'
+    """
+    said = f"at most {units.format_bytes(row['peak_bytes'])} are allocated"
+    if row["reserved_peak_bytes"] is not None:
+        unused = "" if row["fragmentation"] is None else f" ({row['fragmentation']:.0%} of it unused at the peak)"
+        said += f", {units.format_bytes(row['reserved_peak_bytes'])} reserved{unused}"
+    return f"{said}; holders of {row['known_share']:.0%} are known"
+
+
+ANALYSIS: Final = Analysis(
+    function=memory,
+    question="How much device memory is held, and by whom?",
+    help="peak, fragmentation, allocations and releases of each device",
+    view="memory",
+    columns=(
+        "rank", "device", "peak_bytes", "reserved_peak_bytes", "fragmentation", "allocations", "allocated_bytes",
+        "known_share",
+    ),
+    grouped_by="per",
+    reported=True,
+    only_with="memory",
+    section=Section(
+        "memory",
+        "How much device memory is held, and by whom?",
+        "Allocated is what tensors hold, reserved what the allocator took from the device. Who holds memory follows "
+        "from the call stack of the allocation, the profiler's category, or how long it lives; the rest is unknown.",
+    ),
+    figures=("llmprof.report.memory:MEMORY", "llmprof.report.memory:HOLDERS"),
+)  # fmt: skip

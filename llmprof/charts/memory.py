@@ -1,0 +1,193 @@
+"""Device memory over time, and what holds it at the peak."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from llmprof.arguments import AtLeastOne
+from llmprof.charts.base.data import inline, nothing, number, require
+from llmprof.charts.base.theme import (
+    COMPUTE,
+    DURATION,
+    INK,
+    NUMBER,
+    PADDING,
+    WIDTH,
+    finish,
+    heading,
+    layered,
+    percent,
+    shorten,
+    time_unit,
+)
+from llmprof.units import format_bytes
+
+_TIME_SOURCE: Final = 'llmprof.analyze.memory(trace, per="time")'
+_HOLDER_SOURCE: Final = 'llmprof.analyze.memory(trace, per="holder")'
+_MOST_POINTS: Final = 3000
+_PARTS: Final = {
+    "KV cache": "#D55E00",
+    "weights": "#0072B2",
+    "activations": "#009E73",
+    "CUDA graphs": "#CC79A7",
+    "temporary": "#8FD3B6",
+    "inputs": "#E69F00",
+    "gradients": "#56B4E9",
+    "optimizer state": "#9C755F",
+    "before the recording": "#C3CAD3",
+    "unknown": "#7B8794",
+}
+_SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Allocated and reserved memory over time, a panel for each device of each rank.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``memory(trace, per="time")``.
+    title : str, optional
+        Title instead of the one that names the peak.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide. Of long recordings the largest value of each pixel's time is drawn.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or nothing is allocated.
+    """
+    require(
+        frame, ("rank", "device", "time_ns", "allocated_bytes", "reserved_bytes"), chart="memory", made_by=_TIME_SOURCE
+    )
+    top = frame["allocated_bytes"].max()
+    if not number(top):
+        raise nothing("memory", "nothing is allocated at any time", _TIME_SOURCE)
+    size, symbol = _unit(max(number(top), number(frame["reserved_bytes"].max() or 0)))
+    first, last = number(frame["time_ns"].min()), number(frame["time_ns"].max())
+    unit = time_unit(last - first)
+    panels = []
+    for part in frame.partition_by("rank", "device", maintain_order=True):
+        rank, device = part.select("rank", "device").row(0)
+        where = f"rank {rank}" + ("" if device is None else f", device {device}")
+        drawn = _thinned(part).with_columns(
+            t=(pl.col("time_ns") - first) / unit.ns,
+            allocated=pl.col("allocated_bytes") / size,
+            reserved=pl.col("reserved_bytes") / size,
+        )
+        base = alt.Chart(inline(drawn.select("t", "allocated", "reserved")))
+        x = alt.X("t:Q", title=f"time ({unit.symbol})", scale=alt.Scale(nice=False), axis=alt.Axis(format=NUMBER))
+        y = alt.Y("allocated:Q", title=symbol, stack=None, axis=alt.Axis(format=NUMBER))
+        area = base.mark_area(interpolate="step-after", color=COMPUTE, opacity=0.35, line={"color": COMPUTE, "size": 1})
+        marks = [area.encode(x=x, y=y)]
+        if drawn["reserved"].count():
+            line = base.mark_line(interpolate="step-after", color=DURATION, strokeDash=[4, 3], size=1.4)
+            marks.append(line.encode(x=x, y=alt.Y("reserved:Q", title=symbol)))
+        peak = part.row(int(number(part["allocated_bytes"].arg_max())), named=True)
+        at = pl.DataFrame(
+            {"t": [(peak["time_ns"] - first) / unit.ns], "v": [peak["allocated_bytes"] / size], "label": ["peak"]}
+        )
+        dot = alt.Chart(inline(at))
+        marks.append(dot.mark_point(filled=True, color=INK, size=40).encode(x="t:Q", y="v:Q"))
+        text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
+        panels.append(layered(*marks).properties(width=WIDTH - 2 * PADDING - 60, height=150, title=heading(text)))
+    chart = alt.vconcat(*panels, spacing=22)
+    head = f"At most {format_bytes(number(top))} are allocated"
+    held = frame["reserved_bytes"].max()
+    if held is not None:
+        head += f", and {format_bytes(number(held))} reserved"
+    words = "Filled: what is allocated."
+    if held is not None:
+        words += " Dashed: what the allocator has taken from the device."
+    return finish(chart, title or head, words)
+
+
+def _unit(most: float) -> tuple[int, str]:
+    return next((size, symbol) for size, symbol in _SIZES if most >= size or size == 1)
+
+
+def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
+    """The row with the most allocated of each of some thousand spans of time."""
+    if rows.height <= _MOST_POINTS:
+        return rows
+    first, last = number(rows["time_ns"].min()), number(rows["time_ns"].max())
+    bins = rows.with_columns(_bin=((pl.col("time_ns") - first) * (_MOST_POINTS // 2) // max(1, last - first)))
+    kept = bins.group_by("_bin", maintain_order=True).agg(
+        pl.all().get(pl.col("allocated_bytes").arg_max()), _low=pl.col("allocated_bytes").min()
+    )
+    return kept.drop("_bin", "_low").sort("time_ns")
+
+
+def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.LayerChart:
+    """Bars of what holds memory at one moment, by what it is for.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``memory(trace, per="holder")``.
+    top : int
+        Bars; the rest is gathered in one more.
+    title : str, optional
+        Title instead of the one that names the largest part.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide, coloured by part.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or nothing is held.
+    """
+    require(frame, ("part", "holder", "bytes", "blocks"), chart="memory_holders", made_by=_HOLDER_SOURCE)
+    rows = frame.with_columns(part=pl.col("part").fill_null("unknown")).filter(pl.col("bytes") > 0)
+    if rows.is_empty():
+        raise nothing("memory_holders", "nothing is held", _HOLDER_SOURCE)
+    total = number(rows["bytes"].sum())
+    named = rows.with_columns(holder=pl.coalesce("holder", "part"))
+    sums = named.group_by("part", "holder").agg(pl.col("bytes").sum(), pl.col("blocks").sum())
+    sums = sums.sort("bytes", "holder", descending=[True, False])
+    kept, rest = sums.head(top), sums.slice(top)
+    if rest.height:
+        other = rest.select(
+            part=pl.lit("unknown"),
+            holder=pl.lit(f"{rest.height} others"),
+            bytes=pl.col("bytes").sum(),
+            blocks=pl.col("blocks").sum(),
+        )
+        kept = pl.concat([kept, other])
+    size, symbol = _unit(number(kept["bytes"].max()))
+    shown = kept.with_columns(
+        row=pl.Series([shorten(name, 46) for name in kept["holder"]], dtype=pl.String)
+        + pl.Series(["\u200b" * place for place in range(kept.height)]),
+        value=pl.col("bytes") / size,
+        label=pl.Series([f"{format_bytes(n)}, {percent(100 * n / total)}" for n in kept["bytes"]], dtype=pl.String),
+    )
+    present = [name for name in _PARTS if name in set(shown["part"])]
+    extra = [name for name in shown["part"].unique().sort() if name not in _PARTS]
+    scale = alt.Scale(domain=[*present, *extra], range=[_PARTS[n] for n in present] + ["#4E79A7"] * len(extra))
+    base = alt.Chart(inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
+    y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=330))
+    widest = number(shown["value"].max())
+    x = alt.X("value:Q", title=symbol, scale=alt.Scale(domain=[0, widest * 1.25]), axis=alt.Axis(format=NUMBER))
+    bars = base.mark_bar().encode(
+        x=x,
+        y=y,
+        color=alt.Color("part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=5)),
+        tooltip=["holder:N", "part:N", "label:N", "blocks:Q"],
+    )
+    words = base.mark_text(align="left", dx=5, color=INK).encode(x=x, y=y, text="label:N")
+    by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
+    part, most = by_part.row(0)
+    what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)
+    head = f"{percent(100 * most / total)} of {format_bytes(total)} is {what}"
+    chart = alt.LayerChart(layer=[bars, words]).properties(width=WIDTH - 2 * PADDING - 340, height=24 * kept.height)
+    note = "By who allocated it: the innermost frame of the program, or the operator that was running."
+    return finish(chart, title or head, note)

@@ -1,0 +1,1 @@
+"""Memory of PyTorch's allocator: snapshots, and timelines of the profiler."""

@@ -1,0 +1,180 @@
+"""Device memory by hand: peaks, holders, operators and steps, from each profiler's kind of rows."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, charts, schema
+from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
+from llmprof.trace import Trace
+from tests.analyze.builders import kernels, labels, launches, ops
+
+KIB = 1024
+
+
+def row(time_ns, size, allocated=None, reserved=None, address=None, **more):
+    return {
+        "rank": 0, "device": 0, "thread": 1, "time_ns": time_ns, "bytes": size, "allocated_bytes": allocated,
+        "reserved_bytes": reserved, "address": address, "on_device": True, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def torch() -> Trace:
+    """100 KiB are there before; aten::mm takes 8 and 4, the 8 is released, aten::add takes 2 and keeps it."""
+    rows = [
+        row(10, 8 * KIB, 108 * KIB, 200 * KIB, 0xA),
+        row(20, 4 * KIB, 112 * KIB, 200 * KIB, 0xB),
+        row(30, -8 * KIB, 104 * KIB, 200 * KIB, 0xA),
+        row(60, 2 * KIB, 106 * KIB, 256 * KIB, 0xC),
+        row(70, -4 * KIB, 102 * KIB, 256 * KIB, 0xB),
+    ]
+    run = kernels(["mm", "add"])
+    return Trace(
+        {
+            "memory": pl.DataFrame(rows),
+            "ops": ops([("aten::mm", 5, 20, 1), ("aten::add", 55, 10, 2)]),
+            "kernels": run,
+            "runtime": launches(run),
+            "markers": labels([("execute_new_1_cached_0", 0, 50), ("execute_new_0_cached_1", 50, 50)]),
+        }
+    )
+
+
+def test_peaks_and_flows_of_a_device(torch):
+    found = analyze.memory(torch).row(0, named=True)
+    assert found["peak_bytes"] == 112 * KIB
+    assert found["peak_ns"] == 20
+    assert found["first_bytes"] == 100 * KIB
+    assert found["last_bytes"] == 102 * KIB
+    assert found["reserved_peak_bytes"] == 256 * KIB
+    assert found["fragmentation"] == pytest.approx((200 - 112) / 200)
+    assert (found["allocations"], found["allocated_bytes"], found["largest_bytes"]) == (3, 14 * KIB, 8 * KIB)
+    assert (found["releases"], found["released_bytes"]) == (2, 12 * KIB)
+    assert found["known_share"] == pytest.approx(12 / 112)
+
+
+def test_holders_at_the_peak(torch):
+    found = analyze.memory(torch, per="holder")
+    assert found.select("part", "evidence", "holder", "bytes", "blocks", "oldest_ns").rows() == [
+        ("before the recording", None, None, 100 * KIB, None, None),
+        ("temporary", "lifetime", "aten::mm", 12 * KIB, 2, 10),
+    ]
+    assert found["share"].sum() == pytest.approx(1)
+
+
+def test_holders_at_a_moment(torch):
+    found = analyze.memory(torch, per="holder", at_ns=65)
+    assert found.select("part", "holder", "bytes").rows() == [
+        ("before the recording", None, 100 * KIB),
+        ("temporary", "aten::mm", 4 * KIB),
+        (None, "aten::add", 2 * KIB),  # never released: whether a step needs it is not known
+    ]
+
+
+def test_operators(torch):
+    found = analyze.memory(torch, per="op").select(
+        "op", "allocations", "allocated_bytes", "released_bytes", "net_bytes"
+    )
+    assert found.rows() == [
+        ("aten::mm", 2, 12 * KIB, 0, 12 * KIB),
+        ("aten::add", 1, 2 * KIB, 0, 2 * KIB),
+        (None, 0, 0, 12 * KIB, -12 * KIB),  # released outside any operator
+    ]
+
+
+def test_steps(torch):
+    found = analyze.memory(torch, per="step")
+    assert found.select("step", "peak_bytes", "allocated_bytes", "released_bytes", "net_bytes").rows() == [
+        (0, 112 * KIB, 12 * KIB, 8 * KIB, 4 * KIB),
+        (1, 106 * KIB, 2 * KIB, 4 * KIB, -2 * KIB),
+    ]
+
+
+def test_where_the_profiler_writes_no_sum_it_is_made():
+    rows = [row(1, 5, address=1), row(2, 7, address=2), row(3, -5, address=1)]
+    trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)})
+    assert analyze.memory(trace, per="time")["allocated_bytes"].to_list() == [5, 12, 7]
+    found = analyze.memory(trace).row(0, named=True)
+    assert (found["peak_bytes"], found["reserved_peak_bytes"], found["fragmentation"]) == (12, None, None)
+
+
+def test_ranks_and_host_memory_stay_apart():
+    host = {**row(2, 50, 50, address=9), "on_device": False}
+    other = {**row(1, 3, 3, address=1), "rank": 1, "device": 1}
+    trace = Trace({"memory": pl.DataFrame([row(1, 5, 5, address=1), host, other], infer_schema_length=None)})
+    found = analyze.memory(trace).select("rank", "device", "on_device", "peak_bytes").rows()
+    assert sorted(found, key=str) == [(0, 0, True, 5), (0, None, False, 50), (1, 1, True, 3)]
+
+
+@pytest.mark.parametrize(
+    ("stack", "released", "part"),
+    [
+        ("core.py(1): _initialize_kv_caches\nattn_utils.py(186): _allocate_kv_cache", False, "KV cache"),
+        ("core.py(1): _initialize_kv_caches\nmodel.py(5): forward\nfunctional.py(1): linear", True, "activations"),
+        ("core.py(1): _initialize_kv_caches\nmodel.py(5): forward\nfunctional.py(1): linear", False, None),
+        ("x/transformers/cache_utils.py(90): update", True, "KV cache"),
+        ("runner.py(1): load_model\nlinear.py(201): create_weights", False, "weights"),
+        ("runner.py(1): load_model\npenalties.py(40): __init__", False, None),
+        ("main.py(1): <module>", False, None),
+    ],
+)
+def test_what_memory_is_for_follows_from_the_stack(stack, released, part):
+    rows = [row(1, 8, 8, address=1, torch_stack=stack), row(2, 1, 9, address=2, torch_stack="x.py(1): y")]
+    rows += [row(3, -8, 1, address=1, torch_stack=None)] if released else []
+    held = analyze.memory(Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)}), per="holder")
+    assert held.filter(bytes=8)["part"].to_list() == [part]
+    assert held.filter(bytes=8)["holder"].to_list() == [stack.split("\n")[-1].rsplit("/", 1)[-1]]
+
+
+def test_an_address_that_is_used_again_is_another_block():
+    rows = [row(1, 8, 8, address=1), row(2, -8, 0, address=1), row(3, 5, 5, address=1), row(4, 9, 14, address=2)]
+    trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)})
+    assert analyze.memory(trace, per="holder").select("bytes", "blocks").rows() == [(14, 2)]
+
+
+def test_samples_alone_have_a_peak_and_no_flows():
+    rows = [row(1, None, 5, 9), row(2, None, 8, 9)]
+    trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None).cast({"bytes": pl.Int64})})
+    assert analyze.memory(trace)["peak_bytes"].to_list() == [8]
+    with pytest.raises(NotCapturedError, match="no allocations"):
+        analyze.memory(trace, per="op")
+
+
+@pytest.mark.parametrize("per", ["device", "holder", "op", "time"])
+def test_recorded_but_none(per, torch):
+    found = analyze.memory(Trace({"memory": schema.empty("memory")}), per=per)
+    assert found.is_empty()
+    assert found.schema == analyze.memory(torch, per=per).schema
+
+
+def test_not_recorded():
+    with pytest.raises(NotCapturedError, match="profile_memory=True"):
+        analyze.memory(Trace({}))
+    with pytest.raises(AnalysisError, match="per='colour'"):
+        analyze.memory(Trace({"memory": schema.empty("memory")}), per="colour")
+    with pytest.raises(AnalysisError, match="at_ns= belongs to per='holder'"):
+        analyze.memory(Trace({"memory": schema.empty("memory")}), at_ns=1)
+
+
+def test_real_memory_of_an_npu(shared):
+    folder = shared / "real" / "ascend" / "msinsight_level1" / "text" / "rank0_ascend_pt"
+    if not folder.is_dir():
+        pytest.skip("the shared files are not here")
+    raw = pl.read_csv(folder / "ASCEND_PROFILER_OUTPUT" / "operator_memory.csv", infer_schema=False)
+    size = next(c for c in raw.columns if c.lower().startswith("size"))
+    taken = raw[size].str.strip_chars().cast(pl.Float64).sum() * 1024
+    with pytest.warns(TraceWarning, match="ranks are missing"):
+        trace = llmprof.read(folder)
+    found = analyze.memory(trace, per="op")
+    assert found["allocated_bytes"].sum() == pytest.approx(taken, rel=1e-6)
+    assert found["op"].null_count() < found.height
+    assert analyze.memory(trace)["peak_bytes"].max() > 0
+
+
+def test_charts_draw_them(torch):
+    assert "112 KiB" in str(charts.memory(analyze.memory(torch, per="time")).to_dict()["title"])
+    drawn = charts.memory_holders(analyze.memory(torch, per="holder")).to_dict()
+    assert "before the recording" in str(drawn["title"])

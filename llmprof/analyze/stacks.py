@@ -146,7 +146,7 @@ def _sampled(trace: Trace) -> pl.DataFrame:
         return trace.samples.select(*_THREAD, "value", "unit", stack=frames)
     try:
         found = trace.sql(_SAMPLES, on="file")
-    except ReadError as error:
+    except (NotCapturedError, ReadError) as error:
         raise NotCapturedError(
             "this trace holds no samples of the CPU",
             hint="record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf record -g",

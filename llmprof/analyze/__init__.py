@@ -15,6 +15,7 @@ Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, 
                       :func:`ncu_command`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
+Requests              :func:`requests`, :func:`request_steps`, :func:`slowest`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
 Conclusions           :func:`findings`, :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`
 ===================== ===========================================================================================
@@ -66,7 +67,10 @@ __all__ = [
     "ops_to_kernels",
     "overlap",
     "overlap_within",
+    "request_steps",
+    "requests",
     "roofline_join",
+    "slowest",
     "speed_of_light",
     "stacks",
     "stage_observations",
@@ -106,6 +110,7 @@ if TYPE_CHECKING:
         operator_shapes,
     )
     from llmprof.analyze.overlap import overlap, overlap_within
+    from llmprof.analyze.requests.requests import request_steps, requests, slowest
     from llmprof.analyze.roofline import roofline_join, stage_observations
     from llmprof.analyze.stacks import stacks
     from llmprof.analyze.steps.steps import steps
@@ -150,6 +155,9 @@ else:
             "ops_to_kernels": "llmprof.analyze.kernels",
             "overlap": "llmprof.analyze.overlap",
             "overlap_within": "llmprof.analyze.overlap",
+            "request_steps": "llmprof.analyze.requests.requests",
+            "requests": "llmprof.analyze.requests.requests",
+            "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",
             "speed_of_light": "llmprof.analyze.ncu.speed_of_light",
             "stacks": "llmprof.analyze.stacks",

@@ -29,6 +29,7 @@ __all__ = [
     "overlap",
     "predicted",
     "request_latency",
+    "request_waterfall",
     "requests",
     "roofline",
     "save",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from llmprof.charts.theory.curves import bound_gap, predicted, theory_curves, theory_memory
     from llmprof.charts.theory.structure import theory_parameters, theory_roofline, theory_shares, theory_structure
     from llmprof.charts.timeline.timeline import timeline
+    from llmprof.charts.waterfall import request_waterfall
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -86,6 +88,7 @@ else:
             "memory_holders": "llmprof.charts.memory",
             "overlap": "llmprof.charts.breakdown",
             "request_latency": "llmprof.charts.requests",
+            "request_waterfall": "llmprof.charts.waterfall",
             "requests": "llmprof.charts.requests",
             "roofline": "llmprof.charts.roofline",
             "save": "llmprof.charts.base.save",

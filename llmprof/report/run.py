@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -87,7 +87,7 @@ def sections(run: Run) -> list[Section]:
         "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests. What is measured "
         "under the profiler is slower than the run itself."
     )
-    found = [Section("requests", "How fast were the requests?", words, blocks)]
+    found = [Section("requests", "How fast were the requests?", words, blocks), *_slow_requests(run)]
     if run.config.profile_mode in {"ncu", "nsys_ncu"}:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
         roofline = drawn("roofline", "kernels against the roofs", lambda: charts.roofline(_speed(run)))
@@ -98,6 +98,54 @@ def sections(run: Run) -> list[Section]:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
         found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
     return [*found, *_bound(run)]
+
+
+def _slow_requests(run: Run) -> list[Section]:
+    """The requests on the clock of the trace, where the engine noted its steps."""
+    if run.engine_steps.is_empty():
+        return []
+    try:
+        joined = analyze.requests(run)
+        said = analyze.slowest(joined)["title"]
+    except LlmprofError as error:
+        absent = Absent("requests joined to steps", captured=False, found=error.found, hint=error.hint)
+        return [Section("slow_requests", "Why were requests slow?", "", [absent])]
+    figure = drawn("request_waterfall", "requests over time", lambda: charts.request_waterfall(joined))
+    words = (
+        f"{said} Each request is cut at the ends of the steps that the scheduler made; the parts add up to its latency "
+        "under the profiler. Shares of a step are by tokens."
+    )
+    return [Section("slow_requests", "Why were requests slow?", words, [figure, slow_table(joined)])]
+
+
+_SLOW: Final = 10
+
+
+def slow_table(joined: pl.DataFrame) -> Table:
+    """The requests with the latest first token, and what they waited for.
+
+    Parameters
+    ----------
+    joined : polars.DataFrame
+        Rows of :func:`llmprof.analyze.requests`.
+    """
+    columns = (
+        Column("request", "request", "number"),
+        Column("ttft_ns", "first token", "time"),
+        Column("queue_prefill_ns", "behind prefill of others", "time"),
+        Column("queue_decode_ns", "behind decode of others", "time"),
+        Column("queue_other_ns", "no step ran", "time"),
+        Column("prefill_ns", "own prefill", "time"),
+        Column("prefill_others_ns", "others beside it", "time"),
+        Column("e2e_ns", "end to end", "time"),
+        Column("preemptions", "preemptions", "number"),
+        Column("slowest_step", "slowest step", "number"),
+        Column("reason", "mostly"),
+    )
+    rows = joined.sort("ttft_ns", descending=True).head(_SLOW).select(column.key for column in columns)
+    return Table(
+        "slow_requests", f"The {rows.height} requests with the latest first token", columns, rows, sortable=True
+    )
 
 
 def _bound(run: Run) -> list[Section]:

@@ -243,6 +243,24 @@ def requested() -> pl.DataFrame:
 
 
 @cache
+def joined_requests() -> pl.DataFrame:
+    """Rows as ``analyze.requests(run)`` returns them: 24 requests every 6 ms, whose prefills of 11 ms queue."""
+    rng, free, rows = random.Random(4), 0.0, []
+    for k in range(24):
+        at = 6.0 * k
+        begin, own = max(at + 0.5, free), rng.uniform(6, 16)
+        free = begin + own
+        behind, other = max(0.0, 0.8 * (begin - at - 0.5)), 0.5
+        decode = rng.uniform(20, 90)
+        times = [at, begin, free, free + decode, free - at, behind, begin - at - behind - other, other, own, 0.0]
+        last = free - at + decode
+        rows.append([k, *(round(1e6 * t) for t in (*times, last)), round(1e6 * behind), "waiting"])
+    names = ["request", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "queue_prefill_ns"]
+    names += ["queue_decode_ns", "queue_other_ns", "prefill_ns", "prefill_others_ns", "e2e_ns", "ttft_others_ns"]
+    return pl.DataFrame(rows, schema=[*names, "reason"], orient="row")
+
+
+@cache
 def called_api() -> pl.DataFrame:
     """Rows as ``cuda_api_sum(trace)`` returns them."""
     rows = [

@@ -42,6 +42,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "stalls": (charts.stalls, frames.stalled),
     "counters": (charts.counters, frames.sampled),
     "request_latency": (charts.request_latency, frames.requested),
+    "request_waterfall": (charts.request_waterfall, frames.joined_requests),
     "kernels": (charts.kernels, frames.summed),
     "cuda_api": (charts.cuda_api, frames.called_api),
     "requests": (charts.requests, frames.summarised),

@@ -27,6 +27,18 @@ _SCHEMA = {
     **{name: pl.List(pl.Int64) if name == "itl_ns" else pl.Int64 for name in LATENCIES},
     "wall_ns": pl.Int64,
     "finish_reason": pl.String,
+    "id": pl.String,
+    "arrived_ns": pl.Int64,
+}
+_STEPS = {
+    "phase": pl.String,
+    "step": pl.Int64,
+    "start_epoch_ns": pl.Int64,
+    "end_epoch_ns": pl.Int64,
+    "engine_id": pl.String,
+    "tokens": pl.Int64,
+    "computed": pl.Int64,
+    "preempted": pl.Boolean,
 }
 
 
@@ -44,8 +56,9 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
         ``phase`` (``warmup``, ``plain``: without profiler, ``profiled``), ``repeat, request, start_epoch_ns,
         prompt_tokens, output_tokens``; times in ns: ``ttft_ns`` (to the first token), ``tpot_ns`` (a token after the
         first: ``decode / (output_tokens - 1)``), ``itl_ns`` (list: from token to token), ``queue_ns, prefill_ns,
-        decode_ns, e2e_ns``, and ``wall_ns`` (of the whole repeat that the request belongs to); ``finish_reason``.
-        What the engine does not tell is null.
+        decode_ns, e2e_ns``, and ``wall_ns`` (of the whole repeat that the request belongs to); ``finish_reason``;
+        ``id`` (as the engine calls it) and ``arrived_ns`` (how long the client held it back for its concurrency). What
+        the engine does not tell is null.
 
     Raises
     ------
@@ -71,14 +84,43 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     return frame.with_columns(pl.col("tpot_ns").fill_null(each.round().cast(pl.Int64)))
 
 
+def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
+    """Steps as the engine's worker noted them: which requests had tokens in each.
+
+    Parameters
+    ----------
+    worker : mapping
+        What the engine's script wrote (``worker.json``).
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a request and step: ``phase, step`` (from 0, steps without tokens left out), ``start_epoch_ns,
+        end_epoch_ns`` (of the worker's call), ``engine_id``, ``tokens`` (of the request in the step), ``computed``
+        (that it had before) and ``preempted`` (it was pushed out of the step). Empty where nothing was noted.
+    """
+    rows = []
+    for number, step in enumerate(worker.get("engine_steps") or ()):
+        out = set(step.get("preempted") or ())
+        names = dict.fromkeys([*step["tokens"], *sorted(out)])
+        rows += [
+            (
+                *(step["phase"], number, step["start_ns"], step["end_ns"], name),
+                *(step["tokens"].get(name, 0), step["computed"].get(name, 0), name in out),
+            )
+            for name in names
+        ]
+    return pl.DataFrame(rows, schema=_STEPS, orient="row")
+
+
 def _row(request: Mapping[str, Any], walls: Mapping[tuple[Any, Any], Any]) -> dict[str, Any]:
-    kept = ("phase", "repeat", "request", "prompt_tokens", "output_tokens", "finish_reason")
+    kept = ("phase", "repeat", "request", "prompt_tokens", "output_tokens", "finish_reason", "id")
     times = {name: _ns(request.get(name.removesuffix("_ns") + "_s")) for name in LATENCIES}
     wall = walls.get((request.get("phase"), request.get("repeat")))
     return (
         {name: request.get(name) for name in kept}
         | times
-        | {"start_epoch_ns": request.get("start_ns"), "wall_ns": wall}
+        | {"start_epoch_ns": request.get("start_ns"), "wall_ns": wall, "arrived_ns": _ns(request.get("arrived_s"))}
     )
 
 

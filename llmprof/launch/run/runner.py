@@ -22,7 +22,7 @@ from llmprof.launch.run import results
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.run.passes import Passes, ran, tool
-from llmprof.launch.run.requests import requests_of
+from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.launch.run.results import Results
 from llmprof.launch.run.series import ENGINE_FILE, gather
 from llmprof.progress import Progress
@@ -67,6 +67,13 @@ class Run:
     def requests(self) -> pl.DataFrame:
         """Requests, as :func:`llmprof.launch.run.requests.requests_of` gives them."""
         return requests_of(self.worker)
+
+    @functools.cached_property
+    def engine_steps(self) -> pl.DataFrame:
+        """Steps of the profiled window as the engine's scheduler made them, as
+        :func:`llmprof.launch.run.requests.engine_steps_of` gives them.
+        """  # noqa: D205
+        return engine_steps_of(self.worker)
 
     @functools.cached_property
     def trace(self) -> Trace:

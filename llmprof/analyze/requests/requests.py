@@ -1,0 +1,445 @@
+"""Requests joined to the steps of the engine: where the latency of each went."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Protocol, runtime_checkable
+
+import polars as pl
+
+from llmprof.analyze.steps.steps import steps as steps_of
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+MOST_APART_NS: Final = 1_000_000
+"""Clocks of requests and trace that disagree by more than this are not joined."""
+
+WAITING: Final = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
+WORK: Final = (
+    *("prefill_ns", "prefill_others_ns", "decode_ns", "decode_prefill_ns", "left_out_ns", "between_ns"),
+    "delivery_ns",
+)
+PARTS: Final = (*WAITING, *WORK)
+"""Parts of the latency of a request, which add up to it."""
+
+WORDS: Final = {
+    "queue_prefill_ns": "waiting behind the prefill of others",
+    "queue_decode_ns": "waiting behind the decode of others",
+    "queue_other_ns": "waiting while no step ran (front end, scheduler)",
+    "prefill_ns": "its own prefill",
+    "prefill_others_ns": "the prefill of others in the steps of its own",
+    "decode_ns": "its own decode",
+    "decode_prefill_ns": "the prefill of others in its decode steps",
+    "left_out_ns": "steps that left it out (preempted, or no room)",
+    "between_ns": "time between steps",
+    "delivery_ns": "delivery of its last token",
+}
+"""What each part is, in words."""
+
+_STEPS: Final = {
+    "step": pl.Int64,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "context_tokens": pl.Int64,
+    "generation_tokens": pl.Int64,
+    "trace_step": pl.Int64,
+}
+
+
+@runtime_checkable
+class Run(Protocol):
+    """A run, as :func:`llmprof.launch.open_run` gives it."""
+
+    @property
+    def trace(self) -> Trace:
+        """The timeline."""
+
+    @property
+    def requests(self) -> pl.DataFrame:
+        """Requests with their latencies."""
+
+    @property
+    def engine_steps(self) -> pl.DataFrame:
+        """Steps that the scheduler made, with the tokens of each request."""
+
+
+def requests(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+    """Where the latency of each request went.
+
+    The engine's worker notes of each step which requests had tokens in it, and the trace knows when each step ran; both
+    are put on one clock. The time from the arrival of a request to its last token is cut at the ends of steps:
+
+    - before its first step: ``queue_prefill_ns`` (steps with a prefill of others ran), ``queue_decode_ns`` (others only
+      decoded), ``queue_other_ns`` (no step ran: front end, scheduler, or the device waited for the host);
+    - steps that carried its prompt: ``prefill_ns``, its share of their tokens, and ``prefill_others_ns``, the rest;
+    - steps that carried an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that also had
+      a prefill of others was longer than the median step that only decoded (0 where there is none);
+    - ``left_out_ns``: steps between its first and last that did not carry it; ``between_ns``: no step ran;
+      ``delivery_ns``: from the end of its last step until the client had the last token.
+
+    Shares by tokens are a model: attention makes long prompts dearer a token. The parts are differences of times, so
+    they add up to ``e2e_ns`` as far as ``unexplained_ns`` says.
+
+    Parameters
+    ----------
+    run : Run
+        With a trace, requests and the steps of its scheduler.
+    phase : str
+        Phase of the run; only the profiled one has a trace.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a request, by arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
+        first_token_ns, end_ns``, ``ttft_ns, e2e_ns, prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns``
+        and ``ttft_others_ns`` (of the time to the first token: waiting for its first step, and the prefill of others
+        before and beside its own), ``steps, prefill_steps, preemptions``, ``behind`` (requests whose prefill ran while
+        it waited), ``slowest_step`` (number of the step in the trace that was longest against the median of its kind),
+        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words) and ``unexplained_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The run has no trace, no requests of the phase, or its engine noted no steps.
+    AnalysisError
+        The clocks of requests and trace disagree by more than 1 ms.
+
+    Examples
+    --------
+    >>> found = analyze.requests(run)  # doctest: +SKIP
+    >>> found.select("request", "ttft_ns", "queue_prefill_ns", "reason")  # doctest: +SKIP
+    """
+    told = run.requests.filter(phase=phase).drop_nulls(["start_epoch_ns", "e2e_ns", "ttft_ns"])
+    if told.is_empty():
+        raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
+    members = request_steps(run, phase=phase)
+    steps = (
+        members.select("step", "start_ns", "end_ns", "context_tokens", "generation_tokens").unique("step").sort("step")
+    )
+    epoch = _epoch(run.trace)
+    asked = told.select(
+        *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
+        start_ns=pl.col("start_epoch_ns") - epoch,
+    ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
+    own = _own(members, steps)
+    found = asked.join(own, on="request", how="inner").sort("start_ns", "request")
+    found = _waits(found, steps)
+    parts = [pl.col(name).fill_null(0).cast(pl.Int64) for name in PARTS]
+    reason = pl.concat_list(parts).list.arg_max()
+    return (
+        found.with_columns(parts)
+        .with_columns(
+            reason=reason.replace_strict(dict(enumerate(WORDS[name] for name in PARTS)), return_dtype=pl.String),
+            unexplained_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
+            ttft_queue_ns=pl.sum_horizontal(WAITING),
+            ttft_others_ns=pl.col("queue_prefill_ns") + pl.col("prefill_others_ns"),
+            behind=_behind(found, members),
+        )
+        .select(
+            *("request", "id", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "e2e_ns"),
+            *("prompt_tokens", "output_tokens", *PARTS, "ttft_queue_ns", "ttft_others_ns"),
+            *("steps", "prefill_steps", "preemptions", "behind", "slowest_step", "slowest_times", "reason"),
+            "unexplained_ns",
+        )
+    )
+
+
+def request_steps(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+    """Each step of each request, on the clock of the trace.
+
+    Parameters
+    ----------
+    run : Run
+        As for :func:`requests`.
+    phase : str
+        Phase of the run.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``request, step`` (number in the notes of the engine), ``trace_step`` (that of :func:`llmprof.analyze.steps`;
+        null where the profiler had stopped), ``part`` (prefill or decode), ``tokens`` (of this request),
+        ``start_ns, end_ns`` (on the device where the trace has the step, else as the worker noted it; never
+        before the end of the step before), ``context_tokens, generation_tokens`` (of the whole step), ``preempted``
+        (it was taken out for this step).
+
+    Raises
+    ------
+    NotCapturedError
+        The engine noted no steps.
+    AnalysisError
+        The clocks disagree by more than 1 ms.
+    """
+    noted = run.engine_steps.filter(phase=phase)
+    if noted.is_empty():
+        raise NotCapturedError(
+            "the engine noted no steps of its scheduler",
+            hint="run it again with this version of llmprof: engine vllm, mode torch or nsys",
+        )
+    told = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
+    members = _named(noted, told)
+    whole = (
+        noted.join(members.select("step", "engine_id", "part"), on=["step", "engine_id"], how="left")
+        .group_by("step")
+        .agg(
+            start_epoch_ns=pl.col("start_epoch_ns").first(),
+            end_epoch_ns=pl.col("end_epoch_ns").first(),
+            context_tokens=pl.col("tokens").filter(pl.col("part") == "prefill").sum(),
+            generation_tokens=pl.col("tokens").filter(pl.col("part") == "decode").sum(),
+        )
+        .sort("step")
+    )
+    placed = _placed(whole, run.trace)
+    return (
+        members.join(placed, on="step")
+        .select(
+            *("request", "step", "trace_step", "part", "tokens", "start_ns", "end_ns", "context_tokens"),
+            *("generation_tokens", "preempted"),
+        )
+        .sort("request", "step")
+    )
+
+
+def _named(noted: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+    """Notes with the request of each; vLLM's worker adds to the identifier that the client sees."""
+    known: dict[str, int] = {str(name): int(request) for request, name, _ in told.iter_rows() if name is not None}
+    longest = sorted(known, key=len, reverse=True)
+
+    def find(name: str) -> int | None:
+        bare = re.sub(r"^\d+_(?=cmpl-|chatcmpl-)", "", name)
+        if bare in known:
+            return known[bare]
+        return next((known[one] for one in longest if bare.startswith(f"{one}-")), None)
+
+    names = noted["engine_id"].unique().to_list()
+    found = {name: request for name in names if (request := find(name)) is not None}
+    if not found:
+        raise AnalysisError(
+            "no request of the client is among those of the engine's scheduler",
+            hint="the identifiers do not match: tell the authors of llmprof, with worker.json",
+        )
+    prompts = dict(told.select("request", "prompt_tokens").iter_rows())
+    rows = noted.filter(pl.col("engine_id").is_in(list(found))).with_columns(
+        request=pl.col("engine_id").replace_strict(found, return_dtype=pl.Int64)
+    )
+    prompt = pl.col("request").replace_strict(prompts, return_dtype=pl.Int64)
+    prefill = pl.col("computed") < prompt
+    return rows.with_columns(part=pl.when(prefill).then(pl.lit("prefill")).otherwise(pl.lit("decode")))
+
+
+def _epoch(trace: Trace) -> int:
+    epoch = trace.meta.get("start_epoch_ns")
+    if epoch is None:
+        raise NotCapturedError(
+            "the trace does not say when it was recorded", hint="record it again, or read the original"
+        )
+    return int(epoch)
+
+
+def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Steps of the scheduler with the times of the same steps of the trace."""
+    epoch = _epoch(trace)
+    rank = min(rank for rank in trace.ranks if rank >= 0)
+    seen = steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty")).sort("step")
+    seen = seen.drop_nulls("start_ns")
+    shift, offsets = _aligned(whole, seen, epoch)
+    if offsets.len() and abs(apart := int(offsets.median() or 0)) > MOST_APART_NS:  # type: ignore[arg-type]
+        raise AnalysisError(
+            f"the clocks of requests and trace disagree by {format_ns(abs(apart))}",
+            expected=f"at most {format_ns(MOST_APART_NS)}",
+            hint="they are of different machines or runs: nothing was joined",
+            apart_ns=apart,
+        )
+    on_trace = seen.with_row_index("place").select(
+        step_place=pl.col("place").cast(pl.Int64) + shift,
+        trace_step=pl.col("step").cast(pl.Int64),
+        device_start_ns=pl.col("start_ns"),
+        device_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+    )
+    both = whole.with_row_index("step_place").with_columns(pl.col("step_place").cast(pl.Int64))
+    both = both.join(on_trace, on="step_place", how="left").sort("step_place")
+    start = pl.coalesce("device_start_ns", pl.col("start_epoch_ns") - epoch)
+    end = pl.coalesce("device_end_ns", pl.col("end_epoch_ns") - epoch)
+    both = both.with_columns(end_ns=end.cum_max(), start_ns=start)
+    before = pl.col("end_ns").shift(1)
+    late = pl.max_horizontal("start_ns", before)
+    return both.with_columns(start_ns=pl.min_horizontal(late, "end_ns")).select(*_STEPS)
+
+
+def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, pl.Series]:
+    """By how many steps the trace begins after the notes, and how far the clocks are apart at each common step.
+
+    The trace holds a stretch of the steps that were noted. The place where most labels say the same tokens counts; of
+    several such places the one where the clocks are nearest. A label lies within the call of the worker: the clocks
+    are as far apart as it reaches out of that.
+    """
+    noted = whole.select("context_tokens", "generation_tokens").rows()
+    labels = seen.select("context_tokens", "generation_tokens").rows()
+    begun = whole["start_epoch_ns"].to_list()
+    host = (seen["host_start_ns"].fill_null(seen["start_ns"]) + epoch).to_list()
+    ended = whole["end_epoch_ns"].to_list()
+    host_ends = (seen["host_start_ns"].fill_null(seen["start_ns"]) + seen["host_dur_ns"].fill_null(0) + epoch).to_list()
+    best: tuple[tuple[float, float], int] | None = None
+    for shift in range(-2, max(1, len(noted) - len(labels) + 3)):
+        pairs = [(k + shift, k) for k in range(len(labels)) if 0 <= k + shift < len(noted)]
+        if not pairs:
+            continue
+        same = sum(labels[k] == noted[place] for place, k in pairs)
+        near = sorted(abs(host[k] - begun[place]) for place, k in pairs)[len(pairs) // 2]
+        score = (-same, near)
+        if best is None or score < best[0]:
+            best = score, shift
+    if best is None:
+        return 0, pl.Series([], dtype=pl.Int64)
+    shift = best[1]
+    apart = [
+        max(0, host_ends[k] - ended[k + shift]) or min(0, host[k] - begun[k + shift])
+        for k in range(len(labels))
+        if 0 <= k + shift < len(begun)
+    ]
+    return shift, pl.Series(apart, dtype=pl.Int64)
+
+
+def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """What the steps of each request took, by request."""
+    dur = pl.col("end_ns") - pl.col("start_ns")
+    decoding = steps.filter(pl.col("context_tokens") == 0).select(dur=dur)["dur"].median()
+    usual = int(decoding) if isinstance(decoding, int | float) else None
+    rows = members.with_columns(dur=dur, before=pl.lit(0)).with_columns(
+        own=pl.when(pl.col("part") == "prefill").then(
+            (pl.col("dur") * pl.col("tokens") / (pl.col("context_tokens") + pl.col("generation_tokens")))
+            .round()
+            .cast(pl.Int64)
+        ),
+        excess=pl.when((pl.col("part") == "decode") & (pl.col("context_tokens") > 0)).then(
+            pl.max_horizontal(pl.col("dur") - usual, 0) if usual is not None else 0
+        ),
+        kind=pl.when(pl.col("context_tokens") > 0).then(pl.lit("prefill")).otherwise(pl.lit("decode")),
+    )
+    middle = rows.unique("step").group_by("kind").agg(middle=pl.col("dur").median())
+    rows = rows.join(middle, on="kind").with_columns(times=pl.col("dur") / pl.col("middle"))
+    prefill, decode = pl.col("part") == "prefill", pl.col("part") == "decode"
+    slow = pl.col("times").arg_max()
+    found = (
+        rows.sort("request", "step")
+        .group_by("request", maintain_order=True)
+        .agg(
+            first_step=pl.col("step").first(),
+            last_step=pl.col("step").last(),
+            first_step_ns=pl.col("start_ns").first(),
+            last_step_ns=pl.col("end_ns").last(),
+            steps=pl.len().cast(pl.Int64),
+            prefill_steps=prefill.sum().cast(pl.Int64),
+            preemptions=pl.col("preempted").sum().cast(pl.Int64),
+            prefill_ns=pl.col("own").filter(prefill).sum(),
+            prefill_others_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
+            decode_prefill_ns=pl.col("excess").filter(decode).sum(),
+            all_decode_ns=pl.col("dur").filter(decode).sum(),
+            carried_ns=pl.col("dur").sum(),
+            slowest_step=pl.col("trace_step").get(slow),
+            slowest_times=pl.col("times").get(slow),
+        )
+    )
+    whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)
+    first = whole.select(first_step="step", busy_before=pl.col("busy") - pl.col("step_dur"))
+    last = whole.select(last_step="step", busy_after="busy")
+    found = found.join(first, on="first_step", how="left").join(last, on="last_step", how="left")
+    ran = pl.col("busy_after") - pl.col("busy_before")
+    return found.with_columns(
+        decode_ns=pl.col("all_decode_ns") - pl.col("decode_prefill_ns"),
+        left_out_ns=ran - pl.col("carried_ns"),
+        between_ns=pl.col("last_step_ns") - pl.col("first_step_ns") - ran,
+    )
+
+
+def _waits(found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The parts before the first and after the last step of each request."""
+    begun = pl.min_horizontal("start_ns", "first_step_ns")
+    waited = found.with_columns(begun=begun)
+    for name, kind in (
+        ("queue_prefill_ns", pl.col("context_tokens") > 0),
+        ("queue_decode_ns", pl.col("context_tokens") == 0),
+    ):
+        until, since = (_busy(waited[column], steps, kind) for column in ("first_step_ns", "begun"))
+        waited = waited.with_columns((until - since).alias(name))
+    queue = pl.col("first_step_ns") - pl.col("begun")
+    return waited.with_columns(
+        queue_other_ns=queue - pl.col("queue_prefill_ns") - pl.col("queue_decode_ns"),
+        delivery_ns=pl.max_horizontal(pl.col("end_ns") - pl.col("last_step_ns"), 0),
+    )
+
+
+def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
+    """Time of the steps of a kind until each of some times."""
+    dur = pl.when(kind).then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0)
+    sums = steps.select(
+        when=pl.col("start_ns"), end_ns=pl.col("end_ns"), of_kind=kind, before=dur.cum_sum() - dur, dur=dur
+    ).sort("when")
+    asked = pl.DataFrame({"when": times.cast(pl.Int64)}).with_row_index("place").sort("when")
+    met = asked.join_asof(sums, on="when", strategy="backward").sort("place")
+    inside = pl.min_horizontal("when", "end_ns") - (pl.col("end_ns") - pl.col("dur"))
+    value = pl.col("before") + pl.when(pl.col("of_kind")).then(inside).otherwise(0)
+    return met.select(value.fill_null(0).cast(pl.Int64).alias(times.name))[times.name]
+
+
+def _behind(found: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
+    """Requests whose prefill ran while each waited for its first step, in order."""
+    prefills = members.filter(part="prefill").select("request", "start_ns", "end_ns").sort("start_ns")
+    rows: list[tuple[Any, ...]] = prefills.rows()
+    lists = []
+    for request, start, first in found.select("request", "start_ns", "first_step_ns").iter_rows():
+        others = [one for one, begin, end in rows if one != request and begin < first and end > start]
+        lists.append(list(dict.fromkeys(others)))
+    return pl.Series("behind", lists, dtype=pl.List(pl.Int64))
+
+
+def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
+    """What the slow first tokens are made of: the finding of :func:`requests`.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of :func:`requests`.
+    quantile : float
+        Which requests: those whose time to the first token is at least this quantile of all.
+
+    Returns
+    -------
+    dict
+        ``title`` (a sentence), ``ttft_ns`` (the quantile), ``parts`` (mean of each part of the time to the first token
+        over these requests, ns), ``requests`` (their numbers), ``of`` (all requests).
+
+    Raises
+    ------
+    AnalysisError
+        There are no requests.
+    """
+    if frame.is_empty():
+        raise AnalysisError("there are no requests", expected="rows of analyze.requests(run)")
+    border = float(frame["ttft_ns"].quantile(quantile, interpolation="higher") or 0)
+    slow = frame.filter(pl.col("ttft_ns") >= border)
+    others = _mean(slow, "ttft_others_ns")
+    parts = {
+        "prefill of others": others,
+        "decode of others": _mean(slow, "queue_decode_ns"),
+        "its own prefill": _mean(slow, "prefill_ns"),
+        "no step running": _mean(slow, "queue_other_ns"),
+    }
+    ttft = _mean(slow, "ttft_ns")
+    parts["the rest"] = max(0.0, ttft - sum(parts.values()))
+    name, largest = max(parts.items(), key=lambda item: item[1])
+    percent = f"p{100 * quantile:g}"
+    title = f"The {percent} of the time to the first token is {name}: {format_ns(largest)} of {format_ns(ttft)}."
+    return {
+        "title": title,
+        "ttft_ns": border,
+        "parts": parts,
+        "requests": slow["request"].to_list(),
+        "of": frame.height,
+    }
+
+
+def _mean(frame: pl.DataFrame, name: str) -> float:
+    value = frame[name].mean()
+    return float(value) if isinstance(value, int | float) else 0.0

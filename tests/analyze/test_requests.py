@@ -1,0 +1,168 @@
+"""Requests joined to steps, on a timeline by hand: three requests, one of which waits behind the prefill of another.
+
+Steps (ms): 0 prefill of A, 10 to 30; 1 prefill of B beside a token of A, 30 to 60; 2 and 3 decode of A and B, 65 to 75,
+75 to 85, 90 to 100; 5 a token of B alone, 100 to 110; 6 prefill of C, 112 to 120; 7 its last, 120 to 130.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.analyze.requests.requests import PARTS
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.launch.run.requests import engine_steps_of, requests_of
+from llmprof.trace import Trace
+
+EPOCH = 1_700_000_000_000_000_000
+MS = 1_000_000
+STEPS = [  # begin, end (ms), tokens, tokens before
+    (10, 30, {"a": 100}, {"a": 0}),
+    (30, 60, {"a": 1, "b": 300}, {"a": 100, "b": 0}),
+    (65, 75, {"a": 1, "b": 1}, {"a": 101, "b": 300}),
+    (75, 85, {"a": 1, "b": 1}, {"a": 102, "b": 301}),
+    (90, 100, {"b": 1}, {"b": 302}),
+    (100, 110, {"b": 1}, {"b": 303}),
+    (112, 120, {"c": 50}, {"c": 0}),
+    (120, 130, {"c": 1}, {"c": 50}),
+]
+REQUESTS = [  # name, arrival, first token, last token (ms), prompt, output
+    ("a", 5, 31, 86, 100, 4),
+    ("b", 12, 61, 112, 300, 5),
+    ("c", 80, 121, 131, 50, 2),
+]
+
+
+def label(tokens, computed, prompts):
+    context = [n for name, n in tokens.items() if computed[name] < prompts[name]]
+    decode = [n for name, n in tokens.items() if computed[name] >= prompts[name]]
+    return f"execute_context_{len(context)}({sum(context)})_generation_{len(decode)}({sum(decode)})"
+
+
+def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}"):
+    """A run whose trace has all of the steps, or a stretch of them."""
+    prompts = {name: prompt for name, *_, prompt, _ in REQUESTS}
+    shown = steps if traced is None else steps[slice(*traced)]
+    marks = [
+        (0, 1, 1, int(b * MS), int((e - b) * MS), label(t, c, prompts), "user_annotation", False)
+        for b, e, t, c in shown
+    ]
+    ops = [(0, 1, 1, int(b * MS), int((e - b) * MS), "aten::mm", "op", k) for k, (b, e, *_) in enumerate(shown)]
+    names = ["rank", "process", "thread", "start_ns", "dur_ns", "name"]
+    trace = Trace(
+        {
+            "markers": pl.DataFrame(marks, schema=[*names, "domain", "on_device"], orient="row"),
+            "ops": pl.DataFrame(ops, schema=[*names, "kind", "op_id"], orient="row"),
+        },
+        {"start_epoch_ns": EPOCH, "world_size": 1},
+    )
+    shift = EPOCH - round(apart_ms * MS)
+    worker = {
+        "requests": [
+            {
+                "phase": "profiled", "repeat": 0, "request": k, "id": ids.format(name), "start_ns": shift + at * MS,
+                "prompt_tokens": prompt, "output_tokens": out, "ttft_s": (first - at) / 1e3, "e2e_s": (last - at) / 1e3,
+            }
+            for k, (name, at, first, last, prompt, out) in enumerate(REQUESTS)
+        ],
+        "stages": [],
+        "engine_steps": [
+            {
+                "phase": "profiled", "start_ns": shift + int(b * MS), "end_ns": shift + int(e * MS),
+                "tokens": {f"{ids.format(n)}-1f": v for n, v in t.items()},
+                "computed": {f"{ids.format(n)}-1f": v for n, v in c.items()}, "preempted": [],
+            }
+            for b, e, t, c in steps
+        ],
+    }  # fmt: skip
+    return SimpleNamespace(trace=trace, requests=requests_of(worker), engine_steps=engine_steps_of(worker))
+
+
+def ms(frame, *names):
+    return [tuple(round(row[name] / MS, 3) for name in names) for row in frame.iter_rows(named=True)]
+
+
+def test_parts_of_each_request_by_hand():
+    found = analyze.requests(made())
+    assert found["request"].to_list() == [0, 1, 2]
+    # A: 5 ms until its prefill; B: behind the prefill of A from 12 to 30; C: from 80 to 112, steps until 110 but for
+    # 85 to 90, then nothing until 112
+    waits = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
+    assert ms(found, *waits) == [(0, 0, 5), (18, 0, 0), (0, 25, 7)]
+    # B has 300 of the 301 tokens of its step
+    assert ms(found, "prefill_ns", "prefill_others_ns") == [(20, 0), (29.9, 0.1), (8, 0)]
+    # A decodes in 30 to 60 beside a prefill of B, where a step that only decodes takes 10
+    assert ms(found, "decode_ns", "decode_prefill_ns") == [(30, 20), (40, 0), (10, 0)]
+    assert ms(found, "between_ns", "left_out_ns", "delivery_ns") == [(5, 0, 1), (10, 0, 2), (0, 0, 1)]
+    assert found["behind"].to_list() == [[], [0], []]
+    assert found["steps"].to_list() == [4, 5, 2]
+    assert found["reason"].to_list() == [
+        "its own decode", "its own decode", "waiting behind the decode of others"
+    ]  # fmt: skip
+
+
+def test_parts_add_up_to_the_latency():
+    found = analyze.requests(made())
+    parts = pl.sum_horizontal(PARTS)
+    assert found.select(parts.alias("sum"))["sum"].to_list() == found["e2e_ns"].to_list()
+    assert found["unexplained_ns"].to_list() == [0, 0, 0]
+
+
+def test_the_slow_first_tokens_are_named():
+    found = analyze.requests(made())
+    said = analyze.slowest(found)
+    assert said["title"] == (
+        "The p99 of the time to the first token is its own prefill: 29.9 ms of 49.0 ms."
+    )  # fmt: skip
+    assert said["requests"] == [1]
+    assert said["parts"]["prefill of others"] == pytest.approx(18.1 * MS, rel=1e-3)
+    with pytest.raises(AnalysisError, match="no requests"):
+        analyze.slowest(found.clear())
+
+
+def test_a_request_that_was_left_out_and_preempted():
+    steps = [(b, e, dict(t), dict(c)) for b, e, t, c in STEPS]
+    steps[3] = (75, 85, {"a": 1}, {"a": 102})
+    run = made(steps=steps)
+    run.engine_steps = run.engine_steps.with_columns(preempted=(pl.col("step") == 4) & (pl.col("engine_id") == "b-1f"))
+    found = analyze.requests(run)
+    assert ms(found.filter(request=1), "left_out_ns") == [(10.0,)]
+    assert found["preemptions"].to_list() == [0, 1, 0]
+    assert found["unexplained_ns"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("traced", [(0, 5), (2, 7), (1, 4)])
+def test_a_trace_of_a_stretch_of_the_steps_is_joined_where_the_labels_agree(traced):
+    found = analyze.request_steps(made(traced=traced))
+    on_trace = found.drop_nulls("trace_step").unique("step").sort("step")
+    assert on_trace["step"].to_list() == list(range(*traced))
+    assert on_trace["trace_step"].to_list() == list(range(traced[1] - traced[0]))
+    assert analyze.requests(made(traced=traced))["unexplained_ns"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("ids", ["cmpl-{}", "7{}"], ids=["served", "offline"])
+def test_identifiers_that_the_engine_has_added_to(ids):
+    assert analyze.requests(made(ids=ids)).height == 3
+
+
+def test_clocks_that_disagree_are_not_joined():
+    assert analyze.requests(made(apart_ms=0.8)).height == 3
+    with pytest.raises(AnalysisError, match=r"disagree by 3\.00 ms; expected at most 1\.00 ms") as error:
+        analyze.requests(made(apart_ms=3.0))
+    assert error.value.facts["apart_ns"] == 3 * MS
+
+
+def test_what_was_not_noted_is_said():
+    run = made()
+    run.engine_steps = run.engine_steps.clear()
+    with pytest.raises(NotCapturedError, match="noted no steps"):
+        analyze.requests(run)
+    run = made()
+    run.requests = run.requests.with_columns(phase=pl.lit("plain"))
+    with pytest.raises(NotCapturedError, match="no profiled requests"):
+        analyze.requests(run)
+    with pytest.raises(AnalysisError, match="identifiers do not match"):
+        analyze.requests(SimpleNamespace(**vars(made(ids="x{}")) | {"requests": made().requests}))

@@ -8,6 +8,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +61,7 @@ def stand_in(annotation: object, name: str) -> object:
         [Trace({})], llmprof.Metrics(pl.DataFrame(schema=llmprof.schema.METRICS.schema)), pl.DataFrame(), "x", ["x"], 1,
         (0, 1), {}, charts.kernels(pl.DataFrame({"name": ["k"], "category": ["norm"], "total_ns": [1], "count": [1]})),
         llmprof.ExperimentConfig(model="random:tiny"), len, object.__new__(llmprof.batch.Sweep),
+        SimpleNamespace(trace=Trace({}), requests=pl.DataFrame(), engine_steps=pl.DataFrame()),
     ]  # fmt: skip
     kind = kind_of(annotation)
     fitting = [value for value in (*candidates, []) if kind.accepts(value)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Protocol
 
 import polars as pl
 
 from llmprof.analyze.steps.steps import steps as steps_of
+from llmprof.arguments import Kind
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -47,7 +48,6 @@ _STEPS: Final = {
 }
 
 
-@runtime_checkable
 class Run(Protocol):
     """A run, as :func:`llmprof.launch.open_run` gives it."""
 
@@ -64,7 +64,12 @@ class Run(Protocol):
         """Steps that the scheduler made, with the tokens of each request."""
 
 
-def requests(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+_NEEDED: Final = {"trace", "requests", "engine_steps"}
+AnyRun = Annotated[Run, Kind("a run of llmprof.launch", lambda value: set(dir(value)) >= _NEEDED)]
+"""A run, whatever made it."""
+
+
+def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Where the latency of each request went.
 
     The engine's worker notes of each step which requests had tokens in it, and the trace knows when each step ran; both
@@ -145,7 +150,7 @@ def requests(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
     )
 
 
-def request_steps(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+def request_steps(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Each step of each request, on the clock of the trace.
 
     Parameters

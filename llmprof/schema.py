@@ -112,7 +112,7 @@ COPIES = Table(
 
 RUNTIME = Table(
     "runtime",
-    "one call of the device runtime or driver API on the host",
+    "one call of the device runtime or driver API on the host, or of another library that the profiler traced",
     (
         _RANK,
         _PROCESS,
@@ -120,11 +120,11 @@ RUNTIME = Table(
         _START,
         _DUR,
         _NAME,
-        Column("api", _STR, "runtime, driver or os", nullable=False),
+        Column("api", _STR, "runtime, driver, os, openacc, openmp or mpi", nullable=False),
         _CORRELATION,
         _OP_ID,
     ),
-    "host activity (torch: ProfilerActivity.CUDA with CPU; nsys: -t cuda)",
+    "host activity (torch: ProfilerActivity.CUDA with CPU; nsys: -t cuda,osrt,openacc,openmp,mpi)",
 )
 
 OPS = Table(

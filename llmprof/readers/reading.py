@@ -112,6 +112,8 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
             trace, entry = _whole(reader, sources[0], request), whole
         else:
             parts = [part for file in sources for part in _parts(reader, file, request)]
+            if reader.settle is not None and len(sources) > 1:
+                reader.settle(parts)
             trace = Trace(*combine(parts, reader.name, read_for))
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)

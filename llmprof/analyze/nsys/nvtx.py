@@ -12,7 +12,7 @@ from llmprof.analyze.intervals import union_length
 from llmprof.analyze.nesting import column, inside
 from llmprof.analyze.nsys.summaries import statistics, summarise
 from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
 OVERHEAD = "overhead"
@@ -45,6 +45,13 @@ def host_ranges(trace: Trace) -> pl.DataFrame:
         The trace holds no markers.
     """
     markers = trace.markers.with_row_index("range")
+    traced = trace.meta.get("options", {}).get("trace", "").split(",")
+    if markers.height and (markers["domain"] == OVERHEAD).all() and "nvtx" not in traced:
+        raise NotCapturedError(
+            "this capture holds no NVTX ranges, only the profiler's own overhead",
+            hint="record with nsys profile -t cuda,nvtx",
+            table="markers",
+        )
     for name, dtype in (("nsys_style", pl.String), ("nsys_end_thread", pl.Int64)):
         if name not in markers.columns:
             markers = markers.with_columns(pl.lit(None, dtype=dtype).alias(name))

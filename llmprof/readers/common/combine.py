@@ -170,6 +170,7 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
                 "groups": part.head.get("groups", {}),
                 "devices": sorted(set(part.head.get("devices", []))),
                 "kernels": count,
+                **({"rank_from": part.head["rank_from"]} if "rank_from" in part.head else {}),
             }
             for part, rank, count in zip(parts, ranks, kernels, strict=True)
         ],
@@ -204,10 +205,18 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple
         if frames:
             tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
     # what the profiler was recording although there are no rows
-    for name in [*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())]:
+    for name in {*_recorded(parts, device=device, host=host)} - set(tables):
         if name in wanted:
-            tables.setdefault(name, schema.empty(name))
+            tables[name] = schema.empty(name)
     return tables, origin
+
+
+def _recorded(parts: Sequence[Part], *, device: bool, host: bool) -> set[str]:
+    """Tables that were recorded: as the files say (``recorded``), else what a profiler records together."""
+    found = set().union(*(part.head["recorded"] for part in parts if "recorded" in part.head))
+    if any("recorded" not in part.head for part in parts):
+        found |= {*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())}
+    return found
 
 
 def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -299,6 +299,8 @@ class Reader:
     """Whether one file is a whole trace: it is not put together with others, and not looked for in folders."""
     choose: Callable[[list[Path]], list[Path]] | None = None
     """Which of the files of a folder to read, where some hold the same recording."""
+    settle: Callable[[Sequence[Part]], None] | None = None
+    """Looks at the parts of several files together, before they become a trace: gives them ranks that differ."""
     database: Callable[[Path, Request], Path | None] | None = None
     """SQLite file behind a file, for :meth:`llmprof.Trace.sql`."""
     package: str = ""

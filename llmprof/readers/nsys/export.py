@@ -14,6 +14,7 @@ import polars as pl
 
 from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.readers.common.reader import Wanted
+from llmprof.readers.nsys.capture import read_capture
 from llmprof.storage import sqlite
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
@@ -164,6 +165,7 @@ MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+NVTX = "NVTX_EVENTS"
 
 PUSH_POP, START_END, MARK, DOMAIN = 59, 60, 34, 75
 # 70 and 71 come from nvtxt files that were merged in
@@ -181,10 +183,16 @@ MOST_NS = 2**61
 """Times beyond it are no times; two of them add up to an int64."""
 OWNERS = {
     KERNEL: "globalPid", GRAPH: "globalPid", MEMCPY: "globalPid", MEMSET: "globalPid",
-    MEMORY: "globalPid", RUNTIME: "globalTid", "OSRT_API": "globalTid",
-    "NVTX_EVENTS": "globalTid", "PROFILER_OVERHEAD": "globalTid",
+    MEMORY: "globalPid", RUNTIME: "globalTid", NVTX: "globalTid", "PROFILER_OVERHEAD": "globalTid",
 }  # fmt: skip
 """Tables of events, and the column that says whose they are."""
+LIBRARIES = {
+    "os": re.compile(r"OSRT_API"),
+    "openacc": re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_\w+"),
+    "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+"),
+    "mpi": re.compile(r"MPI_\w+_EVENTS"),
+}
+"""Tables of calls of libraries on the host, by what the schema calls the library; their owner is a thread."""
 _OPEN = {"NVTX_EVENTS", MEMORY}
 """Those whose rows need no end."""
 TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
@@ -213,6 +221,8 @@ class Export:
         self.meta = self._pairs("META_DATA_EXPORT") | self._pairs("EXPORT_META_DATA")
         self._strings: pl.DataFrame | None = None
         self._noted: set[str] = set()
+        report = self.meta.get("EXPORT_PARAM_INPUT_FILE") or self.meta.get("EXPORT_INPUT_FILE") or ""
+        self.capture = read_capture(lambda table: self._read(table, text=("name", "value")), report)
         schema = tuple(int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2])
         self.notes: list[str] = []
         self.start_ns = self._start()
@@ -253,13 +263,13 @@ class Export:
             return None
         first = next(iter(types))
         if first not in present:
-            if table in OWNERS or table == "StringIds":
+            if owner(table) or table == "StringIds":
                 self.note(f"{table} has no column {first}: nothing of it could be read")
             return None
         frame = self._tables.read(table, types)
         missing = {name: dtype for name, dtype in types.items() if name not in frame.columns}
         frame = frame.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in missing.items())
-        return self._mended(frame, table) if table in OWNERS and first == "start" else frame
+        return self._mended(frame, table) if owner(table) and first == "start" else frame
 
     def _mended(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
         """Events that all have a time, an end and a process."""
@@ -272,23 +282,40 @@ class Export:
             if table not in _OPEN and (endless := frame["end"].null_count()):
                 self.note(f"{endless:,} row(s) of {table} have no end: they are read as of no duration")
                 frame = frame.with_columns(pl.col("end").fill_null(pl.col("start")))
-        owner = OWNERS[table]
-        if owner in frame.columns and (strays := frame[owner].null_count()):
+        whom = owner(table)
+        if whom in frame.columns and (strays := frame[whom].null_count()):
+            if whom == "globalPid" and "correlationId" in frame.columns and not self._only_process:
+                frame = self._owned_by_call(frame, table)
+                strays = frame[whom].null_count()
             whose = "the only one in the file" if self._only_process else "one of their own"
-            self.note(f"{strays:,} row(s) of {table} name no process ({owner}): they are taken as those of {whose}")
-            frame = frame.with_columns(pl.col(owner).fill_null(self._only_process))
+            if strays:
+                self.note(f"{strays:,} row(s) of {table} name no process ({whom}): they are taken as those of {whose}")
+            frame = frame.with_columns(pl.col(whom).fill_null(self._only_process))
         return frame
+
+    def _owned_by_call(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
+        """Work of devices that names no process, as that of the process with the call of its correlation."""
+        if not {"correlationId", "globalTid"} <= set(self.columns.get(RUNTIME, [])):
+            return frame
+        calls = self._tables.read(RUNTIME, {"correlationId": pl.Int64(), "globalTid": pl.Int64()}).drop_nulls()
+        owners = calls.group_by("correlationId").agg(_pid=((pl.col("globalTid") // (1 << 24)) * (1 << 24)).unique())
+        owners = owners.filter(pl.col("_pid").list.len() == 1).with_columns(pl.col("_pid").list.first())
+        before = frame["globalPid"].null_count()
+        found = frame.join(owners, on="correlationId", how="left", maintain_order="left")
+        found = found.with_columns(globalPid=pl.coalesce("globalPid", "_pid")).drop("_pid")
+        if told := before - found["globalPid"].null_count():
+            self.note(f"{told:,} row(s) of {table} name no process: they are of that whose call launched them")
+        return found
 
     @cached_property
     def _only_process(self) -> int:
         """Global identifier of the process of all events that name one; 0 if there are several or none."""
         found: set[int] = set()
-        for table, owner in OWNERS.items():
-            if owner in self.columns.get(table, []):
-                pid = (pl.col(owner) // (1 << 24)) * (1 << 24)
-                found |= set(
-                    self._tables.read(table, {owner: pl.Int64()}).select(pid.unique()).to_series().drop_nulls()
-                )
+        for table, columns in self.columns.items():
+            if (whom := owner(table)) in columns:
+                pid = (pl.col(whom) // (1 << 24)) * (1 << 24)
+                rows = self._tables.read(table, {whom: pl.Int64()})
+                found |= set(rows.select(pid.unique()).to_series().drop_nulls())
         return found.pop() if len(found) == 1 else 0
 
     def note(self, text: str) -> None:
@@ -344,6 +371,13 @@ class Export:
         return frame.with_columns(
             start_ns=pl.col("start") + self.start_ns, dur_ns=(pl.col("end") - pl.col("start")).clip(0)
         ).drop("start", "end")
+
+
+def owner(table: str) -> str:
+    """Column of a table of events that says whose they are; empty for other tables."""
+    if any(pattern.fullmatch(table) for pattern in LIBRARIES.values()):
+        return "globalTid"
+    return OWNERS.get(table, "")
 
 
 def rename(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:

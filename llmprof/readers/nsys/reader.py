@@ -19,10 +19,11 @@ from llmprof.readers.common.reader import Part, Probe, Reader, Request, Wanted
 from llmprof.readers.nsys.export import (
     GRAPH,
     KERNEL,
+    LIBRARIES,
     MEMCPY,
     MEMORY,
     MEMSET,
-    OWNERS,
+    NVTX,
     RANGES,
     REPORT_SUFFIXES,
     RUNTIME,
@@ -30,10 +31,12 @@ from llmprof.readers.nsys.export import (
     export,
     is_nsys_sqlite,
     is_parquetdir,
+    owner,
     rename,
     threads,
     with_columns_of,
 )
+from llmprof.readers.nsys.ranks import DEVICES, PROCESSES, settle
 from llmprof.readers.nsys.tables import DeviceTables, HostTables
 from llmprof.storage import sqlite
 
@@ -45,8 +48,8 @@ _RANK_NAMES = (
 _SOURCES = {
     "kernels": (KERNEL, GRAPH),
     "copies": (MEMCPY, MEMSET),
-    "runtime": (RUNTIME, "OSRT_API"),
-    "markers": ("NVTX_EVENTS", "PROFILER_OVERHEAD"),
+    "runtime": (RUNTIME,),
+    "markers": (NVTX, "PROFILER_OVERHEAD"),
     "memory": (MEMORY,),
 }
 """Tables of an export that a table of a trace is made of, whose processes and times count for the whole."""
@@ -114,10 +117,14 @@ def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -
 class _Export(DeviceTables, HostTables):
     """One file: its frames with a column ``pid`` (nsys's global process id), and what they say of the run."""
 
+    rank_from = DEVICES
+    """How the ranks were found."""
+
     def frame(self, table: str) -> pl.DataFrame | None:
         """Frame of a table, or of its times, devices and processes if it is not wanted."""
         if table not in self.wanted:
-            return self._skeleton(*_SOURCES[table])
+            of_libraries = [t for t in self.columns for p in LIBRARIES.values() if p.fullmatch(t)]
+            return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
         read: dict[str, Callable[[], pl.DataFrame | None]] = {
             "kernels": self.kernels,
             "copies": self.copies,
@@ -130,16 +137,16 @@ class _Export(DeviceTables, HostTables):
     def _skeleton(self, *tables: str) -> pl.DataFrame | None:
         frames = []
         for table in tables:
-            of_threads = OWNERS[table] == "globalTid"
+            of_threads = owner(table) == "globalTid"
             if table == MEMORY:
                 frame = self._read(table, "start", "globalPid", "deviceId")
-            elif table == "NVTX_EVENTS":
+            elif table == NVTX:
                 frame = self._read(table, "start", "end", "globalTid", "eventType")
             else:
-                frame = self._read(table, "start", "end", OWNERS[table], *(() if of_threads else ("deviceId",)))
+                frame = self._read(table, "start", "end", owner(table), *(() if of_threads else ("deviceId",)))
             if frame is None:
                 continue
-            if table == "NVTX_EVENTS":
+            if table == NVTX:
                 frame = frame.filter(pl.col("eventType").is_in(RANGES)).with_columns(end=pl.coalesce("end", "start"))
             if of_threads:
                 frame = threads(frame).rename({"pid": "globalPid"})
@@ -149,6 +156,20 @@ class _Export(DeviceTables, HostTables):
                 frame = self._times(frame)
             frames.append(rename(frame, {"globalPid": "pid", "deviceId": "device", **TIMES}))
         return pl.concat(frames, how="diagonal_relaxed") if frames else None
+
+    def recorded(self) -> set[str]:
+        """Tables that were recorded, be there rows or not: those in the file, and those that the capture asked for."""
+        asked, there = self.capture.asked, self.columns.keys()
+        device = bool(there & {KERNEL, GRAPH, MEMCPY, MEMSET})
+        found = {
+            "kernels": bool(there & {KERNEL, GRAPH}) or bool(asked("cuda") and device),
+            "copies": bool(there & {MEMCPY, MEMSET}) or bool(asked("cuda") and device),
+            "runtime": bool(asked("cuda")),
+            "markers": bool(asked("nvtx")),
+            "memory": self.capture.memory,
+        }
+        found["collectives"] = found["kernels"]
+        return {name for name, was in found.items() if was}
 
     def ranks(self, processes: pl.Series, frames: dict[str, pl.DataFrame | None]) -> dict[int, int]:
         """Rank of each process: by the name of the worker, by an MPI mark, else by the order of its devices."""
@@ -161,7 +182,12 @@ class _Export(DeviceTables, HostTables):
         order = on_device["pid"].to_list()
         said = self._said_ranks(frames["markers"])
         known = [said.get(pid) for pid in order]
-        if None in known or len(set(known)) < len(known):
+        recorded = self.capture.rank
+        if None not in known and len(set(known)) == len(known):
+            self.rank_from = PROCESSES
+        elif len(order) == 1 and recorded is not None:
+            known, self.rank_from = [recorded[0]], f"recorded environment ({recorded[1]})"
+        else:
             known = list(range(len(order)))
         ranks = {pid: rank for pid, rank in zip(order, known, strict=True) if rank is not None}
         return ranks | {pid: -1 for pid in processes.to_list() if pid not in ranks}
@@ -170,7 +196,7 @@ class _Export(DeviceTables, HostTables):
         said: dict[int, int] = {}
         names = self._read("PROCESSES", "globalPid", text=("name",))
         rows = list(names.iter_rows()) if names is not None else []
-        threads = self._read("NVTX_EVENTS", "globalTid", "eventType", "textId", text=("text",))
+        threads = self._read(NVTX, "globalTid", "eventType", "textId", text=("text",))
         if threads is not None:
             named = self._named(with_columns_of(threads, ("textId",)), "textId", default="").filter(
                 ~pl.col("eventType").is_in(RANGES)
@@ -199,10 +225,14 @@ class _Export(DeviceTables, HostTables):
             key = gpus.columns[0]
             named = gpus.drop_nulls("name")
             names = named.filter(pl.col(key).is_in(used))["name"].to_list() or named["name"].unique().to_list()
+        world = self.capture.world if self.rank_from not in (PROCESSES, DEVICES) else None
         return {
             "rank": rank if rank >= 0 else None,
+            "rank_from": self.rank_from,
             "front_end": rank < 0,
-            "world_size": max(ranks.values()) + 1 if max(ranks.values()) >= 0 else 1,
+            "world_size": max(max(ranks.values()) + 1, world or 1),
+            "capture": self.capture,
+            "recorded": self.recorded(),
             "devices": sorted(set(names)),
             "versions": {
                 k: v
@@ -212,7 +242,7 @@ class _Export(DeviceTables, HostTables):
                 }.items()
                 if v
             },
-            "options": {},
+            "options": self.capture.options,
             "absolute": self.start_ns != 0,
         }
 
@@ -285,11 +315,12 @@ def _recording(folder: Path) -> str:
 
 READER = Reader(
     name="nsys",
-    version=3,
+    version=4,
     what="an export of Nsight Systems (SQLite or Parquet) or its report",
     sniff=_sniff,
     read=_read,
     suffixes=(".sqlite", *REPORT_SUFFIXES),
     choose=_choose,
+    settle=settle,
     database=_database,
 )

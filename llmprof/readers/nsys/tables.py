@@ -9,6 +9,7 @@ from llmprof.readers.nsys.export import (
     GRAPH,
     KERNEL,
     KERNEL_COLUMNS,
+    LIBRARIES,
     MARK,
     MEMCPY,
     MEMSET,
@@ -179,21 +180,19 @@ class HostTables(Export):
     """Frames of host work."""
 
     def runtime(self) -> pl.DataFrame | None:
-        """CUDA runtime and driver calls, and calls of the operating system where they were traced."""
+        """CUDA runtime and driver calls, and calls of the operating system and other libraries that were traced."""
         calls = self._read(RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
-        system = self._read("OSRT_API", "start", "end", "globalTid", "correlationId", "nameId")
         parts = []
         if calls is not None:
             calls = self._named(calls, "nameId", default="unnamed call", cut=_API_VERSION)
             driver = pl.col("name").str.contains(r"^cu[A-Z]")
             calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
             parts.append(calls)
-        if system is not None:
-            parts.append(
-                self._named(system.drop("correlationId", strict=False), "nameId", default="unnamed call").with_columns(
-                    api=pl.lit("os")
-                )
-            )
+        for library, pattern in LIBRARIES.items():
+            for table in filter(pattern.fullmatch, self.columns):
+                found = self._library_calls(table)
+                if found is not None and (found.height or table == "OSRT_API"):
+                    parts.append(found.with_columns(api=pl.lit(library)))
         if not parts:
             return None
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
@@ -204,8 +203,35 @@ class HostTables(Export):
         columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api")}
         return rename(whole, columns)
 
+    def _library_calls(self, table: str) -> pl.DataFrame | None:
+        """Calls of a library; those of OpenACC are named with their line of the program, as in nsys's summary."""
+        ids = [c for c in ("nameId", "textId") if c in self.columns[table]][:1]
+        lines = [c for c in ("srcFile", "lineNo") if c in self.columns[table]]
+        calls = self._read(table, "start", "end", "globalTid", *ids, *(lines if len(lines) == 2 else ()))
+        if calls is None:
+            return None
+        calls = self._named(calls, *ids, default="unnamed call")
+        if len(lines) == 2:
+            file = self._texts(calls.select("srcFile"), "srcFile")["name"]
+            at = pl.format("{}@{}:{}", "name", file, pl.col("lineNo").cast(pl.String).fill_null(""))
+            calls = calls.with_columns(name=pl.when(file.is_not_null()).then(at).otherwise("name")).drop(lines)
+        return calls.drop(ids)
+
     def markers(self) -> pl.DataFrame | None:
         """NVTX ranges and marks, and the profiler's own overhead."""
+        found = [frame for frame in (self._ranges(), self._overhead()) if frame is not None]
+        return pl.concat(found, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False)) if found else None
+
+    def _overhead(self) -> pl.DataFrame | None:
+        overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")
+        if overhead is None or not overhead.height:
+            return None
+        overhead = threads(self._times(self._named(overhead, "nameId", default="profiler overhead")))
+        return overhead.with_columns(domain=pl.lit("overhead")).select(
+            "pid", "process", "thread", "start_ns", "dur_ns", "name", "domain"
+        )
+
+    def _ranges(self) -> pl.DataFrame | None:
         events = self._read(
             "NVTX_EVENTS",
             "start",
@@ -247,13 +273,4 @@ class HostTables(Export):
             nsys_end_thread=pl.col("endGlobalTid") % (1 << 24),
         )
         columns = ("pid", "process", "thread", "start_ns", "dur_ns", "name", "domain", "nsys_style", "nsys_end_thread")
-        found = [ranges.select(columns)]
-        overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")
-        if overhead is not None:
-            overhead = threads(self._times(self._named(overhead, "nameId", default="profiler overhead")))
-            found.append(
-                overhead.with_columns(domain=pl.lit("overhead")).select(
-                    "pid", "process", "thread", "start_ns", "dur_ns", "name", "domain"
-                )
-            )
-        return pl.concat(found, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False))
+        return ranges.select(columns)

@@ -1,0 +1,195 @@
+"""Several reports of Nsight Systems as the ranks of one run: one report a process, or one a node.
+
+``mpirun … nsys profile -o r%q{RANK} python train.py`` writes a report a rank, ``nsys profile torchrun …`` one a node
+with several ranks. Which rank each is follows from the best that all of the reports have: the names of their processes
+(vLLM's workers, MPI's marks), the environment or the arguments that were recorded, then the numbers in their names; the
+order of the names is the last resort, and is warned of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from llmprof.readers.common.reader import MOST_RANKS, Part
+from llmprof.readers.nsys.capture import Capture
+
+PROCESSES: Final = "names of the processes"
+DEVICES: Final = "order of the devices"
+
+_NUMBERS: Final = re.compile(r"(\d+)")
+_OF_RANK: Final = re.compile(
+    r"(?:^|[^a-z])(?:local_?|global_?|world_?|mpi_?)?(?:rank|procid|proc|node|worker|task|r)[-_.=]?$", re.IGNORECASE
+)
+
+
+class _File(NamedTuple):
+    """A report and its parts."""
+
+    path: Path
+    capture: Capture
+    workers: list[Part]
+
+
+class _Order(NamedTuple):
+    """Places of the reports among each other."""
+
+    numbers: list[int]
+    source: str
+    sure: bool
+
+
+def settle(parts: Sequence[Part]) -> None:
+    """Give the processes of several reports ranks that differ, and say how they were found.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        Those of all reports; their heads are changed: ``rank``, ``front_end``, ``world_size``, ``rank_from``. What
+        is uncertain becomes a note in the coverage of the first.
+    """
+    files = _files(parts)
+    if len(files) < 2:
+        return
+    _only_main_processes(files)
+    files = [file for file in files if file.workers]
+    workers = [part for file in files for part in file.workers]
+    notes = _clocks(files)
+    said = [part.head["rank"] if part.head.get("rank_from") == PROCESSES else None for part in workers]
+    if None not in said and len(set(said)) == len(said):
+        order = None
+    elif all(len(file.workers) == 1 for file in files):
+        order = _of_processes(files)
+        for file, number in zip(files, order.numbers, strict=True):
+            file.workers[0].head |= {"rank": number, "rank_from": order.source}
+    else:
+        order = _of_nodes(files)
+        ordered = [file for _, file in sorted(zip(order.numbers, files, strict=True), key=lambda pair: pair[0])]
+        firsts = accumulate((len(file.workers) for file in ordered), initial=0)
+        for first, file in zip(firsts, ordered, strict=False):
+            for place, part in enumerate(sorted(file.workers, key=lambda p: p.head["rank"])):
+                part.head |= {"rank": first + place, "rank_from": f"{order.source}, then {DEVICES}"}
+    if order is not None and not order.sure:
+        notes.append(
+            f"no report says which rank it is: {len(files)} reports are ranks by {order.source}, "
+            f"from {files[0].path.name} on"
+        )
+    known = {file.capture.world for file in files} - {None}
+    least = 1 + max((part.head["rank"] for part in workers), default=0)
+    world = known.pop() if len(known) == 1 else None
+    for part in parts:
+        part.head["world_size"] = max(least, world or 0)
+    if parts and notes:
+        parts[0].coverage["notes"] = [*parts[0].coverage.get("notes", []), *notes]
+
+
+def _files(parts: Sequence[Part]) -> list[_File]:
+    found: dict[Path, _File] = {}
+    for part in parts:
+        file = found.setdefault(part.path, _File(part.path, part.head.get("capture", Capture()), []))
+        if not part.head.get("front_end"):
+            file.workers.append(part)
+    return list(found.values())
+
+
+def _only_main_processes(files: Sequence[_File]) -> None:
+    """Where no report has device work, the process with most events is the rank, and its helpers are not."""
+    if any(part.on_device for file in files for part in file.workers):
+        return
+    for file in files:
+        if any(part.head.get("rank_from") == PROCESSES for part in file.workers):
+            continue
+        for part in sorted(file.workers, key=lambda p: -p.coverage["events"])[1:]:
+            part.head |= {"rank": None, "front_end": True}
+            file.workers.remove(part)
+
+
+def _of_processes(files: Sequence[_File]) -> _Order:
+    """Ranks of reports of one process each."""
+    said = [file.capture.rank for file in files]
+    known = [rank for rank in said if rank is not None]
+    if len({number for number, _ in known}) == len(files):
+        return _Order([number for number, _ in known], f"recorded environment ({known[0][1]})", sure=True)
+    return _by_names(files)
+
+
+def _of_nodes(files: Sequence[_File]) -> _Order:
+    """Order of reports of several processes each."""
+    wanted: tuple[tuple[str, Callable[[Capture], int | None]], ...] = (
+        ("number of the node in the recorded environment or command", lambda capture: capture.node),
+        ("recorded environment", lambda capture: None if capture.rank is None else capture.rank[0]),
+    )
+    for source, number in wanted:
+        numbers = [n for file in files if (n := number(file.capture)) is not None]
+        if len(set(numbers)) == len(files):
+            return _Order(numbers, source, sure=True)
+    return _by_names(files)
+
+
+def _by_names(files: Sequence[_File]) -> _Order:
+    """Order by the names of the files, of their folders, or of the reports that they were exported from."""
+    own = [file.path.name.split(".sqlite")[0].removesuffix("_pqtdir") for file in files]
+    in_folders = [f"{file.path.parent.name}/{name}" for file, name in zip(files, own, strict=True)]
+    reports = [file.capture.report for file in files]
+    alike = ((own, "file name"), (in_folders, "folder"), (reports, "name of the report"))
+    found = [(*told, words) for names, words in alike if (told := numbered(names)) is not None]
+    for numbers, sure, words in sorted(found, key=lambda entry: not entry[1]):
+        if sure:
+            return _Order(numbers, words, sure=True)
+        ordered = sorted(numbers)
+        by_number = [ordered.index(number) for number in numbers]
+        return _Order(by_number, f"the order of their numbers ({words})", sure=False)
+    places = sorted(in_folders)
+    if len(set(places)) < len(places):
+        return _Order(list(range(len(files))), "the order in which they were given", sure=False)
+    return _Order([places.index(name) for name in in_folders], "the order of their names", sure=False)
+
+
+def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
+    """The number that tells names apart which are else alike.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names without suffixes, such as ``report_rank0`` and ``report_rank1``.
+
+    Returns
+    -------
+    tuple of (list of int, bool) or None
+        A number a name, and whether it is surely a rank: a word before it says so, or the numbers begin at 0 and leave
+        none out. None where the names differ in more than one number.
+
+    Examples
+    --------
+    >>> from llmprof.readers.nsys.ranks import numbered
+    >>> numbered(["job7_r1", "job7_r0"])
+    ([1, 0], True)
+    >>> numbered(["report1", "report2"])
+    ([1, 2], False)
+    """
+    split = [_NUMBERS.split(name) for name in names]
+    if len({tuple(pieces[::2]) for pieces in split}) != 1:
+        return None
+    fields = [i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) == len(names)]
+    told = [i for i in fields if _OF_RANK.search(split[0][i - 1])]
+    varying = [i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) > 1]
+    if not fields or (not told and len(varying) > 1):
+        return None
+    numbers = [int(pieces[(told or fields)[0]]) for pieces in split]
+    whole = sorted(numbers) == list(range(len(numbers)))
+    return numbers, (whole or bool(told)) and max(numbers) < MOST_RANKS
+
+
+def _clocks(files: Sequence[_File]) -> list[str]:
+    """What to say of the clocks: each session says when it began, by the clock of its host."""
+    hosts = {file.capture.host for file in files}
+    if len(hosts) == 1 and "" not in hosts:
+        return []
+    where = "hosts that they do not name" if "" in hosts else f"{len(hosts)} hosts"
+    return [
+        f"the reports are of {where}: times of different ranks agree as well as the hosts' clocks did when the "
+        "sessions began"
+    ]

@@ -41,6 +41,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.npu.waits:PATH_ANALYSES",
     "llmprof.analyze.npu.waits:ANALYSES",
     "llmprof.analyze.npu.cores:ANALYSES",
+    "llmprof.analyze.nsys.views:ANALYSES",
 )
 """Analyses of llmprof in the order of the command line and of the report, written as an entry point is."""
 

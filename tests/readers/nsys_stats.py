@@ -10,7 +10,7 @@ import csv
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +72,14 @@ REPORTS = {
         },
         ("style", "name"),
     ),
+    **{
+        name: Report({**SHARE_AND_TOTAL, "Instances": ("count", 1), **_times(*SPREAD), "Range": ("name", 0)}, ("name",))
+        for name in ("nvtx_pushpop_sum", "nvtx_startend_sum")
+    },
+    **{
+        name: Report({**SHARE_AND_TOTAL, count: ("count", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",))
+        for name, count in (("osrt_sum", "Num Calls"), ("openacc_sum", "Num Calls"), ("openmp_sum", "Count"))
+    },
     "nvtx_gpu_proj_sum": Report(
         {
             "Range": ("name", 0),
@@ -113,6 +121,17 @@ REPORTS = {
 def report_of(trace: Trace, name: str) -> pl.DataFrame:
     function: Callable[[Trace], pl.DataFrame] = getattr(analyze.nsys, name)
     return function(trace)
+
+
+def compare_stacks(ours: pl.DataFrame, theirs: list[dict[str, str]], start_ns: int) -> None:
+    """Each range that was pushed, with its place in the stack."""
+    columns = {
+        "Start (ns)": "start_ns", "End (ns)": "end_ns", "Duration (ns)": "dur_ns", "DurChild (ns)": "child_ns",
+        "DurNonChild (ns)": "own_ns", "PID": "process", "TID": "thread", "Lvl": "depth", "NumChild": "children",
+    }  # fmt: skip
+    absolute = ours.with_columns(pl.col("start_ns", "end_ns") + start_ns)
+    mine = sorted(absolute.select(*columns.values(), "name").rows())
+    assert mine == sorted((*(int(float(r[c])) for c in columns), r["Name"]) for r in theirs)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -164,12 +183,14 @@ def compare_projection(ours: pl.DataFrame, theirs: list[dict[str, str]], start_n
     assert [(r[2], r[5], *r) for r in mine] == [(r[2], r[5], *r) for r in want]
 
 
-def compare_all(path: Path, trace: Trace, start_ns: int, folder: Path) -> list[str]:
-    """Run ``nsys stats`` on a file of its own and compare all reports; those that had an answer.
+def compare_all(
+    path: Path, trace: Trace, start_ns: int, folder: Path, names: Collection[str] = tuple(REPORTS)
+) -> list[str]:
+    """Run ``nsys stats`` on a file of its own and compare reports; those that had an answer.
 
     Our times count from ``start_ns`` in nsys's.
     """
-    asked = ",".join([*REPORTS, "nvtx_gpu_proj_trace"])
+    asked = ",".join([*REPORTS, "nvtx_gpu_proj_trace", "nvtx_pushpop_trace"])
     command = [
         str(NSYS),
         "stats",
@@ -185,9 +206,14 @@ def compare_all(path: Path, trace: Trace, start_ns: int, folder: Path) -> list[s
     subprocess.run([*command, str(path)], check=True, capture_output=True, timeout=300)
     compared = []
     for name, report in REPORTS.items():
+        if name not in names:
+            continue
         theirs = read_csv(folder / f"s_{name}.csv")
         if theirs:
             compare(report_of(trace, name), theirs, report)
             compared.append(name)
-    compare_projection(analyze.nsys.nvtx_kernels(trace), read_csv(folder / "s_nvtx_gpu_proj_trace.csv"), start_ns)
+    if theirs := read_csv(folder / "s_nvtx_gpu_proj_trace.csv"):
+        compare_projection(analyze.nsys.nvtx_kernels(trace), theirs, start_ns)
+    if theirs := read_csv(folder / "s_nvtx_pushpop_trace.csv"):
+        compare_stacks(analyze.nsys.nvtx_pushpop_trace(trace), theirs, start_ns)
     return compared

@@ -290,3 +290,111 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
             descending=[False] * len(keys[:-2]) + [True, False, False],
         )
     )
+
+
+def _of_style(trace: Trace, style: str, by: Columns) -> pl.DataFrame:
+    ranges = host_ranges(trace).filter(pl.col("style") == style).with_columns(name=LABEL)
+    return summarise(ranges, ["name"], value="dur_ns", unit="ns", by=by)
+
+
+@per_trace
+def nvtx_pushpop_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of the ranges that the program pushed and popped, on the host, by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers; where its profiler knows no styles, all ranges are taken as pushed and popped.
+    by : str or sequence of str
+        Columns of the markers to group by first.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`nvtx_sum`, without ``style``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_pushpop_sum(trace).columns[-2:]
+    ['std_ns', 'name']
+    """
+    return _of_style(trace, "PushPop", by)
+
+
+@per_trace
+def nvtx_startend_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of the ranges that the program started and ended, on the host, by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+    by : str or sequence of str
+        Columns of the markers to group by first.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`nvtx_sum`, without ``style``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_startend_sum(trace).columns[-2:]
+    ['std_ns', 'name']
+    """
+    return _of_style(trace, "StartEnd", by)
+
+
+@per_trace
+def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
+    """Each range that was pushed and popped, with its place in the stack of its thread.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``start_ns, end_ns, dur_ns, child_ns`` (the sum of the ranges right below it), ``own_ns`` (the rest), ``name,
+        rank, process, thread, depth`` (ranges that contain it), ``children`` (ranges right below it), ``range`` (row
+        in the markers) and ``parent`` (the shortest range that contains it, null for the outermost), by start.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_pushpop_trace(trace).columns[:3]
+    ['start_ns', 'end_ns', 'dur_ns']
+    """
+    ranges = host_ranges(trace).filter(pl.col("style") == "PushPop").with_columns(name=LABEL)
+    ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
+    below = ranges.group_by(range="parent").agg(child_ns=pl.col("dur_ns").sum(), children=pl.len())
+    return (
+        ranges.join(below, on="range", how="left")
+        .with_columns(pl.col("child_ns", "children").fill_null(0), end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .with_columns(own_ns=pl.col("dur_ns") - pl.col("child_ns"))
+        .sort("start_ns", "dur_ns", "range", descending=[False, True, False])
+        .select(
+            "start_ns", "end_ns", "dur_ns", "child_ns", "own_ns", "name", *_THREAD, "depth", "children", "range",
+            "parent",
+        )
+    )  # fmt: skip

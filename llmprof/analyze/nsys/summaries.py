@@ -12,6 +12,7 @@ import polars as pl
 
 from llmprof.analyze.analysis import per_trace
 from llmprof.arguments import Columns, refuse_unknown
+from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 
@@ -98,6 +99,46 @@ _OPERATIONS = {
 }
 
 
+_CALLS = {
+    "runtime": ("calls of CUDA", "nsys profile -t cuda"),
+    "os": ("calls of the operating system", "nsys profile -t osrt"),
+    "openacc": ("events of OpenACC", "nsys profile -t openacc"),
+    "openmp": ("events of OpenMP", "nsys profile -t openmp"),
+    "mpi": ("calls of MPI", "nsys profile -t mpi"),
+}
+"""What calls of each library are, and what records them."""
+
+
+def calls_of(trace: Trace, *libraries: str) -> pl.DataFrame:
+    """Runtime calls of some libraries.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with runtime calls.
+    *libraries : str
+        Values of the column ``api``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Their rows.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no runtime calls, or calls of other libraries only and does not say that these were traced.
+    """
+    runtime = trace.runtime
+    calls = runtime.filter(pl.col("api").is_in(libraries))
+    traced = str(trace.meta.get("options", {}).get("trace", "")).split(",")
+    word = {"runtime": "cuda", "os": "osrt"}.get(libraries[0], libraries[0])
+    if calls.is_empty() and word not in traced and (runtime.height or libraries[0] != "runtime"):
+        what, how = _CALLS[libraries[0]]
+        raise NotCapturedError(f"this capture holds no {what}", hint=f"record with {how}", table="runtime")
+    return calls
+
+
 @per_trace
 def cuda_gpu_kern_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel by name.
@@ -162,7 +203,7 @@ def cuda_api_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.cuda_api_sum(trace).columns[:4]
     ['share', 'total_ns', 'count', 'mean_ns']
     """
-    calls = trace.runtime.filter(pl.col("api") != "os")
+    calls = calls_of(trace, "runtime", "driver")
     source = [column for column in ("nsys_event_class",) if column in calls.columns]
     calls = calls.with_columns(pl.col(source).cast(pl.String))
     return summarise(calls, [*source, "name"], value="dur_ns", unit="ns", by=by).drop(source)

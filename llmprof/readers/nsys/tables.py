@@ -172,6 +172,8 @@ def _memory_kind(column: str) -> pl.Expr:
     return pl.col(column).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
 
 
+_OS_CALL = 27
+"""Class of events that are calls of the operating system."""
 _API_VERSION = r"_v\d{4}$"
 """What nsys takes off the names of API calls; ``_v11060`` and ``_v2`` stay in its summaries, and here."""
 
@@ -207,9 +209,12 @@ class HostTables(Export):
         """Calls of a library; those of OpenACC are named with their line of the program, as in nsys's summary."""
         ids = [c for c in ("nameId", "textId") if c in self.columns[table]][:1]
         lines = [c for c in ("srcFile", "lineNo") if c in self.columns[table]]
-        calls = self._read(table, "start", "end", "globalTid", *ids, *(lines if len(lines) == 2 else ()))
+        classes = ("eventClass",) if table == "OSRT_API" else ()
+        calls = self._read(table, "start", "end", "globalTid", *ids, *classes, *(lines if len(lines) == 2 else ()))
         if calls is None:
             return None
+        if classes:  # of other classes are marks of the profiler: that tracing began, that it ended
+            calls = calls.filter(pl.col("eventClass").is_null() | (pl.col("eventClass") == _OS_CALL)).drop(classes)
         calls = self._named(calls, *ids, default="unnamed call")
         if len(lines) == 2:
             file = self._texts(calls.select("srcFile"), "srcFile")["name"]

@@ -17,7 +17,7 @@ from llmprof.errors import SchemaError
 VERSION = 2
 """Version of the schema: part of saved traces and of the cache key."""
 
-VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "trt_", "nvprof_")
+VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "ort_", "trt_", "nvprof_")
 
 
 @dataclass(frozen=True, slots=True)

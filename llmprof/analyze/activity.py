@@ -333,8 +333,9 @@ def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     ops = outermost_ops(ops)
-    of_operator = names.operator_categories(ops["name"])
-    named = names.named_categories(ops["name"])
+    called = ops.select(pl.coalesce("ort_op", "name"))["ort_op"] if "ort_op" in ops.columns else ops["name"]
+    of_operator = names.operator_categories(called)
+    named = names.named_categories(called)
     by = (
         pl.when(of_operator.is_not_null())
         .then(pl.lit("operator", dtype=EVIDENCE))

@@ -48,13 +48,15 @@ _COLLECTIVE = (
     r"(?:one|two)_shot_all_reduce|allreduce_fusion|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|alltoall|"
     r"\bhcom_|\bhccl|deep_ep::|internode::|intranode::(?:dispatch|combine)|"
     r"lamport(?:_style)?_|quickreduce|mscclpp|rccl|oneccl|symm_mem|SendRecv|"
-    r"nvshmem(?:x|i)?_.*(?:put|get|barrier)|"
+    r"nvshmem(?:x|i)?_.*(?:put|get|barrier|transfer|signal)|\bpplx::|\ba2a_(?:dispatch|combine|push|scatter|tma)|"
+    r"userbuffers_|"
     r"shm_(?:allreduce|all_gather|gather|send_tensor|recv_tensor)|c10d::|gloo:"
 )
 
 _RECURRENCE = (
     r"selective_scan|selective_state_update|_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd|"
-    r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril"
+    r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril|"
+    r"chunk_local_cumsum|chunk_scaled_dot|merge_16x16_to_|gating_delta|prepare_wy_repr|lightning_attention"
 )
 """Kernels of state-space and linear-attention layers, which stand where attention does in other layers."""
 
@@ -83,7 +85,16 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "other",
         r"prepare_varlen_num_blocks|get_scheduler_metadata|get_mla_metadata|fbgemm_gpu::permute|bounds_check_ind|"
-        r"kv_indices|kv_indptr|compute_position|compute_slot_mapping|prepare_(?:inputs|next_token|pos)|req_to_token",
+        r"kv_indices|kv_indptr|mqa_logits_metadata|compute_position|compute_slot_mapping|prepare_(?:inputs|next_token|pos)|req_to_token",
+    ),
+    ("copy", r"marlin_repack|awq_repack|permute_cols_kernel|__amd_rocclr_copy|swap_blocks|copy_blocks"),
+    ("fill", r"__amd_rocclr_fill"),
+    ("embedding", r"\bk_get_rows|tensorrt_llm::\w+::lookup_kernel|compute_grad_weight"),
+    ("activation", r"silu_(?:and_)?mul|gelu_(?:\w+_)?and_mul|act_and_mul|swiglu_\w*quant"),
+    ("rope", r"RopeQuantize|kn_entry_\dc_sbhd"),
+    (
+        "moe_routing",
+        r"_fwd_kernel_ep_(?:scatter|gather)|moe_deepep_(?:permute|unpermute)|_sort_chunks_by_map|append_shared_experts",
     ),
     ("copy", r"(?:grouped_gemm|deep_gemm|deep_ep)::(?:\w+::)*(?:transpose|utils::transpose)|batched_transpose_\d"),
     (
@@ -94,7 +105,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "kv_cache_write",
         r"reshape_and_cache|concat_and_cache|append_paged_kv|paged_kv_cache_append|store_kv_?cache|set_kv_buffer|"
-        r"unified_kv_cache_update|write_to_paged_cache|kv_cache_update|fused_rope_and_cache|cache_kernel",
+        r"set_mla_kv|UpdateKVCache|AppendPagedKV|\bk_set_rows|rope_cat_and_cache|rope_concat_\w*cache|"
+        r"indexer_k_quant_and_cache|unified_kv_cache_update|write_to_paged_cache|kv_cache_update|fused_rope_and_cache|cache_kernel",
     ),
     (
         "attention",
@@ -104,7 +116,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache|"
         r"masked_softmax_(?:warp|kernel)|sage_?attn|qk_int\d_sv|cutlass_mla|flash_?mla|FlashMLA|Sm100Mla|\bmla::|"
         r"mha_(?:varlen_)?(?:fwd|batch_prefill)|fmha_v\d|_attn_kernel\b|kernel_mha|decode_attn|prefill_attn|"
-        r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash",
+        r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash|PrefillWithKVCache|BatchMLAPage|"
+        r"\battend_ker|mqa_logits|topk_transform|topKPerRow|flex_decoding",
     ),
     ("attention", _RECURRENCE),
     (
@@ -116,11 +129,14 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "moe_experts",
-        r"fused_?moe|moe_forward|m_grouped|grouped_?gemm(?:[^:\w]|_|\d|$)|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|"
+        r"moe_mxgemm|batched_triton_kernel|fused_?moe|moe_forward|m_grouped|grouped_?gemm(?:[^:\w]|_|\d|$)|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|"
         r"moe_ck2stages|fmoe_|GroupedMatmul|^bmm_\w+_dynB|bmm_.*(?:moe|swiglu)|_matmul_ogs|GemmType\)[12]|"
         r"moe_?flatmm|moe_wna16|moe_(?:up|down)_|gemm_moe|cutlass_moe|_p_matmul_ogs|expert_gemm",
     ),
-    ("norm", r"rms_?norm|layer_?norm|l2_?norm|group_norm|batch_norm|cudnn::bn_|_norm_kernel|fused_add_rms"),
+    (
+        "norm",
+        r"rms_?norm|layer_?norm|l2_?norm|group_?norm|batch_?norm|RowwiseMoments|GammaBetaBackward|cudnn::bn_|_norm_kernel|fused_add_rms",
+    ),
     (
         "linear",
         r"mul_mat_|(?:cudnn|cutlass).*(?:conv\d?d|winograd|wgrad|dgrad|fprop)|scudnn|wgrad_alg|implicit_convolve|"
@@ -140,26 +156,27 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "quantize",
-        r"quantiz|quant_kernel|per_token_group|per_token_quant|scaled_fp[48]|_quant_|dequant|fp8_cast|float8_copy",
+        r"quantiz|quant_kernel|VectorQuant|QuantInt8|quant_per_block|cast_transpose|reconstruct_(?:exllama|gptq)|"
+        r"downcast_to_\w*fp|per_token_group|per_token_quant|scaled_fp[48]|_quant_|dequant|fp8_cast|float8_copy",
     ),
     ("rope", r"rotary|rope_|_rope|\brope|RotaryPos|apply_rot"),
     (
         "sampling",
-        r"argmax|top_?[kp]_|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|rejection|"
+        r"argmax|top_?[kp]_|topKStage|addBiasSoftMax|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|rejection|"
         r"distribution_|exponential_|min_p_|_topk_|verify_tree|build_tree|"
         r"tree_speculative|sample_recovered|expand_batch_to_tokens",
     ),
     ("embedding", r"embedding|vectorized_gather|indexSelect|index_select|VocabParallel|GatherV"),
     (
         "linear",
-        r"nvjet|(?:^|[^b])gemm|gemv|cublas|triton_tem_|cutlass_\d+|splitK|split_k|xmma|matmul|Cijk_|_mm_|"
+        r"nvjet|^triton_b?mm|(?:^|[^b])gemm|gemv|cublas|triton_tem_|cutlass_\d+|splitK|split_k|xmma|matmul|Cijk_|_mm_|"
         r"wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum|conv\w*)$|"
         r"weight_packed_linear|onednn_mm|linear_kernel|Conv2DForward|cask_cudnn",
     ),
     ("fill", r"FillFunctor|\bfill_kernel|zero_kernel|aten::(?:zero_|fill_|zeros|full)$"),
     (
         "copy",
-        r"copy_kernel|CatArrayBatchedCopy|_copy_|index_copy|aten::(?:copy_|cat|contiguous|clone|to|_to_copy)$|"
+        r"copy_kernel|\bcpy_\w+|convert_unary|write_req_to_token|CatArrayBatchedCopy|_copy_|index_copy|aten::(?:copy_|cat|contiguous|clone|to|_to_copy)$|"
         r"nchwToNhwc|nhwcToNchw|transpose_readWrite|batched_transpose|tensorTransformGeneric|SubTensorOp",
     ),
     (
@@ -167,7 +184,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"at::native::.*(?:elementwise_kernel|reduce_kernel|softmax|multi_tensor_apply|welford|scan_\w*kernel|"
         r"scatter_gather|index_\w*kernel|triu_tril|masked_\w+)|elementwise_kernel_with_index|softmax_warp_|"
         r"cunn_\w*SoftMax|CUDAFunctor|BinaryFunctor|multi_tensor_apply|^triton__\d|^triton_|OpTensor|"
-        r"pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"
+        r"k_bin_bcast|soft_max_f|cupy_\w+__|cub::.*Device(?:Reduce|Scan)|pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"
         r"aten::(?:add|sub|rsub|mul|div|pow|rsqrt|neg|mean|sum|cumsum|max|min|where|masked_fill|sin|cos|exp|sigmoid|"
         r"softmax|_softmax|eq|ne|lt|le|gt|ge|index|index_put_|arange|all|any|bitwise_\w+|logical_\w+)_?$",
     ),
@@ -181,7 +198,7 @@ _OWN = len(KERNEL_PATTERNS)
 
 ATTENTION_HELPERS = (
     r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
-    r"reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
+    r"mqa_logits|topk_transform|topKPerRow|mla_reduce|stream_k_fixup|combine_results|mla_combine|reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
 )
 """Kernels beside the main one of an attention, which are not counted as one."""
 

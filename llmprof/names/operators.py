@@ -159,7 +159,26 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
 
 _SEVERAL = ""
 
+_ONNX: list[tuple[str, str]] = [
+    (category, rf"^(?:{types})$")
+    for category, types in (
+        ("attention", r"(?:MultiHead|GroupQuery|Packed\w*|Decoder\w*|Sparse)?Attention|QAttention"),
+        ("linear", r"(?:Fused|\w*Quantize|Q)?MatMul\w*|(?:Fused|Q)?Gemm\w*|(?:Fused|Q|Nhwc)?Conv\w*|Einsum"),
+        ("norm", r"(?:Skip)?(?:Simplified)?(?:Skip)?\w*(?:Layer|Batch|Group|Instance|RMS)Norm\w*"),
+        ("rope", r"RotaryEmbedding"),
+        ("activation", r"Relu|\w*Gelu|QuickGelu|Swish|Silu|HardSwish|Elu|Selu|PRelu|LeakyRelu|Mish"),
+        ("moe_experts", r"Q?MoE"),
+        ("quantize", r"(?:Dynamic)?QuantizeLinear|DequantizeLinear"),
+        ("embedding", r"\w*EmbedLayer\w*"),
+        ("copy", r"Cast|Concat|Transpose|Reshape|Slice|Split|Expand|Tile|Identity|Memcpy\w+|Pad|\w*squeeze|Reorder\w+"),
+        ("elementwise", r"Add|Sub|Mul|Div|Pow|Sqrt|Erf|Tanh|Sigmoid|Softmax|LogSoftmax|BiasSoftmax|Where|Neg|Exp|Log|"
+         r"Reduce\w+|Clip|Min|Max|Mean|Sum|Equal|Less|Greater|Not|And|Or|CumSum|Gather\w*|Scatter\w*|ArgMax|ArgMin"),
+    )
+]  # fmt: skip
+"""Types of the nodes of ONNX and of ONNX Runtime's own domain."""
+
 OPERATOR_PATTERNS: list[tuple[str, str]] = [
+    *_ONNX,
     (
         _SEVERAL,
         r"scheduler_metadata|get_mla_metadata|moe_forward|fused_moe$|fused_experts|::moe_(?:layer|impl)|^CompiledFunction|^Torch-Compiled",

@@ -15,7 +15,7 @@ FILES = real_files()
 SLOW_BYTES = 1_000_000
 
 TABLE_OF = {
-    "mtia_ccp_events": "kernels", "mtia_runtime": "runtime",
+    "mtia_runtime": "runtime",
     "kernel": "kernels", "cuda": "kernels", "gpu_memcpy": "copies", "memcpy": "copies", "gpu_memset": "copies",
     "memset": "copies", "cuda_runtime": "runtime", "cuda_driver": "runtime", "runtime": "runtime",
     "cuda_api": "runtime", "cpu_op": "ops", "operator": "ops", "node": "ops", "user_annotation": "markers",
@@ -32,6 +32,8 @@ MEMORY_COLUMNS = ("time_ns", "bytes")
 def table_of(event, processes) -> str | None:
     """Where an event belongs, worked out apart from the reader."""
     category = (event.get("cat") or "").lower()
+    if category == "mtia_ccp_events":
+        return {"dma_request": "copies", "event_wait": "tasks", "event_record": "tasks"}.get(event["name"], "kernels")
     if category in TABLE_OF:
         return TABLE_OF[category]
     process, name = processes.get(event["pid"], ""), event["name"]

@@ -107,7 +107,7 @@ def heaviest_stage(scope: Scope) -> Measure | None:
     name, share = most(rows, "name")
     rank, window = worst(rows)
     words = {
-        "stage": "what has no name" if stage == "other" else stage,
+        "stage": f"kernels of no known kind, most of it {name[:60]}" if stage == "other" and name else stage,
         "of_compute": format_share(ns / whole),
         "next": f"; then {', '.join(following)}" if following else "",
         "compute": format_share(whole / scope.span_ns),

@@ -146,6 +146,16 @@ def copies(texts: Texts, events: list[Any], args: list[kinds.CopyArgs]) -> Colum
     return {**_span(texts, events), **_on_device(events, args), "bytes": integers([a.size for a in args])}
 
 
+def queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Columns:
+    """Commands of an MTIA device's queues, with size and direction of copies."""
+    return {
+        **_span(texts, events),
+        **_on_device(events, args),
+        "bytes": integers([a.size for a in args]),
+        "direction": pl.Series([a.direction for a in args], dtype=pl.String),
+    }
+
+
 def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
     """Calls of a device runtime or driver, with the kernel that they launch where the file names it."""
     columns = {**_span(texts, events), **_on_host(events), "correlation": _correlations(args), "op_id": _op_ids(args)}
@@ -157,14 +167,17 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
 
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
-    """Operators."""
-    return {
+    """Operators; those of ONNX Runtime are named by their node and have their type beside it."""
+    columns = {
         **_span(texts, events),
         **_on_host(events),
         "op_id": _op_ids(args),
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
         "dtypes": texts.codes("dtypes", _either(_TYPES, args)),
     }
+    if any([a.op_name for a in args]):  # noqa: C419 - a list is faster
+        columns["ort_op"] = texts.codes("ort_op", [a.op_name for a in args])
+    return columns
 
 
 def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
@@ -262,7 +275,7 @@ def _span(texts: Texts, events: Sequence[Any]) -> Columns:
     }
 
 
-def _on_device(events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyArgs]) -> Columns:
+def _on_device(events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs]) -> Columns:
     return {
         "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
         "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
@@ -272,7 +285,7 @@ def _on_device(events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyAr
     }
 
 
-def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs]) -> pl.Series:
+def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs]) -> pl.Series:
     """Nodes of graphs: the number of a node is unique with that of its graph, which newer profilers write beside it."""
     nodes, graphs = ids([a.graph_node or None for a in args]), ids([a.graph or None for a in args])
     if graphs.null_count() == graphs.len():

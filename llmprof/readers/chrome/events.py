@@ -280,6 +280,17 @@ class CopyArgs(CallArgs, gc=False):
     graph_node: Id = _arg("graph node id")
 
 
+class QueueArgs(CallArgs, gc=False):
+    """Commands of an MTIA device's queues: copies, waits, signals and the programs that it runs."""
+
+    device: Id = None
+    stream: Id = None
+    graph: Id = None
+    graph_node: Id = None
+    size: Number = None
+    direction: str | None = None
+
+
 class KernelArgs(CallArgs, gc=False):
     """Kernels, with the description of a collective where they are one."""
 
@@ -317,6 +328,7 @@ class OpArgs(Args, gc=False):
     dims_2021: msgspec.Raw = _arg("Input dims", NOTHING)
     types: msgspec.Raw = _arg("Input type", NOTHING)
     types_and_dims: msgspec.Raw = _arg("input_type_shape", NOTHING)
+    op_name: str | None = None
 
 
 class DeviceMarkerArgs(Args, gc=False):

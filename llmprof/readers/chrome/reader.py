@@ -60,7 +60,7 @@ KINDS: Final[dict[str, str]] = {
     "cuda_sync": "device_marker",
     "nvtx-kernel": "device_marker",
     "cuda": "kernel",
-    "mtia_ccp_events": "kernel",
+    "mtia_ccp_events": "queue",
     "hpu_op": "kernel",
     "trace": "",
 }
@@ -69,6 +69,7 @@ KINDS: Final[dict[str, str]] = {
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "kernel": (kinds.KernelArgs, columns.kernels),
     "copy": (kinds.CopyArgs, columns.copies),
+    "queue": (kinds.QueueArgs, columns.queue),
     "runtime": (kinds.LaunchArgs, columns.calls),
     "driver": (kinds.LaunchArgs, columns.calls),
     "op": (kinds.OpArgs, columns.ops),
@@ -425,7 +426,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="chrome",
-    version=5,
+    version=6,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=_read,

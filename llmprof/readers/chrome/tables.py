@@ -22,6 +22,10 @@ _ON_DEVICE: Final = r"(?i)^gpu ?\d+$"
 _COPY_NAME: Final = r"(?i)^(?:copy(?:host|device|peer)|memcpy|memset|fillbuffer)"
 _CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
 
+_DMA: Final = "dma_request"
+_SIGNALS: Final = ("event_wait", "event_record")
+_DIRECTIONS: Final = {"HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD"}
+
 _HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
 _DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
 
@@ -56,6 +60,10 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
     told = _told_apart(found.pop("process", None), process_names)
     for kind, frame in told.items():
         found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
+    queue = _of_queue(found.pop("queue", None))
+    tasks = queue.pop("tasks", None)
+    for kind, frame in queue.items():
+        found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
     kernels = found.get("kernel")
     if kernels is not None and "torch_annotation" in kernels.columns:
         found |= {kind: _lanes(found[kind]) for kind in ("kernel", "copy") if kind in found}
@@ -75,8 +83,22 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
         "collectives": _collectives(kernels),
         "memory": None if (memory := found.get("memory")) is None else memory.drop("name"),
         "counters": found.get("counter"),
+        "tasks": tasks,
     }
     return {name: frame for name, frame in out.items() if frame is not None}
+
+
+def _of_queue(queue: pl.DataFrame | None) -> Frames:
+    """Commands of an MTIA device: programs as kernels, DMA requests as copies, waits and signals as tasks."""
+    if queue is None:
+        return {}
+    copies = pl.col("name") == _DMA
+    tasks = pl.col("name").is_in(_SIGNALS)
+    return {
+        "kernel": queue.filter(~copies & ~tasks).drop("bytes", "direction"),
+        "copy": queue.filter(copies),
+        "tasks": queue.filter(tasks).drop("bytes", "direction", "graph_node").with_columns(kind="name"),
+    }
 
 
 def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
@@ -149,12 +171,16 @@ def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None
 
 
 def _described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Copies with their kind and the memory at both ends, as far as their names tell."""
+    """Copies with their kind and the memory at both ends, as far as their names (or their direction) tell."""
     if copies is None:
         return None
     rows = [(name, *_describe(name)) for name in copies["name"].unique()]
     schema = {"name": pl.String, "kind": pl.String, "src_kind": pl.String, "dst_kind": pl.String}
-    return copies.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name", how="left", maintain_order="left")
+    named = copies.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name", how="left", maintain_order="left")
+    if "direction" not in named.columns:
+        return named
+    said = pl.col("direction").replace_strict(_DIRECTIONS, default=None, return_dtype=pl.String)
+    return named.with_columns(kind=pl.coalesce(said, "kind")).drop("direction")
 
 
 def _describe(name: str) -> tuple[str, str | None, str | None]:
@@ -197,6 +223,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
     "shapes": _shapes,
     "torch_annotation": _annotation,
     "rocm_kernel": lambda value: value,
+    "ort_op": lambda value: value,
     "rocm_grid": _annotation,
     "rocm_block": _annotation,
     "dtypes": _types,

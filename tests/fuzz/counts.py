@@ -376,3 +376,41 @@ def _of_gpustat(text: str) -> int:
                     names = ("temperature.gpu", "utilization.gpu", "power.draw", "memory.used")
                     total += sum(type(gpu.get(name)) is int and abs(gpu[name]) < 2**40 for name in names)
     return total
+
+
+_SAMPLE = re.compile(
+    rb"^python3 \d{1,6}/\d{1,6} \[\d{1,3}\] \d{1,9}\.\d{1,9}: {1,8}\d{1,9} cpu-clock:\n\t {4}7f0\d \w+ \(/\w+\)$",
+    re.MULTILINE,
+)
+
+
+def of_perf(path: Path) -> Held:
+    """Samples of perf whose own line and first frame are whole."""
+    return {"samples": len(_SAMPLE.findall(path.read_bytes()))}
+
+
+def of_snapshot(path: Path) -> Held:
+    """Allocations in a snapshot of PyTorch's allocator."""
+    try:
+        document = json.loads(path.read_bytes(), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return {}
+    traces = document.get("device_traces") if isinstance(document, dict) else None
+    if not isinstance(traces, list) or not isinstance(document.get("segments"), list):
+        return {}
+    events = [e for trace in traces if isinstance(trace, list) for e in trace if isinstance(e, dict)]
+    return {"memory": sum(e.get("action") in {"alloc", "free_requested"} for e in events)}
+
+
+def of_rocpd(path: Path) -> Held:
+    """Kernels of a database of rocprofv3 whose times can be ones."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as file:
+            table = "rocpd_kernel_dispatch_00ab"
+            sql = (
+                f"SELECT count(*) FROM \"{table}\" WHERE typeof(start) = 'integer' AND typeof(\"end\") = 'integer' "
+                'AND start >= 0 AND "end" >= start AND "end" < 1000000000000000000'
+            )
+            return {"kernels": file.execute(sql).fetchone()[0]}
+    except sqlite3.Error:
+        return {}

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 import llmprof
+from tests.readers.test_rocm import rocpd
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
@@ -43,6 +44,7 @@ def make(folder: Path) -> Path:
     ascend(folder)
     mindspore(folder / "ascend mindspore")
     monitors(folder)
+    others(folder)
     (folder / DONE).touch()
     return folder
 
@@ -210,6 +212,25 @@ def gpustat(second: int) -> dict[str, Any]:
     }  # fmt: skip
     when = f"2026-11-21T12:00:{second:02}.500000"
     return {"hostname": "host", "driver_version": "580.1", "query_time": when, "gpus": [gpu]}
+
+
+def others(folder: Path) -> None:
+    """Samples of perf, a snapshot of PyTorch's allocator, and a database of rocprofv3."""
+    for name in ("perf", "snapshot", "rocpd"):
+        (folder / name).mkdir()
+    frames = "\t    7f00 gemm (/libm)\n\t    7f01 forward (/app)\n\t    7f02 main (/app)\n"
+    samples = (f"python3 12/3{n} [00{n}] 100.00{n}: 1000000 cpu-clock:\n{frames}\n" for n in range(9))
+    (folder / "perf/perf.txt").write_text("".join(samples))
+    frame = [{"filename": "/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"}]
+    events = [
+        {"action": action, "addr": 512 * n, "size": 512, "stream": 0, "time_us": 10 * n, "frames": frame}
+        for n in range(1, 6)
+        for action in ("alloc", "free_requested")
+    ]
+    block = {"size": 512, "requested_size": 500, "address": 512, "state": "active_allocated", "frames": frame}
+    segment = {"device": 0, "address": 512, "total_size": 4096, "stream": 0, "blocks": [block]}
+    (folder / "snapshot/snapshot.json").write_text(json.dumps({"segments": [segment], "device_traces": [events]}))
+    rocpd(folder / "rocpd/results.db")
 
 
 def monitors(folder: Path) -> None:

@@ -65,6 +65,9 @@ _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]
     "ascend database": ((mutate.of_folder,), counts.of_ascend),
     "ascend files": ((mutate.of_anything,), counts.of_ascend),
     "ascend mindspore": ((mutate.of_anything,), counts.of_ascend),
+    "perf": ((mutate.of_lines, mutate.of_bytes), counts.of_perf),
+    "snapshot": ((mutate.of_json, mutate.of_bytes), counts.of_snapshot),
+    "rocpd": ((mutate.of_sqlite,), counts.of_rocpd),
     "monitor": ((mutate.of_lines, mutate.of_bytes), counts.of_monitor),
 }
 

@@ -16,7 +16,7 @@ SLOW = 10
 
 NAMES = [
     "chrome", "chrome gzip", "nsys", "nsys parquet", "ncu", "saved", "run", "ascend text", "ascend database",
-    "ascend files", "ascend mindspore", "monitor",
+    "ascend files", "ascend mindspore", "monitor", "perf", "snapshot", "rocpd",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ in the environment of llmprof and in that of the peers and imports nothing of ei
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import sys
@@ -222,7 +223,6 @@ def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, A
     from _repeat import repeated_trace
 
     from llmprof import analyze
-    from llmprof.trace import Trace
 
     trace = repeated_trace(source, int(kernels))
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id"]
@@ -235,8 +235,7 @@ def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, A
         sorts.append(timed(lambda: events.sort("rank", "start_ns"))[0])
         if turn == 0 and _REFS.exists():
             _REFS.write_text("5")
-        fresh = Trace.__new__(Trace)  # the same frames, without the results that a trace keeps
-        fresh.__dict__.update({**trace.__dict__, "_memo": {}})
+        fresh = copy.copy(trace)  # the same frames, without the results that a trace keeps
         found, result = timed(lambda fresh=fresh: measure(fresh))
         times.append(found)
         rows = result.height

@@ -275,6 +275,18 @@ def test_names_are_looked_up_by_name_and_null_stays_null(given):
     assert found.to_list() == [None if n is None else "collective" if n.startswith("nccl") else "other" for n in given]
 
 
+def test_classes_of_letters_also_hold_letters_beyond_ascii():
+    patterns = [("word", r"^\w+_kernel\b"), ("digit", r"^x\d$"), ("space", r"^a\s+b$"), ("other", r"^[^:\w]")]
+    plain = ["my_kernel", "my_kernels", "x7", "a \t b", "-y", "é", "z"]
+    assert names.by_unique_name(pl.Series(plain), patterns, None).to_list() == [
+        "word", None, "digit", "space", "other", None, None,
+    ]  # fmt: skip
+    assert names.by_unique_name(pl.Series(plain[:5]), patterns, None).to_list() == [
+        "word", None, "digit", "space", "other",
+    ]  # fmt: skip
+    assert names.by_unique_name(pl.Series(["größe_kernel", "x٣"]), patterns, None).to_list() == ["word", "digit"]
+
+
 def test_kinds_of_collectives_are_all_listed():
     some = ["all_reduce", "ncclDevKernel_AllGather_RING_LL", "gemm"]
     assert set(names.collective_kinds(pl.Series(some))) == {"all_reduce", "all_gather", "other"}

@@ -248,24 +248,25 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
         return pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
     frame = events.select("rank", "op_id", "launch_start_ns", "launch_thread", "replayed").with_row_index("_row")
     open_ = frame.filter(~pl.col("replayed"))
-    by_id = calls.filter(pl.col("op_id").is_not_null()).unique(["rank", "op_id"], keep="last", maintain_order=True)
-    found = open_.join(
-        by_id.select("rank", "op_id", "category", known=pl.lit(value=True)), on=["rank", "op_id"], how="left"
-    )
+    key = ["rank", "op_id"]
+    asked = calls.join(open_.select(key).unique(), on=key, how="semi")
+    by_id = _of_calls(asked).unique(key, keep="last", maintain_order=True)
+    found = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
     rest = found.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
-    if found["known"].any():  # identifiers join: what has none was launched by no operator
+    if by_id.height:  # identifiers join: what has none was launched by no operator
         rest = rest.filter(pl.col("op_id").is_not_null())
     parts = [found.filter("known").select("_row", "category")]
     if rest.height:
         points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
-        at = innermost(points, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
-        parts.append(at.select("_row", category=pl.lit(calls["category"]).gather(pl.col("_call"))))
+        around = _of_calls(calls.join(points.select("rank", "thread").unique(), on=["rank", "thread"], how="semi"))
+        at = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
+        parts.append(at.select("_row", category=pl.lit(around["category"]).gather(pl.col("_call"))))
     joined = frame.select("_row").join(pl.concat(parts), on="_row", how="left", maintain_order="left")
     return joined["category"].alias("of_operator")
 
 
 def _operator_calls(trace: Trace) -> pl.DataFrame | None:
-    """Operators by their start with the category that each says; None where none was recorded."""
+    """Operators as they were recorded; None where none was."""
     if trace.has("ops"):
         calls = trace.ops.filter(pl.col("kind") == "op")
         calls = calls.select("rank", pl.col("thread").fill_null(-1), "start_ns", "dur_ns", "name", "op_id")
@@ -277,8 +278,11 @@ def _operator_calls(trace: Trace) -> pl.DataFrame | None:
         )
     else:
         return None
-    if not calls.height:
-        return None
+    return calls if calls.height else None
+
+
+def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
+    """The operators by their start, with the category that each says."""
     said = names.operator_categories(calls["name"]).cast(CATEGORY)
     return calls.drop("name").with_columns(category=said).sort("start_ns", maintain_order=True)
 

@@ -6,6 +6,7 @@ Both are better witnesses than the names of the kernels.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -149,13 +150,31 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
     distinct = coded.drop_nulls().unique()
     if distinct.is_empty():
         return pl.Series("value", [None], dtype=pl.String).new_from_index(0, names.len())
+    values = _values(tuple(distinct.cast(pl.String).to_list()), tuple(patterns), default)
     codes = distinct.to_physical().cast(pl.UInt32)
-    found = pl.DataFrame({"code": codes, "name": distinct.cast(pl.String)})
-    found = found.select("code", value=match(pl.col("name"), patterns, default))
+    found = pl.DataFrame({"code": codes, "value": pl.Series(values, dtype=pl.String)})
     every = pl.DataFrame({"code": range(max(codes.to_list()) + 1)}, schema={"code": pl.UInt32})
     by_code = every.join(found, on="code", how="left", maintain_order="left")["value"]
     return by_code.gather(coded.to_physical())
 
+
+@lru_cache(maxsize=64)
+def _values(
+    names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None
+) -> tuple[str | None, ...]:
+    """Value of each name; kept, since to compile the patterns costs more than to match a trace's few names."""
+    ascii_only = all(name.isascii() for name in names)
+    usable = [(value, _of_ascii(pattern) if ascii_only else pattern) for value, pattern in patterns]
+    frame = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
+    return tuple(frame.select(value=match(pl.col("name"), usable, default))["value"])
+
+
+def _of_ascii(pattern: str) -> str:
+    """The pattern with classes of ASCII only: the same on names of ASCII, and four times as fast to compile."""
+    return re.sub(r"\\(b\{[a-z-]+\}|.)", lambda found: _ASCII.get(found[1], found[0]), pattern, flags=re.DOTALL)
+
+
+_ASCII = {"w": "[0-9A-Za-z_]", "d": "[0-9]", "s": r"[\t\n\x0b\x0c\r ]", "b": r"(?-u:\b)"}
 
 _SEVERAL = ""
 

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
-from llmprof.analyze.idle.host import holds_the_device
+from llmprof.analyze.idle.host import doing, holds_the_device
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
@@ -129,6 +129,27 @@ def test_what_the_host_did_and_what_held_the_device() -> None:
     assert held.rows() == [
         (0, "b", "stream", "b", 8),  # b and c end when the gap begins; d follows b on its stream
         (4, "cudaMalloc", "call", "g", 7),
+    ]
+
+
+def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thread() -> None:
+    spans = pl.DataFrame(
+        [
+            (0, 1, 2, 4, "c10d::send", "op"),
+            (0, 1, 5, 21, "gloo:send", "range"),  # ends at 26, long after the call
+            (0, 1, 8, 1, "aten::mm", "op"),
+            (0, 1, 39, 12, "forward", "range"),
+            (0, 1, 42, 2, "aten::mm", "op"),
+        ],
+        schema=SPANS.schema,
+        orient="row",
+    )
+    windows = pl.DataFrame({"rank": [0] * 3, "thread": [1] * 3, "start_ns": [0, 20, 40], "dur_ns": [10, 10, 10]})
+    got = doing(windows.cast({"rank": pl.Int32}), spans)
+    assert got.select("doing", "doing_kind", "doing_share").rows() == [
+        ("c10d::send", "op", 0.4),
+        (None, None, None),
+        ("forward", "range", 0.8),
     ]
 
 

@@ -157,9 +157,13 @@ def _with_previous(found: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         _after_thread=pl.col("launch_thread").fill_null(-1),
     )
     both = found.join(ended, on=["rank", "device", "start_ns"], how="left", nulls_equal=True, maintain_order="left")
+    if both.height == found.height:
+        return both
     # of several that end at once, the one on the stream of the event that comes next
     own = (pl.col("after_stream") == pl.col("next_stream")).fill_null(value=False)
-    return both.sort("gap", ~own, "_after").unique("gap", keep="first", maintain_order=True)
+    several = pl.col("gap").is_duplicated()
+    chosen = both.filter(several).sort("gap", ~own, "_after").unique("gap", keep="first", maintain_order=True)
+    return pl.concat([both.filter(~several), chosen]).sort("gap")
 
 
 def _with_sync(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -222,7 +226,7 @@ def _parts(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     cut = [
         found.select(
             pl.exclude("start_ns", "dur_ns"),
-            _order=pl.lit(n),
+            _order=pl.col("gap").cast(pl.Int64) * len(bounds) + n,
             cause=host if cause == "host" else pl.lit(cause),
             start_ns=first,
             dur_ns=last - first,
@@ -230,7 +234,7 @@ def _parts(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         ).filter(pl.col("_wanted") & (pl.col("dur_ns") > 0))
         for n, (cause, (first, last, wanted)) in enumerate(bounds.items())
     ]
-    parts = pl.concat(cut).sort("gap", "_order")
+    parts = pl.concat(cut).sort("_order")
     return parts.with_columns(pl.when(pl.col("cause") == "sync").then("sync_name").alias("sync_name"))
 
 

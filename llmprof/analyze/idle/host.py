@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.analysis import Analysis, per_trace
-from llmprof.analyze.intervals import clip
+from llmprof.analyze.intervals import Line, clip, lay, merged, place
 from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.nesting import innermost_pieces
+from llmprof.analyze.nesting import innermost, innermost_pieces
 from llmprof.trace import Trace
 
 SYNCHRONISING = (
@@ -122,7 +122,7 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     }
     if not windows.height or not spans.height:
         return windows.with_columns(**nothing)
-    spans = spans.join(windows.select(by).unique(), on=by, how="semi")
+    spans = _meeting(spans, windows, by)
     pieces = innermost_pieces(spans, by)
     # a thread that launches for several devices has windows of each at the same time: one round for each of them
     order = numbered.sort(*by, "start_ns")
@@ -135,13 +135,19 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         cut = clip(pieces, now.select(*by, "start_ns", "dur_ns"), by)
         at = now["_window"]
         found.append(cut.with_columns(at.gather(cut["window"]).alias("_window")).drop("window"))
-    inside = pl.concat(found)
-    sums = inside.group_by("_window", "span").agg(pl.col("dur_ns").sum())
-    sums = sums.with_columns(doing=spans["name"].gather(sums["span"]), doing_kind=spans["kind"].gather(sums["span"]))
+    inside = pl.concat(found).select("_window", "span", "dur_ns")
+    several = pl.col("_window").is_duplicated()
+    named = {
+        "doing": pl.lit(spans["name"]).gather(pl.col("span")),
+        "doing_kind": pl.lit(spans["kind"]).gather(pl.col("span")),
+    }
+    sums = inside.filter(several).group_by("_window", "span").agg(pl.col("dur_ns").sum()).with_columns(**named)
     sums = sums.group_by("_window", "doing", "doing_kind").agg(pl.col("dur_ns").sum())
     most = sums.sort("_window", "dur_ns", "doing", descending=[False, True, False]).unique(
         "_window", keep="first", maintain_order=True
     )
+    one = inside.filter(~several).with_columns(**named).select(most.columns)
+    most = pl.concat([most, one])
     joined = numbered.join(
         most.select("_window", "doing", "doing_kind", _in_it="dur_ns"),
         on="_window",
@@ -150,6 +156,39 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     )
     share = pl.when(pl.col("dur_ns") > 0).then(pl.col("_in_it") / pl.col("dur_ns"))
     return joined.with_columns(doing_share=share).drop("_window", "_in_it")
+
+
+def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """The spans that share time with a window of their group, in their order: in most traces a small part of all.
+
+    A range that outlasts the call that it began in (``gloo:send`` in ``c10d::send``) is of work that goes on
+    elsewhere, and says nothing of the thread.
+    """
+    meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
+    is_range = spans["kind"] == "range"
+    if not (meets & is_range).any():
+        return spans.filter(meets)
+    ranges = spans.filter(meets & is_range).with_columns(_before=pl.col("start_ns") - 1)
+    begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
+    calls = spans.filter(~is_range & _meets(spans, lay(begins, by), by))
+    ends = calls.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
+    within = innermost(ranges, calls, by, at="_before", name="_call").select("_call", "start_ns", "dur_ns")
+    end, end_of_call = pl.col("start_ns") + pl.col("dur_ns"), pl.lit(ends).gather(pl.col("_call"))
+    outlasts = within.select(((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(value=False))
+    elsewhere = meets.arg_true().filter(is_range.filter(meets)).filter(outlasts.to_series())
+    return spans.filter(meets.scatter(elsewhere, values=False))
+
+
+def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
+    """Whether each span shares some time with an interval of its group on the line."""
+    union = merged(line)
+    if union.is_empty():
+        return pl.repeat(value=False, n=spans.height, eager=True)
+    first, last = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
+    placed = place(spans, line.groups.with_columns(_low=first, _high=last), by)
+    after = union["_end"].search_sorted(placed["_from"], side="right")  # the first interval that ends after the start
+    begins = union["_start"].gather(after.clip(upper_bound=union.height - 1))
+    return ((after < union.height) & (begins < placed["_to"])).fill_null(value=False)
 
 
 @per_trace

@@ -193,8 +193,13 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
     if not trace.has("collectives"):
         return None
     key = ["rank", "stream", "start_ns", "name"]
-    said = trace.collectives.filter("on_device").select(*key, "kind").unique(key, keep="first", maintain_order=True)
-    said = said.filter(said["kind"] != names.collective_kinds(said["name"]))
+    said = trace.collectives.filter("on_device").select(*key, "kind")
+    other = said["kind"] != names.collective_kinds(said["name"])
+    if not other.any():
+        return None
+    said = (
+        said.with_columns(_other=other).unique(key, keep="first", maintain_order=True).filter("_other").drop("_other")
+    )
     return events.join(said, on=key, nulls_equal=True).select("event", "kind") if said.height else None
 
 

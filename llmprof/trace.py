@@ -339,7 +339,7 @@ class Trace:
             With the same rows and times; of its metadata what the schema needs.
         """
         names = Pseudonyms() if names is None else names
-        tables = {name: names.frame(frame) for name, frame in self._tables.items()}
+        tables = {name: names.frame(frame, labels=True) for name, frame in self._tables.items()}
         meta = {key: names.value(self._meta[key]) for key in _META_KEPT if key in self._meta}
         if "ranks" in self._meta:
             meta["ranks"] = [

@@ -15,7 +15,7 @@ from llmprof.batch.points import Points, Runs
 from llmprof.batch.sweep import Sweep, open_sweep
 from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig, ExperimentRunner
-from llmprof.launch.config import options as config_options
+from llmprof.launch.config import disclosure
 from llmprof.launch.run.folder import machine
 from llmprof.launch.run.series import groups
 from llmprof.notebook.cell import told
@@ -97,7 +97,7 @@ class BatchRunner:
                         hint="choose another folder, or resume it with its own parameters",
                     )
             else:
-                state = batch_state.new(config_options.config(self._config).to_dict(), wanted, grid)
+                state = batch_state.new(disclosure.config(self._config).to_dict(), wanted, grid)
                 state["fresh_engine"] = self._fresh
                 if self._shuffle:
                     state["order"] = random.Random(self._config.seed).sample(range(len(grid)), len(grid))  # noqa: S311

@@ -244,13 +244,13 @@ def run(args: Namespace, terminal: Terminal) -> str:
 def commands_of(config: ExperimentConfig, *, json: bool) -> str:
     """Command lines of a run, as a shell would take them; nothing is started or written."""
     from llmprof import launch
-    from llmprof.launch.config import options as config_options
+    from llmprof.launch.config import disclosure
     from llmprof.launch.run.command import environment
 
-    plan, variables = launch.plan(config), config_options.environment(environment(config))
+    plan, variables = launch.plan(config), disclosure.environment(environment(config))
     if json:
         said = {"commands": [{"pass": name, "argv": argv} for name, argv in plan], "environment": variables}
-        return to_json(said | {"config": config_options.config(config).to_dict()})
+        return to_json(said | {"config": disclosure.config(config).to_dict()})
     lines = [f"# {name}\n{shlex.join(argv)}" for name, argv in plan]
     exported = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return "\n".join([f"# environment\n{exported}", *lines])

@@ -76,7 +76,7 @@ def _page(segment: Segment, ledger: Ledger) -> str:
 
 
 def _heading(name: str, ledger: Ledger) -> str:
-    return name if name in _COLUMNS or name in _HIDDEN else ledger.text(name, "headings")
+    return name if name in _COLUMNS or name in _HIDDEN else ledger.text(name, "headings", label=False)
 
 
 def _cell(name: str, cell: str, ledger: Ledger) -> str:
@@ -85,4 +85,4 @@ def _cell(name: str, cell: str, ledger: Ledger) -> str:
     if name in _HIDDEN and cell:
         ledger.leave_out(name, "values", example=cell)
         return ledger.names.name("host", cell) if name == "Host Name" else ""
-    return ledger.text(cell, name if name in _COLUMNS else "metrics")
+    return ledger.text(cell, name if name in _COLUMNS else "metrics", label=False)

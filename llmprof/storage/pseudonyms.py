@@ -14,7 +14,7 @@ import secrets
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -86,18 +86,31 @@ _VALUE: Final = r"[^\s\"',;)\]}]+"
 _KINDS: Final[dict[str, str]] = {
     "url": r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s\"'<>|]+",
     "token": (
-        r"(?<![A-Za-z0-9])(?:sk-|sk_|pk_|rk_|hf_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abps]-|nvapi-|dop_v1_)[\w-]{8,}"
-        r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{8,}(?:\.[\w-]+)*|(?i:\bbearer\s+)[\w.~+/=-]{6,}"
-        r"|-----BEGIN[^\0]*"
+        r"(?<![A-Za-z0-9])(?:(?:sk-|sk_|pk_|rk_|hf_|gh[opsur]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|nvapi-|dop_v1_)"
+        r"[\w-]{8,}|(?:gsk|r8|npm)_[A-Za-z0-9]{16,}|pypi-[\w-]{12,}|dapi[0-9a-f]{32}|ya29\.[\w-]{10,}|"
+        r"SG\.[\w-]{8,}\.[\w-]{8,}|ssh-[a-z0-9]{3,12} [A-Za-z0-9+/=]{16,})"
+        r"|\bA(?:KIA|SIA|ROA|IDA|GPA)[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{8,}(?:\.[\w-]+)*"
+        r"|(?i:\b(?:bearer|basic)\s+)(?=[\w.~+/=-]*[\dA-Z=])[\w.~+/=-]{6,}|-----BEGIN[^\0]*"
     ),
     "uuid": (
         r"(?:\b(?:GPU|MIG)-)?(?<![0-9a-fA-F])[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-"
         r"[0-9a-fA-F]{12}(?![0-9a-fA-F])|(?<![0-9A-Za-z_])(?:[0-9a-f]{32,}|[0-9A-F]{32,})(?![0-9A-Za-z_])"
     ),
-    "email": r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)*",
+    # CANN's calls are named LEVEL@CALL
+    "email": (
+        r"(?<![\w.+-])(?!(?:AscendCL|Node|Model|Hccl|HCCL|GE|Runtime|Enqueue|Dequeue|Communication)@)(?:[\w.+-]{1,64}:)?"
+        r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)*(?::[\w./-]*[A-Za-z][\w./-]*)?"
+    ),
     "secret": (
         rf"(?i:[\w.-]{{0,40}}{_OF_SECRETS}[\w.-]{{0,40}}[\"']?\s{{0,4}}[=:](?!:)\s{{0,4}}[\"']?){_VALUE}"
-        rf"|(?<!\S)--[\w-]{{0,40}}(?:key|token|secret|pass|auth|user|host|login)[\w-]{{0,40}}[= ]{_VALUE}"
+        r"|(?<!\S)--[\w-]{0,40}(?:key|token|secret|pass|auth|user|host|login|model|prompt|project)[\w-]{0,40}[= ]"
+        rf"{_VALUE}"
+        rf"|(?i:\b(?:password|passphrase|passwd)\s+){_VALUE}"
+    ),
+    "identity": (
+        rf"(?i:(?<![a-z_])(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|e?mail)(?:[_ -]?name)?"
+        rf"[\"']?\s{{0,4}}[=:](?!:)\s{{0,4}}[\"']?)(?![\d.]+\b){_VALUE}"
+        rf"|(?i:(?<![a-z])model(?:_name|_id|_path)?[\"']?\s{{0,4}}[=:](?!:)\s{{0,4}}[\"']?)[\w.-]+/[\w./-]+"
     ),
     "variable": rf"(?<![A-Za-z0-9_])[A-Z_][A-Z0-9_]{{2,64}}=(?!\d{{1,9}}(?:\.\d+)?(?![\w.])){_VALUE}",
     "path": (
@@ -108,28 +121,85 @@ _KINDS: Final[dict[str, str]] = {
         rf"|(?<![\w./-])(?:{_PART}/+){{1,40}}{_PART[:-7]}{{0,255}}?\.(?:{_SUFFIXES})(?![A-Za-z0-9_])"
         rf"|(?<![A-Za-z0-9_])[A-Za-z]:\\+(?:{_PART}\\*)*"
         rf"|(?<![A-Za-z0-9_])[A-Za-z]:/(?!/)(?:{_PART}/*)+"
+        rf"|\\\\[?.]\\(?:[A-Za-z]:)?(?:\\*{_PART})+"
         rf"|\\\\{_PART}(?:\\+{_PART})+"
     ),
     "address": (
-        r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])(?::\d{1,5})?"
+        r"(?<![A-Za-z0-9.])\d{1,3}(?:\.\d{1,3}){3}(?![A-Za-z0-9.])(?::\d{1,5})?"
+        r"|(?<![\w-])[0-9a-fA-F]{2}(?:-[0-9a-fA-F]{2}){5}(?![\w-])"
         r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4}(?![\w:])"
         r"|(?<![\w:])(?i:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])"
     ),
     "host": (
         r"(?<![\w.-])(?i:ip-\d+-\d+-\d+-\d+[\w.-]*)"
         r"|(?<![\w.:-])(?:[A-Za-z0-9-]{1,63}\.){1,8}"
-        r"(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![\w(.-])"
+        r"(?:(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![\w(.-])"
+        r"|(?:io|ai|dev|cloud|app|co|us|eu|uk|de|fr|ch|nl|jp|cn|in|kr|ru|tech|team|systems)(?=/|:\d)(?::\d+)?(?:/[\w./-]*)?)"
+        r"|(?<![\w.-])[a-z][a-z0-9-]*-[0-9a-f]{8,10}-[a-z0-9]{5}(?![\w-])"  # a pod of Kubernetes
     ),
-    "random": r"(?<![A-Za-z0-9_$.])(?=[A-Za-z0-9+/]{0,200}?[A-Z])(?=[A-Za-z0-9+/]{0,200}?[a-z])"
-    r"(?=(?:[A-Za-z+/]{0,40}\d){4})[A-Za-z0-9+/]{24,}={0,2}",
+    "account": r"\barn:aws[\w-]*:[^\s\"']+|(?i:\bresourceGroups/)[\w.-]+",
+    "random": r"(?<![A-Za-z0-9+/=_$.-])(?=[A-Za-z0-9+/]*[A-Z])(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*\d)"
+    r"(?![A-Za-z0-9+/]*[a-z]{6})[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_])|"
+    r"(?<![A-Za-z0-9+/=_$.-])(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z])(?![A-Za-z0-9+/]*[a-z]{7})[A-Za-z0-9+/]{20,}={1,2}"
+    r"(?![\w=])|"
+    r"(?<![A-Za-z0-9_$.])(?=[A-Za-z0-9+/]{0,200}?[A-Z])(?=[A-Za-z0-9+/]{0,200}?[a-z])"
+    r"(?=(?:[A-Za-z+/]{0,40}\d){4})(?![A-Za-z0-9+/]*[a-z]{7})[A-Za-z0-9+/]{24,}={0,2}",
 }
 _PATTERN: Final = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 _SUSPICIOUS: Final = re.compile(
-    r"[/\\@=]|[A-Za-z0-9+]{24}|[0-9a-fA-F]{8}-|\d\.\d+\.\d|(?i:sk-|sk_|pk_|rk_|hf_|gh[pos]_|_pat_|glpat|xox|nvapi|dop_|akia|aiza|eyj|"
-    r"bearer|begin|ip-\d|\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)|:[0-9a-f]{0,4}:|--|"
-    r"token|secret|passw|passphrase|key|credential|auth|pwd)"
+    r"[/\\@=]|[A-Za-z0-9+]{24}|[0-9a-fA-F]{8}-|\d\.\d+\.\d|[0-9a-fA-F]-[0-9a-fA-F]{2}-[0-9a-fA-F]|-[a-z0-9]{5}\b|"
+    r"(?i:sk-|sk_|pk_|rk_|hf_|gh[opsur]_|_pat_|\bgl[a-z]{2,5}-|xox|xapp|nvapi|dop_|gsk_|r8_|npm_|pypi|dapi|ya29|sg\.|"
+    r"ssh-|a(?:kia|sia|roa|ida|gpa)|aiza|eyj|bearer|basic|begin|ip-\d|arn:|:[0-9a-f]{0,4}:|--|\.[a-z]{2,7}:\d|"
+    r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)|token|secret|passw|passphrase|key|credential|auth|"
+    r"pwd|(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|mail|name)[\"']?\s{0,4}:)"
 )
 """What every one of the patterns needs somewhere in the text; most texts have none of it."""
+
+_RUN_OF_WORDS: Final = re.compile(
+    r"[^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?(?:,? [^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?){2,}"
+)
+_FUNCTION_WORDS: Final = frozenset({
+    "a", "an", "the", "is", "are", "was", "were", "be", "been", "am", "he", "his", "she", "her", "they", "their",
+    "it", "its", "this", "that", "these", "those", "which", "when", "where", "and", "or", "but", "not", "of", "to",
+    "in", "on", "for", "from", "with", "about", "at", "by", "as", "if", "than", "then", "do", "does", "did", "can",
+    "could", "would", "should", "will", "may", "has", "have", "had", "there", "here", "into", "over", "under",
+})  # fmt: skip
+_PERSONAL_WORDS: Final = frozenset({
+    "i", "my", "me", "mine", "you", "your", "yours", "we", "our", "us", "please", "what", "who", "whom", "whose",
+    "how", "why", "tell", "write", "summarize", "summarise", "explain", "translate", "describe", "answer", "dear",
+    "hello", "thanks",
+})  # fmt: skip
+_PROMPT: Final = re.compile(
+    r"(?i)(?<![a-z])(?:prompts?|completions?|user_messages?|instructions?)[\"']?\s{0,4}[:=]\s{0,4}[\[\"'({]{0,4}"
+    r"(?!true|false|none|null)[^\W\d_]{2}"
+)
+_NOT_LATIN: Final = re.compile(r"[\u0370-\u1fff\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff]{2}")
+
+
+def is_prose(text: str) -> bool:
+    """Whether a text reads as if a person wrote it to be read, as a prompt, rather than as a name of something.
+
+    Three words in a row or more, of which one asks or addresses somebody; four of which two are function words; what
+    follows the word prompt; or letters of a script in which nobody names kernels.
+
+    Examples
+    --------
+    >>> [is_prose(text) for text in ("Tell me about the merger", "Runtime Triggered Module Loading", "unsigned long")]
+    [True, False, False]
+    """
+    if _PROMPT.search(text) or _NOT_LATIN.search(text):
+        return True
+    if text.startswith("<built-in "):  # how Python shows its own functions
+        return False
+    for found in _RUN_OF_WORDS.finditer(text):
+        plain = [word.strip(",") for word in found[0].split(" ")]
+        words = [word.lower() for word in plain if word == "I" or not word.isupper()]
+        if not _PERSONAL_WORDS.isdisjoint(words):
+            return True
+        if len(words) > 3 and sum(word in _FUNCTION_WORDS for word in words) > 1:
+            return True
+    return False
+
 
 _LIBRARY: Final = re.compile(r"/(?:site-packages|dist-packages)/|/lib/python\d[\d.]*/")
 _HARMLESS: Final = re.compile(
@@ -175,6 +245,7 @@ class Pseudonyms:
         self._phrases: list[str] = []
         self._words: list[str] = []
         self._made: dict[str, str] = {}
+        self._prose: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
 
@@ -220,14 +291,20 @@ class Pseudonyms:
                 self._made[text] = made
         return made
 
-    def column(self, name: str) -> pl.Expr:
-        """A column of texts, each distinct one replaced once."""
-        return pl.col(name).map_batches(self._series, return_dtype=pl.String)
+    def label(self, text: str) -> str:
+        """The same of a text that the program itself wrote into the profile (a range, a marker): no prompt is left."""
+        if " " in text or _NOT_LATIN.search(text) or _PROMPT.search(text):
+            found = self._prose.get(text)
+            if found is None and is_prose(text):
+                found = self._prose[text] = self._word("text", text)
+            if found is not None:
+                return found
+        return self.text(text)
 
-    def frame(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """A frame with all its columns of texts replaced."""
+    def frame(self, frame: pl.DataFrame, *, labels: bool = False) -> pl.DataFrame:
+        """A frame with all its columns of texts replaced; as labels where programs may have written them."""
         texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-        return frame.with_columns(self._series(frame[name]) for name in texts)
+        return frame.with_columns(self._series(frame[name], self.label if labels else self.text) for name in texts)
 
     def value(self, value: Any) -> Any:
         """A value of JSON with all its texts replaced, those of its keys too."""
@@ -251,9 +328,10 @@ class Pseudonyms:
                 text = re.sub(pattern, lambda match: self._word("value", match[0]), text)
         return text
 
-    def _series(self, series: pl.Series) -> pl.Series:
+    @staticmethod
+    def _series(series: pl.Series, make: Callable[[str], str]) -> pl.Series:
         distinct = series.drop_nulls().unique()
-        changed = {text: new for text in distinct if (new := self.text(text)) != text}
+        changed = {text: new for text in distinct if (new := make(text)) != text}
         return series.replace(changed) if changed else series
 
     def _replaced(self, match: re.Match[str]) -> str:
@@ -309,9 +387,9 @@ class Ledger:
             if example is not None:
                 self._examples.setdefault((place, what), str(example)[:80])
 
-    def text(self, text: str, place: str) -> str:
-        """A text as it stands in the copy."""
-        made = self.names.text(text)
+    def text(self, text: str, place: str, *, label: bool = True) -> str:
+        """A text as it stands in the copy; no label is what the profiler itself wrote in words."""
+        made = self.names.label(text) if label else self.names.text(text)
         if made != text:
             self.leave_out(place, "texts with a pseudonym", example=text)
         return made

@@ -238,15 +238,39 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
 
 
 def test_a_script_takes_its_secrets_from_the_environment(monkeypatch):
-    from llmprof.launch.config import options
+    from llmprof.launch.config import disclosure
     from llmprof.launch.engines import _job
 
-    written = options.for_script({"hf_token": "planted", "seed": 1})
+    written = disclosure.for_script({"hf_token": "planted", "seed": 1})
     assert written == {"hf_token": {"from_environment": "LLMPROF_ENGINE_ARG_HF_TOKEN"}, "seed": 1}
     with pytest.raises(ValueError, match="LLMPROF_ENGINE_ARG_HF_TOKEN"):
         _job._with_secrets(written)
     monkeypatch.setenv("LLMPROF_ENGINE_ARG_HF_TOKEN", "planted")
     assert _job._with_secrets(written) == {"hf_token": "planted", "seed": 1}
+
+
+def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch):
+    from llmprof.launch.config import disclosure
+    from llmprof.launch.engines import _job
+
+    given = {
+        "seed": 1,
+        "speculative_config": {"model": "tiny", "hf_token": "planted-1", "steps": [1, {"api_key": "planted-2"}]},
+        "auth": {"name": "planted-3", "port": 80},
+        "headers": ["X-Api-Key: planted-4", "Accept: all"],
+    }
+    written, shown = disclosure.for_script(given), disclosure.arguments(given)
+    assert "planted" not in json.dumps([written, shown])
+    assert shown["speculative_config"]["model"] == written["speculative_config"]["model"] == "tiny"
+    with pytest.raises(ValueError, match=r"speculative_config\.hf_token .*LLMPROF_.*_CONFIG_HF_TOKEN"):
+        _job._with_secrets(written)
+    variables = disclosure.secret_arguments(given)
+    assert sorted(variables.values()) == ["X-Api-Key: planted-4", "planted-1", "planted-2", "planted-3"]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _job._with_secrets(written) == given
+    assert disclosure.secret_arguments(shown) == {}  # a run that goes on takes them from its own environment
+    assert _job._with_secrets(disclosure.for_script(shown)) == given
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])

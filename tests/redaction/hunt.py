@@ -14,7 +14,7 @@ from pathlib import Path
 _ENV_TABLES = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "EXPORT_META_DATA")
 _IDENTITY_KEYS = re.compile(
     r"(?i)^(?:host_?name|user_?name|user|login|tw_\w+|mast_\w+|logical_server\w*|ai_rm\w*|export_(?:user|host)|traceName|"
-    r"trace_id|group_trace_id|targetinstalldir|systemuid|hostname)$"
+    r"trace_id|group_trace_id|targetinstalldir|systemuid|hostname|host_?uid|host_?ip|node_?name|owner|account|cwd|work_?dir)$"
 )
 _PATTERNS = {
     "absolute path": re.compile(rb"(?<![\w.)\]*&/-])/(?:[A-Za-z0-9_.+@~-]{2,}/)+[A-Za-z0-9_.+@~-]{2,}"),
@@ -51,7 +51,13 @@ def expanded(path: Path) -> bytes:
 
 
 def identities(path: Path) -> dict[str, set[bytes]]:
-    """Every string of a file that says something of a person or machine, by kind."""
+    """Every string of a file or folder that says something of a person or machine, by kind."""
+    if path.is_dir():
+        together: dict[str, set[bytes]] = {}
+        for file in (p for p in path.rglob("*") if p.is_file()):
+            for kind, values in identities(file).items():
+                together[kind] = together.get(kind, set()) | values
+        return together
     data = expanded(path)
     found = {kind: set(pattern.findall(data)) for kind, pattern in _PATTERNS.items()}
     if path.is_file() and data.startswith(b"SQLite format 3"):
@@ -92,6 +98,11 @@ def _of_database(path: Path) -> set[str]:
                         "ENVIRONMENT" in str(name).upper() or _IDENTITY_KEYS.match(str(name)) or "COMMAND" in str(name)
                     ):
                         out |= {value, *(part.partition("=")[2] for part in re.split(r"[\0;\n]", value) if "=" in part)}
+        for table in tables:
+            for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall():
+                if _IDENTITY_KEYS.match(column):
+                    rows = connection.execute(f'SELECT DISTINCT "{column}" FROM "{table}"')
+                    out |= {value for (value,) in rows if isinstance(value, str)}
         if "PROCESSES" in tables:
             names = [row[0] for row in connection.execute("SELECT name FROM PROCESSES") if isinstance(row[0], str)]
             out |= {name for name in names if " " in name.strip() or "/" in name}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sqlite3
 import warnings
 from pathlib import Path
@@ -15,6 +16,7 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.registry import detect
 from llmprof.redaction import redact
 from llmprof.redaction.copying import _redact
 from llmprof.storage.pseudonyms import Pseudonyms
@@ -25,41 +27,62 @@ SHARED = ROOT.parent / "shared"
 _FAST_BYTES = 120_000
 
 
-def _files() -> list[Path]:
-    places = [ROOT / "sample_traces", SHARED / "real", SHARED / "captures"]
-    patterns = ("*.json", "*.json.gz", "*.sqlite", "*.csv", "*.nvvp")
-    found = [p for place in places if place.is_dir() for pattern in patterns for p in place.rglob(pattern)]
-    left_out = {"sample.json", "config.json", "ascend", "stats", "rocm", "nvprof", "tensorrt", "steps_h200"}
-    return sorted(p for p in found if not left_out & set(p.parts) and p.parent.name != "run_torch_tp1")
+_ALONE = {"sample.json", "config.json", "SOURCES.tsv", "steps_h200"}
+_ASCEND = ("msinsight_level1/text", "msinsight_level1/db", "mindinsight/PROF_000001_20230818142704322_COJGGGCANRMICFBC")
+
+
+def _places() -> list[Path]:
+    """Every real file by itself, and the folders that are read as one."""
+    roots = [ROOT / "sample_traces", SHARED / "real", SHARED / "captures"]
+    files = [p for root in roots if root.is_dir() for p in root.rglob("*") if p.is_file()]
+    files = [
+        p for p in files if p.name not in _ALONE and p.suffix not in {".py", ".md"} and "steps_h200" not in p.parts
+    ]
+    files = [p for p in files if "run_torch_tp1" not in p.parts and not re.search(r"_0_2_(?:[3-9]|10)\.json$", p.name)]
+    folders = [SHARED / "real/ascend" / name for name in _ASCEND]
+    folders += [f / f"rank{i}_ascend_pt" for f in folders[:2] for i in (0, 1)]
+    return sorted(files) + [f for f in folders if f.is_dir()]
 
 
 def _marked(path: Path) -> object:
     name = "/".join(path.parts[-2:])
-    return pytest.param(path, id=name, marks=[pytest.mark.slow] if path.stat().st_size > _FAST_BYTES else [])
+    size = path.stat().st_size if path.is_file() else _FAST_BYTES + 1
+    return pytest.param(path, id=name, marks=[pytest.mark.slow] if size > _FAST_BYTES else [])
 
 
-@pytest.mark.parametrize("path", [_marked(p) for p in _files()])
+@pytest.mark.parametrize("path", [_marked(p) for p in _places()])
 def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_path):
     names, copy = Pseudonyms(b"a key of the tests"), tmp_path / path.name
+    if path.suffix in {".ncu-rep", ".xz"} or detect(path) is None or _is_no_trace(path):  # named, and not copied
+        with pytest.raises(LlmprofError, match=rf"{re.escape(path.name)}|report"):
+            _redact(path, copy, names)
+        assert not copy.exists()
+        return
     _redact(path, copy, names)
     assert hunt.left(hunt.identities(path), copy) == {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
-        if path.suffix == ".csv":
+        if detect(path) == "ncu":
             ours, theirs = read_metrics(copy), read_metrics(path)
             assert_frame_equal(ours.metrics, names.frame(theirs.metrics))
             assert_frame_equal(ours.rules, names.frame(theirs.rules))
             return
-        try:
-            theirs = llmprof.read(path, cache=False).redact(names)
-        except LlmprofError:
-            with pytest.raises(LlmprofError):
-                llmprof.read(copy, cache=False)
-            return
-        ours = llmprof.read(copy, cache=False)
+        ours, theirs = llmprof.read(copy, cache=False), llmprof.read(path, cache=False).redact(names)
     assert set(ours.tables) == set(theirs.tables)
     for name, frame in ours.tables.items():
         assert_frame_equal(frame, theirs.tables[name])
+
+
+def _is_no_trace(path: Path) -> bool:
+    if detect(path) == "ncu":
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TraceWarning)
+            llmprof.read(path, cache=False)
+    except LlmprofError:
+        return True
+    return False
 
 
 SECRETS = {
@@ -76,14 +99,107 @@ SECRETS = {
     "host": "planted-node-17.internal",
     "flag": "--api-key planted-flag-value",
     "password": "password: planted-pass",
+    "cloud key": "ASIAPLANTED0EXAMPLE7",
+    "cloud secret": "wPlantXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKE",
+    "web token": "eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoxfQ.plantedSignature99",
+    "base64": "cGxhbnRlZCBzZWNyZXQgdGV4dCBvZiBhIHVzZXI5OTk=",
+    "hardware address": "0a:1b:2c:3d:4e:5f",
+    "hardware address with dashes": "0a-1b-2c-3d-4e-5f",
+    "address 6 of a site": "2001:db8::ff00:42:8329",
+    "share": "\\\\plantedserver\\share\\models",
+    "url": "postgresql+psycopg://bob:planted9@db/x",
+    "login": "plantedbob:hunter2@db.example.com",
+    "repository": "git@github.com:planted/private.git",
+    "registry": "registry.planted.io/team/img:1.2",
+    "pod": "plantedworker-7d9f8b6c5d-xk2lp",
+    "group of ranks": "10.99.88.66%eth0_60000_0_173",
+    "model": "--model planted/llama-70b-tuned",
+    "account": "arn:aws:iam::123456789012:role/Planted",
+    "user": "user=plantedbob",
+    "key of a service": "gsk_plantedplanted0123456789",
+    "header": "Basic cGxhbnRlZDpwdw==",
 }
 """One of each kind that has a shape by which it is known wherever it stands."""
+PROMPTS = {
+    "question": ("What is the salary of Planted Jones", "salary"),
+    "order": ("summarize this patient record for Planted", "patient"),
+    "keyed": ("{'prompt': 'plantedword'}", "plantedword"),
+    "Chinese": ("\u4ec0\u4e48\u662f\u5f20\u4e09\u7684\u5de5\u8d44", "\u5f20\u4e09"),
+    "Russian": ("\u0437\u0430\u0440\u043f\u043b\u0430\u0442\u0430", "\u0437\u0430\u0440"),
+}
+"""What people ask of models, as programs write it into ranges; and a word that must not be left."""
 NAMED = "planted-user-17"
 """A name that has no shape, and is known by the field in which it stands."""
 
 
 def _traces_of(secret: str) -> list[bytes]:
-    return [part.encode() for part in secret.replace("--api-key ", "").replace("password: ", "").split() if part]
+    bare = re.sub(r"--api-key |password: |--model |user=|Basic |%.*$|:1\.2$", "", secret)
+    return [part.encode() for part in bare.split() if part]
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+@pytest.mark.parametrize("form", ["chrome", "export", "parquet", "saved"])
+def test_a_prompt_in_the_texts_that_programs_write(kind, form, tmp_path):
+    said, word = PROMPTS[kind]
+    where = [said, f"request 7: {said}", f"{said} #3"]
+    if form == "chrome":
+        base = {"ph": "X", "pid": 1, "tid": 1, "dur": 2}
+        cats = ("user_annotation", "cpu_op", "python_function")
+        events = [
+            {**base, "ts": 10 * i + j, "cat": cat, "name": text, "args": {"Concrete Inputs": [text]}}
+            for i, text in enumerate(where)
+            for j, cat in enumerate(cats)
+        ]
+        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": said}})
+        path = tmp_path / "t.json"
+        path.write_text(json.dumps({"traceEvents": events}, ensure_ascii=False))
+    elif form == "saved":
+        columns = {"rank": [0] * 3, "process": [1] * 3, "thread": [1] * 3, "start_ns": [0, 1, 2], "dur_ns": [1, 1, 1]}
+        markers = pl.DataFrame({**columns, "name": where, "domain": ["nvtx"] * 3, "on_device": [False] * 3})
+        path = llmprof.Trace({"markers": markers}, {"ranks": [], "format": "nsys"}).save(tmp_path / "s")
+    else:
+        path = tmp_path / "t.sqlite"
+        path.write_bytes((ROOT / "sample_traces/nsys_transformers_generate/report.sqlite").read_bytes())
+        with sqlite3.connect(path) as c:
+            c.execute("INSERT INTO StringIds (id, value) VALUES (900001, ?)", (where[1],))
+            c.execute("UPDATE NVTX_EVENTS SET text = ?", (where[0],))
+            c.execute("UPDATE NVTX_EVENTS SET text = NULL, textId = 900001 WHERE rowid % 2")
+            names = [name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
+            frames = {n: pl.read_database(f'SELECT * FROM "{n}"', c, infer_schema_length=None) for n in names}
+        c.close()
+        if form == "parquet":
+            path = tmp_path / "tables"
+            path.mkdir()
+            for name, frame in frames.items():
+                frame.write_parquet(path / f"{name}.parquet")
+    redact(path, tmp_path / "copy")
+    copied = tmp_path / "copy"
+    content = hunt.expanded(copied)
+    if copied.is_dir():
+        rows = [pl.read_parquet(p).to_dicts() for p in copied.glob("*.parquet")]
+        content += json.dumps(rows, ensure_ascii=False).encode()
+    forms = (word.encode(), json.dumps(word)[1:-1].encode())
+    assert not [one for one in forms if one in content]
+    assert b"<text:" in content
+
+
+def test_names_that_profilers_write_are_no_prompts():
+    names = Pseudonyms(b"k")
+    kept = [
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::BFloat16>, std::array<char*, 1>"
+        ">(int, at::native::FillFunctor<c10::BFloat16>, std::array<char*, 1ul>)",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIN3c108BFloat16EEESt5arrayIPcLm1EEEEviT0_T1",
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT", "Torch-Compiled Region: 0/0",
+        "Memcpy HtoD (Pageable -> Device)", "nn.Module: Linear_0", "Runtime Triggered Module Loading",
+        "## Call CompiledFxGraph fv2djjzxqfwy5kq3m7y2abcdefghijklmnopqrstuvwxyz234567ab ##",
+        "{'Module': 'Qwen3ForCausalLM.model.layers.0', 'TrainableParams': 12, 'Inputs': [[256, 4096]]}",
+        "CUDA profiling data flush overhead", "Optimizer.step#AdamW.step", "execute_context_4(256)_generation_0(0)",
+        "hcom_allReduce__872_0_1", "AscendCL@aclrtSynchronizeStreamWithTimeout", "Dequeue@aclnnGatherV2", "GE@Infer",
+        "hipGetDevicePropertiesR0600", "module memory ME", "unsigned long long const", "record_param_comms",
+        "<built-in method decode of str object at 0x7f>", "model.layers.0.self_attn.q_proj",
+        "autograd::engine::evaluate_function: AddmmBackward0", "gpu_model_runner: forward",
+    ]  # fmt: skip
+    assert [text for text in kept if names.label(text) != text] == []
 
 
 @pytest.mark.parametrize("kind", SECRETS)

@@ -17,7 +17,6 @@ from llmprof.launch.config import files
 from llmprof.launch.config.files import checked, refuse_unknown
 from llmprof.launch.config.ops import check_ops
 from llmprof.launch.engines import engine, engines
-from llmprof.storage.pseudonyms import REMOVED, Pseudonyms
 
 SERVER: Final[dict[str, tuple[Any, Any]]] = {
     "port": (int, 0),
@@ -409,94 +408,3 @@ class ConfigManager:
             The file cannot be written.
         """
         return files.save(config.to_dict(), Path(path))
-
-
-HARMLESS: Final = re.compile(
-    r"(?:VLLM|CUDA|NCCL|RCCL|TORCH|TORCHDYNAMO|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GOMP|TRITON|NVTE|CUBLAS|CUDNN|HIP|ROCR|"
-    r"ASCEND|HCCL)_[A-Z0-9_]+|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE|TOKENIZERS_PARALLELISM|PYTHONUNBUFFERED|"
-    r"PYTHONHASHSEED|NVIDIA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|DO_NOT_TRACK"
-)
-"""Variables that set how engines and libraries work."""
-
-SECRET: Final = re.compile(
-    r"(?i)token(?!izer)(?!s(?:$|_))|secret|passw|passphrase|passwd|pwd|(?:^|_)key(?:s|$|_)|[a-z]key$|private|credential|"
-    r"(?:^|_)auth(?:_|$|oriz)|cookie|session_?id|certificate|(?:^|_)cert(?:_|$)|dsn$|webhook"
-)
-"""Names whose values are likely to be secrets."""
-
-_LOCATION: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*@|\bBearer\s", re.IGNORECASE)
-_TOLD_KINDS: Final = {"token", "secret", "email", "random"}
-
-
-def harmless(name: str, value: object) -> bool:
-    """Whether a variable of an environment may be written down with its value.
-
-    >>> harmless("NCCL_DEBUG", "INFO"), harmless("VLLM_API_KEY", "x"), harmless("DATABASE_URL", "x")
-    (True, False, False)
-    """
-    return bool(HARMLESS.fullmatch(name)) and not SECRET.search(name) and not _tells(value)
-
-
-def _tells(value: object) -> bool:
-    """Whether a value itself looks like a credential, whatever its name."""
-    text = str(value)
-    if _LOCATION.search(text):
-        return True
-    seen = Pseudonyms(b"")
-    seen.text(text)
-    return bool(_TOLD_KINDS & seen.counts.keys())
-
-
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables as they may be written down or shown: a word in place of every value that may not."""
-    return {name: value if harmless(name, value) else REMOVED for name, value in variables.items()}
-
-
-def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an engine as they may be written down, those inside of others too."""
-    return {name: _argument(name, value) for name, value in values.items()}
-
-
-def _argument(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return REMOVED if SECRET.search(name) else arguments(value)
-    if isinstance(value, list | tuple):
-        return [_argument(name, item) for item in value]
-    may = isinstance(value, bool | int | float | None) or not (SECRET.search(name) or _tells(value))
-    return value if may else REMOVED
-
-
-def config(given: ExperimentConfig) -> ExperimentConfig:
-    """The configuration as it may be written down."""
-    return given.replace(
-        environment=environment(given.environment),
-        engine_args=arguments(given.engine_args),
-        server=arguments(given.server),
-    )
-
-
-def variable_of(argument: str) -> str:
-    """Environment variable from which a script takes an argument of the engine that is not written into it.
-
-    >>> variable_of("hf_token")
-    'LLMPROF_ENGINE_ARG_HF_TOKEN'
-    """
-    return "LLMPROF_ENGINE_ARG_" + re.sub(r"\W", "_", argument).upper()
-
-
-def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
-    """Variables for the arguments of an engine that may not be written into its script, with their values as text."""
-    written = arguments(values)
-    return {
-        variable_of(name): value
-        for name, value in values.items()
-        if isinstance(value, str) and value != REMOVED and written[name] == REMOVED
-    }
-
-
-def for_script(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they stand in a script: in place of a secret the variable that it is read from."""
-    written = arguments(values)
-    return {
-        name: {"from_environment": variable_of(name)} if value == REMOVED else value for name, value in written.items()
-    }

@@ -285,16 +285,18 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     return status
 
 
-def _with_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _with_secrets(value: Any, name: str = "") -> Any:
     """Arguments of the engine; those that are not written into the script come from its environment."""
-    found = dict(arguments)
-    for name, value in arguments.items():
-        variable = value.get("from_environment") if isinstance(value, dict) else None
-        if variable is not None:
-            if variable not in os.environ:
-                raise ValueError(f"the argument {name} of the engine is a secret: set it in the variable {variable}")
-            found[name] = os.environ[variable]
-    return found
+    if isinstance(value, list):
+        return [_with_secrets(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    variable = value.get("from_environment")
+    if variable is None:
+        return {key: _with_secrets(item, f"{name}.{key}" if name else key) for key, item in value.items()}
+    if variable not in os.environ:
+        raise ValueError(f"the argument {name} of the engine is a secret: set it in the variable {variable}")
+    return os.environ[variable]
 
 
 def _interrupt(number: int, _frame: object) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.errors import ConfigError
-from llmprof.launch.config import options as config_options
+from llmprof.launch.config import disclosure
+from llmprof.launch.config.disclosure import SECRET, secret_arguments
 from llmprof.launch.config.files import read_text
 from llmprof.launch.config.ops import options_of
-from llmprof.launch.config.options import SECRET, SERVER, ncu_options, secret_arguments, setting
+from llmprof.launch.config.options import SERVER, ncu_options, setting
 from llmprof.launch.run.load import load
 from llmprof.storage.pseudonyms import REMOVED
 
@@ -470,7 +471,7 @@ def job(
         "eager": config.eager,
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
-        "engine_args": config_options.for_script(config.engine_args),
+        "engine_args": disclosure.for_script(config.engine_args),
         "ops": options_of(config) if config.profile_mode == "ops" else None,
         "server": {key: setting(config, "server", key) for key in SERVER}
         | ({"num_prompts": len(asked.input_tokens)} if asked is not None else {}),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from llmprof.errors import LaunchError, LlmprofError, ReadError
-from llmprof.launch.config import options
+from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.storage import files
@@ -114,7 +114,7 @@ class RunFolder:
             made = cls(_new(where, stamp))
         except OSError as error:
             raise files.refused(where, error) from error
-        ConfigManager.save_config(options.config(config), made.path / CONFIG_FILE)
+        ConfigManager.save_config(disclosure.config(config), made.path / CONFIG_FILE)
         made.set_state(RUNNING, stage="start")
         return made
 
@@ -388,10 +388,10 @@ def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[st
         :mod:`llmprof.launch.config.options` lets them.
     """
     names = set(also)
-    return options.environment({
+    return disclosure.environment({
         name: value
         for name, value in sorted(environment.items())
-        if name in names or options.harmless(name, value)
+        if name in names or disclosure.harmless(name, value)
     })  # fmt: skip
 
 

@@ -1,0 +1,119 @@
+"""What of a run's environment and engine arguments may be written down or shown: one rule for every file and screen.
+
+A value is written only where its name is on a list of harmless ones and neither name nor value looks like a credential.
+Everything else is replaced by a word, and a run that goes on from its folder takes it from its own environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from llmprof.storage.pseudonyms import REMOVED, Pseudonyms
+
+if TYPE_CHECKING:
+    from llmprof.launch.config.options import ExperimentConfig
+
+HARMLESS: Final = re.compile(
+    r"(?:VLLM|CUDA|NCCL|RCCL|TORCH|TORCHDYNAMO|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GOMP|TRITON|NVTE|CUBLAS|CUDNN|HIP|ROCR|"
+    r"ASCEND|HCCL)_[A-Z0-9_]+|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE|TOKENIZERS_PARALLELISM|PYTHONUNBUFFERED|"
+    r"PYTHONHASHSEED|NVIDIA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|DO_NOT_TRACK"
+)
+"""Variables that set how engines and libraries work."""
+
+SECRET: Final = re.compile(
+    r"(?i)token(?!izer)(?!s(?:$|_))|secret|passw|passphrase|passwd|pwd|(?:^|_)key(?:s|$|_)|[a-z]key$|private|credential|"
+    r"(?:^|_)auth(?:_|$|oriz)|cookie|session_?id|certificate|(?:^|_)cert(?:_|$)|dsn$|webhook"
+)
+"""Names whose values are likely to be secrets."""
+
+_LOCATION: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*@|\bBearer\s", re.IGNORECASE)
+_TOLD_KINDS: Final = {"token", "secret", "email", "random"}
+
+
+def harmless(name: str, value: object) -> bool:
+    """Whether a variable of an environment may be written down with its value.
+
+    >>> harmless("NCCL_DEBUG", "INFO"), harmless("VLLM_API_KEY", "x"), harmless("DATABASE_URL", "x")
+    (True, False, False)
+    """
+    return bool(HARMLESS.fullmatch(name)) and not SECRET.search(name) and not _tells(value)
+
+
+def _tells(value: object) -> bool:
+    """Whether a value itself looks like a credential, whatever its name."""
+    text = str(value)
+    if _LOCATION.search(text):
+        return True
+    seen = Pseudonyms(b"")
+    seen.text(text)
+    return bool(_TOLD_KINDS & seen.counts.keys())
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables as they may be written down or shown: a word in place of every value that may not."""
+    return {name: value if harmless(name, value) else REMOVED for name, value in variables.items()}
+
+
+def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an engine as they may be written down, those inside of others too."""
+    return _replaced(values, lambda path, value: REMOVED)
+
+
+Replace = Callable[[tuple[str, ...], Any], Any]
+
+
+def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
+    """The arguments, with each value that may not be written replaced by what a function makes of its place and it."""
+
+    def each(value: Any, path: tuple[str, ...], *, hidden: bool) -> Any:
+        if isinstance(value, Mapping):
+            return {
+                name: each(item, (*path, str(name)), hidden=hidden or bool(SECRET.search(str(name))))
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [each(item, (*path, str(i)), hidden=hidden) for i, item in enumerate(value)]
+        if isinstance(value, bool | int | float | None) or not (hidden or value == REMOVED or _tells(value)):
+            return value
+        return replace(path, value)
+
+    found: dict[str, Any] = each(values, (), hidden=False)
+    return found
+
+
+def config(given: ExperimentConfig) -> ExperimentConfig:
+    """The configuration as it may be written down."""
+    return given.replace(
+        environment=environment(given.environment),
+        engine_args=arguments(given.engine_args),
+        server=arguments(given.server),
+    )
+
+
+def variable_of(*path: str) -> str:
+    """Environment variable from which a script takes an argument of the engine that is not written into it.
+
+    >>> variable_of("hf_token"), variable_of("speculative_config", "hf_token")
+    ('LLMPROF_ENGINE_ARG_HF_TOKEN', 'LLMPROF_ENGINE_ARG_SPECULATIVE_CONFIG_HF_TOKEN')
+    """
+    return "LLMPROF_ENGINE_ARG_" + re.sub(r"\W", "_", "_".join(path)).upper()
+
+
+def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
+    """Variables for the arguments of an engine that may not be written into its script, with their values as text."""
+    found: dict[str, str] = {}
+
+    def take(path: tuple[str, ...], value: Any) -> str:
+        if value != REMOVED:
+            found[variable_of(*path)] = str(value)
+        return REMOVED
+
+    _replaced(values, take)
+    return found
+
+
+def for_script(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as they stand in a script: in place of a secret the variable that it is read from."""
+    return _replaced(values, lambda path, value: {"from_environment": variable_of(*path)})

@@ -108,5 +108,5 @@ def test_a_full_disk_is_an_error_that_names_the_notebook(notebooks, tmp_path, mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(papermill, "execute_notebook", full)
-    with pytest.raises(OutputError, match=r"cannot be written: No space left"):
+    with pytest.raises(OutputError, match=r"cannot write 01_small\.ipynb: the disk is full"):
         tutorials.run_notebook("01_small", tmp_path / "out")

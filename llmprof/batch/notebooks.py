@@ -13,6 +13,7 @@ from llmprof.notebook.tutorials import check_installed, find, parameters_of, run
 from llmprof.progress import Progress
 from llmprof.readers.saved import capture, is_run
 from llmprof.report.page import render
+from llmprof.storage import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,6 @@ def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: 
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        work = path.with_name(f".{path.name}")
-        work.write_text(text, encoding="utf-8")
-        work.replace(path)
     except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}", hint="choose a folder that can be written"
-        ) from error
+        raise files.refused(path, error) from error
+    files.write(path, text)

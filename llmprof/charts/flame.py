@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof.charts.base.data import inline, nothing, number, require
 from llmprof.charts.base.theme import INK, PADDING, WIDTH, finish, percent, shorten
-from llmprof.errors import OutputError
+from llmprof.storage import files
 from llmprof.units import format_ns
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
@@ -194,9 +194,4 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
         "name": name,
         "exporter": "llmprof",
     }
-    target = Path(path)
-    try:
-        target.write_text(json.dumps(document), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror or error}", hint="name another place") from error
-    return target
+    return files.write(Path(path), json.dumps(document))

@@ -16,9 +16,9 @@ from typing import Any
 import polars as pl
 
 from llmprof import bundled, text
-from llmprof.errors import OutputError
 from llmprof.progress import Progress
 from llmprof.readers import read
+from llmprof.storage import files
 from llmprof.trace import Trace
 
 
@@ -64,12 +64,7 @@ def to_csv(frame: pl.DataFrame, file: str) -> str:
     """The frame as CSV in a file, or as text for ``-``."""
     if file == "-":
         return text.csv(frame).rstrip("\n")
-    try:
-        Path(file).write_text(text.csv(frame), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {file}: {error.strerror or error}", hint="choose a place that can be written"
-        ) from error
+    files.write(Path(file), text.csv(frame))
     return f"{frame.height:,} rows in {file}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib.util
 import json
@@ -15,6 +16,7 @@ from typing import Any
 from llmprof.bundled import folder_of
 from llmprof.errors import LlmprofError, OutputError, ReadError
 from llmprof.progress import Progress
+from llmprof.storage import files
 
 ENVIRONMENT_VARIABLE = "LLMPROF_NOTEBOOKS"
 KERNEL = "python3"
@@ -161,12 +163,13 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
     from papermill.exceptions import PapermillExecutionError  # type: ignore[import-untyped]
 
     _register_engine()
-    for log in ("papermill", "traitlets"):
-        logging.getLogger(log).setLevel(logging.ERROR)
+    for log in ("papermill", "traitlets", "asyncio"):  # what fails is an error of ours, or an interrupt
+        logging.getLogger(log).setLevel(logging.CRITICAL)
+    work = target.with_name(f".{target.stem}.part.ipynb")
     try:
         executed = papermill.execute_notebook(
             str(source),
-            str(target),
+            str(work),
             parameters=given,
             engine_name=_ENGINE,
             kernel_name=KERNEL,
@@ -178,7 +181,7 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
             **_transport(),
         )
     except PapermillExecutionError as error:
-        _without_paths(nbformat.read(target, as_version=4), target)  # type: ignore[no-untyped-call]
+        _without_paths(nbformat.read(work, as_version=4), target)  # type: ignore[no-untyped-call]
         raise LlmprofError(
             f"{source.stem} stopped at cell [{error.exec_count}] with {error.ename}: {error.evalue}",
             hint=f"{target} shows how far it came",
@@ -187,19 +190,12 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
     except DeadKernelError as error:
         raise LlmprofError(f"the kernel that ran {source.stem} died", hint="was it out of memory?") from error
     except OSError as error:
-        raise _unwritten(target, error) from error
-    try:
-        _without_paths(executed, target)
-    except OSError as error:
-        raise _unwritten(target, error) from error
+        raise files.refused(target, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            work.unlink(missing_ok=True)
+    _without_paths(executed, target)
     return target
-
-
-def _unwritten(target: Path, error: OSError) -> OutputError:
-    return OutputError(
-        f"the notebook {target.name} cannot be written: {error.strerror or error}",
-        hint=f"free space on the disk of {target.parent}, or choose another folder",
-    )
 
 
 def _transport() -> dict[str, Any]:
@@ -207,9 +203,10 @@ def _transport() -> dict[str, Any]:
     from jupyter_core.paths import jupyter_runtime_dir
     from traitlets.config import Config
 
+    quiet = {"NotebookClient": {"extra_arguments": [f"--log-level={logging.CRITICAL}"]}}
     if os.name != "posix" or len(jupyter_runtime_dir()) > _LONGEST_SOCKET_FOLDER:
-        return {}
-    return {"config": Config({"KernelManager": {"transport": "ipc"}})}
+        return {"config": Config(quiet)}
+    return {"config": Config(quiet | {"KernelManager": {"transport": "ipc"}})}
 
 
 def _without_paths(notebook: Any, target: Path) -> None:
@@ -217,10 +214,11 @@ def _without_paths(notebook: Any, target: Path) -> None:
     import nbformat
 
     about = notebook.metadata.get("papermill", {})
-    for key in ("input_path", "output_path"):
-        if about.get(key):
-            about[key] = Path(about[key]).name
-    nbformat.write(notebook, target)  # type: ignore[no-untyped-call]
+    if about.get("input_path"):
+        about["input_path"] = Path(about["input_path"]).name
+    if about.get("output_path"):
+        about["output_path"] = target.name
+    files.write(target, nbformat.writes(notebook) + "\n")  # type: ignore[no-untyped-call]
 
 
 def _register_engine() -> None:

@@ -25,10 +25,7 @@ _NUMBERS: Final = re.compile(rb"[\[\]\d\s,.eE+-]*|null|true|false")
 
 _ARGUMENTS: Final = frozenset(
     field.encode_name
-    for kind in (
-        kinds.KernelArgs, kinds.CopyArgs, kinds.CallArgs, kinds.OpArgs, kinds.DeviceMarkerArgs,
-        kinds.MemoryArgs, kinds.NameArgs, timeline.Args,
-    )
+    for kind in (*(kind for name, kind in vars(kinds).items() if name.endswith("Args")), timeline.Args)
     for field in msgspec.structs.fields(kind)
     if field.encode_name != "Call stack"
 ) | {

@@ -120,13 +120,24 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
     ledger = Ledger(names)
     try:
         made = work / "copy"
-        _copy(source, made, ledger)
+        try:
+            _copy(source, made, ledger)
+        except OutputError as error:  # of a file inside of it, under the name that it has for now
+            raise _unwritten(target, error) from error
         with writing(target):
             as_the_user_would(made)
             made.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return ledger
+
+
+def _unwritten(target: Path, error: OutputError) -> OutputError:
+    cause = error.__cause__
+    said = getattr(cause, "strerror", None) or cause or error
+    return OutputError(
+        f"cannot write the copy {target.name}: {said}", hint=f"free space in {target.parent}, or choose another folder"
+    )
 
 
 def _copy(source: Path, target: Path, ledger: Ledger) -> None:

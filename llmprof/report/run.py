@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof import analyze, charts
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError, OutputError
+from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
 from llmprof.launch import Run, monitors, open_run
 from llmprof.launch.monitors import table
 from llmprof.launch.run.requests import overhead, summarize
@@ -20,6 +20,7 @@ from llmprof.report import parts
 from llmprof.report.figures import bound_section, config_in
 from llmprof.report.folder import write, write_contents
 from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table
+from llmprof.storage import files
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
 
@@ -334,7 +335,7 @@ class Visualizer:
             except LlmprofError as error:
                 self.missing[name] = str(error)
                 continue
-            written.append(_store(run.folder.path / f"{run.config.name}_{name}.png", picture))
+            written.append(files.write(run.folder.path / f"{run.config.name}_{name}.png", picture))
         return written
 
     def generate_report_html(self) -> Path:
@@ -393,17 +394,3 @@ class Visualizer:
 
     def _warnings(self) -> list[str]:
         return [str(words) for words in self._run.summary.get("warnings") or ()]
-
-
-def _store(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all."""
-    work = path.with_name(f".{path.name}")
-    try:
-        work.write_bytes(content)
-        work.replace(path)
-    except OSError as error:
-        work.unlink(missing_ok=True)
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}", hint="choose a folder with room that can be written"
-        ) from error
-    return path

@@ -38,15 +38,15 @@ def _umask() -> int:
     return mask
 
 
-def write(path: Path, text: str) -> Path:
-    """Write text: a new file beside it first, then the name.
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a file: a new one beside it first, then the name. A pipe or a device is written as it is.
 
     Parameters
     ----------
     path : pathlib.Path
         Where to; its folder must exist.
-    text : str
-        Content, written as UTF-8.
+    content : str or bytes
+        What it will hold; text is written as UTF-8.
 
     Returns
     -------
@@ -58,18 +58,24 @@ def write(path: Path, text: str) -> Path:
     OutputError
         It cannot be written; what was there stays.
     """
+    data = content.encode() if isinstance(content, str) else content
     work = ""
     try:
-        number, work = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
+        place = path.resolve()
+        if place.exists() and not place.is_file():
+            place.write_bytes(data)
+            return path
+        number, work = tempfile.mkstemp(prefix=f".{path.name[:100]}-", dir=place.parent)
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         as_the_user_would(Path(work))
-        Path(work).replace(path)
+        Path(work).replace(place)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            Path(work).unlink()
+        if work:
+            with contextlib.suppress(OSError):
+                Path(work).unlink()
         raise refused(path, error) from error
     return path
 
@@ -132,7 +138,7 @@ def refused(path: Path, error: OSError) -> OutputError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return OutputError(
             f"cannot write {path.name}: the disk is full ({error.strerror})",
-            hint=f"free space on the disk of {path.parent}, or choose another results_dir",
+            hint=f"free space on the disk of {path.parent}, or choose another folder",
             path=str(path),
             full=True,
         )

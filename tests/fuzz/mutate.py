@@ -228,7 +228,7 @@ def of_anything(path: Path, rng: random.Random) -> None:
     """Change a single file by what it is."""
     try:
         rng.choice(_BY_SUFFIX.get(path.suffix, (of_lines, of_bytes)))(path, rng)
-    except (ValueError, pl.exceptions.PolarsError):  # changed before, and no longer what it was
+    except (ValueError, sqlite3.Error, pl.exceptions.PolarsError):  # changed before, and no longer what it was
         of_bytes(path, rng)
 
 

@@ -252,6 +252,23 @@ def test_dstat_in_another_zone_is_local(tmp_path):
     assert trace.meta["start_local"] == "2026-11-21T13:01:43.000"
 
 
+def test_a_cell_that_is_no_number_costs_no_row_of_sar_and_no_share(tmp_path):
+    whole = (FILES / "sar.txt").read_text()
+    text = whole.replace("36.73      0.00      0.00     29.59", "36.73      0.00      0.00     x")
+    trace = read(write(tmp_path / "sar.txt", text.encode()), "1 line(s) or value(s) could not be read")
+    assert values(trace, "cpu.system.0") == values(read(FILES / "sar.txt"), "cpu.system.0")
+    assert values(trace, "cpu.system.1") == values(read(FILES / "sar.txt"), "cpu.system.1")
+    assert len(values(trace, "cpu.utilization.0")) == 1  # of the other sample: without idle time it is unknown
+    assert not [name for name in trace.counters["name"].unique() if "29" in name or "36" in name]
+
+
+def test_a_blank_line_ends_no_dstat_on_a_terminal(tmp_path):
+    lines = (FILES / "dstat.txt").read_text().splitlines()
+    whole = read(FILES / "dstat.txt", "no year").counters
+    text = "\n".join([*lines[:-1], "", lines[-1]])
+    assert read(write(tmp_path / "dstat.txt", text.encode()), "no year").counters.equals(whole)
+
+
 def test_a_blank_line_ends_no_dstat(tmp_path):
     lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
     trace = read(write(tmp_path / "dstat.csv", "\n".join([*lines[:-1], "", lines[-1]]).encode()))

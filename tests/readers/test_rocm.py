@@ -85,7 +85,7 @@ def test_real_csv(real):
 
 
 def test_counters_without_times_are_refused(real):
-    with pytest.raises(ReadError, match="counters have no times"):
+    with pytest.raises(ReadError, match="file of counters has no times"):
         llmprof.read(real / "rocprofv3_docs_counter_collection.csv")
 
 

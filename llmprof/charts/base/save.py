@@ -15,6 +15,7 @@ import altair as alt
 import vl_convert as vlc
 
 from llmprof.errors import OutputError
+from llmprof.storage import files
 
 SUFFIXES = (".png", ".svg", ".html", ".json")
 
@@ -150,12 +151,9 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
         content = spec_json(chart).encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
     except OSError as error:
-        raise OutputError(
-            f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written", path=target
-        ) from error
-    return target
+        raise files.refused(target, error) from error
+    return files.write(target, content)
 
 
 Segment = tuple[float, float, float, float]

@@ -189,12 +189,14 @@ def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
         parts = [part.strip(" >") for part in re.split(r"[|]", line)]
         if re.match(r"-+\w", line.strip()):
             titles = [title.replace("-", " ") for title in _TITLE_RULE.split(line.strip(" ->")) if title]
+        elif not line.strip():
+            continue
         elif titles and not _DIGIT.search(line):
             parts = [piece for part in parts for piece in part.split(":")]
             shape = [part.split() for part in parts]
             names = [name for part in shape for name in part]
             groups = [title for title, part in zip(titles, shape, strict=False) for _ in part]
-        elif names and line.strip():
+        elif names:
             cells = _cells(parts, names)
             if not len(cells) == len(groups) == len(names):
                 found.lost += 1
@@ -236,6 +238,7 @@ def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn:
 
 def _put(found: Samples, row: _Row, time_ns: int) -> None:
     not_busy: dict[str, float] = {}
+    idle_known = set[str]()
     for group, name, cell in zip(row.groups, row.names, row.cells, strict=True):
         known = column(group, name)
         written = _TEXT_NUMBER.fullmatch(cell)
@@ -246,7 +249,9 @@ def _put(found: Samples, row: _Row, time_ns: int) -> None:
         head, _, part = known.counter.removeprefix("cpu.").partition(".")
         if known.counter.startswith("cpu.") and head in {"idle", "iowait"}:
             not_busy[part] = not_busy.get(part, 0) + value
-    for part, share in not_busy.items():
+            idle_known |= {part} if head == "idle" else set()
+    for part in idle_known:
+        share = not_busy[part]
         found.add(time_ns, "cpu.utilization" + (f".{part}" if part else ""), max(0.0, 100 - share), "%")
 
 
@@ -293,7 +298,7 @@ def put(found: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int
         counter, unit = _COUNTERS.get(name) or (f"sar.{key}.{name}" if key else f"sar.{name}", _unit(name))
         found.add(time_ns, f"{counter}.{part}" if part else counter, value, unit)
         not_busy += value if name in {"%idle", "%iowait"} else 0
-    if key == "cpu" and "%idle" in names:
+    if key == "cpu" and "%idle" in names and figure(cells[names.index("%idle")]) is not None:
         found.add(time_ns, f"cpu.utilization.{part}" if part else "cpu.utilization", max(0.0, 100 - not_busy), "%")
 
 
@@ -351,11 +356,12 @@ def read_sar(path: Path) -> Trace:
             found.lost += line[:1].isdigit() and "RESTART" not in line
             continue
         cells = at[5].split()
-        if figure(cells[-1]) is None:
+        if not any(figure(cell) is not None for cell in cells):
             names = cells
         elif len(cells) != len(names):
             found.lost += 1
         else:
+            found.lost += sum(figure(cell) is None for cell in cells[1:])
             hour = int(at[1]) % 12 + (12 if at[4] == "PM" else 0) if at[4] else int(at[1])
             time_ns = days[tuple(names)].ns((hour * 3600 + int(at[2]) * 60 + int(at[3])) * NS_PER_S)
             put(found, names, cells, (midnight or 0) + time_ns)

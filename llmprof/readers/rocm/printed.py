@@ -222,7 +222,7 @@ def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Counters of kernels; without times (older versions write none) they cannot be put on a timeline."""
     if _START not in raw.columns:
         raise ReadError(
-            "the counters have no times",
+            "the file of counters has no times",
             expected="a file with the columns Start_Timestamp and End_Timestamp",
             hint="rocprofv3 --pmc COUNTER of ROCm 6.3 or later writes them; the kernels are in kernel_trace.csv",
         )

@@ -161,7 +161,7 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
         is left out where methods come in blocks, and so is one whose next step is no decode.
     """
     same = pl.col("method") == pl.col("method").shift().over("rank")
-    blocks = any(one["options"].get("cycle") for one in timings.ranks)
+    blocks = all(min((n for _, n in one["options"].get("cycle") or ()), default=1) > 1 for one in timings.ranks)
     rows = timings.entries.sort("rank", "at_ns").with_columns(
         step_ns=pl.col("at_ns").shift(-1).over("rank") - pl.col("at_ns"),
         then=pl.col("phase").shift(-1).over("rank"),

@@ -8,7 +8,6 @@ a CPU it is a clock of the host. PyTorch itself is not changed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gzip
 import importlib
 import json
@@ -21,8 +20,10 @@ from typing import Any
 
 FORMAT = "llmprof-ops"
 FORMAT_VERSION = 1
-_SHARED_BORDER_NS = 6000
-"""Two layers whose calls follow each other this fast on the host have nothing between them, and share a border."""
+_SHARED_BORDER_NS = 25_000
+"""Two layers whose calls follow each other this fast on the host have nothing between them, and share a border: what
+launches a kernel takes longer."""
+_Wrap = tuple[dict[str, Any], Callable[..., Any]]
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
 _ANCHORS = 8
@@ -77,8 +78,12 @@ class OpsTimer:
         self.layer: int | None = None
         self.method = "none"
         self._stack: list[str] = []
-        self._restore: list[Callable[[], None]] = []
+        self._restore: list[tuple[dict[str, Any], Any]] = []
+        self._undo: list[Callable[[], None]] = []
         self._border: tuple[Any, int] = (None, 0)
+        self._by_events = False
+        self._known: dict[int, list[list[int]]] = {}
+        self._shapes: dict[str, dict[int, list[list[int]]]] = {}
         self._pool: list[Any] = []
         self._stream: Any = None
         self._mode: Any = None
@@ -89,7 +94,14 @@ class OpsTimer:
             self.notes.append(
                 f"{type(root).__name__} has no stack of layers, so its modules are timed by their depth, without layers"
             )
-        self._outside = self._modules_outside()
+        simple = self.options["memory"] != "operators" and not self._metrics and not self.options["functional"]
+        self._simple = simple
+        self._outside, self._inside = self._modules_outside(), self._modules_inside()
+        self._layer_wraps = {
+            detail: {number: self._timed_layer(number, one, detail=detail) for number, one in self.layers.items()}
+            for detail in (False, True)
+        }
+        self._marks_a_step = self._expected_marks()
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
         self._anchors: list[tuple[Any, int, int]] = []
         self._hold_cycles = 0
@@ -110,16 +122,24 @@ class OpsTimer:
             return
         self.timed += 1
         self.method, self.timing, self.detail = method, True, True
+        self._by_events = self.cuda and method == "events"
+        self._border = (None, 0)
+        self._known = self._shapes.setdefault(label, {})
         if self.cuda:
             self._stream = self.torch.cuda.current_stream()
+        while self._by_events and len(self._pool) < self._marks_a_step:
+            self._pool.append(self._event())
         before = self._memory() if self.options["memory"] != "off" else None
-        for module, numbers in self._outside:
-            self._wrap(module, functools.partial(self._timed, numbers=numbers))
-        self._wrap_layers(layers)
+        self._install(self._outside)
+        for number in self.layers:
+            detail = number in layers
+            self._install([self._layer_wraps[detail][number]])
+            if detail:
+                self._install(self._inside.get(number, ()))
         for name, where in self.options["functions"].items():
             self._wrap_function(name, where)
         if held:
-            self._wrap(self.root, functools.partial(self._held))
+            self._install([(self.root.__dict__, self._held(self.root.forward))])
         self._open = [self.step, label, phase, method, held, self._mark(), None, now, None, before, None, layers]
         ACTIVE[:] = [self]
 
@@ -131,8 +151,14 @@ class OpsTimer:
         row[6], row[8] = self._mark(), time.perf_counter_ns()
         row[10] = self._memory() if self.options["memory"] != "off" else None
         self.steps.append(tuple(row))
+        while self._undo:
+            self._undo.pop()()
         while self._restore:
-            self._restore.pop()()
+            own, was = self._restore.pop()
+            if was is None:
+                own.pop("forward", None)
+            else:
+                own["forward"] = was
         self.timing = self.detail = False
         self.layer = None
         ACTIVE.clear()
@@ -163,57 +189,58 @@ class OpsTimer:
 
     # --- what is wrapped ------------------------------------------------------------------------------------------
 
-    def _modules_outside(self) -> list[tuple[Any, Mapping[int | None, int]]]:
-        """Modules that lie in no layer, to the depth of the layers or of the option."""
+    def _modules_outside(self) -> list[_Wrap]:
+        """Modules that lie in no layer, to the depth of the layers or of the option, and the model itself."""
         prefix = f"{self.layer_path}." if self.layers else None
         depth = self.layer_path.count(".") + 1 if self.layers else self.options["depth"]
-        found: list[tuple[Any, Mapping[int | None, int]]] = []
+        found = []
         for name, module in self.root.named_modules():
             inside = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
             if name and not inside and name != self.layer_path and name.count(".") < max(1, depth) and _runs(module):
-                found.append((module, {None: self._number(name, "module")}))
-        return [*found, (self.root, {None: self._number(type(self.root).__name__, "model")})]
+                found.append(self._timed(module, {None: self._number(name, "module")}))
+        return [*found, self._timed(self.root, {None: self._number(type(self.root).__name__, "model")})]
 
-    def _wrap_layers(self, detailed: Sequence[int]) -> None:
-        detail = set(detailed)
+    def _modules_inside(self) -> dict[int, list[_Wrap]]:
+        """Modules of each layer; one that several layers share has a name for each of them."""
         shared: dict[int, tuple[Any, dict[int | None, int]]] = {}
-        for number, module in self.layers.items():
-            path = f"{self.layer_path}.{number}"
-            self._wrap(
-                module, functools.partial(self._timed_layer, number=number, name=self._number(path, "layer"),
-                                          detail=number in detail)
-            )  # fmt: skip
-            if number in detail:
-                for name, below in module.named_modules():
-                    if name and name.count(".") < self.options["depth"] and _runs(below):
-                        kept = shared.setdefault(id(below), (below, {}))
-                        kept[1][number] = self._number(f"{path}.{name}", "module")
-        for module, numbers in shared.values():
-            self._wrap(module, functools.partial(self._timed, numbers=numbers))
+        inside: dict[int, list[int]] = {}
+        for number, layer in self.layers.items():
+            for name, module in layer.named_modules():
+                if name and name.count(".") < self.options["depth"] and _runs(module):
+                    path = f"{self.layer_path}.{number}.{name}"
+                    shared.setdefault(id(module), (module, {}))[1][number] = self._number(path, "module")
+                    inside.setdefault(number, []).append(id(module))
+        wraps = {key: self._timed(module, numbers) for key, (module, numbers) in shared.items()}
+        return {number: [wraps[key] for key in keys] for number, keys in inside.items()}
 
-    def _wrap(self, module: Any, how: Any) -> None:
-        """Put ``how(forward)`` in the place of the forward of one module object."""
-        own = module.__dict__
-        was, original = own.get("forward"), module.forward
-        own["forward"] = how(original)
+    def _install(self, wraps: Sequence[_Wrap]) -> None:
+        """Put wrappers in the place of the forward of single modules, which is quick and reaches no other object."""
+        for own, forward in wraps:
+            was = own.get("forward")
+            if was is not forward:
+                self._restore.append((own, was))
+                own["forward"] = forward
 
-        def back() -> None:
-            if was is None:
-                own.pop("forward", None)
-            else:
-                own["forward"] = was
-
-        self._restore.append(back)
-
-    def _timed(self, original: Any, *, numbers: Mapping[int | None, int]) -> Any:
-        first = next(iter(numbers.values()))
+    def _timed(self, module: Any, numbers: Mapping[int | None, int]) -> _Wrap:
+        original, first = module.forward, next(iter(numbers.values()))
+        clock, calls = time.perf_counter_ns, self.calls
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self.detail:
                 return original(*args, **kwargs)
-            return self._call(numbers.get(self.layer, first), original, args, kwargs)
+            number = numbers.get(self.layer, first)
+            if not self._simple:
+                return self._call(number, original, args, kwargs)
+            host = clock()
+            begin = self._mark()
+            out = original(*args, **kwargs)
+            end = self._mark()
+            calls.append((self.step, number, begin, end, host, clock(), None, None, None, None))
+            if number not in self._known:
+                self._known[number] = shapes_of(args, kwargs)
+            return out
 
-        return forward
+        return module.__dict__, forward
 
     def _call(self, number: int, original: Any, args: Any, kwargs: Any) -> Any:
         memory = self.options["memory"] == "operators"
@@ -231,26 +258,35 @@ class OpsTimer:
         self.calls.append(row)
         return out
 
-    def _timed_layer(self, original: Any, *, number: int, name: int, detail: bool) -> Any:
+    def _timed_layer(self, number: int, module: Any, *, detail: bool) -> _Wrap:
+        original, name = module.forward, self._number(f"{self.layer_path}.{number}", "layer")
+        clock, calls = time.perf_counter_ns, self.calls
+        dispatched = detail and self.options["functional"]
+        memory = detail and self.options["memory"] == "operators"
+
         def forward(*args: Any, **kwargs: Any) -> Any:
-            host = time.perf_counter_ns()
+            host = clock()
             last, at = self._border
-            begin = last if host - at < _SHARED_BORDER_NS and self.method == "events" else self._mark()
-            before = self._memory() if detail and self.options["memory"] == "operators" else None
+            begin = last if host - at < _SHARED_BORDER_NS and last is not None else self._mark()
+            before = self._memory() if memory else None
             self.layer, self.detail = number, detail
             try:
-                with self._functional() if detail and self.options["functional"] else contextlib.nullcontext():
+                if dispatched:
+                    with self._functional():
+                        out = original(*args, **kwargs)
+                else:
                     out = original(*args, **kwargs)
-                end = self._mark()
             finally:
                 self.layer, self.detail = None, True
-            now = time.perf_counter_ns()
-            after = self._memory() if before is not None else None
-            self.calls.append((self.step, name, begin, end, host, now, shapes_of(args, kwargs), before, after, None))
-            self._border = (end, time.perf_counter_ns())
+            end = self._mark()
+            after = self._memory() if memory else None
+            calls.append((self.step, name, begin, end, host, clock(), None, before, after, None))
+            if name not in self._known:
+                self._known[name] = shapes_of(args, kwargs)
+            self._border = (end if self._by_events else None, clock())
             return out
 
-        return forward
+        return module.__dict__, forward
 
     def _wrap_function(self, name: str, where: str) -> None:
         holder, attribute = holder_of(where)
@@ -260,7 +296,7 @@ class OpsTimer:
             return self._call(number, original, args, kwargs) if self.detail else original(*args, **kwargs)
 
         setattr(holder, attribute, function)
-        self._restore.append(lambda: setattr(holder, attribute, original))
+        self._undo.append(lambda: setattr(holder, attribute, original))
 
     @contextlib.contextmanager
     def named(self, name: str) -> Iterator[None]:
@@ -324,7 +360,7 @@ class OpsTimer:
         return self._mark()
 
     def _mark(self) -> Any:
-        if self.cuda and self.method == "events":
+        if self._by_events:
             event = self._pool.pop() if self._pool else self._event()
             self._record(event, self._stream)
             return event
@@ -377,7 +413,8 @@ class OpsTimer:
         if not self.cuda:
             return
         stream = self.torch.cuda.current_stream()
-        self._pool = [self._event() for _ in range(self._expected_marks())]
+        count = min(_MOST_EVENTS, self._marks_a_step * min(self.options["steps"], _POOLED_STEPS))
+        self._pool = [self._event() for _ in range(count)]
         for event in self._pool:
             self._record(event, stream)  # the driver makes an event at its first use
         self.torch.cuda.synchronize()
@@ -391,11 +428,11 @@ class OpsTimer:
             self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
 
     def _expected_marks(self) -> int:
-        """Events that the window is likely to need, so that few are made inside it."""
-        detailed = len(self.layers) if self.options["operator_layers"] == 0 else max(0, self.options["operator_layers"])
-        below = max((sum(1 for _ in one.modules()) for one in self.layers.values()), default=0) + 4
-        step = 4 + 2 * (len(self._outside) + len(self.layers) + detailed * below)
-        return int(min(_MOST_EVENTS, step * min(self.options["steps"], _POOLED_STEPS)))
+        """Marks that a timed step is likely to need, so that events are made before it and not inside."""
+        wanted = self.options["operator_layers"]
+        detailed = len(self.layers) if wanted == 0 else min(max(0, wanted), len(self.layers))
+        below = max((len(one) for one in self._inside.values()), default=0) + 4
+        return 4 + 2 * (len(self._outside) + len(self.layers) + detailed * below)
 
     def _anchor(self) -> None:
         """One event whose time on the host's clock is known: the best of several."""
@@ -448,11 +485,17 @@ class OpsTimer:
         marks += [(row[0], mark) for row in self.calls for mark in row[2:4]]
         marks += [(row[0], mark) for row in self.collectives for mark in row[5:7]]
         ns = self._ns(marks)
+        labels = {row[0]: row[1] for row in self.steps}
         tables = {}
         for table, keys, rows in (
             ("steps", _STEP, self.steps), ("calls", _CALL, self.calls), ("collectives", _COLLECTIVE, self.collectives),
         ):  # fmt: skip
             columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
+            if table == "calls":
+                columns["shapes"] = [
+                    own if own is not None else self._shapes.get(labels.get(step, ""), {}).get(name)
+                    for own, step, name in zip(columns["shapes"], columns["step"], columns["name"])  # noqa: B905
+                ]
             for key in ("start", "end"):
                 columns[f"{key}_ns"] = [ns[id(mark)] + self._epoch_ns for mark in columns.pop(key)]
             for key in ("host_start_ns", "host_end_ns"):

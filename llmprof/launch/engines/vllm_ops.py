@@ -66,7 +66,7 @@ class LlmprofOps(LlmprofWorker):
             "tensor_parallel_size": int(parallel.tensor_parallel_size),
             "pipeline_parallel_size": int(parallel.pipeline_parallel_size),
             "pid": os.getpid(),
-            "overhead": overhead(timer.entries, skip=1 if timer.options["cycle"] else 0),
+            "overhead": overhead(timer.entries, skip=int(min((n for _, n in timer.options["cycle"]), default=1) > 1)),
         }
         path = timer.write(Path(state["folder"]), found)
         return {

@@ -12,7 +12,8 @@ from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig, engines
 from llmprof.launch.config.ops import sized
 from llmprof.launch.engines import ops_timer, vllm_ops
-from llmprof.launch.engines.ops_timer import OpsTimer, layers_of, overhead
+from llmprof.launch.engines.ops_parts import layers_of, overhead, result_of
+from llmprof.launch.engines.ops_timer import OpsTimer
 from llmprof.readers.ops.timings import together
 
 
@@ -117,7 +118,7 @@ def run(timer, root, phases) -> dict:
         if not timer.done or timer.timing:
             root(Tensor(4, 16))
         timer.end_step()
-    return timer.result() | {"world_size": 1}
+    return result_of(timer) | {"world_size": 1}
 
 
 def frames(result):
@@ -205,7 +206,7 @@ def test_collectives_have_bytes_and_bandwidth(clock):
     call(Tensor(256))
     timer.detail = False
     call(Tensor(256))
-    timings = frames(timer.result() | {"world_size": 2})
+    timings = frames(result_of(timer) | {"world_size": 2})
     row = timings.collectives.row(0, named=True)
     assert timings.collectives.height == 1
     assert (row["bytes"], row["dur_ns"], row["kind"], row["world"]) == (512, 2_000, "all_reduce", 2)
@@ -227,7 +228,7 @@ def test_a_cycle_of_methods_and_what_each_costs(clock):
     assert found["none"]["steps"] == 4  # two blocks of three, each without its first
     from llmprof.analyze.operator_times import timing_overhead
 
-    shown = timing_overhead(frames(timer.result() | {"world_size": 1}))
+    shown = timing_overhead(frames(result_of(timer) | {"world_size": 1}))
     assert shown["method"].to_list() == ["none", "events"]
     assert shown["overhead"].to_list() == pytest.approx([0.0, 0.1])
 
@@ -252,7 +253,7 @@ def test_operations_and_metrics_of_the_users_own(clock, monkeypatch):
         clock.now += 4_000
     importlib.import_module(__name__).helper(Tensor(3))
     root(Tensor(5))
-    calls = frames(timer.result() | {"world_size": 1}).calls
+    calls = frames(result_of(timer) | {"world_size": 1}).calls
     assert dict(calls.filter(kind="user").select("name", "dur_ns").rows()) == {"block": 4_000, "mine": 0}
     assert json.loads(calls.filter(operator="mlp")["values"][0]) == {"elements": 5.0}
     assert helper(1) == 1  # noqa: F821 (set above)

@@ -8,18 +8,13 @@ a CPU it is a clock of the host. PyTorch itself is not changed.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import importlib
-import json
-import os
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-FORMAT = "llmprof-ops"
-FORMAT_VERSION = 1
+from llmprof.launch.engines.ops_parts import holder_of, layers_of, located, resident_bytes, runs, shapes_of, tensors
+
 _SHARED_BORDER_NS = 25_000
 """Two layers whose calls follow each other this fast on the host have nothing between them, and share a border: what
 launches a kernel takes longer."""
@@ -27,17 +22,6 @@ _Wrap = tuple[dict[str, Any], Callable[..., Any]]
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
 _ANCHORS = 8
-_CALL = (
-    "step", "name", "start", "end", "host_start_ns", "host_end_ns", "shapes", "bytes_before", "bytes_after", "values",
-)  # fmt: skip
-_COLLECTIVE = (
-    "step", "name", "kind", "group", "world", "start", "end", "host_start_ns", "host_end_ns", "dtype", "in_elements",
-    "out_elements", "element_bytes", "waits", "layer",
-)  # fmt: skip
-_STEP = (
-    "step", "label", "phase", "method", "held", "start", "end", "host_start_ns", "host_end_ns", "bytes_before",
-    "bytes_after", "layers",
-)  # fmt: skip
 
 ACTIVE: list[OpsTimer] = []
 """The timer of this process while its window is open; ``llmprof.ops.time`` looks here."""
@@ -83,7 +67,7 @@ class OpsTimer:
         self._border: tuple[Any, int] = (None, 0)
         self._by_events = False
         self._known: dict[int, list[list[int]]] = {}
-        self._shapes: dict[str, dict[int, list[list[int]]]] = {}
+        self.known_shapes: dict[str, dict[int, list[list[int]]]] = {}
         self._pool: list[Any] = []
         self._stream: Any = None
         self._mode: Any = None
@@ -102,12 +86,12 @@ class OpsTimer:
             for detail in (False, True)
         }
         self._marks_a_step = self._expected_marks()
-        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self._anchors: list[tuple[Any, int, int]] = []
+        self.epoch_ns = time.time_ns() - time.perf_counter_ns()
+        self.anchors: list[tuple[Any, int, int]] = []
         self._hold_cycles = 0
         if cuda:
             self._record = torch.cuda.Event.__mro__[1].record
-            self._anchor()
+            self.anchor()
 
     # --- the window -----------------------------------------------------------------------------------------------
 
@@ -124,7 +108,7 @@ class OpsTimer:
         self.method, self.timing, self.detail = method, True, True
         self._by_events = self.cuda and method == "events"
         self._border = (None, 0)
-        self._known = self._shapes.setdefault(label, {})
+        self._known = self.known_shapes.setdefault(label, {})
         if self.cuda:
             self._stream = self.torch.cuda.current_stream()
         while self._by_events and len(self._pool) < self._marks_a_step:
@@ -196,7 +180,7 @@ class OpsTimer:
         found = []
         for name, module in self.root.named_modules():
             inside = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
-            if name and not inside and name != self.layer_path and name.count(".") < max(1, depth) and _runs(module):
+            if name and not inside and name != self.layer_path and name.count(".") < max(1, depth) and runs(module):
                 found.append(self._timed(module, {None: self._number(name, "module")}))
         return [*found, self._timed(self.root, {None: self._number(type(self.root).__name__, "model")})]
 
@@ -206,7 +190,7 @@ class OpsTimer:
         inside: dict[int, list[int]] = {}
         for number, layer in self.layers.items():
             for name, module in layer.named_modules():
-                if name and name.count(".") < self.options["depth"] and _runs(module):
+                if name and name.count(".") < self.options["depth"] and runs(module):
                     path = f"{self.layer_path}.{number}.{name}"
                     shared.setdefault(id(module), (module, {}))[1][number] = self._number(path, "module")
                     inside.setdefault(number, []).append(id(module))
@@ -434,7 +418,7 @@ class OpsTimer:
         below = max((len(one) for one in self._inside.values()), default=0) + 4
         return 4 + 2 * (len(self._outside) + len(self.layers) + detailed * below)
 
-    def _anchor(self) -> None:
+    def anchor(self) -> None:
         """One event whose time on the host's clock is known: the best of several."""
         tries = []
         for _ in range(_ANCHORS):
@@ -446,12 +430,12 @@ class OpsTimer:
             after = time.perf_counter_ns()
             tries.append((after - before, event, (before + after) // 2))
         width, event, at = min(tries, key=lambda one: one[0])
-        self._anchors.append((event, at, width))
+        self.anchors.append((event, at, width))
 
-    def _ns(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
+    def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
         """Host-clock ns of marks, which are events or ns already; events by way of a mark of their own step."""
         out: dict[int, int] = {}
-        first = self._anchors[0] if self._anchors else None
+        first = self.anchors[0] if self.anchors else None
         near: dict[int, tuple[Any, int]] = {}
         for step, mark in marks:
             if isinstance(mark, int):
@@ -464,174 +448,12 @@ class OpsTimer:
             out[id(mark)] = at + round(other.elapsed_time(mark) * 1e6)
         return out
 
-    # --- what comes out -------------------------------------------------------------------------------------------
-
-    def result(self) -> dict[str, Any]:
-        """All that was measured: columns of steps, calls and collectives; times in ns since the epoch.
-
-        Returns
-        -------
-        dict
-            Plain data.
-        """
-        self.end_step()
-        drift = None
-        if self.cuda:
-            self.torch.cuda.synchronize()
-            self._anchor()
-            (one, at, _), (two, later, _) = self._anchors[0], self._anchors[-1]
-            drift = round(one.elapsed_time(two) * 1e6) - (later - at)
-        marks = [(row[0], row[5]) for row in self.steps] + [(row[0], row[6]) for row in self.steps]
-        marks += [(row[0], mark) for row in self.calls for mark in row[2:4]]
-        marks += [(row[0], mark) for row in self.collectives for mark in row[5:7]]
-        ns = self._ns(marks)
-        labels = {row[0]: row[1] for row in self.steps}
-        tables = {}
-        for table, keys, rows in (
-            ("steps", _STEP, self.steps), ("calls", _CALL, self.calls), ("collectives", _COLLECTIVE, self.collectives),
-        ):  # fmt: skip
-            columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
-            if table == "calls":
-                columns["shapes"] = [
-                    own if own is not None else self._shapes.get(labels.get(step, ""), {}).get(name)
-                    for own, step, name in zip(columns["shapes"], columns["step"], columns["name"])  # noqa: B905
-                ]
-            for key in ("start", "end"):
-                columns[f"{key}_ns"] = [ns[id(mark)] + self._epoch_ns for mark in columns.pop(key)]
-            for key in ("host_start_ns", "host_end_ns"):
-                columns[key] = [value + self._epoch_ns for value in columns[key]]
-            tables[table] = columns
-        return {
-            "format": FORMAT, "version": FORMAT_VERSION, "rank": self.rank,
-            "platform": "cuda" if self.cuda else "cpu",
-            "device": self.torch.cuda.get_device_name() if self.cuda else None,
-            "clock": "CUDA events" if self.cuda else "perf_counter of the host",
-            "clock_uncertainty_ns": max((one[2] for one in self._anchors), default=0), "clock_drift_ns": drift,
-            "torch": str(self.torch.__version__), "model": type(self.root).__name__, "layer_path": self.layer_path,
-            "layers": sorted(self.layers), "options": {k: v for k, v in self.options.items() if k != "folder"},
-            "names": self.names, "kinds": self.kinds, "collectives_seen": self.seen, "notes": self.notes,
-            "entries": {
-                "at_ns": [at + self._epoch_ns for at, _, _ in self.entries],
-                "phase": [phase for _, phase, _ in self.entries], "method": [how for _, _, how in self.entries],
-            },
-            **tables,
-        }  # fmt: skip
-
-    def write(self, folder: Path, result: Mapping[str, Any]) -> Path:
-        """Write what :meth:`result` gave; the file appears whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"ops_rank{self.rank}.json.gz"
-        part = folder / f".{path.name}.{os.getpid()}"
-        with gzip.open(part, "wt", encoding="utf-8", compresslevel=6) as file:
-            json.dump(result, file, separators=(",", ":"))
-        part.replace(path)
-        return path
-
 
 DEFAULTS: dict[str, Any] = {
     "steps": 20, "every": 1, "operator_layers": 2, "depth": 3, "method": "events", "cycle": [], "hold": False,
     "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
 }  # fmt: skip
 """Options of a timer that was given none."""
-
-
-def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
-    """The stack of layers of a model: of its lists of modules the one with the most parameters.
-
-    Returns
-    -------
-    str
-        Path of the list; empty where there is none.
-    dict of int to torch.nn.Module
-        Layers by their number; those that another pipeline stage holds are left out.
-    """
-    best: tuple[int, int, str, dict[int, Any]] = (0, 0, "", {})
-    for path, module in root.named_modules():
-        if not type(module).__name__.endswith("ModuleList") or not path:
-            continue
-        own = {
-            number: child
-            for number, (_, child) in enumerate(module.named_children())
-            if "Missing" not in type(child).__name__
-        }
-        weight = sum(int(p.numel()) for child in own.values() for p in child.parameters())
-        if own and (weight, len(own)) > best[:2]:
-            best = (weight, len(own), path, own)
-    return best[2], best[3]
-
-
-def _runs(module: Any) -> bool:
-    """Whether a module has a forward of its own: lists only hold others, and stand-ins of other stages do nothing."""
-    name = type(module).__name__
-    return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
-
-
-def located(where: str) -> Any:
-    """The object that ``module:attribute`` names."""
-    holder, attribute = holder_of(where)
-    return getattr(holder, attribute)
-
-
-def holder_of(where: str) -> tuple[Any, str]:
-    """What holds the attribute of ``module:attribute``, and its last name."""
-    module, _, path = where.partition(":")
-    holder = importlib.import_module(module)
-    *above, last = path.split(".")
-    for name in above:
-        holder = getattr(holder, name)
-    return holder, last
-
-
-def tensors(value: Any) -> list[Any]:
-    """Tensors in an argument or a result, not deeper than lists and mappings."""
-    if hasattr(value, "numel") and hasattr(value, "element_size"):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [found for one in value for found in tensors(one)] if isinstance(value, list | tuple) else []
-
-
-def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
-    """Shapes of the tensors among the arguments."""
-    found = [list(one.shape) for one in args if hasattr(one, "shape")]
-    return found + [list(one.shape) for one in kwargs.values() if hasattr(one, "shape")]
-
-
-def resident_bytes() -> int | None:
-    """Memory of this process that is in use, in bytes; None where the system does not say."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (quicker inside a step)
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
-
-
-def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
-    """Time from step to step by the method of the step, of decode steps that follow each other.
-
-    Parameters
-    ----------
-    entries : sequence of (int, str, str)
-        When each step began (ns), its phase and its method.
-    skip : int
-        Steps after a change of the method that do not count.
-
-    Returns
-    -------
-    dict
-        Method -> ``steps, median_ns, mean_ns``.
-    """
-    times: dict[str, list[int]] = {}
-    since = 0
-    for i in range(len(entries) - 1):
-        (at, phase, method), (after, then, _) = entries[i], entries[i + 1]
-        since = since + 1 if i and entries[i - 1][2] == method else 0
-        if phase == then == "decode" and since >= skip:
-            times.setdefault(method, []).append(after - at)
-    return {
-        method: {"steps": len(found), "median_ns": statistics.median(found), "mean_ns": statistics.fmean(found)}
-        for method, found in times.items()
-    }
 
 
 def _dispatch_mode(timer: OpsTimer) -> Any:

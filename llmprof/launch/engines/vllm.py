@@ -9,7 +9,7 @@ OFFLINE = Engine(
     modules=("_vllm", "vllm_offline"),
     run="run_vllm",
     worker="vllm_worker",
-    timer=("ops_timer", "vllm_ops"),
+    timer=("ops_parts", "ops_timer", "vllm_ops"),
     packages=("vllm", "torch"),
     labels_steps=True,
 )

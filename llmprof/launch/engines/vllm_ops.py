@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines.ops_timer import OpsTimer, overhead, tensors
+from llmprof.launch.engines.ops_parts import overhead, result_of, tensors, write
+from llmprof.launch.engines.ops_timer import OpsTimer
 from llmprof.launch.engines.vllm_worker import LlmprofWorker
 
 _GROUPS = ("TP", "PP", "EP", "DP", "DCP", "PCP", "CP")
@@ -61,14 +62,14 @@ class LlmprofOps(LlmprofWorker):
             state["back"].pop()()
         parallel = self.vllm_config.parallel_config
         found = {
-            **timer.result(),
+            **result_of(timer),
             "world_size": int(parallel.world_size),
             "tensor_parallel_size": int(parallel.tensor_parallel_size),
             "pipeline_parallel_size": int(parallel.pipeline_parallel_size),
             "pid": os.getpid(),
             "overhead": overhead(timer.entries, skip=int(min((n for _, n in timer.options["cycle"]), default=1) > 1)),
         }
-        path = timer.write(Path(state["folder"]), found)
+        path = write(Path(state["folder"]), found)
         return {
             "rank": int(self.rank),
             "file": path.name,

@@ -1,0 +1,188 @@
+"""Part of the text for workers: what the timer of operators needs to know of models, arguments and times."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FORMAT = "llmprof-ops"
+FORMAT_VERSION = 1
+_CALL = (
+    "step", "name", "start", "end", "host_start_ns", "host_end_ns", "shapes", "bytes_before", "bytes_after", "values",
+)  # fmt: skip
+_COLLECTIVE = (
+    "step", "name", "kind", "group", "world", "start", "end", "host_start_ns", "host_end_ns", "dtype", "in_elements",
+    "out_elements", "element_bytes", "waits", "layer",
+)  # fmt: skip
+_STEP = (
+    "step", "label", "phase", "method", "held", "start", "end", "host_start_ns", "host_end_ns", "bytes_before",
+    "bytes_after", "layers",
+)  # fmt: skip
+
+
+def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
+    """The stack of layers of a model: of its lists of modules the one with the most parameters.
+
+    Returns
+    -------
+    str
+        Path of the list; empty where there is none.
+    dict of int to torch.nn.Module
+        Layers by their number; those that another pipeline stage holds are left out.
+    """
+    best: tuple[int, int, str, dict[int, Any]] = (0, 0, "", {})
+    for path, module in root.named_modules():
+        if not type(module).__name__.endswith("ModuleList") or not path:
+            continue
+        own = {
+            number: child
+            for number, (_, child) in enumerate(module.named_children())
+            if "Missing" not in type(child).__name__
+        }
+        weight = sum(int(p.numel()) for child in own.values() for p in child.parameters())
+        if own and (weight, len(own)) > best[:2]:
+            best = (weight, len(own), path, own)
+    return best[2], best[3]
+
+
+def runs(module: Any) -> bool:
+    """Whether a module has a forward of its own: lists only hold others, and stand-ins of other stages do nothing."""
+    name = type(module).__name__
+    return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
+
+
+def located(where: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    holder, attribute = holder_of(where)
+    return getattr(holder, attribute)
+
+
+def holder_of(where: str) -> tuple[Any, str]:
+    """What holds the attribute of ``module:attribute``, and its last name."""
+    module, _, path = where.partition(":")
+    holder = importlib.import_module(module)
+    *above, last = path.split(".")
+    for name in above:
+        holder = getattr(holder, name)
+    return holder, last
+
+
+def tensors(value: Any) -> list[Any]:
+    """Tensors in an argument or a result, not deeper than lists and mappings."""
+    if hasattr(value, "numel") and hasattr(value, "element_size"):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [found for one in value for found in tensors(one)] if isinstance(value, list | tuple) else []
+
+
+def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
+    """Shapes of the tensors among the arguments."""
+    found = [list(one.shape) for one in args if hasattr(one, "shape")]
+    return found + [list(one.shape) for one in kwargs.values() if hasattr(one, "shape")]
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in use, in bytes; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (quicker inside a step)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
+    """Time from step to step by the method of the step, of decode steps that follow each other.
+
+    Parameters
+    ----------
+    entries : sequence of (int, str, str)
+        When each step began (ns), its phase and its method.
+    skip : int
+        Steps after a change of the method that do not count.
+
+    Returns
+    -------
+    dict
+        Method -> ``steps, median_ns, mean_ns``.
+    """
+    times: dict[str, list[int]] = {}
+    since = 0
+    for i in range(len(entries) - 1):
+        (at, phase, method), (after, then, _) = entries[i], entries[i + 1]
+        since = since + 1 if i and entries[i - 1][2] == method else 0
+        if phase == then == "decode" and since >= skip:
+            times.setdefault(method, []).append(after - at)
+    return {
+        method: {"steps": len(found), "median_ns": statistics.median(found), "mean_ns": statistics.fmean(found)}
+        for method, found in times.items()
+    }
+
+
+def result_of(timer: Any) -> dict[str, Any]:
+    """All that was measured: columns of steps, calls and collectives; times in ns since the epoch.
+
+    Returns
+    -------
+    dict
+        Plain data.
+    """
+    timer.end_step()
+    drift = None
+    if timer.cuda:
+        timer.torch.cuda.synchronize()
+        timer.anchor()
+        (one, at, _), (two, later, _) = timer.anchors[0], timer.anchors[-1]
+        drift = round(one.elapsed_time(two) * 1e6) - (later - at)
+    marks = [(row[0], row[5]) for row in timer.steps] + [(row[0], row[6]) for row in timer.steps]
+    marks += [(row[0], mark) for row in timer.calls for mark in row[2:4]]
+    marks += [(row[0], mark) for row in timer.collectives for mark in row[5:7]]
+    ns = timer.host_times(marks)
+    labels = {row[0]: row[1] for row in timer.steps}
+    tables = {}
+    for table, keys, rows in (
+        ("steps", _STEP, timer.steps), ("calls", _CALL, timer.calls), ("collectives", _COLLECTIVE, timer.collectives),
+    ):  # fmt: skip
+        columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
+        if table == "calls":
+            columns["shapes"] = [
+                own if own is not None else timer.known_shapes.get(labels.get(step, ""), {}).get(name)
+                for own, step, name in zip(columns["shapes"], columns["step"], columns["name"])  # noqa: B905
+            ]
+        for key in ("start", "end"):
+            columns[f"{key}_ns"] = [ns[id(mark)] + timer.epoch_ns for mark in columns.pop(key)]
+        for key in ("host_start_ns", "host_end_ns"):
+            columns[key] = [value + timer.epoch_ns for value in columns[key]]
+        tables[table] = columns
+    return {
+        "format": FORMAT, "version": FORMAT_VERSION, "rank": timer.rank,
+        "platform": "cuda" if timer.cuda else "cpu",
+        "device": timer.torch.cuda.get_device_name() if timer.cuda else None,
+        "clock": "CUDA events" if timer.cuda else "perf_counter of the host",
+        "clock_uncertainty_ns": max((one[2] for one in timer.anchors), default=0), "clock_drift_ns": drift,
+        "torch": str(timer.torch.__version__), "model": type(timer.root).__name__, "layer_path": timer.layer_path,
+        "layers": sorted(timer.layers), "options": {k: v for k, v in timer.options.items() if k != "folder"},
+        "names": timer.names, "kinds": timer.kinds, "collectives_seen": timer.seen, "notes": timer.notes,
+        "entries": {
+            "at_ns": [at + timer.epoch_ns for at, _, _ in timer.entries],
+            "phase": [phase for _, phase, _ in timer.entries], "method": [how for _, _, how in timer.entries],
+        },
+        **tables,
+    }  # fmt: skip
+
+
+def write(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Write what :func:`result_of` gave; the file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"ops_rank{result['rank']}.json.gz"
+    part = folder / f".{path.name}.{os.getpid()}"
+    with gzip.open(part, "wt", encoding="utf-8", compresslevel=6) as file:
+        json.dump(result, file, separators=(",", ":"))
+    part.replace(path)
+    return path

@@ -115,33 +115,32 @@ def communication_times(timings: Timings) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, phase, group, kind, bytes, count, total_ns, median_ns, min_ns, algorithm_gbps, bus_gbps`` (medians,
-        GB/s), ``waits`` (posted first: the time ends when it had been waited for), ``a_step`` (calls of the kind that a
-        timed step makes, from a count of all of them), ``step_ns`` (mean times that) and ``share`` (of the median
-        step). No row on one device: there is no communication.
+        GB/s), ``waits`` (posted first: the time ends when it had been waited for), ``a_step`` (calls that a step makes:
+        those inside of sampled layers stand for all layers), ``step_ns`` (their time, likewise) and ``share`` (of the
+        median step). No row on one device: there is no communication.
     """
     keys = ["rank", "phase", "group", "kind", "bytes"]
-    found = timings.collectives.group_by(keys).agg(
-        count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(), mean_ns=pl.col("dur_ns").mean(),
-        median_ns=pl.col("dur_ns").median(), min_ns=pl.col("dur_ns").min(),
-        algorithm_gbps=pl.col("algorithm_gbps").median(), bus_gbps=pl.col("bus_gbps").median(),
-        waits=pl.col("waits").any(),
+    own = {one["rank"]: len(one["layers"]) for one in timings.ranks}
+    at = ["rank", "phase"]
+    detailed = timings.calls.filter((pl.col("kind") == "layer") & pl.col("nested"))
+    pairs = detailed.group_by(at).agg(_pairs=pl.struct("step", "layer").n_unique())
+    steps = timings.steps.group_by(at).agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
+    rows = timings.collectives.join(pairs, on=at, how="left").join(steps, on=at, how="left")
+    layers = pl.col("rank").replace_strict(own, default=1, return_dtype=pl.Int64)
+    # a call outside the layers stands for itself, one inside for those of the layers that were not sampled
+    weight = pl.when(pl.col("layer").is_not_null() & pl.col("_pairs").is_not_null()).then(
+        layers * pl.col("_steps") / pl.col("_pairs")
+    )
+    rows = rows.with_columns(_weight=weight.fill_null(1.0))
+    found = rows.group_by(keys).agg(
+        count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(), median_ns=pl.col("dur_ns").median(),
+        min_ns=pl.col("dur_ns").min(), algorithm_gbps=pl.col("algorithm_gbps").median(),
+        bus_gbps=pl.col("bus_gbps").median(), waits=pl.col("waits").any(),
+        a_step=(pl.col("_weight") / pl.col("_steps")).sum(),
+        step_ns=(pl.col("dur_ns") * pl.col("_weight") / pl.col("_steps")).sum(), _step_ns=pl.col("_step_ns").first(),
     )  # fmt: skip
-    seen = pl.DataFrame(
-        [(one["rank"], kind, n) for one in timings.ranks for kind, n in one.get("collectives_seen", {}).items()],
-        schema={"rank": pl.Int32, "kind": pl.String, "_seen": pl.Int64}, orient="row",
-    )  # fmt: skip
-    timed = timings.collectives.group_by("rank", "kind").agg(_timed=pl.len())
-    steps = timings.steps.group_by("rank", "phase").agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
-    found = found.join(seen, on=["rank", "kind"], how="left").join(timed, on=["rank", "kind"], how="left")
-    found = found.join(steps, on=["rank", "phase"], how="left")
-    scale = pl.max_horizontal(pl.col("_seen").fill_null(0), "_timed") / pl.col("_timed")
-    found = found.with_columns(a_step=pl.col("count") / pl.col("_steps") * scale)
-    found = found.with_columns(step_ns=pl.col("mean_ns") * pl.col("a_step"))
-    found = found.with_columns(share=pl.col("step_ns") / pl.col("_step_ns"))
-    return found.select(
-        *keys, "count", "total_ns", "median_ns", "min_ns", "algorithm_gbps", "bus_gbps", "waits", "a_step", "step_ns",
-        "share",
-    ).sort("rank", "phase", "step_ns", descending=[False, False, True])  # fmt: skip
+    found = found.with_columns(share=pl.col("step_ns") / pl.col("_step_ns")).drop("_step_ns")
+    return found.sort("rank", "phase", "step_ns", descending=[False, False, True])
 
 
 def timing_overhead(timings: Timings) -> pl.DataFrame:

@@ -233,7 +233,8 @@ def run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return commands_of(config, json=args.json)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    files = _files(done, terminal) if args.report else []
+    files = _operators(done, terminal) if done.config.profile_mode == "ops" else []
+    files += _files(done, terminal) if args.report else []
     if args.json:
         return to_json(
             {"folder": done.folder.path, "state": done.state, "summary": done.summary, "files": [p for _, p in files]}
@@ -264,6 +265,13 @@ def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
     pictures = visualizer.create_all_visualizations()
     named = [("Report", visualizer.generate_report_html())]
     return named + [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
+
+
+def _operators(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
+    """Results of the timing of operators."""
+    from llmprof.report.operators import write_operators
+
+    return [("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1])]
 
 
 def _requests(done: Run) -> str:

@@ -114,10 +114,10 @@ def test_operators_stand_for_all_layers(tmp_path):
 
 
 def test_communication_of_a_step_follows_from_all_calls(tmp_path):
-    """One of 8 calls in two steps was timed: four a step, at 2 us each, of 110 us."""
+    """One layer of two was sampled in one step of two: its call of 2 us stands for two a step of 110 us."""
     row = communication_times(read_timings(write(tmp_path, document()))).row(0, named=True)
-    assert (row["a_step"], row["step_ns"]) == (4.0, 8_000)
-    assert row["share"] == pytest.approx(8 / 110)
+    assert (row["a_step"], row["step_ns"]) == (2.0, 4_000)
+    assert row["share"] == pytest.approx(4 / 110)
     assert row["algorithm_gbps"] == 1.0
 
 

@@ -1,0 +1,202 @@
+"""Results of mode ``ops`` as files: a table of all calls, what they come to, charts, and a page about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import text
+from llmprof.analyze.operator_times import communication_times, layer_times, operator_times, timing_overhead
+from llmprof.charts.base.save import save
+from llmprof.charts.operators import CHARTS
+from llmprof.errors import AnalysisError
+from llmprof.progress import Progress
+from llmprof.readers.ops.timings import Timings, read_timings
+from llmprof.storage import files
+from llmprof.units import format_ns, format_share
+
+_NO_COMMUNICATION: Final = "one device: there is no communication"
+
+
+def write_operators(
+    path: str | Path,
+    folder: str | Path | None = None,
+    *,
+    charts: Mapping[str, Callable[[Timings], Any]] | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write the results of a run in mode ``ops``.
+
+    Parameters
+    ----------
+    path : path
+        The run's folder, or the files of its timings.
+    folder : path, optional
+        Where to; the folder ``ops`` in that of the run if it is not given.
+    charts : mapping of str to callable, optional
+        Charts of your own by file name, beside those of :data:`llmprof.charts.operators.CHARTS`: each takes a
+        :class:`~llmprof.readers.ops.timings.Timings` and returns an Altair chart.
+    progress : callable, optional
+        Told what is being done, how much is done, and of how much.
+
+    Returns
+    -------
+    list of pathlib.Path
+        ``detailed_timings.csv, analysis_report.json, comm_analysis.json, comprehensive_report.json``, a PNG a chart,
+        and ``README.md``. A chart that has nothing to draw is left out, and the README says why.
+
+    Raises
+    ------
+    ReadError
+        There are no timings.
+    OutputError
+        A file cannot be written.
+
+    Examples
+    --------
+    >>> write_operators("results/tiny_ops_20261122")  # doctest: +SKIP
+    """
+    timings = read_timings(path)
+    where = Path(folder) if folder is not None else (Path(path) if Path(path).is_dir() else Path(path).parent) / "ops"
+    try:
+        (where / "plots").parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise files.refused(where, error) from error
+    layers, comm = layer_report(timings), communication_report(timings)
+    whole = {
+        "run": _about(timings),
+        "steps": timings.steps.group_by("rank", "phase", "method", "held")
+        .agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean(), median_ns=pl.col("dur_ns").median())
+        .sort("rank", "phase")
+        .to_dicts(),
+        "overhead": timing_overhead(timings).to_dicts(),
+        "layers": layers,
+        "operators": operator_times(timings).to_dicts(),
+        "communication": comm,
+    }
+    written = [
+        files.write(where / "detailed_timings.csv", text.csv(timings.calls)),
+        files.write_json(where / "analysis_report.json", layers),
+        files.write_json(where / "comm_analysis.json", comm),
+        files.write_json(where / "comprehensive_report.json", whole),
+    ]
+    missing: dict[str, str] = {}
+    wanted = {**CHARTS, **(charts or {})}
+    for done, (name, draw) in enumerate(wanted.items()):
+        if progress is not None:
+            progress(f"drawing {name}", done, len(wanted))
+        try:
+            written.append(save(draw(timings), where / f"{name}.png"))
+        except AnalysisError as error:
+            missing[name] = error.found
+    return [*written, files.write(where / "README.md", _readme(timings, written, missing))]
+
+
+def layer_report(timings: Timings) -> dict[str, Any]:
+    """``layer_breakdown``: of each layer ``total_ns, average_ns, count`` and its ``operations``, over ranks and phases.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of one run.
+
+    Returns
+    -------
+    dict
+        Plain data; layers by their number, as text.
+    """
+    layers = layer_times(timings)
+    calls = timings.calls.filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
+    found: dict[str, Any] = {}
+    for (number,), rows in layers.group_by("layer", maintain_order=True):
+        inside = calls.filter(pl.col("layer") == number).group_by("operator", maintain_order=True)
+        operations = inside.agg(
+            total_ns=pl.col("dur_ns").sum(), average_ns=pl.col("dur_ns").mean(), count=pl.len(),
+            shapes=pl.col("shapes").first(),
+        )  # fmt: skip
+        found[str(number)] = {
+            "total_ns": int(rows["total_ns"].sum()),
+            "average_ns": int(rows["total_ns"].sum()) / int(rows["count"].sum()),
+            "count": int(rows["count"].sum()),
+            "by_phase": rows.drop("layer").to_dicts(),
+            "operations": {row.pop("operator"): row for row in operations.to_dicts()},
+        }
+    return {"layer_breakdown": found, "layers": len(found), "clock": timings.ranks[0]["clock"]}
+
+
+def communication_report(timings: Timings) -> dict[str, Any]:
+    """Communication in all and by kind: count, time, bandwidth and share of the timed steps.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of one run.
+
+    Returns
+    -------
+    dict
+        Plain data; ``note`` says so where there is no communication.
+    """
+    rows = communication_times(timings)
+    if rows.is_empty():
+        return {"total_ns": 0, "share": 0.0, "by_type": {}, "note": _NO_COMMUNICATION}
+    kinds = rows.group_by("kind").agg(
+        count=pl.col("count").sum(), total_ns=pl.col("total_ns").sum(),
+        algorithm_gbps=pl.col("algorithm_gbps").median(), bus_gbps=pl.col("bus_gbps").median(),
+    ).sort("kind")  # fmt: skip
+    shares = rows.group_by("rank", "phase").agg(pl.col("share").sum())
+    return {
+        "total_ns": int(rows["total_ns"].sum()),
+        "share": float(shares["share"].mean()),  # type: ignore[arg-type]
+        "share_is": "of the median step, mean over ranks and phases; from the timed calls and a count of all",
+        "share_by_phase": shares.sort("rank", "phase").to_dicts(),
+        "seen": {str(one["rank"]): one.get("collectives_seen", {}) for one in timings.ranks},
+        "by_type": {row.pop("kind"): row for row in kinds.to_dicts()},
+        "by_size": rows.to_dicts(),
+    }
+
+
+def _about(timings: Timings) -> dict[str, Any]:
+    first = timings.ranks[0]
+    keys = ("model", "platform", "device", "clock", "torch", "options", "world_size", "tensor_parallel_size")
+    found = {key: first.get(key) for key in (*keys, "pipeline_parallel_size", "clock_uncertainty_ns")}
+    return found | {"ranks": len(timings.ranks), "notes": [note for one in timings.ranks for note in one["notes"]]}
+
+
+def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -> str:
+    about = _about(timings)
+    clock = "CUDA events on the model's stream" if timings.on_device else "the clock of the host: this was a CPU"
+    lines = [
+        f"# Timings of operators: {about['model']}",
+        "",
+        f"{timings.steps.height} steps on {about['ranks']} rank(s), timed by {clock}; "
+        f"{timings.calls.height:,} calls and {timings.collectives.height:,} collectives.",
+        "Times on a GPU are those of the device from one event to the next: waiting for the host is part of them, "
+        "unless the steps were held (`hold`).",
+        "",
+        "| phase | rank | steps | median step |",
+        "|---|---|---|---|",
+    ]
+    steps = timings.steps.group_by("phase", "rank").agg(n=pl.len(), m=pl.col("dur_ns").median()).sort("phase", "rank")
+    lines += [f"| {phase} | {rank} | {n} | {format_ns(m)} |" for phase, rank, n, m in steps.iter_rows()]
+    cost = timing_overhead(timings).filter(pl.col("overhead").is_not_null() & (pl.col("method") != "none"))
+    lines += [
+        f"\nA decode step that is timed by {row['method']} takes {format_share(row['overhead'])} more than one that is "
+        f"not (rank {row['rank']}, medians, {row['steps']} steps)."
+        for row in cost.iter_rows(named=True)
+    ]
+    top = operator_times(timings).filter(~pl.col("nested")).head(5)
+    lines += ["", "| operator | phase | a step | share |", "|---|---|---|---|"]
+    lines += [
+        f"| `{row['operator']}` | {row['phase']} | {format_ns(row['step_ns'])} | {format_share(row['share'])} |"
+        for row in top.iter_rows(named=True)
+    ]
+    if timings.collectives.is_empty():
+        lines += ["", f"{_NO_COMMUNICATION.capitalize()}."]
+    lines += ["", "## Files", ""]
+    lines += [f"- `{path.name}`" for path in written]
+    lines += [f"- no `{name}.png`: {why}" for name, why in missing.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,54 @@
+"""Files of the results of mode ops."""
+
+from __future__ import annotations
+
+import json
+
+import altair as alt
+import polars as pl
+import pytest
+
+from llmprof.charts import operators as charts
+from llmprof.errors import AnalysisError, ReadError
+from llmprof.readers.ops.timings import read_timings
+from llmprof.report.operators import write_operators
+from tests.readers.test_ops import document, write
+
+FILES = {"detailed_timings.csv", "analysis_report.json", "comm_analysis.json", "comprehensive_report.json", "README.md"}
+
+
+def test_all_files_and_what_is_in_them(tmp_path):
+    """Layer 0 took 36 us without the timing of its operators; its MLP took 25."""
+    folder = write(tmp_path, document())
+    made = write_operators(folder, charts={"mine": lambda timings: alt.Chart().mark_point()})
+    assert {path.name for path in made} == FILES | {f"{name}.png" for name in (*charts.CHARTS, "mine")}
+    layer = json.loads((tmp_path / "ops" / "analysis_report.json").read_text())["layer_breakdown"]["0"]
+    assert (layer["total_ns"], layer["average_ns"], layer["count"]) == (36_000, 36_000, 1)
+    assert layer["operations"]["mlp"]["total_ns"] == 25_000
+    comm = json.loads((tmp_path / "ops" / "comm_analysis.json").read_text())
+    assert comm["by_type"]["all_reduce"]["count"] == 1
+    assert comm["share"] == pytest.approx(4 / 110)
+    assert pl.read_csv(tmp_path / "ops" / "detailed_timings.csv").height == 10
+    whole = json.loads((tmp_path / "ops" / "comprehensive_report.json").read_text())
+    assert whole["run"]["clock"] == "CUDA events"
+    assert {"steps", "overhead", "layers", "operators", "communication"} <= whole.keys()
+
+
+def test_one_device_says_that_there_is_no_communication(tmp_path):
+    empty = {key: [] for key in document()["collectives"]}
+    made = write_operators(write(tmp_path, document(collectives=empty, collectives_seen={})), tmp_path / "out")
+    assert "bandwidth_analysis.png" not in {path.name for path in made}
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "there is no communication" in text
+    assert "no `bandwidth_analysis.png`" in text
+    assert json.loads((tmp_path / "out" / "comm_analysis.json").read_text())["by_type"] == {}
+
+
+def test_nothing_to_draw_is_said(tmp_path):
+    nothing = {key: [] for key in document()["calls"]}
+    timings = read_timings(write(tmp_path, document(calls=nothing)))
+    for draw in (charts.layer_performance_heatmap, charts.operation_time_distribution, charts.performance_bottlenecks):
+        with pytest.raises(AnalysisError):
+            draw(timings)
+    with pytest.raises(ReadError):
+        write_operators(tmp_path / "ops_rank7.json.gz")

@@ -249,3 +249,16 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"cannot write the trace to .*No space left"):
         Trace({"kernels": schema.TABLES["kernels"].empty()}).save(tmp_path / "saved")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_trace):
+    folder = sample_trace("torch_transformers_generate").save(tmp_path / "s")
+    head = json.loads((folder / "llmprof.json").read_text())
+    head["tables"]["kernel"] = head["tables"].pop("kernels")
+    (folder / "llmprof.json").write_text(json.dumps(head))
+    with pytest.raises(ReadError, match="is damaged"):
+        Trace.open(folder)
+    del head["tables"]["kernel"]
+    (folder / "llmprof.json").write_text(json.dumps(head))
+    with pytest.raises(ReadError, match=r"does not name kernels\.parquet"):
+        Trace.open(folder)

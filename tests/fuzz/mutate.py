@@ -74,7 +74,7 @@ def of_bytes(path: Path, rng: random.Random) -> None:
             data[at:] = b""
         else:
             data[at : at + 4] = rng.randbytes(4)
-    path.write_bytes(gzip.compress(bytes(data), 1) if zipped else bytes(data))
+    path.write_bytes(gzip.compress(bytes(data), 1, mtime=0) if zipped else bytes(data))
 
 
 def of_json(path: Path, rng: random.Random) -> None:

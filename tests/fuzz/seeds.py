@@ -34,7 +34,7 @@ def make(folder: Path) -> Path:
     chrome(folder / "chrome")
     (folder / "chrome gzip").mkdir()
     (folder / "chrome gzip/zipped.json.gz").write_bytes(
-        gzip.compress((folder / "chrome/torch_tp4_eager_nccl.json").read_bytes())
+        gzip.compress((folder / "chrome/torch_tp4_eager_nccl.json").read_bytes(), mtime=0)
     )
     nsys(folder / "nsys")
     parquet_folders(folder / "nsys", folder / "nsys parquet")
@@ -123,7 +123,7 @@ def run(chrome_file: Path, folder: Path) -> None:
     """The folder of a run, its trace cut."""
     shutil.copytree(SAMPLES / "run_torch_tp1", folder / "run", ignore=shutil.ignore_patterns("traces", "sample.json"))
     (folder / "run/traces").mkdir()
-    (folder / "run/traces/rank0.pt.trace.json.gz").write_bytes(gzip.compress(chrome_file.read_bytes()))
+    (folder / "run/traces/rank0.pt.trace.json.gz").write_bytes(gzip.compress(chrome_file.read_bytes(), mtime=0))
 
 
 def ascend(folder: Path) -> None:

@@ -230,6 +230,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")
     _findings(add("findings", "findings", "what takes the time, and what to try", some, reading, shared))
+    _export(
+        add("export", "export", "write a trace for Perfetto, speedscope, Excel or data frames", paths, reading, shared)
+    )
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
     _launching(add, shared)
@@ -356,6 +359,33 @@ def _share(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no share; write 3% or 0.03")
     return value
+
+
+def _export(sub: argparse.ArgumentParser) -> None:
+    from llmprof.export import FORMS
+
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.epilog = "forms:\n" + "\n".join(
+        f"  {name:<11} {what}{': ' + ', '.join(ends) if ends else ''}" for name, (what, ends) in FORMS.items()
+    )
+    sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write; its end says the form")
+    sub.add_argument(
+        "--as", dest="form", choices=list(FORMS), metavar="FORM", help="form, where the end does not say it"
+    )
+    sub.add_argument("--window", type=_window, metavar="FROM:TO", help="only what starts in it, in ms: 12.5:14")
+    sub.add_argument("--redact", action="store_true", help="write pseudonyms for people, machines and secrets")
+
+
+def _window(text: str) -> tuple[int, int]:
+    """A window in ms as ``FROM:TO``, in ns."""
+    first, colon, last = text.partition(":")
+    try:
+        window = (round(float(first) * 1e6), round(float(last) * 1e6))
+    except (ValueError, OverflowError):
+        window = (1, 0)
+    if not colon or window[1] <= window[0]:
+        raise argparse.ArgumentTypeError(f"{text!r} is no window; write FROM:TO in ms, such as 12.5:14")
+    return window
 
 
 def _findings(sub: argparse.ArgumentParser) -> None:

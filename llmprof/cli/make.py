@@ -27,6 +27,7 @@ from llmprof.launch.run import process
 from llmprof.progress import Progress
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
+from llmprof.units import format_bytes
 
 if TYPE_CHECKING:
     from llmprof.report import Report
@@ -56,6 +57,16 @@ def _paths(written: Report, *more: tuple[str, str]) -> str:
     pngs, csvs = written.folder / "*.png", written.folder / "*.csv"
     named = [("Report", str(written.index)), ("Charts", f"{pngs} ({len(written.pngs)})")]
     return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
+
+
+def export(args: Namespace, terminal: Terminal) -> str:
+    """Write a trace for Perfetto, speedscope, a spreadsheet or data frames."""
+    from llmprof import export as exporting
+
+    trace = open_trace(args.paths, args, terminal)
+    written = exporting.export(trace, args.output, form=args.form, window=args.window, redact=args.redact)
+    size = sum(file.stat().st_size for file in (written.rglob("*") if written.is_dir() else [written]))
+    return to_json({"file": written, "bytes": size}) if args.json else f"{written}: {format_bytes(size)}"
 
 
 def notebook(args: Namespace, terminal: Terminal) -> str:

@@ -26,6 +26,7 @@ _LAYERS: Final = re.compile(
     rb'"(?:Ascend Hardware|CANN|HCCL|Communication|Overlap Analysis|Step Trace|Task Scheduler|Physic Stream Id)"'
     rb'|"(?:AscendCL|Node|Dequeue)@'
 )
+_EXPORTED: Final = re.compile(rb'^\{"schemaVersion": 1, "llmprof": ')
 _SNIFF_BYTES: Final = 4 << 20
 _MOST_DEPTH: Final = 4
 
@@ -108,6 +109,8 @@ def _database_kind(path: Path) -> str | None:
 def _json_kind(text: bytes, probe: Probe) -> str | None:
     if text[:1] == b"[":
         return TIMELINE if b'"ph"' in text and _names_layers(probe) else None
+    if _EXPORTED.search(text):  # by llmprof: the same rows in the form of Kineto
+        return None
     if b'"traceEvents"' in text:
         return TIMELINE if _LAYERS.search(text) else None
     if b'"Communication Time Info"' in text:

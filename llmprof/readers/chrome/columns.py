@@ -83,6 +83,8 @@ def _id(value: int | str | None) -> int | None:
         return value if -(2**63) <= value < 2**63 else _hash(str(value))
     if not value or not value.strip():
         return None
+    if value.strip() == "-1":  # what Kineto writes of spans of its own
+        return -1
     numbered = _NUMBERED.fullmatch(value.strip())
     return int(numbered[1]) if numbered else _hash(value)
 

@@ -63,6 +63,7 @@ KINDS: Final[dict[str, str]] = {
     "mtia_ccp_events": "queue",
     "hpu_op": "kernel",
     "trace": "",
+    "llmprof": "",
 }
 """Category (lower case) -> kind of event; empty means of no use here. What is not listed goes by its process."""
 

@@ -70,7 +70,7 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
         kernels = found["kernel"]
     out = {
         "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
-        "copies": _described(found.get("copy")),
+        "copies": described(found.get("copy")),
         "runtime": _concat(
             _with(found.get("runtime"), api=pl.lit("runtime")), _with(found.get("driver"), api=pl.lit("driver"))
         ),
@@ -170,7 +170,7 @@ def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None
     return None if frame is None else frame.with_columns(**columns)
 
 
-def _described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
+def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
     """Copies with their kind and the memory at both ends, as far as their names (or their direction) tell."""
     if copies is None:
         return None

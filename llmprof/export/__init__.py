@@ -1,0 +1,5 @@
+"""A trace for other tools: Perfetto, speedscope, spreadsheets, data frames."""
+
+from llmprof.export.write import FORMS, export
+
+__all__ = ["FORMS", "export"]

@@ -1,0 +1,211 @@
+"""A trace in Perfetto's own format (protobuf), which its viewer and trace processor read fastest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+
+_SEQUENCE: Final = 1
+_INCREMENTAL_CLEARED: Final = 1
+_SPANS: Final = (
+    ("kernels", "stream", "device"), ("copies", "stream", "device"), ("tasks", "stream", "device"),
+    ("runtime", "thread", "host"), ("ops", "thread", "host"), ("markers", "thread", "host"),
+)  # fmt: skip
+_ORDER: Final = ("llmprof", "device", "host")
+_OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
+
+
+def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
+    """Write a trace and tracks beside it.
+
+    Each rank is a process; its streams, threads and the tracks of llmprof are the rows of it. Slices that overlap
+    without one holding the other have rows of their own.
+
+    Parameters
+    ----------
+    trace : Trace
+        What is written; ranks below 0 are left out.
+    added : polars.DataFrame
+        As :func:`llmprof.export.tracks.tracks` gives them.
+    file : pathlib.Path
+        Where to.
+
+    Returns
+    -------
+    int
+        Slices written.
+
+    Raises
+    ------
+    LlmprofError
+        The package ``perfetto`` is not installed.
+    """
+    try:
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+        from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+    except ImportError as error:
+        raise LlmprofError(
+            "Perfetto's format needs the package perfetto", hint="pip install 'llmprof[export]', or write Chrome JSON"
+        ) from error
+    rows = _lanes(_slices(trace, added))
+    base = int(trace.meta.get("start_epoch_ns") or 0)
+    with file.open("wb") as out:
+        builder = StreamingTraceProtoBuilder(out)
+        uuids = itertools.count(1)
+        ranks: dict[int, int] = {}
+        first = True
+        for (rank, place, group, row, lane), part in rows.partition_by(
+            "rank", "place", "group", "row", "lane", as_dict=True, maintain_order=True
+        ).items():
+            if rank not in ranks:
+                ranks[rank] = next(uuids)
+                packet = builder.create_packet()
+                packet.track_descriptor.uuid = ranks[rank]
+                packet.track_descriptor.process.pid = rank + 1
+                packet.track_descriptor.process.process_name = f"rank {rank}"
+                builder.write_packet(packet)
+            track = next(uuids)
+            packet = builder.create_packet()
+            packet.track_descriptor.uuid = track
+            packet.track_descriptor.parent_uuid = ranks[rank]
+            packet.track_descriptor.name = f"{group}: {row}" + (f" ({lane + 1})" if lane else "")
+            packet.track_descriptor.sibling_order_rank = place
+            builder.write_packet(packet)
+            for at, is_end, name, detail in _begins_and_ends(part):
+                packet = builder.create_packet()
+                packet.timestamp = base + at
+                packet.trusted_packet_sequence_id = _SEQUENCE
+                if first:
+                    packet.sequence_flags, first = _INCREMENTAL_CLEARED, False
+                event = packet.track_event
+                event.track_uuid = track
+                event.type = TrackEvent.TYPE_SLICE_END if is_end else TrackEvent.TYPE_SLICE_BEGIN
+                if not is_end:
+                    event.name = name
+                    event.categories.append(group)
+                    if detail:
+                        note = event.debug_annotations.add()
+                        note.name, note.string_value = "detail", detail
+                builder.write_packet(packet)
+    return rows.height
+
+
+def slices(file: Path) -> pl.DataFrame:
+    """Slices of a file that :func:`write` wrote, read by the package's own classes.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        The file.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, row, start_ns, dur_ns, name``: absolute times.
+    """
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+    packets = Packets()
+    packets.ParseFromString(file.read_bytes())
+    rank_of: dict[int, int] = {}
+    names: dict[int, tuple[int, str]] = {}
+    open_: dict[int, list[tuple[int, str]]] = {}
+    found: list[tuple[Any, ...]] = []
+    for packet in packets.packet:
+        if packet.HasField("track_descriptor"):
+            about = packet.track_descriptor
+            if about.HasField("process"):
+                rank_of[about.uuid] = about.process.pid - 1
+            else:
+                names[about.uuid] = (rank_of[about.parent_uuid], about.name)
+        elif packet.HasField("track_event"):
+            event = packet.track_event
+            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+                open_.setdefault(event.track_uuid, []).append((packet.timestamp, event.name))
+            else:
+                start, name = open_[event.track_uuid].pop()
+                found.append((*names[event.track_uuid], start, packet.timestamp - start, name))
+    schema = {"rank": pl.Int32, "row": pl.String, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String}
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
+    parts = [
+        added.select(
+            "rank", "start_ns", "dur_ns", "name", "detail", group=pl.lit("llmprof"), row="track",
+            place=pl.col("track").replace_strict(
+                {track: n for n, track in enumerate(_OWN_ORDER)}, default=len(_OWN_ORDER), return_dtype=pl.Int32
+            ),
+        )
+    ]  # fmt: skip
+    for table, row, group in _SPANS:
+        if not trace.has(table):
+            continue
+        frame = trace.table(table)
+        on_device = pl.col("on_device") if table == "markers" else pl.lit(value=group == "device")
+        number = pl.coalesce(pl.when(on_device).then("stream"), row) if table == "markers" else pl.col(row)
+        said = pl.when(on_device).then(pl.lit("stream")).otherwise(pl.lit("thread"))
+        parts.append(
+            frame.select(
+                "rank", "start_ns", "dur_ns", "name",
+                detail=pl.col("domain") if table == "markers" else pl.lit(None, dtype=pl.String),
+                group=pl.when(on_device).then(pl.lit("device")).otherwise(pl.lit("host")),
+                row=pl.concat_str(
+                    pl.lit("marks, ") if table == "markers" else pl.lit(""), said, pl.lit(" "),
+                    number.cast(pl.String).fill_null("?"),
+                ),
+                place=pl.lit(10 if group == "device" else 20, dtype=pl.Int32),
+            )
+        )  # fmt: skip
+    return pl.concat(parts, how="vertical_relaxed").filter(pl.col("rank") >= 0)
+
+
+def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add ``lane``: 0, or more where a slice overlaps an earlier one of its row that does not hold it."""
+    key = ["rank", "place", "group", "row"]
+    rows = rows.sort(*key, "start_ns", "dur_ns", descending=[False] * 5 + [True], maintain_order=True)
+    done, rest, lane = [], rows, 0
+    while rest.height:
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        # what holds a slice began before it and ends with it or later: of the slices still open the last to begin
+        crosses = _crossing(rest.with_columns(_end=end), key)
+        done.append(rest.filter(~crosses).with_columns(lane=pl.lit(lane, dtype=pl.Int32)))
+        rest, lane = rest.filter(crosses), lane + 1
+    found = pl.concat(done) if done else rows.with_columns(lane=pl.lit(0, dtype=pl.Int32))
+    return found.sort(*key, "lane", "start_ns", maintain_order=True)
+
+
+def _crossing(rows: pl.DataFrame, key: list[str]) -> pl.Series:
+    """Whether each slice overlaps one before it that does not hold it."""
+    crosses = []
+    stack: list[int] = []
+    last: Any = None
+    for *at, start, end in rows.select(*key, "start_ns", "_end").iter_rows():
+        if at != last:
+            stack, last = [], at
+        while stack and stack[-1] <= start:
+            stack.pop()
+        crosses.append(bool(stack) and end > stack[-1])
+        if not crosses[-1]:
+            stack.append(end)
+    return pl.Series(crosses, dtype=pl.Boolean)
+
+
+def _begins_and_ends(part: pl.DataFrame) -> Iterator[tuple[int, bool, str, str | None]]:
+    """Begins and ends of nested slices in the order of time."""
+    stack: list[int] = []
+    for start, dur, name, detail in part.select("start_ns", "dur_ns", "name", "detail").iter_rows():
+        while stack and stack[-1] <= start:
+            yield stack.pop(), True, "", None
+        yield start, False, name, detail
+        stack.append(start + dur)
+    while stack:
+        yield stack.pop(), True, "", None

@@ -1,0 +1,213 @@
+"""What is written for other tools: read back, opened with their libraries, or compared by hand."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze
+from llmprof.cli import main
+from llmprof.errors import AnalysisError, NotCapturedError, OutputError, TraceWarning
+from llmprof.export import FORMS, export, perfetto
+from llmprof.export.tracks import tracks
+from llmprof.trace import Trace
+from tests.analyze.builders import DENSE, forward, kernels, launches
+
+SAMPLES = ["torch_tp1_eager", "torch_tp4_eager_nccl", "torch_pp2_eager", "torch_cpu_tp2_layer_annotations"]
+KEYS = ("rank", "start_ns", "time_ns", "dur_ns", "stream", "thread", "name", "correlation", "op_id")
+
+
+def in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    first = [c for c in KEYS if c in frame.columns]
+    return frame.sort([*first, *(c for c in frame.columns if c not in first)], nulls_last=True)
+
+
+def read(path: Path) -> Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        return llmprof.read(path, cache=False)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_chrome_json_reads_back_to_the_same_frames(name, tmp_path):
+    trace = llmprof.sample(name)
+    again = read(export(trace, tmp_path / "x.json.gz"))
+    assert again.tables.keys() == trace.tables.keys()
+    for table, frame in trace.tables.items():
+        assert_frame_equal(in_order(again.table(table)), in_order(frame), check_column_order=False)
+    assert again.meta["device"] == trace.meta["device"]
+    assert again.meta["world_size"] == trace.meta["world_size"]
+
+
+def test_what_nsys_recorded_reads_back_in_the_words_of_kineto(tmp_path):
+    trace = llmprof.sample("nsys_tp2_cudagraph")
+    again = read(export(trace, tmp_path / "x.json"))
+    common = [c for c in trace.kernels.columns if c in again.kernels.columns]
+    assert_frame_equal(in_order(again.kernels.select(common)), in_order(trace.kernels.select(common)))
+    columns = ["rank", "start_ns", "dur_ns", "kind", "bytes"]
+    assert_frame_equal(again.copies.select(columns).sort(columns), trace.copies.select(columns).sort(columns))
+    assert "Memcpy HtoD (Pinned -> Device)" in again.copies["name"].to_list()
+
+
+def test_an_npu_reads_back_from_chrome_json(synthetic_npu, tmp_path):
+    trace = llmprof.read(synthetic_npu("baseline"), cache=False)
+    file = export(trace, tmp_path / "npu.json")
+    again = read(file)
+    assert again.meta["format"] == "chrome"
+    assert again.platform.name == "ascend"
+    for table in ("kernels", "runtime", "ops", "markers"):
+        common = [c for c in trace.table(table).columns if c in again.table(table).columns]
+        assert_frame_equal(in_order(again.table(table).select(common)), in_order(trace.table(table).select(common)))
+    names = {e["args"]["name"] for e in json.loads(file.read_text())["traceEvents"][1:] if e["name"] == "process_name"}
+    assert {"rank 0: llmprof", "rank 1: llmprof", "rank 0: NPU 0"} <= names
+
+
+def one_rank() -> Trace:
+    run = kernels(forward(2), start=1_000_000, dur=10_000, pause=5_000)
+    return Trace({"kernels": run, "runtime": launches(run, lead=2_000)}, {"device": "NVIDIA H200"})
+
+
+def test_tracks_say_what_the_analyses_say():
+    trace = one_rank()
+    found = tracks(trace)
+    layers = found.filter(track="layers")
+    assert layers["name"].to_list() == ["layer 0", "layer 1"]
+    assert layers["dur_ns"].to_list() == [len(DENSE) * 10_000 + (len(DENSE) - 1) * 5_000] * 2
+    idle = found.filter(track="idle")
+    assert idle["dur_ns"].sum() == analyze.idle(trace)["dur_ns"].sum()
+    stages = found.filter(pl.col("track") == "stages, stream 7")
+    first = stages.filter(
+        pl.col("start_ns").is_between(*layers.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns") - 1).row(0))
+    )
+    assert first["name"].to_list()[:4] == ["norm", "qkv_proj", "rope", "kv_cache_write"]
+    ends = found.with_columns(end=pl.col("start_ns") + pl.col("dur_ns")).filter(pl.col("track") != "findings")
+    after = pl.col("start_ns").shift(-1).over("rank", "track")
+    assert not ends.filter(pl.col("end") > after).height, "slices of a track overlap"
+
+
+def test_a_window_cuts_rows_and_tracks_but_no_labels(tmp_path):
+    trace = one_rank()
+    layer = tracks(trace).filter(track="layers").row(1, named=True)
+    window = (layer["start_ns"], layer["start_ns"] + layer["dur_ns"])
+    file = export(trace, tmp_path / "w.json", window=window)
+    events = json.loads(file.read_text())["traceEvents"][1:]
+    assert len([e for e in events if e.get("cat") == "kernel"]) == len(DENSE)
+    shown = [e["name"] for e in events if e.get("cat") == "llmprof" and e["name"].startswith("layer")]
+    assert shown == ["layer 1"]
+    assert read(file).kernels["name"].to_list() == trace.select(window=window).kernels["name"].to_list()
+    with pytest.raises(AnalysisError, match="nothing starts in the window"):
+        export(trace, tmp_path / "none.json", window=(0, 10))
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_perfettos_own_format_holds_every_slice(tmp_path):
+    pytest.importorskip("perfetto")
+    trace = llmprof.sample("torch_pp2_eager")
+    found = perfetto.slices(export(trace, tmp_path / "x.pftrace"))
+    base = trace.meta["start_epoch_ns"]
+    for table, row in (("kernels", "device: stream"), ("runtime", "host: thread"), ("ops", "host: thread")):
+        rows = trace.table(table).select("rank", "dur_ns", "name", start_ns=pl.col("start_ns") + base)
+        there = found.filter(pl.col("row").str.starts_with(row)).select("rank", "dur_ns", "name", "start_ns")
+        assert rows.join(there, on=["rank", "start_ns", "dur_ns", "name"], how="anti").height == 0, table
+    own = tracks(trace)
+    assert found.filter(pl.col("row").str.starts_with("llmprof: ")).height == own.height
+    assert found.height == own.height + sum(
+        trace.table(t).height for t in ("kernels", "copies", "runtime", "ops", "markers")
+    )
+
+
+def test_slices_that_cross_get_rows_of_their_own(tmp_path):
+    pytest.importorskip("perfetto")
+    rows = {"rank": 0, "device": 0, "stream": 7, "start_ns": [0, 50, 60, 200], "dur_ns": [100, 100, 10, 0],
+            "name": ["a", "b", "c", "d"]}  # fmt: skip
+    found = perfetto.slices(export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.perfetto-trace"))
+    found = found.filter(pl.col("row").str.starts_with("device")).sort("name")
+    assert found.select("name", "start_ns", "dur_ns").rows() == [
+        ("a", 0, 100),
+        ("b", 50, 100),
+        ("c", 60, 10),
+        ("d", 200, 0),
+    ]
+    assert found["row"].to_list() == [
+        "device: stream 7",
+        "device: stream 7 (2)",
+        "device: stream 7",
+        "device: stream 7",
+    ]
+
+
+def test_answers_as_csv_parquet_and_excel(tmp_path):
+    trace = llmprof.sample("torch_tp1_cudagraph")
+    csv = export(trace, tmp_path / "csv", form="csv")
+    parquet = export(trace, tmp_path / "parquet", form="parquet")
+    names = {file.stem for file in csv.iterdir()}
+    assert {"findings", "steps", "kernels", "events"} <= names
+    assert names == {file.stem for file in parquet.iterdir()}
+    assert_frame_equal(pl.read_parquet(parquet / "steps.parquet"), analyze.steps(trace))
+    pytest.importorskip("xlsxwriter")
+    import zipfile
+
+    book = export(trace, tmp_path / "x.xlsx")
+    with zipfile.ZipFile(book) as packed:
+        sheets = packed.read("xl/workbook.xml").decode()
+        assert 'name="findings"' in sheets
+        assert 'name="events"' not in sheets  # a row an event is no sheet
+        assert not [n for n in packed.namelist() if "<f>" in packed.read(n).decode("utf-8", "replace")], "no formulas"
+
+
+def test_speedscope_and_what_has_no_stacks(tmp_path):
+    with pytest.raises(NotCapturedError):
+        export(one_rank(), tmp_path / "x.speedscope.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_redacted_files_hold_no_secret(tmp_path):
+    trace = one_rank()
+    names = trace.kernels["name"].to_list()
+    names[3] = "/home/alice/kernels/secret_token_hf_abcdefghijklmnopqrstuvwxyz0123"
+    secret = Trace(
+        {**trace.tables, "kernels": trace.kernels.with_columns(name=pl.Series(names))}, {"device": "NVIDIA H200"}
+    )
+    for name in ("x.json", "y.pftrace"):
+        if name.endswith("pftrace"):
+            pytest.importorskip("perfetto")
+        held = export(secret, tmp_path / name, redact=True).read_bytes()
+        assert b"alice" not in held
+        assert b"hf_abcdefghijklmnop" not in held
+
+
+def test_names_of_files_say_the_form_and_nothing_is_written_over(tmp_path):
+    with pytest.raises(OutputError, match="does not say its form"):
+        export(one_rank(), tmp_path / "x.txt")
+    file = export(one_rank(), tmp_path / "deep" / "x.json")
+    before = file.read_bytes()
+    with pytest.raises(OutputError, match="exists already"):
+        export(one_rank(), file)
+    assert file.read_bytes() == before
+    assert set(FORMS) == {"chrome", "perfetto", "speedscope", "csv", "parquet", "excel"}
+
+
+def test_hostile_names_stay_text(tmp_path):
+    names = ['a"b\\c', "</script>", "line\nbreak", "null", '{"v":1}', '":null', "\x07bell", "𝄞"]
+    rows = {"rank": 0, "device": 0, "stream": 1, "start_ns": list(range(0, 80, 10)), "dur_ns": 5, "name": names}
+    file = export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.json")
+    events = json.loads(file.read_text("utf-8"))["traceEvents"][1:]
+    assert [e["name"] for e in events if e.get("cat") == "kernel"] == names
+    assert read(file).kernels["name"].to_list() == names
+
+
+def test_the_command(tmp_path, capsys):
+    assert (
+        main.main(["export", "sample:torch_tp1_cudagraph", "-o", str(tmp_path / "x.json.gz"), "--window", "0:5"]) == 0
+    )
+    assert "x.json.gz: " in capsys.readouterr().out
+    assert main.main(["info", str(tmp_path / "x.json.gz")]) == 0
+    with pytest.raises(SystemExit):
+        main.main(["export", "sample:torch_tp1_cudagraph", "-o", "x.json", "--window", "5"])
+    assert "write FROM:TO in ms" in capsys.readouterr().err

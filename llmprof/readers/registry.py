@@ -32,6 +32,7 @@ BUILT_IN: Final = (
     "llmprof.readers.tensorrt.reader:READERS",
     "llmprof.readers.proton.reader:READER",
     "llmprof.readers.torch_memory.reader:READERS",
+    "llmprof.readers.perfetto.reader:READER",
 )
 """Readers of llmprof in the order in which they are asked, written as an entry point is: ``module:attribute``,
 a reader or several. A file belongs to the first reader that knows it.

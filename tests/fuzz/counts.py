@@ -399,7 +399,7 @@ def of_snapshot(path: Path) -> Held:
     if not isinstance(traces, list) or not isinstance(document.get("segments"), list):
         return {}
     events = [e for trace in traces if isinstance(trace, list) for e in trace if isinstance(e, dict)]
-    return {"memory": sum(e.get("action") in {"alloc", "free_requested"} for e in events)}
+    return {"memory": sum(str(e.get("action")) in {"alloc", "free_requested"} for e in events)}
 
 
 def of_rocpd(path: Path) -> Held:

@@ -80,6 +80,8 @@ def tables(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
         mine = [s for s in segments if int(s.get("device") or 0) == device]
         frame, count, timed = _memory(trace, mine, texts)
         events += count
+        if lost := len(trace) - count:
+            notes.append(f"{lost:,} event(s) of device {device} are not as torch writes them and were left out")
         if not timed and count:
             notes.append(f"the events of device {device} have no times: they are a nanosecond apart, in their order")
         here = pl.lit(device, dtype=pl.Int32).alias("device")

@@ -1,0 +1,1 @@
+"""Traces of Perfetto in its own binary form."""

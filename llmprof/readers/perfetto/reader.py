@@ -1,0 +1,276 @@
+"""Reader of Perfetto's binary traces (``.pftrace``, ``.perfetto-trace``): track events of any program that writes them.
+
+The file is a protocol buffer: a list of packets. The messages are decoded with the classes of the package ``perfetto``
+(its trace processor, which would have to be downloaded, is not needed); names and tracks are put together here. Slices
+of rocprofv3 become kernels, copies and calls by their category, all others are markers; counters are counters. What
+other data sources write (ftrace, heap profiles) is counted and left out.
+
+Source of the format: Perfetto's ``trace_packet.proto`` and ``track_event.proto``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.trace import Trace
+
+_MESSAGES: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
+_PACKET: Final = 0x0A
+"""Tag of field 1 of a trace: a packet, with its length."""
+
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
+_CLEARED: Final = 1
+_KERNEL: Final = ("kernel", "kernel_dispatch", "gpu_kernel")
+_COPY: Final = ("memory_copy", "memcpy", "gpu_memcpy", "copy")
+_UNITS: Final = {1: "ns", 2: "1", 3: "B"}
+_SNIFFED: Final = 4
+_WIRE_TYPES: Final = (0, 1, 2, 5)
+_MOST_UNPACKED: Final = 1 << 30
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError("a number is too long")
+
+
+def _packets(data: bytes) -> Iterator[bytes]:
+    """Packets of a trace; ends with an IndexError where the file is cut or is none."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _varint(data, at)
+        if tag != _PACKET:
+            raise IndexError("what follows is no packet")
+        size, at = _varint(data, at)
+        if at + size > end:
+            raise IndexError("the last packet is cut off")
+        yield data[at : at + size]
+        at += size
+
+
+def _sniff(probe: Probe) -> bool:
+    """Whether the beginning is a list of packets, each of which begins with a field of a protocol buffer."""
+    if probe.is_folder or probe.start[:1] != bytes([_PACKET]):
+        return False
+    seen = 0
+    try:
+        for packet in _packets(probe.start):
+            if packet:
+                tag, _ = _varint(packet, 0)
+                if tag & 7 not in _WIRE_TYPES or not tag >> 3:
+                    return False
+            seen += 1
+            if seen >= _SNIFFED:
+                return True
+    except IndexError as error:
+        return seen > 0 and "cut off" in str(error) and len(probe.start) >= 1 << 16
+    return seen > 0
+
+
+def _messages(path: Path) -> Any:
+    try:
+        return importlib.import_module(_MESSAGES)
+    except ImportError as error:
+        raise ReadError(
+            f"{path.name} is a binary trace of Perfetto, which needs the package perfetto to be read",
+            expected="the package perfetto, or the trace as JSON",
+            hint="pip install 'llmprof[perfetto]'; or convert it: traceconv json FILE FILE.json",
+        ) from error
+
+
+def _read(path: Path, request: Request) -> Trace:
+    messages = _messages(path)
+    decode_error = importlib.import_module("google.protobuf.message").DecodeError
+    data, damage = bytes_of(path)
+    events = _Events()
+    damaged = 0
+    try:
+        for packet in _packets(data):
+            try:
+                events.add(messages.TracePacket.FromString(packet), messages)
+            except (decode_error, zlib.error):
+                damaged += 1
+    except IndexError as error:
+        damage = damage or str(error)
+    tables, notes = events.tables()
+    if damaged:
+        notes.append(f"{damaged:,} packet(s) are damaged and were left out")
+    if not tables:
+        raise ReadError(
+            f"{path.name} holds no track event",
+            expected="slices, marks or counters of a program",
+            hint="what ftrace and heap profilers record is for Perfetto's own page: ui.perfetto.dev",
+        )
+    return trace_of(path, "perfetto", tables, head={"absolute": False}, events=events.count, notes=notes, damage=damage)
+
+
+class _Events:
+    """Slices and counters, as packets tell of them one after another."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.others: Counter[str] = Counter()
+        self.rows: list[tuple[int, int, int, str, str]] = []
+        self.samples: list[tuple[int, int, float]] = []
+        self._tracks: dict[int, Any] = {}
+        self._lanes: dict[int, int] = {}
+        self._open: dict[int, list[tuple[int, str, str]]] = defaultdict(list)
+        self._names: dict[int, dict[int, str]] = defaultdict(dict)
+        self._categories: dict[int, dict[int, str]] = defaultdict(dict)
+        self._defaults: dict[int, int] = {}
+        self._sums: dict[int, float] = defaultdict(float)
+        self.unmatched = 0
+
+    def add(self, packet: Any, messages: Any, *, nested: bool = False) -> None:
+        """Take up one packet."""
+        sequence = packet.trusted_packet_sequence_id
+        if packet.sequence_flags & _CLEARED:
+            for known in (self._names, self._categories):
+                known.pop(sequence, None)
+            self._defaults.pop(sequence, None)
+        if packet.HasField("interned_data"):
+            for name in packet.interned_data.event_names:
+                self._names[sequence][name.iid] = name.name
+            for category in packet.interned_data.event_categories:
+                self._categories[sequence][category.iid] = category.name
+        if packet.HasField("trace_packet_defaults"):
+            self._defaults[sequence] = packet.trace_packet_defaults.track_event_defaults.track_uuid
+        kind = packet.WhichOneof("data")
+        if kind == "track_descriptor":
+            self._tracks[packet.track_descriptor.uuid] = packet.track_descriptor
+        elif kind == "track_event":
+            self.count += 1
+            self._event(packet, packet.track_event, sequence)
+        elif kind == "compressed_packets" and not nested:
+            unpacked = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
+            for one in _packets(unpacked):
+                self.add(messages.TracePacket.FromString(one), messages, nested=True)
+        elif kind is not None and kind not in {"clock_snapshot", "trace_config", "trace_stats", "trace_uuid"}:
+            self.others[kind] += 1
+
+    def _event(self, packet: Any, event: Any, sequence: int) -> None:
+        track = event.track_uuid if event.HasField("track_uuid") else self._defaults.get(sequence, 0)
+        at = packet.timestamp
+        if not at and event.HasField("timestamp_absolute_us"):
+            at = event.timestamp_absolute_us * 1000
+        if not 0 <= at < MOST_NS:
+            self.unmatched += 1
+            return
+        if event.type == _COUNTER:
+            value = event.double_counter_value if event.HasField("double_counter_value") else event.counter_value
+            self.samples.append((at, track, self._counted(track, float(value))))
+            return
+        if event.type == _END:
+            if not self._open[track]:
+                self.unmatched += 1
+                return
+            start, name, category = self._open[track].pop()
+            self.rows.append((track, start, max(0, at - start), name, category))
+            return
+        name = event.name or self._names[sequence].get(event.name_iid, "unnamed")
+        categories = [*event.categories, *(self._categories[sequence].get(iid, "") for iid in event.category_iids)]
+        category = next((one for one in categories if one), "track event")
+        if event.type == _BEGIN:
+            self._open[track].append((at, name, category))
+        elif event.type == _INSTANT:
+            self.rows.append((track, at, 0, name, category))
+
+    def _counted(self, track: int, value: float) -> float:
+        """A value in the base unit; increments are added up."""
+        counter = self._tracks[track].counter if track in self._tracks else None
+        if counter is None:
+            return value
+        value *= counter.unit_multiplier or 1
+        if counter.is_incremental:
+            self._sums[track] += value
+            return self._sums[track]
+        return value
+
+    def tables(self) -> tuple[dict[str, pl.DataFrame], list[str]]:
+        """Tables with what was found, and notes on what was not."""
+        notes = []
+        still = sum(map(len, self._open.values()))
+        if still:
+            notes.append(f"{still:,} slice(s) have no end and were left out")
+        if self.unmatched:
+            notes.append(f"{self.unmatched:,} event(s) have no begin or no time and were left out")
+        if self.others:
+            kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.others.most_common(4))
+            notes.append(f"{self.others.total():,} packet(s) are no track events and were left out ({kinds})")
+        schema = {"track": pl.UInt64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "domain": pl.String}
+        slices = pl.DataFrame(self.rows, schema=schema, orient="row")
+        places = [(uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[0] for row in self.rows)]
+        of_tracks = {"track": pl.UInt64, "process": pl.Int64, "thread": pl.Int64, "stream": pl.Int64}
+        rows = slices.join(pl.DataFrame(places, schema=of_tracks, orient="row"), on="track", how="left")
+        category = pl.col("domain").str.to_lowercase()
+        kernel, copy = category.is_in(_KERNEL), category.is_in(_COPY)
+        call = category.str.contains(r"^(?:hip|hsa|cuda|rccl|nccl)\w*api|runtime_api$")
+        host = ("start_ns", "dur_ns", "name", "process", "thread")
+        device = ("start_ns", "dur_ns", "name", "stream")
+        found = {
+            "kernels": rows.filter(kernel).select(*device, device=pl.lit(0, dtype=pl.Int32)),
+            "copies": rows.filter(copy).select(*device, device=pl.lit(0, dtype=pl.Int32), kind=pl.lit("unknown")),
+            "runtime": rows.filter(call).select(*host, api=pl.lit("runtime")),
+            "markers": rows.filter(~(kernel | copy | call)).select(*host, "domain", on_device=pl.lit(value=False)),
+        }
+        counters = [
+            (at, self._name(track), value, self._unit(track))
+            for at, track, value in self.samples
+            if math.isfinite(value)
+        ]
+        columns = {"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String}
+        found["counters"] = pl.DataFrame(counters, schema=columns, orient="row")
+        return {name: frame for name, frame in found.items() if frame.height}, notes
+
+    def _thread(self, uuid: int) -> tuple[int | None, int | None, int | None]:
+        """Process and thread of a track, and its number as a lane of a device."""
+        process = thread = None
+        seen = set()
+        at = uuid
+        while at in self._tracks and at not in seen:
+            seen.add(at)
+            track = self._tracks[at]
+            if track.HasField("thread"):
+                process, thread = process or track.thread.pid, thread or track.thread.tid
+            if track.HasField("process"):
+                process = process or track.process.pid
+            at = track.parent_uuid
+        return process, thread, self._lanes.setdefault(uuid, len(self._lanes))
+
+    def _name(self, uuid: int) -> str:
+        track = self._tracks.get(uuid)
+        return (track.name or track.static_name or "unnamed counter") if track is not None else "unnamed counter"
+
+    def _unit(self, uuid: int) -> str | None:
+        track = self._tracks.get(uuid)
+        if track is None or not track.HasField("counter"):
+            return None
+        return _UNITS.get(track.counter.unit) or track.counter.unit_name or None
+
+
+READER: Final = Reader(
+    name="perfetto",
+    version=1,
+    what="a binary trace of Perfetto",
+    sniff=_sniff,
+    read=_read,
+    alone=True,
+)

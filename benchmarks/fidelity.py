@@ -145,6 +145,7 @@ def labelled_recordings() -> list[Path]:
         _ROOT / "sample_traces/torch_cpu_tp2_layer_annotations",
         _ROOT / "sample_traces/nsys_tp1_layer_nvtx",
         *sorted((_ROOT / "tests/analyze/labelled").glob("*.json.gz")),
+        *sorted((_ROOT / "tests/analyze/labelled").glob("*.sqlite")),
         *sorted((shared / "real/chrome/tracelens").glob("*.json.gz")),
     ]
     return [path for path in files if path.exists()]

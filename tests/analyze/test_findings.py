@@ -123,6 +123,20 @@ def test_arrival_skew_is_not_known_with_a_rank_missing() -> None:
     assert "2 of the 3 ranks of the group are in the trace" in exposed["detail"] or "unknown" in exposed["detail"]
 
 
+def test_two_of_four_ranks_do_not_tell_transfer_from_waiting(sample_trace: Callable[[str], Trace]) -> None:
+    """Rank 3 is last in all calls; without it and rank 0 the others' waiting is no transfer."""
+    part = sample_trace("torch_tp4_eager_nccl").select(ranks=[1, 2])
+    calls = llmprof.analyze.collectives(part)
+    assert calls["wait_ns"].null_count() == calls.height
+    assert calls["unmatched"].unique().to_list() == [
+        "ranks of the run are not in the trace, and how many of them the group has is unknown"
+    ]
+    found = findings(part)
+    assert found["rule"][0] == "exposed_communication"
+    assert "transfer, and waiting that cannot be told from it" in found["title"][0]
+    assert not {"arrival_skew", "nccl_for_small_messages"} & set(found["rule"])
+
+
 def test_clocks_that_differ_are_said_to() -> None:
     trace = ranks_with_all_reduces({0: 0, 1: 400_000})
     ahead = {
@@ -377,6 +391,7 @@ def test_short_kernels() -> None:
     assert the(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels") is None
     assert the(together(decode([(GEMM, SHORT)] * 11)), "short_kernels") is None  # no neighbour could take these over
     assert the(together(decode([(NORM, SHORT_KERNEL_NS)] * 11)), "short_kernels") is None
+    assert the(together(decode([(NORM, SHORT)], steps=1)), "short_kernels") is None  # one kernel is no pattern
 
 
 def test_split_k() -> None:

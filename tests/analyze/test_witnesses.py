@@ -167,6 +167,19 @@ LABELLED = {
     "graphs_stacks": (1.0, 0.999),
     "draft_stacks": (1.0, 0.999),
     "transformers_stacks": (1.0, 0.99),
+    "fp8_stacks": (1.0, 0.998),
+    "fp8_block_stacks": (1.0, 0.998),
+    "llama_chunked_stacks": (1.0, 0.998),
+    "qwen25_chunked_stacks": (1.0, 0.998),
+    "mla_moe_stacks": (1.0, 0.998),
+    "gemma3_stacks": (1.0, 0.998),
+    "hf_gpt2": (1.0, 0.999),
+    "hf_opt": (1.0, 0.999),
+    "hf_gemma2": (1.0, 0.998),
+    "hf_mixtral": (1.0, 0.992),
+    "hf_falcon": (0.995, 0.992),
+    "hf_phi": (0.995, 0.992),
+    "llama_nvtx.sqlite": (1.0, 0.999),
     "captures/nsys_tp1_layer_nvtx": (1.0, 0.999),
     "real/chrome/tracelens/b200__eager_trace.json.gz": (1.0, 0.999),
     "real/chrome/tracelens/h100__Falconsai_nsfw_image_detection__1016002.json.gz": (1.0, 0.995),
@@ -180,7 +193,7 @@ LABELLED = {
 def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
     if "/" in name:
         return read(request.getfixturevalue("shared") / name)
-    return read(OWN / f"{name}.pt.trace.json.gz")
+    return read(OWN / (name if name.endswith(".sqlite") else f"{name}.pt.trace.json.gz"))
 
 
 @pytest.mark.parametrize("name", LABELLED)

@@ -122,6 +122,8 @@ def _why_no_wait() -> pl.Expr:
         .then(pl.lit(None, dtype=pl.String))
         .when(pl.col("call").is_null() | (seen < pl.col("ranks_in_group")))
         .then(pl.lit("the recording of another rank of the group lacks this call"))
+        .when(world.is_null() & (pl.col("ranks_in_group") > 1))
+        .then(pl.lit("ranks of the run are not in the trace, and how many of them the group has is unknown"))
         .when(world.is_null())
         .then(
             pl.coalesce(
@@ -178,7 +180,8 @@ def _world(trace: Trace) -> pl.Expr:
     If ranks of the run are missing in the trace, or only one is there, those who call together may not be all.
     """
     size = trace.meta.get("world_size")
-    whole = not trace.meta.get("missing_ranks") and (pl.lit(size == 1) | (pl.col("ranks_in_group") > 1))
+    absent = bool(trace.meta.get("missing_ranks")) or (isinstance(size, int) and size > len(trace.ranks))
+    whole = not absent and (pl.lit(size == 1) | (pl.col("ranks_in_group") > 1))
     return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))
 
 

@@ -17,6 +17,12 @@ LITTLE_BYTES = 1 << 20
 NOT_TO_FUSE = ("linear", "attention", "moe_experts", "collective")
 """Categories whose short kernels do work that no neighbour could take over."""
 
+LEAST_KERNELS = 10
+"""Fewer kernels are too few to say that many are short."""
+
+LEAST_SHARE = 0.001
+"""Share of all compute from which on a stage is named beside the heaviest one."""
+
 MANY_KERNELS = 0.3
 """Share of kernels from which on short ones are worth a word."""
 
@@ -100,7 +106,8 @@ def heaviest_stage(scope: Scope) -> Measure | None:
         return None
     whole = total(stages, "ns")
     stage, ns = stages.row(0)
-    following = [f"{part} {format_share(n / whole)}" for part, n in stages.slice(1, 3).iter_rows()]
+    more = stages.slice(1, 3).filter(pl.col("ns") >= LEAST_SHARE * whole)
+    following = [f"{part} {format_share(n / whole)}" for part, n in more.iter_rows()]
     label = pl.when(pl.col("stage").is_null() | (pl.col("stage") == "other")).then("category").otherwise("stage")
     copying = ["copy", "fill", "collective"]
     rows = scope.events.filter((label.fill_null("other") == stage) & ~pl.col("category").is_in(copying))
@@ -121,7 +128,7 @@ def heaviest_stage(scope: Scope) -> Measure | None:
 def short_kernels(scope: Scope) -> Measure | None:
     """Kernels that are shorter than their own launch."""
     kernels = scope.events.filter(pl.col("source") == "kernel")
-    if not kernels.height:
+    if kernels.height < LEAST_KERNELS:
         return None
     short = kernels.filter((pl.col("dur_ns") < SHORT_KERNEL_NS) & ~pl.col("category").is_in(NOT_TO_FUSE))
     share = short.height / kernels.height

@@ -60,6 +60,7 @@ _THREAD = Column("thread", _I64, "operating-system thread")
 _START = Column("start_ns", _I64, "start, from the start of the trace", "ns", nullable=False)
 _DUR = Column("dur_ns", _I64, "duration", "ns", nullable=False)
 _NAME = Column("name", _STR, "name as the profiler wrote it", nullable=False)
+_OF_DEVICE = (_RANK, _DEVICE, _STREAM, _START, _DUR, _NAME)
 _CORRELATION = Column("correlation", _I64, "joins device work to the host call that launched it; unique in a rank")
 _OP_ID = Column("op_id", _I64, "joins to the operator that was running on the host")
 
@@ -67,12 +68,7 @@ KERNELS = Table(
     "kernels",
     "one kernel run on a device",
     (
-        _RANK,
-        _DEVICE,
-        _STREAM,
-        _START,
-        _DUR,
-        _NAME,
+        *_OF_DEVICE,
         _CORRELATION,
         _OP_ID,
         Column("graph_node", _I64, "node of the CUDA graph that launched it, where recorded"),
@@ -93,12 +89,7 @@ COPIES = Table(
     "copies",
     "one memory copy or memory set on a device",
     (
-        _RANK,
-        _DEVICE,
-        _STREAM,
-        _START,
-        _DUR,
-        _NAME,
+        *_OF_DEVICE,
         _CORRELATION,
         _OP_ID,
         Column("kind", _STR, "HtoD, DtoH, DtoD, PtoP, HtoH, memset or unknown", nullable=False),
@@ -168,12 +159,7 @@ COLLECTIVES = Table(
     "collectives",
     "one collective or point-to-point communication on one rank",
     (
-        _RANK,
-        _DEVICE,
-        _STREAM,
-        _START,
-        _DUR,
-        _NAME,
+        *_OF_DEVICE,
         Column(
             "recorded_as", _STR, "what the profiler calls the collective (allreduce, _allgather_base), where it does"
         ),
@@ -205,12 +191,7 @@ TASKS = Table(
     "tasks",
     "one task of a device's queue that is no kernel or copy: a wait, a signal, a piece of a collective call",
     (
-        _RANK,
-        _DEVICE,
-        _STREAM,
-        _START,
-        _DUR,
-        _NAME,
+        *_OF_DEVICE,
         Column(
             "kind",
             _STR,

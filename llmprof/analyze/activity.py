@@ -1,4 +1,4 @@
-"""What keeps the device busy: kernels and copies in one frame, each with its launch and its category.
+"""Device activity: kernels and copies in one frame, each with its launch and its category.
 
 What a kernel does follows from the best witness that the trace holds: the module that it was launched in, else the
 operator that launched it, else its own name. A name alone misleads: a GEMM whose epilogue could apply a relu has it in

@@ -1,4 +1,4 @@
-"""What an analysis is: a record with its question, view and charts; and its results, kept with the trace."""
+"""The record of an analysis (its question, view and charts), and its results, which are kept with the trace."""
 
 from __future__ import annotations
 

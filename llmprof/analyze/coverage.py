@@ -1,4 +1,4 @@
-"""What share of the device's time the analyses explain, and what is left out."""
+"""Coverage: what share of the device's time the analyses explain, and what is left out."""
 
 from __future__ import annotations
 

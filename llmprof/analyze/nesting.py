@@ -1,4 +1,4 @@
-"""Which intervals lie inside which others, and values of a small frame looked up by a key column."""
+"""Nesting of intervals: which lie inside which others, and the innermost one at a moment."""
 
 from __future__ import annotations
 

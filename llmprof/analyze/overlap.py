@@ -1,4 +1,4 @@
-"""How much of the communication and of the copies hides behind compute, and how long the device is idle."""
+"""Overlap: how much of the communication and of the copies hides behind compute, and how long the device is idle."""
 
 from __future__ import annotations
 

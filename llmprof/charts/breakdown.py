@@ -1,4 +1,4 @@
-"""How device time divides: over stages or kernel categories, and into compute, communication, copies and idle time."""
+"""Division of device time: by stage or kernel category, and into compute, communication, copies and idle time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of the command line do: options in, text or JSON out. Printing is left to ``cli``."""
+"""The commands of the command line: options in, text or JSON out. Printing is left to ``main``."""
 
 from __future__ import annotations
 

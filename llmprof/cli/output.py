@@ -1,4 +1,4 @@
-"""What commands give back: JSON, CSV, and sentences that fit the terminal."""
+"""Output of commands: JSON, CSV, and sentences that fit the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hardware metrics mean, what a good value is, and what to do about a bad one.
+"""Glossary of hardware metrics: what each means, what a good value is, and what to do about a bad one.
 
 >>> print(explain("dram__throughput.avg.pct_of_peak_sustained_elapsed"))  # doctest: +ELLIPSIS
 dram__throughput.avg.pct_of_peak_sustained_elapsed: use of the device memory

@@ -1,4 +1,4 @@
-"""What Nsight Compute measured, as one frame of metrics and one of rules; and what the parts of a metric's name say."""
+"""Measurements of Nsight Compute: a frame of metrics and one of rules, and the parts of a metric's name."""
 
 from __future__ import annotations
 

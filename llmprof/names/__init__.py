@@ -1,4 +1,4 @@
-"""What the names of kernels and operators mean: ordered patterns, the first match wins.
+"""Meaning of the names of kernels and operators: ordered patterns, of which the first match wins.
 
 The tables are data. :func:`register` puts a pattern of one's own in front of them::
 

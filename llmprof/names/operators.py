@@ -1,4 +1,4 @@
-"""What an operator of the host or a module of the model says about the kernels that were launched in it.
+"""Meaning of operators and modules for the kernels that were launched in them.
 
 Both are better witnesses than the names of the kernels.
 """

@@ -1,4 +1,4 @@
-"""What llmprof itself wrote: saved traces, and where the timeline lies in the folder of a run."""
+"""Reader of what llmprof itself wrote: saved traces, and the timeline in the folder of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran and what the reading kept: the head of a report."""
+"""Head of a report: what ran, and what the reading kept."""
 
 from __future__ import annotations
 

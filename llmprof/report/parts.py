@@ -1,4 +1,4 @@
-"""What a report is made of: sections that ask a question, with figures, tables, and Vega once for the whole page."""
+"""Parts of a report: sections that ask a question, their figures and tables, and Vega once for the whole page."""
 
 from __future__ import annotations
 

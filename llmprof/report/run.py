@@ -1,4 +1,4 @@
-"""What a report says of a run beside its trace: requests, the profiler's cost, and the monitors."""
+"""Report of a run beside its trace: requests, the profiler's cost, and the monitors."""
 
 from __future__ import annotations
 

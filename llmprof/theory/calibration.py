@@ -1,4 +1,4 @@
-"""What measured steps say of a machine: efficiencies and fixed costs, to predict the steps of other models.
+"""Calibration of a machine by measured steps: efficiencies and fixed costs, to predict the steps of other models.
 
 The bound (:mod:`llmprof.theory.bound`) says what cannot be beaten; a calibration says what an engine on a device
 reaches. A calibrated figure is a prediction with an error, never a bound.

@@ -1,4 +1,4 @@
-"""How a model is laid out on devices: parallel sizes, number formats, efficiencies, and the batch of one step."""
+"""Layout of a model on devices (parallel sizes, number formats, efficiencies), and the batch of one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every operator of a step has to do: multiply-adds, bytes, messages, kernels. On one rank of a layout.
+"""Work of every operator of a step on one rank: multiply-adds, bytes, messages, kernels.
 
 Formulas, for T new tokens, R requests, hidden size h, n heads of size d, g heads of keys and values, inner size i:
 

@@ -1,4 +1,4 @@
-"""How much faster one run is than another and why: timelines part by part, Nsight Compute kernel by kernel."""
+"""Comparison of two runs: their timelines part by part, or their profiles of Nsight Compute kernel by kernel."""
 
 from __future__ import annotations
 

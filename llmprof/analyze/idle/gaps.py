@@ -1,4 +1,4 @@
-"""When the device of a rank is idle and why: each gap is split at the call that launched what ends it.
+"""Gaps of devices and streams with their causes: each is split at the call that launched what ends it.
 
 Before that call began the host was late; while it ran and for as long as a launch usually takes, the launch itself was
 under way; from then on the event was queued and something held the device. One gap can have all three.

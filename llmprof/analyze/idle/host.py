@@ -1,4 +1,4 @@
-"""What a thread of the host was doing (calls that wait, innermost operators), and how late kernels start."""
+"""Activity of the host's threads (calls that wait, innermost operators), and how late kernels start."""
 
 from __future__ import annotations
 

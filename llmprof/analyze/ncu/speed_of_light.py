@@ -1,4 +1,4 @@
-"""How near each kernel comes to what the device can do, and what holds it back."""
+"""Speed of light: how near each kernel comes to what the device can do, and what holds it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the ranks keep pace: each run of one kernel, side by side over the ranks."""
+"""Recipes of Nsight Systems: each run of one kernel side by side over the ranks, and the device's use over time."""
 
 from __future__ import annotations
 

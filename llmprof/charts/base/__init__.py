@@ -1,1 +1,1 @@
-"""What all charts share: theme, data, bars, places of labels, and saving."""
+"""Parts that all charts share: theme, data, bars, places of labels, and saving."""

@@ -1,4 +1,4 @@
-"""Where the marks of a timeline go: lanes, bars and time slices.
+"""Layout of a timeline's marks: lanes, bars and time slices.
 
 Everything is computed in Polars and in pixels of the figure, so that the chart itself only draws.
 """

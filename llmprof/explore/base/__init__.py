@@ -1,1 +1,1 @@
-"""What all explorers share: the widget, the messages and the bundle of the browser side."""
+"""Parts that all explorers share: the widget, the messages and the bundle of the browser side."""

@@ -1,4 +1,4 @@
-"""What all explorers share: the traits that link them, requests of the browser's side, and a picture to keep."""
+"""Base of all explorers: the traits that link them, requests of the browser's side, and a picture to keep."""
 
 from __future__ import annotations
 

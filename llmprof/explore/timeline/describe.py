@@ -1,4 +1,4 @@
-"""What a span of the timeline is, in words, and what it is joined to."""
+"""Descriptions of the spans of a timeline in words, and of what each is joined to."""
 
 from __future__ import annotations
 

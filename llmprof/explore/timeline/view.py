@@ -1,4 +1,4 @@
-"""What a view of the timeline needs, as packed arrays whose size follows from the pixels; and the same as an image."""
+"""Views of the timeline as packed arrays whose size follows from the pixels, and the same as an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run: one typed description, which options clash, and what of it may be written down or shown."""
+"""Options of a run: one typed description for a notebook, a file and the command line; and which options clash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor knows of a machine: facts as data, so that its checks need no machine."""
+"""Facts of a machine as data, so that the doctor's checks need no machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is: a record with its name and the modules that its stand-alone script is made of."""
+"""The record of an engine: its name, and the modules that its stand-alone script is made of."""
 
 from __future__ import annotations
 

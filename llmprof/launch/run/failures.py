@@ -1,4 +1,4 @@
-"""Whether a capture is whole, and the error for an engine or profiler that failed, from what it said."""
+"""Checks whether a capture is whole, and errors for an engine or profiler that failed, from its output."""
 
 from __future__ import annotations
 

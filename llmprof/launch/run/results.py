@@ -1,4 +1,4 @@
-"""What comes out of a run: the trace is read and checked, numbers are written, warnings are said."""
+"""Results of a run: its trace is read and checked, its numbers are written, its warnings are shown."""
 
 from __future__ import annotations
 

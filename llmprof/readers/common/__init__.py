@@ -1,1 +1,1 @@
-"""What all readers share: reading a file in blocks, the part of a trace that a file holds, and joining parts."""
+"""Parts that all readers share: files in blocks, the part of a trace that a file holds, and joining parts."""

@@ -1,4 +1,4 @@
-"""What every reader is made of: the record that names it, the request, the part of a trace from one file, errors."""
+"""The record of a reader, the request that it answers, the part of a trace that it gives, and its errors."""
 
 from __future__ import annotations
 

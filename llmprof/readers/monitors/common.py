@@ -1,4 +1,4 @@
-"""What the readers of monitor files share: text of a file, base units, clocks, and the trace that they become."""
+"""Parts that readers of monitors share: the text of a file, base units, clocks, and the trace of its samples."""
 
 from __future__ import annotations
 

@@ -192,6 +192,31 @@ def test_setup_asks_for_a_python_that_is_new_enough(root, tmp_path, python):
 # --- importing
 
 
+def test_the_top_level_holds_what_every_project_needs_and_no_output(root):
+    if not (root / ".git").exists():
+        pytest.skip("this is no checkout of the repository")
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert {line.partition("/")[0] for line in listed.splitlines()} <= {
+        *(
+            ".ci",
+            ".gitignore",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+            "LICENSE",
+            "Makefile",
+            "README.md",
+            "README.zh-CN.md",
+        ),
+        *("SECURITY.md", "benchmarks", "biome.json", "docs", "environment.yml", "llmprof", "notebooks"),
+        *("package-lock.json", "package.json", "pyproject.toml", "sample_traces", "tests", "tsconfig.json"),
+    }
+
+
+def test_no_module_is_longer_than_its_subject(root):
+    lines = {path: len(path.read_text("utf-8").splitlines()) for path in (root / "llmprof").rglob("*.py")}
+    assert {str(path.relative_to(root)): count for path, count in lines.items() if count > 500} == {}
+
+
 def test_a_function_of_the_package_is_not_shadowed_by_a_module_of_its_name(root):
     for name in ("Trace", "read", "sample", "samples"):
         assert not (root / "llmprof" / name).exists()

@@ -1,4 +1,4 @@
-"""What of a run's environment and engine arguments may be written down or shown: one rule for every file and screen.
+"""Disclosure: which variables and engine arguments of a run may be written down or shown, by one rule for all files.
 
 A value is written only where its name is on a list of harmless ones and neither name nor value looks like a credential.
 Everything else is replaced by a word, and a run that goes on from its folder takes it from its own environment.

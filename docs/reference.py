@@ -25,7 +25,7 @@ PAGES = (
         "reading",
         "Reading traces",
         "llmprof",
-        ("read", "read_metrics", "sample", "sample_metrics", "samples", "Trace", "Metrics"),
+        ("read", "read_metrics", "read_source", "sample", "sample_metrics", "samples", "Trace", "Metrics"),
         "Files in, frames out. The tables of a trace are described in the [schema](../schema.md).",
     ),
     Page(
@@ -54,6 +54,7 @@ PAGES = (
             "ops_to_kernels",
             "ncu_command",
             "ncu_join",
+            "hot_lines",
             "speed_of_light",
             "stalls",
         ),

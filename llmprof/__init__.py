@@ -34,6 +34,7 @@ __all__ = [
     "profile",
     "read",
     "read_metrics",
+    "read_source",
     "report",
     "sample",
     "sample_metrics",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from llmprof.notebook.cell import profile
     from llmprof.readers import read
     from llmprof.readers.ncu.reader import read_metrics
+    from llmprof.readers.ncu.source import read_source
     from llmprof.report import Visualizer
     from llmprof.trace import Trace
 else:
@@ -67,6 +69,7 @@ else:
             "profile": "llmprof.notebook.cell",
             "read": "llmprof.readers",
             "read_metrics": "llmprof.readers.ncu.reader",
+            "read_source": "llmprof.readers.ncu.source",
             "sample": "llmprof.bundled",
             "sample_metrics": "llmprof.bundled",
             "samples": "llmprof.bundled",

@@ -155,6 +155,8 @@ def test_a_value_that_cannot_be_is_named(trace, function, name, value):
         if parameter.default is parameter.empty:
             if argument == "metrics" or "diff_reports" in function.__name__:
                 given[argument] = llmprof.sample_metrics("ncu_tp1_eager")
+            elif argument == "source":
+                given[argument] = pl.DataFrame()
             else:
                 several = "diff_times" in function.__name__
                 given[argument] = NEEDED.get(argument, [trace, trace] if several else trace)

@@ -11,7 +11,7 @@ Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :fu
 CPU and summaries     :func:`hotspots`, :func:`totals`
 Memory                :func:`memory`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
-Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`ncu_join`, :func:`name_layers`,
+Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`hot_lines`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
@@ -47,6 +47,7 @@ __all__ = [
     "events_within",
     "findings",
     "host_synchronisation",
+    "hot_lines",
     "hotspots",
     "idle",
     "kernel_categories",
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.layers.layers import layer_gaps, layers, name_layers
     from llmprof.analyze.memory import memory
     from llmprof.analyze.ncu.launches import ncu_command, ncu_join
+    from llmprof.analyze.ncu.lines import hot_lines
     from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
     from llmprof.analyze.npu import (
         core_time,
@@ -159,6 +161,7 @@ else:
             "requests": "llmprof.analyze.requests.requests",
             "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",
+            "hot_lines": "llmprof.analyze.ncu.lines",
             "speed_of_light": "llmprof.analyze.ncu.speed_of_light",
             "stacks": "llmprof.analyze.stacks",
             "stage_observations": "llmprof.analyze.roofline",

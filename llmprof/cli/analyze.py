@@ -15,9 +15,11 @@ from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.catalog import analyses, views
 from llmprof.analyze.compare import gate as gating
 from llmprof.analyze.findings.document import findings_document, findings_schema
+from llmprof.analyze.ncu.views import VIEWS
 from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.ncu.source import read_source
 from llmprof.readers.registry import detect
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -26,16 +28,19 @@ ROWS_SHOWN = 20
 
 
 def analysis(args: Namespace, terminal: Terminal) -> str:
-    """One analysis of a trace as a table, JSON or CSV."""
-    view = views()[args.what]
-    trace = open_trace(args.paths, args, terminal)
-    if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
-        raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {trace.ranks}")
-    frame = _ranked(view, trace, args)
+    """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
+    view = views().get(args.what)
+    if view is None:
+        frame = _of_report(args)
+    else:
+        trace = open_trace(args.paths, args, terminal)
+        if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
+            raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {trace.ranks}")
+        frame = _ranked(view, trace, args)
     if args.sort:
         _chosen(frame, args.sort)
         frame = frame.sort(args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True)
-    elif view.largest_first and not (args.json or args.csv):
+    elif view is not None and view.largest_first and not (args.json or args.csv):
         frame = frame.sort(view.largest_first, descending=True, maintain_order=True)
     columns = _chosen(frame, args.columns)
     if args.csv or args.json:
@@ -46,12 +51,25 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
         return findings_text(kept, terminal.width)
-    shown = columns or [name for name in view.columns if name in frame.columns] or None
+    shown = columns or [name for name in (view.columns if view is not None else ()) if name in frame.columns] or None
     lines = [text.table(kept, width=terminal.width, columns=shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
-        order = ", the longest" if view.largest_first and not args.sort else ""
+        order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
         lines.append(f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE writes them")
     return "\n".join(lines)
+
+
+def _of_report(args: Namespace) -> pl.DataFrame:
+    """The frame of a view of Nsight Compute."""
+    view = VIEWS[args.what]
+    if args.by or args.rank:
+        raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
+    if view.of_metrics is not None:
+        return view.of_metrics(read_metrics(args.paths))
+    assert view.of_source is not None  # noqa: S101 - a view has one of the two
+    if len(args.paths) > 1:
+        raise AnalysisError(f"{args.what} takes one report, not {len(args.paths)}")
+    return view.of_source(read_source(args.paths[0]))
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:

@@ -315,10 +315,11 @@ def _reading() -> argparse.ArgumentParser:
 
 def _analyze(sub: argparse.ArgumentParser) -> None:
     from llmprof.analyze.catalog import views
+    from llmprof.analyze.ncu.views import VIEWS
 
-    by_name = views()
+    by_name = {name: view.help for name, view in views().items()} | {name: view.help for name, view in VIEWS.items()}
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {view.help}" for name, view in by_name.items())
+    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {words}" for name, words in by_name.items())
     sub.add_argument(
         "--what", choices=list(by_name), default="findings", metavar="NAME", help="analysis (default: findings)"
     )

@@ -430,8 +430,16 @@ class FakeMetric:
         return self._unit
 
 
+class FakeMetricWithoutValue(FakeMetric):
+    """As NVIDIA's package gives a metric that has no value: ``value()`` is 0."""
+
+    def has_value(self):
+        return False
+
+
 class FakeAction:
     metrics = {  # noqa: RUF012
+        "lts__t_sector_hit_rate.pct": FakeMetricWithoutValue(0.0, "%"),
         "gpu__time_duration.sum": FakeMetric(75552.0, "ns"),
         "launch__policy": FakeMetric("Spread"),
         "nothing": FakeMetric(None),
@@ -484,6 +492,10 @@ def test_a_report_is_read_by_the_package(tmp_path, monkeypatch):
     ] * 2  # fmt: skip
     assert found.wide("launch__policy")["launch__policy"].to_list() == ["Spread"] * 2
     assert "breakdown:x" not in found.metrics["metric"].to_list()
+    without = found.metrics.filter(pl.col("value").is_null() & pl.col("text").is_null())
+    assert without.filter(pl.col("kernel_id") == 0).select("metric", "unit").rows() == [
+        ("lts__t_sector_hit_rate.pct", "%"), ("nothing", "1"),
+    ]  # fmt: skip
     assert found.rules.row(0)[1:] == (
         "S",
         "R",

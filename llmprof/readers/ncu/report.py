@@ -97,12 +97,16 @@ def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
             action, launch = of_range.action_by_idx(index), len(launches)
             values = {name: action.metric_by_name(name) for name in action.metric_names() if ":" not in name}
             launches.append(_launch(library, action, values, launch))
-            metrics += [(launch, name, m.unit(), _written(m.value())) for name, m in values.items() if m is not None]
+            metrics += [(launch, name, m.unit(), _of(m)) for name, m in values.items() if m is not None]
             rules += [rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))]
     if not launches:
         raise ReadError(f"{path} holds no results, or is damaged", hint="record it again", path=str(path))
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
-    found = in_base_units(raw.filter(pl.col("raw") != "")).with_columns(
+    valued = in_base_units(raw.filter(pl.col("raw") != ""))
+    without = raw.filter(pl.col("raw") == "").select(
+        "launch", "metric", unit=pl.when(pl.col("unit") == "%").then("unit").otherwise(pl.lit("1"))
+    )
+    found = pl.concat([valued, without], how="diagonal_relaxed").with_columns(
         pl.col("launch").cast(pl.Int32), section=pl.lit(None, pl.String)
     )
     of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
@@ -117,7 +121,7 @@ def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
 def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> dict[str, object]:
     def written(name: str) -> str | None:
         metric = values.get(name)
-        return None if metric is None or metric.value() is None else _written(metric.value())
+        return None if metric is None else _of(metric) or None
 
     def size(side: str) -> str | None:
         sides = [written(f"launch__{side}_dim_{axis}") for axis in "xyz"]
@@ -135,6 +139,12 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
         "compute_capability": f"{major}.{minor}" if major and minor else None,
     }
     return {"launch": str(launch), **dict.fromkeys(LAUNCH.values()), **known}
+
+
+def _of(metric: Any) -> str:
+    """Value of a metric as text; nothing where the report has none, for which ``value()`` gives 0."""
+    has_value = getattr(metric, "has_value", None)
+    return "" if has_value is not None and not has_value() else _written(metric.value())
 
 
 def _written(value: object) -> str:

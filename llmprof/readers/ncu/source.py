@@ -1,0 +1,139 @@
+"""Instructions of the kernels in a report of Nsight Compute: their lines, and what was counted and sampled at each."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.arguments import checked
+from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from llmprof.readers.common.reader import border
+from llmprof.readers.ncu.reader import HEAD, content, kind
+
+_WANTED: Final = re.compile(
+    r"inst_executed|thread_inst_executed|smsp__pcsamp_sample_count|smsp__pcsamp_warps_issue_stalled_\w+"
+)
+_NO_TEXT: Final = ("", "???")
+"""What the report gives for an instruction whose text it does not hold."""
+
+_SCHEMA: Final = {
+    "kernel_id": pl.Int32(), "kernel_name": pl.String(), "address": pl.Int64(), "sass": pl.String(),
+    "ptx": pl.String(), "file": pl.String(), "line": pl.Int32(), "metric": pl.String(), "value": pl.Float64(),
+}  # fmt: skip
+
+
+@checked
+def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
+    """What a report of Nsight Compute holds of each instruction: executions, and samples by the reason of the stall.
+
+    Parameters
+    ----------
+    path : path
+        An ``.ncu-rep`` report with the section ``SourceCounters`` (``ncu --set full``, or ``--section
+        SourceCounters``), as it is or compressed with gzip or xz; lines of source need a program that was compiled
+        with ``-lineinfo``.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row an instruction and metric: ``kernel_id`` (as in :func:`llmprof.read_metrics`), ``kernel_name, address``
+        (from the first instruction of the kernel, B), ``sass, ptx`` (text of the instruction, null where the report
+        has none), ``file, line`` (of the source, null where it is not known), ``metric, value`` (executions or
+        samples).
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read, or the package ``ncu-report`` is not here.
+    UnknownFormatError
+        It is no report.
+    NotCapturedError
+        The report holds nothing of single instructions.
+
+    Examples
+    --------
+    >>> source = llmprof.read_source("report.ncu-rep")  # doctest: +SKIP
+    >>> analyze.hot_lines(source)  # doctest: +SKIP
+    """
+    file = Path(path)
+    data, _ = content(file)
+    if kind(data[:HEAD]) != "report":
+        raise UnknownFormatError(
+            f"{file.name} is no report of Nsight Compute",
+            expected="an .ncu-rep file: pages in CSV hold no instructions",
+            path=str(file),
+        )
+    try:
+        library = importlib.import_module("ncu_report")
+    except ImportError as error:
+        raise ReadError(
+            f"{file.name} is an Nsight Compute report, and the package ncu-report is not here to open it",
+            hint="pip install 'llmprof[ncu]'",
+            path=str(file),
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="llmprof-") as folder, border(file.name):
+        report = Path(folder) / "report.ncu-rep"
+        report.write_bytes(data)
+        frames = list(_kernels(library, report, file))
+    found = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
+    if found.is_empty():
+        raise NotCapturedError(
+            f"{file.name} holds nothing of single instructions",
+            hint="record with ncu --set full, or --section SourceCounters",
+        )
+    return found
+
+
+def _kernels(library: Any, report: Path, path: Path) -> Iterator[pl.DataFrame]:
+    try:
+        context = library.load_report(str(report))
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ReadError(f"{path}: the package ncu-report could not open it: {error}", path=str(path)) from error
+    kernel_id = 0
+    for number in range(context.num_ranges()):
+        of_range = context.range_by_idx(number)
+        for index in range(of_range.num_actions()):
+            action = of_range.action_by_idx(index)
+            yield _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
+            kernel_id += 1
+
+
+def _instructions(action: Any, kernel_id: int, name: str) -> pl.DataFrame:
+    rows: list[tuple[int, str, float]] = []
+    for metric_name in action.metric_names():
+        if not _WANTED.fullmatch(metric_name):
+            continue
+        metric = action.metric_by_name(metric_name)
+        if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
+            continue
+        ids = metric.correlation_ids()
+        rows += [(ids.as_uint64(i), metric_name, metric.as_double(i)) for i in range(metric.num_instances())]
+    frame = pl.DataFrame(rows, schema={"pc": pl.UInt64, "metric": pl.String, "value": pl.Float64}, orient="row")
+    places = [(pc, *_place(action, pc)) for pc in frame["pc"].unique().sort().to_list()]
+    types = {"pc": pl.UInt64, "sass": pl.String, "ptx": pl.String, "file": pl.String, "line": pl.Int32}
+    known = pl.DataFrame(places, schema=types, orient="row")
+    return (
+        frame.join(known, on="pc", how="left", maintain_order="left")
+        .with_columns(
+            kernel_id=pl.lit(kernel_id, pl.Int32),
+            kernel_name=pl.lit(name),
+            address=(pl.col("pc") - pl.col("pc").min()).cast(pl.Int64),
+        )
+        .sort("address", "metric", maintain_order=True)
+        .select(pl.col(column).cast(dtype) for column, dtype in _SCHEMA.items())
+    )
+
+
+def _place(action: Any, pc: int) -> tuple[str | None, str | None, str | None, int | None]:
+    """Texts and line of an instruction."""
+    sass, ptx, info = action.sass_by_pc(pc), action.ptx_by_pc(pc), action.source_info(pc)
+    file, line = ("", 0) if info is None else (info.file_name(), info.line())
+    texts = [None if text is None or text in _NO_TEXT else str(text) for text in (sass, ptx, file)]
+    return texts[0], texts[1], texts[2], line or None

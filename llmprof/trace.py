@@ -21,7 +21,17 @@ from llmprof.storage.pseudonyms import Pseudonyms
 
 __all__ = ["META_FILE", "Trace"]
 
-_META_KEPT = ("format", "start_epoch_ns", "clock", "device", "world_size", "missing_ranks", "versions", "options")
+_META_KEPT = (
+    "format",
+    "start_epoch_ns",
+    "clock",
+    "device",
+    "world_size",
+    "world_size_from",
+    "missing_ranks",
+    "versions",
+    "options",
+)
 _RANK_KEPT = ("backend", "groups", "devices")
 """What a redacted trace keeps of its metadata."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import names
 from llmprof.analyze import attribute, collectives
 from llmprof.errors import NotCapturedError
@@ -16,6 +18,17 @@ from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, NCCL_ALL_REDUCE, kernels, ops
 
 US = 1_000
+
+
+def test_one_file_that_says_no_size_of_the_run_is_not_taken_for_the_whole_run(shared: Path) -> None:
+    """A broadcast of 309 ms among 19 calls of one rank: nothing says that it was alone, so it may have waited."""
+    folder = shared / "real/ascend/msprof_analyze"
+    trace = llmprof.read(folder / "ut__advisor__advisor_backend__compute_advice__kernel_details.csv")
+    assert (trace.meta["world_size"], trace.meta["world_size_from"]) == (1, "ranks")
+    found = collectives(trace)
+    assert found.height == 19
+    assert found["wait_ns"].null_count() == 19
+    assert found["unmatched"].null_count() == 0
 
 
 def calls(rows: Iterable[tuple[int, int, int]], name: str = NCCL_ALL_REDUCE, **columns: Any) -> Trace:

@@ -224,6 +224,34 @@ def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest
         assert [s for n, s in enumerate(one) if n == 0 or s != one[n - 1]] == dense
 
 
+def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
+    """On a stream of their own, 5 of 6 layers in 4 steps: up, activation, down."""
+    trace = fidelity.without_modules(read(OWN / "mla_moe_stacks.pt.trace.json.gz"))
+    by_launch = attribute(trace)
+    beside = by_launch.filter((pl.col("stream") == 21) & pl.col("layer").is_not_null())
+    each = beside.group_by("step", "layer", maintain_order=True).agg("stage")
+    assert sorted(each.select("step", "layer").rows()) == [(step, layer) for step in range(4) for layer in range(1, 6)]
+    for stages in each["stage"]:
+        assert list(dict.fromkeys(stages)) == ["gate_up_proj", "activation", "down_proj"]
+    # what runs there long after the last layer belongs to none
+    end = trace.kernels["start_ns"].max() + 10**9  # type: ignore[operator]
+    late = (
+        trace.kernels.filter(pl.col("stream") == 21)
+        .head(3)
+        .with_columns(
+            start_ns=pl.lit(end, dtype=pl.Int64) + 10_000 * pl.int_range(3),
+            correlation=10**7 + pl.int_range(3),
+            op_id=None,
+        )
+    )
+    calls = trace.runtime.head(3).with_columns(
+        name=pl.lit("cudaLaunchKernel"), start_ns=late["start_ns"] - 5_000, correlation=late["correlation"], op_id=None
+    )
+    more = {"kernels": pl.concat([trace.kernels, late]), "runtime": pl.concat([trace.runtime, calls])}
+    found = attribute(Trace({**trace.tables, **more}, trace.meta, trace.coverage)).filter(pl.col("start_ns") >= end)
+    assert found["layer"].null_count() == found.height == 3
+
+
 def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) -> None:
     """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill, by names alone."""
     found = attribute(fidelity.without_modules(labelled("draft_stacks", request)))

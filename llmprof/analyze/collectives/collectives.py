@@ -181,7 +181,8 @@ def _world(trace: Trace) -> pl.Expr:
     """
     size = trace.meta.get("world_size")
     absent = bool(trace.meta.get("missing_ranks")) or (isinstance(size, int) and size > len(trace.ranks))
-    whole = not absent and (pl.lit(size == 1) | (pl.col("ranks_in_group") > 1))
+    alone = size == 1 and trace.meta.get("world_size_from") != "ranks"
+    whole = not absent and (pl.lit(alone) | (pl.col("ranks_in_group") > 1))
     return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))
 
 

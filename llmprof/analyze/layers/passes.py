@@ -172,22 +172,27 @@ def beside(found: pl.DataFrame) -> pl.DataFrame:
     layered = pl.col("layer").is_not_null()
     streams = found.filter(layered).select("rank", "stream").unique()
     free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
-    side = found.filter(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE))
-    side = side.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
-    if not side.height:
+    wanted = free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)
+    if not found.filter(wanted).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
         return found
     at = pl.col("start_ns")
     if {"launch_start_ns", "replayed"} <= set(found.columns):
-        at = pl.when(~pl.col("replayed")).then("launch_start_ns").otherwise("start_ns")
+        # the order of launches where each kernel of the step has one of its own, else that of the device
+        launched = (~pl.col("replayed") & pl.col("launch_start_ns").is_not_null()) | (pl.col("source") != "kernel")
+        found = found.with_columns(_eager=launched.all().over("rank", "step"))
+        at = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")
     main = found.filter(layered & (pl.col("source") == "kernel")).with_columns(at=at)
     attended = pl.col("at").filter(pl.col("stage") == "attention").min().over("rank", "step", "layer")
-    main = main.with_columns(attended=attended).drop_nulls("at").sort("at")
+    of_layer = ["rank", "step", "layer"]
+    begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
+    main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
     key = ["rank", "step"]
+    side = found.filter(wanted).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
     side = side.select("event", *key, "stream", "category", at=at).drop_nulls("at").sort("at")
     placed = side.join_asof(
-        main.select(*key, "at", "attended", "layer", confidence="confidence"), on="at", by=key, strategy="backward",
+        main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",
         check_sortedness=False,
-    ).filter(pl.col("layer").is_not_null())  # fmt: skip
+    ).filter(pl.col("layer").is_not_null() & (pl.col("at") <= pl.col("until")))  # fmt: skip
     # an activation parts the projections up from those down; what runs before the attention is one of its inputs
     parts = ["rank", "step", "layer", "stream"]
     activated = pl.col("at").filter(pl.col("category") == "activation").min().over(parts)
@@ -213,7 +218,7 @@ def beside(found: pl.DataFrame) -> pl.DataFrame:
         layer=pl.coalesce("_layer", "layer"),
         stage=pl.coalesce("_stage", "stage"),
         confidence=pl.coalesce("_sure", "confidence"),
-    ).drop("_layer", "_stage", "_sure")
+    ).drop("_layer", "_stage", "_sure", "_eager", strict=False)
 
 
 def _without_unlike(named: pl.DataFrame) -> pl.DataFrame:

@@ -140,7 +140,8 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
     """
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
-    world = said_world(parts) or max(ranks, default=FRONT_END) + 1
+    said = said_world(parts)
+    world = said or max(ranks, default=FRONT_END) + 1
     missing = sorted(set(range(world)) - set(ranks))
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
@@ -159,6 +160,7 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
         "clock": "epoch" if origin > _EPOCH_NS else "since boot or unknown",
         "device": ", ".join(sorted({name for part in parts for name in part.head.get("devices", [])})) or None,
         "world_size": world,
+        "world_size_from": "file" if said else "ranks",
         "missing_ranks": missing,
         "versions": {k: v for part in parts for k, v in part.head.get("versions", {}).items()},
         "options": {k: v for part in parts for k, v in part.head.get("options", {}).items()},

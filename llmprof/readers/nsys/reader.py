@@ -230,7 +230,7 @@ class _Export(DeviceTables, HostTables):
             "rank": rank if rank >= 0 else None,
             "rank_from": self.rank_from,
             "front_end": rank < 0,
-            "world_size": max(max(ranks.values()) + 1, world or 1),
+            "world_size": max(max(ranks.values()) + 1, world) if world else None,
             "capture": self.capture,
             "recorded": self.recorded(),
             "devices": sorted(set(names)),

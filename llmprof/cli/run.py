@@ -51,6 +51,7 @@ _PLAIN: tuple[tuple[str, Any, str, str], ...] = (
     ("max_iterations", int, "N", "steps of the engine that are profiled, 0 for all"),
     ("timeout_s", float, "S", "longest time of one pass"),
     ("monitor_hz", float, "HZ", "samples a second of GPU, CPU and memory, 0 for none"),
+    ("cpu_sampler", str, "NAME", "sample call stacks of the host: none, perf or vtune"),
     ("python", str, "FILE", "interpreter that has the engine"),
     ("results_dir", str, "DIR", "folder of the run folders"),
     ("experiment_name", str, "NAME", "name of the experiment"),

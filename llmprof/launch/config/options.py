@@ -195,6 +195,12 @@ def _check_engine(config: ExperimentConfig) -> None:
             expected="inference_only, torch or nsys",
             hint="ncu replays kernels, so requests of a server time out; run ncu on an offline run",
         )
+    if config.cpu_sampler != "none" and config.profile_mode in {"nsys", "nsys_ncu", "ncu"}:
+        raise ConfigError(
+            f"cpu_sampler {config.cpu_sampler} was asked for with profile_mode {config.profile_mode}",
+            expected="inference_only or torch",
+            hint="one profiler at a time: nsys samples the host itself with nsys_options sample=process-tree",
+        )
     if config.server and not config.served:
         raise ConfigError("server has options, but served is false", hint="set served: true, or leave them out")
     if config.layer_annotations and config.eager is False:
@@ -280,6 +286,9 @@ class ExperimentConfig:
     with_stack: bool = _option(default=False, help="Python stacks (torch): traces 3 to 10 times as large")
     record_shapes: bool = _option(default=True, help="shapes of operators' inputs (torch)")
     profile_memory: bool = _option(default=False, help="record what is allocated and freed (torch, nsys)")
+    cpu_sampler: Literal["none", "perf", "vtune"] = _option(
+        "none", "sample call stacks of the host (not under nsys, ncu)"
+    )
     memory_snapshot: bool = _option(default=False, help="write a snapshot of PyTorch's allocator for each rank (GPU)")
     max_iterations: int = _option(256, "most engine steps in the profiled window; 0: no limit", least=0)
     plain: bool = _option(default=True, help="also measure without profiler, for its overhead")

@@ -17,8 +17,8 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
+from llmprof.launch.run import cpu_sampling, results
 from llmprof.launch.run import passes as run_passes
-from llmprof.launch.run import results
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.run.passes import Passes, ran, tool
@@ -77,7 +77,7 @@ class Run:
 
     @functools.cached_property
     def trace(self) -> Trace:
-        """The timeline with the samples of the monitors.
+        """The timeline with the samples of the monitors, and those of the host's call stacks (``cpu_sampler``).
 
         Raises
         ------
@@ -93,7 +93,11 @@ class Run:
                 found = monitors.counters(table.read(self.folder.monitors), found)
             except (AnalysisError, ReadError) as error:
                 warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
-        return found
+        try:
+            return cpu_sampling.beside(self.folder.path, found)
+        except ReadError as error:
+            warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
+            return found
 
     @functools.cached_property
     def metrics(self) -> Metrics:

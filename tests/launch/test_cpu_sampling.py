@@ -1,0 +1,117 @@
+"""Samplers of the CPU around a run: command lines, what goes wrong, and samples on the clock of the timeline."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.errors import ConfigError, LaunchError
+from llmprof.launch import ExperimentRunner
+from llmprof.launch.run import cpu_sampling, passes
+from llmprof.trace import Trace
+from tests.analyze.builders import kernels
+
+SCRIPT = """python3 12/34 [003] 100.000001000:    1000000 cpu-clock:
+\t    7f01 forward (/app)
+\t    7f02 main (/app)
+
+python3 12/34 [003] 100.000501000:    1000000 cpu-clock:
+\t    7f02 main (/app)
+
+"""
+PERF = f"""import subprocess, sys
+if sys.argv[1] == "record":
+    open(sys.argv[sys.argv.index("-o") + 1], "w").write("data")
+    sys.exit(subprocess.call(sys.argv[sys.argv.index("--") + 1:]))
+assert open(sys.argv[sys.argv.index("-i") + 1]).read() == "data"
+if "--fail" in open(__file__).read().splitlines()[-1]:
+    sys.exit("perf: no symbols")
+print({SCRIPT!r}, end="")
+"""
+
+
+def install(stand_ins, last=""):
+    path = stand_ins.bin / "perf"
+    path.write_text(f"#!{sys.executable}\n{PERF}# {last}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_command_lines(tmp_path):
+    assert cpu_sampling.wrapped("none", tmp_path, ["a", "b"]) == ["a", "b"]
+    perf = cpu_sampling.wrapped("perf", tmp_path, ["a", "b c"])
+    assert perf[:2] == ["perf", "record"]
+    assert perf[perf.index("-k") + 1] == "CLOCK_MONOTONIC"
+    assert perf[perf.index("--") + 1 :] == ["a", "b c"]
+    vtune = cpu_sampling.wrapped("vtune", tmp_path, ["a"], executable="/opt/vtune")
+    assert vtune == ["/opt/vtune", "-collect", "hotspots", "-result-dir", str(tmp_path / "vtune"), "--", "a"]
+
+
+def test_the_plan_of_a_run_shows_it(stand_ins):
+    (_, argv), *_ = passes.plan(stand_ins.config(cpu_sampler="perf"))
+    assert argv[:2] == ["perf", "record"]
+    assert "inference_script.py" in argv[-3] + argv[-1] + " ".join(argv)
+
+
+def test_one_profiler_at_a_time(stand_ins):
+    with pytest.raises(ConfigError, match=r"cpu_sampler perf was asked for with profile_mode nsys.*one profiler"):
+        stand_ins.config(cpu_sampler="perf", profile_mode="nsys")
+    with pytest.raises(ConfigError, match="cpu_sampler"):
+        stand_ins.config(cpu_sampler="gprof")
+
+
+def test_a_sampler_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"vtune is not on PATH.*Intel VTune"):
+        cpu_sampling.start("vtune", tmp_path)
+
+
+def test_samples_stand_on_the_clock_of_the_timeline(tmp_path):
+    (tmp_path / cpu_sampling.TEXT).write_text(SCRIPT)
+    (tmp_path / cpu_sampling.CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
+    epoch = 10**18 + 100 * 10**9
+    trace = cpu_sampling.beside(tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch}))
+    assert trace.samples["time_ns"].to_list() == [1_000, 501_000]
+    assert trace.kernels.height == 1
+    assert analyze.hotspots(trace.select(window=(0, 100_000)))["name"].to_list() == ["forward", "main"]
+    bare = cpu_sampling.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
+    assert bare.samples["time_ns"].null_count() == 2
+
+
+def test_a_report_of_vtune_has_sums_only(tmp_path):
+    (tmp_path / cpu_sampling.TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
+    trace = cpu_sampling.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
+    assert trace.samples.select("name", "value", "time_ns").rows() == [("main", 1_500_000_000, None)]
+
+
+def test_without_samples_the_trace_is_as_it_was(tmp_path):
+    trace = Trace({"kernels": kernels(["a"])})
+    assert cpu_sampling.beside(tmp_path, trace) is trace
+
+
+@pytest.mark.slow
+def test_a_run_with_perf_around_it(stand_ins):
+    install(stand_ins)
+    stand_ins.how(sample="torch_tp1_eager")
+    run = ExperimentRunner(stand_ins.config(cpu_sampler="perf")).run()
+    assert run.state == "finished"
+    there = {path.name for path in run.folder.path.iterdir()}
+    assert {cpu_sampling.TEXT, cpu_sampling.CLOCK} <= there
+    assert "perf.data" not in there
+    assert run.trace.samples.filter(pl.col("unit") == "ns").height == 2
+    assert run.trace.has("kernels")
+    assert analyze.hotspots(run.trace)["name"].to_list() == ["main", "forward"]
+
+
+@pytest.mark.slow
+def test_a_sampler_that_fails_costs_nothing_else(stand_ins):
+    install(stand_ins, "--fail")
+    stand_ins.how(sample="torch_tp1_eager")
+    run = ExperimentRunner(stand_ins.config(cpu_sampler="perf")).run()
+    assert run.state == "finished"
+    assert any("gave no samples of the CPU: perf: no symbols" in note for note in run.summary["notes"])
+    assert not run.trace.has("samples")

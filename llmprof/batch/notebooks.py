@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError
+from llmprof.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
 from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
 from llmprof.progress import Progress
-from llmprof.readers.saved import capture, is_run
+from llmprof.readers.saved import STATE_FILE, capture, is_run
 from llmprof.report.page import render
 from llmprof.storage import files
 
@@ -49,7 +50,8 @@ def notebooks_over(
     Parameters
     ----------
     runs : iterable of path
-        Run folders, trace files or folders of traces. Of a folder of runs, such as that of a sweep, each run counts.
+        Run folders, trace files or folders of traces. Of a folder of runs, such as that of a sweep, each run counts;
+        one that failed, was interrupted or still goes on is listed with its error, and its notebook not executed.
     name : str
         Name of a notebook of the repository, or a path.
     folder : path
@@ -89,6 +91,9 @@ def notebooks_over(
             if progress:
                 progress(f"{source.stem} for {run}, cell {cell} of {cells}", done, len(chosen))
 
+        if (said := _unfinished(path)) is not None:
+            errors[run] = said
+            continue
         try:
             given = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
             notebooks[run] = run_notebook(str(source), target / run, parameters=given, progress=tell)
@@ -99,6 +104,17 @@ def notebooks_over(
     index = target / "index.html"
     _write(index, _page(source.stem, chosen, notebooks, errors))
     return Walkthroughs(index, notebooks, errors)
+
+
+def _unfinished(path: Path) -> str | None:
+    """Why a run has nothing to show: it failed, was interrupted or still goes on; None where it has."""
+    if not (path.is_dir() and (path / STATE_FILE).is_file()):
+        return None
+    state = RunFolder.open(path).state
+    if state["state"] not in {FAILED, INTERRUPTED, RUNNING}:
+        return None
+    error = (state.get("error") or {}).get("message")
+    return f"the run is {state['state']}{f': {error}' if error else ''}; llmprof run --resume goes on with it"
 
 
 def runs_in(path: Path) -> list[Path]:

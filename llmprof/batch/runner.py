@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.batch import sweep as batch_state
-from llmprof.batch.parameters import apply, points
+from llmprof.batch.parameters import apply, label, points
 from llmprof.batch.points import Points, Runs
 from llmprof.batch.sweep import Sweep, open_sweep
-from llmprof.errors import LlmprofError
+from llmprof.errors import ConfigError, LlmprofError
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 from llmprof.launch.config import disclosure
 from llmprof.launch.run.folder import machine
@@ -85,6 +85,7 @@ class BatchRunner:
             The folder cannot be written.
         """
         grid = points(parameters)
+        self._refuse_twins(grid)
         target = Path(folder) if folder is not None else self._new_folder()
         wanted = {name: list(values) for name, values in parameters.items()}
         with batch_state.alone(target):
@@ -128,6 +129,21 @@ class BatchRunner:
         begun = open_sweep(folder)
         runner = cls(ExperimentConfig.from_dict(begun.state["config"]), **options)
         return runner.run_parameter_sweep(begun.parameters, folder=folder)
+
+    def _refuse_twins(self, grid: Sequence[Mapping[str, Any]]) -> None:
+        """Raise where two points would be the same run, such as batch_size 0 (as many as prompts) and 1."""
+        seen: dict[str, Mapping[str, Any]] = {}
+        for values in grid:
+            try:
+                key = repr(apply(self._config, values).to_dict())
+            except LlmprofError:  # it will be a failed point
+                continue
+            if key in seen:
+                raise ConfigError(
+                    f"the points {label(seen[key])} and {label(values)} are the same run",
+                    hint="leave one of the values out",
+                )
+            seen[key] = values
 
     def _new_folder(self) -> Path:
         stamp = dt.datetime.now(tz=dt.UTC).astimezone().strftime("%Y%m%d-%H%M%S")

@@ -111,16 +111,20 @@ MEANS = (
     "wall_ns", "ttft_ns", "tpot_ns", "itl_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns",
     "output_tokens_per_s", "tokens_per_s", "requests_per_s",
 )  # fmt: skip
+INTERVALS = ("output_tokens_per_s", "requests_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "wall_ns")
+"""Measures whose 95 % interval of the mean over the repeats is kept."""
+
 TAILS = ("ttft_ns", "itl_ns", "e2e_ns")
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "measured": pl.String,
     "repeats": pl.Int64,
     "agree": pl.Boolean,
     **dict.fromkeys(MEANS, pl.Float64),
-    "output_tokens_per_s_ci95_low": pl.Float64,
-    "output_tokens_per_s_ci95_high": pl.Float64,
+    **{f"{name}_ci95_{end}": pl.Float64 for name in INTERVALS for end in ("low", "high")},
     **{f"{name.removesuffix('_ns')}_p99_ns": pl.Float64 for name in TAILS},
     "overhead": pl.Float64,
+    "overhead_clear": pl.Boolean,
+    "joules_per_output_token": pl.Float64,
     "peak_memory_bytes": pl.Int64,
     "kv_cache_tokens": pl.Int64,
     "ranks": pl.Int64,
@@ -146,9 +150,11 @@ def measures(run: Run) -> dict[str, Any]:
         found |= {f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"] for name in TAILS if name in rows}
         found["repeats"] = max(row["repeats"] for row in rows.values())
         found["agree"] = not disagreements(summary.filter(phase=phase)) if found["repeats"] > 1 else None
-        rate = rows.get("output_tokens_per_s", {})
-        found |= {f"output_tokens_per_s_{end}": rate.get(end) for end in ("ci95_low", "ci95_high")}
-    found["overhead"] = _overhead(run.requests)
+        ends = ("ci95_low", "ci95_high")
+        found |= {f"{name}_{end}": rows[name][end] for name in INTERVALS if name in rows for end in ends}
+    found["overhead"], found["overhead_clear"] = _overhead(run.requests)
+    used = {one["phase"]: one for one in (run.summary.get("energy") or {}).get("phases") or ()}
+    found["joules_per_output_token"] = (used.get(found["measured"]) or {}).get("joules_per_output_token")
     peaks = run.worker.get("peak_memory_bytes") or {}
     found["peak_memory_bytes"] = max(peaks.values(), default=None)
     found["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
@@ -158,12 +164,13 @@ def measures(run: Run) -> dict[str, Any]:
     return {"measures": found, "where": rows_of, "note": note}
 
 
-def _overhead(requests: pl.DataFrame) -> float | None:
+def _overhead(requests: pl.DataFrame) -> tuple[float | None, bool | None]:
+    """What the profiler costs, and whether that is beyond the noise of the repeats (null for one repeat)."""
     try:
         rows = overhead(requests).filter(metric="wall_ns")
     except NotCapturedError:
-        return None
-    return rows["overhead"][0] if rows.height else None
+        return None, None
+    return (rows["overhead"][0], rows["clear"][0]) if rows.height else (None, None)
 
 
 def _where(run: Run) -> tuple[list[dict[str, Any]], str]:
@@ -218,8 +225,10 @@ class Sweep:
             ``point, label``; a column for each parameter; ``state`` (``pending``, ``running``, ``finished``,
             ``failed``, ``interrupted``), ``run`` (name of its folder), ``error``; ``measured`` (``plain``: the
             repeats without profiler, else ``profiled``), ``repeats``, ``agree``; means over the repeats of the
-            latencies (ns), of ``wall_ns`` and of the rates (per s) with the interval of ``output_tokens_per_s``;
-            ``ttft_p99_ns, itl_p99_ns, e2e_p99_ns``; ``overhead`` (of the profiler, share of the wall time without);
+            latencies (ns), of ``wall_ns`` and of the rates (per s), with the 95 % interval of the mean of some
+            (``ttft_ns_ci95_low, ttft_ns_ci95_high`` …); ``ttft_p99_ns, itl_p99_ns, e2e_p99_ns``; ``overhead`` (of the
+            profiler, share of the wall time without) and ``overhead_clear`` (it is beyond the noise of the repeats);
+            ``joules_per_output_token``;
             ``peak_memory_bytes`` (of the fullest device), ``kv_cache_tokens``, ``ranks``; ``share_compute,
             share_hidden_communication, share_exposed_communication, share_exposed_copy, share_idle`` of the time of
             the steps in the trace. What is not known is null.

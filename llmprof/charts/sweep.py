@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -156,8 +157,11 @@ def sweep_latency(
         panels.append(_panel(data, over, plot, _LATENCIES[name], y_title, tail=True))
     first = shown[-1]
     best = frame.drop_nulls(f"{first}_ns").sort(f"{first}_ns")
-    low, high = format_ns(number(best[f"{first}_ns"][0])), format_ns(number(best[f"{first}_ns"][-1]))
-    head = title or f"{_LATENCIES[first].capitalize()}: {low} at best, {high} at most"
+    least, most = best.row(0, named=True), best.row(-1, named=True)
+    low, high = _said(least, f"{first}_ns"), _said(most, f"{first}_ns")
+    apart = best.height < 2 or _beyond(most, least, f"{first}_ns") is not False
+    words = f"{low} at best, {high} at most" if apart else "the points do not differ beyond the noise of the repeats"
+    head = title or f"{_LATENCIES[first].capitalize()}: {words}"
     notes = f"{_measured(frame)}; thin lines go up to the 99th percentile. Each panel has its own axis."
     return finish(alt.hconcat(*panels, spacing=_SPACE), head, notes)
 
@@ -199,10 +203,28 @@ def sweep_throughput(
         if banded:
             data = data.with_columns(low=pl.max_horizontal(pl.col(low), 0), tail=pl.col(high))
         panels.append(_panel(data, over, plot, words, "per s", tail=False, banded=banded))
-    top = frame.sort("output_tokens_per_s", descending=True, nulls_last=True).row(0, named=True)
-    head = title or f"Most output tokens: {top['output_tokens_per_s']:,.0f} a second at {top['label']}"
+    ordered = frame.sort("output_tokens_per_s", descending=True, nulls_last=True).drop_nulls("output_tokens_per_s")
+    top = ordered.row(0, named=True)
+    rest = [row for row in ordered.iter_rows(named=True) if row is not top][1:]
+    equal = [row for row in rest if _beyond(top, row, "output_tokens_per_s") is False]
+    also = f", within the noise of {len(equal)} other{'s' * (len(equal) > 1)}" if equal else ""
+    head = title or f"Most output tokens: {_said(top, 'output_tokens_per_s')} a second at {top['label']}{also}"
     note = f"{_measured(frame)}; thin lines: 95 % confidence interval of the mean over the repeats."
     return finish(alt.hconcat(*panels, spacing=_SPACE), head, note)
+
+
+def _said(row: Mapping[str, Any], name: str) -> str:
+    """A figure with half of the 95 % interval of its mean, where that is known."""
+    write = format_ns if name.endswith("_ns") else "{:,.0f}".format
+    low, high = row.get(f"{name}_ci95_low"), row.get(f"{name}_ci95_high")
+    spread = "" if low is None or high is None else f" ± {write((high - low) / 2)}"
+    return f"{write(row[name])}{spread}"
+
+
+def _beyond(larger: Mapping[str, Any], smaller: Mapping[str, Any], name: str) -> bool | None:
+    """Whether the intervals of two figures do not touch; None where one is not known."""
+    low, high = larger.get(f"{name}_ci95_low"), smaller.get(f"{name}_ci95_high")
+    return None if low is None or high is None else low > high
 
 
 def _measured(frame: pl.DataFrame) -> str:
@@ -296,10 +318,7 @@ def sweep_scaling(
         marks = (dashed.encode(x=shared.x, y=against), lines, dots, beside(name).encode(color=alt.value(INK)))
         panels.append(layered(*marks).properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
     last = data.filter(pl.col(scaled) == pl.col(scaled).max()).sort("speedup", descending=True).row(0, named=True)
-    head = (
-        f"At {words} {last['x']}: {last['speedup']:.2f} times the output tokens a second, "
-        f"an efficiency of {percent(last['efficiency'])}"
-    )
+    head = f"At {words} {last['x']}: {_times(last)}"
     note = f"Against the smallest {words} of each line; dashed: growing in step with it."
     return finish(alt.hconcat(*panels, spacing=_SWEEP_SCALING_SPACE), title or head, note)
 
@@ -309,7 +328,34 @@ def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
     value, rate = pl.col(scaled), pl.col("output_tokens_per_s")
     ratio = rate / rate.sort_by(value).first().over("series")
     ideal = value / value.min().over("series")
-    return data.with_columns(speedup=ratio, ideal=ideal, efficiency=100 * ratio / ideal)
+    known = {f"output_tokens_per_s_ci95_{end}" for end in ("low", "high")} <= set(data.columns)
+    low, high = (pl.col(f"output_tokens_per_s_ci95_{end}") if known else pl.lit(None) for end in ("low", "high"))
+    # the ends of the interval of a ratio, from those of both means; a mean whose interval reaches 0 has none
+    least, most = (end.sort_by(value).first().over("series") for end in (low, high)) if known else (low, high)
+    return data.with_columns(
+        speedup=ratio,
+        ideal=ideal,
+        efficiency=100 * ratio / ideal,
+        speedup_low=pl.when(low > 0).then(low / most) if known else pl.lit(None, pl.Float64),
+        speedup_high=pl.when(least > 0).then(high / least) if known else pl.lit(None, pl.Float64),
+    )
+
+
+def _times(last: Mapping[str, Any]) -> str:
+    """A speed-up in words; not a figure where the repeats leave it open."""
+    low, high, ideal = last["speedup_low"], last["speedup_high"], last["ideal"]
+    rate = "the output tokens a second"
+    if last.get("output_tokens_per_s_ci95_low") is None:
+        share = percent(last["efficiency"])
+        return f"{last['speedup']:.2f} times {rate}, an efficiency of {share} (of one repeat: the noise is not known)"
+    if low is None or high is None or high > _OPEN * low:
+        return f"the repeats disagree too much to say how many times {rate}"
+    ends = f"{percent(100 * low / ideal)} to {percent(100 * high / ideal)}"
+    return f"{low:.2f} to {high:.2f} times {rate}, an efficiency of {ends}"
+
+
+_OPEN = 3.0
+"""Ratio of the ends of an interval from which on a speed-up is not said."""
 
 
 _SWEEP_TIME_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).where"

@@ -181,7 +181,7 @@ def counters(run: Run) -> pl.DataFrame:
     """
     try:
         return run.trace.counters
-    except NotCapturedError:
+    except (CaptureError, NotCapturedError):  # the traces may have been deleted to save room
         starts = [stage["start_ns"] for stage in run.worker.get("stages") or () if stage.get("name") == "plain"]
         if not run.folder.monitors.is_file() or not starts:
             raise
@@ -221,7 +221,10 @@ def overhead_table(costs: pl.DataFrame) -> Table:
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
     told = {True: "yes", False: "no", None: "one repeat only"}
     clear = pl.Series("clear", [told[verdict] for verdict in shown["clear"]], dtype=pl.String)
-    more = [f"{100 * share:+.1f} %" if share is not None else None for share in shown["overhead"]]
+    more = [
+        None if share is None else f"{100 * share:+.1f} %" if beyond is not False else "within the noise"
+        for share, beyond in shown.select("overhead", "clear").iter_rows()
+    ]
     rows = shown.select(
         names,
         _written(shown, "plain"),
@@ -269,7 +272,9 @@ def tiles(run: Run) -> list[tuple[str, str]]:
     except LlmprofError:
         costs = pl.DataFrame()
     if costs.height and costs["overhead"][0] is not None:
-        out.append(("Profiler overhead", f"{100 * costs['overhead'][0]:+.1f} %"))
+        clear = costs["clear"][0]
+        figure = f"{100 * costs['overhead'][0]:+.1f} %{'' if clear else ' (one repeat)'}"
+        out.append(("Profiler overhead", "within the noise" if clear is False else figure))
     if peaks := run.worker.get("peak_memory_bytes"):
         out.append(("Peak memory", format_bytes(max(peaks.values()))))
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from llmprof.progress import Progress
 from llmprof.report.folder import Report, write_contents
 from llmprof.report.parts import Column, Contents, Section, Table
 from llmprof.report.run import drawn
+from llmprof.units import format_ns
 
 if TYPE_CHECKING:
     import altair as alt
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     Column("state", "state"),
-    Column("output_tokens_per_s", "output tokens per s", "number"),
-    Column("ttft_ns", "first token", "time"),
-    Column("tpot_ns", "each further token", "time"),
-    Column("e2e_ns", "end to end", "time"),
-    Column("overhead", "profiler's overhead", "share"),
+    Column("output_tokens_per_s", "output tokens per s"),
+    Column("ttft_ns", "first token"),
+    Column("tpot_ns", "each further token"),
+    Column("e2e_ns", "end to end"),
+    Column("overhead", "profiler's overhead"),
+    Column("joules_per_output_token", "J per output token", "number"),
     Column("share_compute", "compute", "share"),
     Column("share_exposed_communication", "exposed communication", "share"),
     Column("share_idle", "idle", "share"),
@@ -118,11 +120,46 @@ def write_sweep(
 
 
 def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
-    shown = [column for column in _COLUMNS if comparison[column.key].null_count() < comparison.height]
+    there = [column for column in _COLUMNS if column.key in comparison.columns]
+    shown = [column for column in there if comparison[column.key].null_count() < comparison.height]
     chosen: list[Column] = [
         Column(name, name.replace("_", " "), "number" if comparison.schema[name].is_numeric() else "text")
         for name in parameters
     ]
     columns = (*chosen, *shown)
-    rows = comparison.select(column.key for column in columns)
+    told = comparison.with_columns(
+        pl.Series(name, [with_interval(row, name) for row in comparison.iter_rows(named=True)], dtype=pl.String)
+        for name in _WITH_INTERVALS
+        if name in comparison.columns
+    ).with_columns(pl.Series("overhead", [_overhead(row) for row in comparison.iter_rows(named=True)], dtype=pl.String))
+    rows = told.select(column.key for column in columns)
     return Table("points", f"{comparison.height} points; comparison.csv has all columns", columns, rows, sortable=True)
+
+
+_WITH_INTERVALS = ("output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns")
+
+
+def with_interval(row: Mapping[str, Any], name: str) -> str | None:
+    """A mean with half of its 95 % interval, as text: ``4.60 ms ± 120 us``.
+
+    Parameters
+    ----------
+    row : mapping
+        Row of ``sweep.comparison``.
+    name : str
+        Column of the mean.
+    """
+    if row[name] is None:
+        return None
+    write = format_ns if name.endswith("_ns") else "{:,.4g}".format
+    low, high = row.get(f"{name}_ci95_low"), row.get(f"{name}_ci95_high")
+    return write(row[name]) + ("" if low is None or high is None else f" ± {write((high - low) / 2)}")
+
+
+def _overhead(row: Mapping[str, Any]) -> str | None:
+    """What the profiler costs; no figure where it is not beyond the noise of the repeats."""
+    if row["overhead"] is None:
+        return None
+    clear = row.get("overhead_clear")
+    known = "" if clear else " (one repeat)"
+    return "within the noise" if clear is False else f"{100 * row['overhead']:+.1f} %{known}"

@@ -215,6 +215,7 @@ SHAPES = [
     ("[[4, 3584]]", '["c10::ComplexFoo"]', NCCL_ALL_REDUCE, None),
     ("[[], []]", '["", ""]', NCCL_ALL_REDUCE, None),
     (None, None, NCCL_ALL_REDUCE, None),
+    ("[[], [[32, 256], [92]], []]", '["Scalar", "TensorList", "Scalar"]', NCCL_ALL_REDUCE, None),  # vLLM's pipelines
     ("[[[4, 8], [2, 2]], []]", '["TensorList", ""]', NCCL_ALL_REDUCE, None),  # types inside of a list are not written
 ]
 

@@ -25,6 +25,7 @@ class FakeRun:
         wall = config.batch_size / 10
         self.worker: dict[str, Any] = worker((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
         self.requests = requests_of(self.worker)
+        self.summary: dict[str, Any] = {}
 
     @property
     def trace(self) -> Trace:

@@ -7,6 +7,7 @@ import pytest
 from llmprof import batch
 from llmprof.batch import notebooks
 from llmprof.errors import LlmprofError, OutputError
+from llmprof.launch import RunFolder
 from tests.report.runs import Run
 from tests.test_run_notebook import write_notebook
 
@@ -116,3 +117,12 @@ def test_with_a_kernel(runs, tmp_path):
     assert done.errors == {}
     for path in paths:
         assert str(path / "traces") in done.notebooks[path.name].read_text("utf-8")
+
+
+def test_a_run_that_failed_or_goes_on_is_listed_and_not_executed(runs, executed, walk, tmp_path):
+    folder, (first, second) = runs
+    RunFolder(first).set_state("failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"})
+    done = batch.notebooks_over([folder], walk, tmp_path / "out")
+    assert list(done.notebooks) == [second.name]
+    assert done.errors == {first.name: "the run is failed: out of memory; llmprof run --resume goes on with it"}
+    assert "out of memory" in done.index.read_text("utf-8")

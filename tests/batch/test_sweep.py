@@ -211,3 +211,9 @@ def test_parameters_that_cannot_be_swept(tmp_path, parameters, words):
     with pytest.raises(ConfigError, match=words):
         BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep(parameters)
     assert not list(tmp_path.iterdir())
+
+
+def test_two_points_that_are_one_run_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="batch_size=0 and batch_size=1 are the same run"):
+        BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep({"batch_size": [0, 1]})
+    assert not list(tmp_path.iterdir())

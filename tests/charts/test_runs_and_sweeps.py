@@ -74,7 +74,7 @@ class TestRequests:
 class TestSweeps:
     def test_throughput_names_the_best_point(self):
         chart = charts.sweep_throughput(frames.swept(), parameters=["batch_size", "max_tokens"])
-        assert title(chart) == "Most output tokens: 436 a second at batch_size=8, max_tokens=16"
+        assert title(chart) == "Most output tokens: 436 ± 44 a second at batch_size=8, max_tokens=16"
         assert "without the profiler" in " ".join(specs.texts(chart))
 
     def test_latency_has_a_panel_for_what_is_known(self):
@@ -98,12 +98,39 @@ class TestSweeps:
         )
         chart = charts.sweep_scaling(frame, parameters=["batch_size", "tensor_parallel_size"])
         assert title(chart) == (
-            "At tensor parallel size 2: 2.00 times the output tokens a second, an efficiency of 100 %"
+            "At tensor parallel size 2: 2.00 times the output tokens a second, an efficiency of 100 % "
+            "(of one repeat: the noise is not known)"
         )
         rows = {row["label"]: row["speedup"] for row in specs.rows(chart, "circle", "speedup")}
         assert rows == {"a": 1.0, "b": 1.5, "c": 1.0, "d": 2.0}
         efficiency = {row["label"]: row["efficiency"] for row in specs.rows(chart, "circle", "efficiency")}
         assert efficiency["b"] == pytest.approx(75.0)
+
+    @pytest.mark.parametrize(
+        ("half", "words"),
+        [
+            # 1.8 times: (180 - 9) / (100 + 9) = 1.57, (180 + 9) / (100 - 9) = 2.08
+            (9.0, "1.57 to 2.08 times the output tokens a second, an efficiency of 78 % to 104 %"),
+            (60.0, "the repeats disagree too much to say how many times the output tokens a second"),
+        ],
+    )
+    def test_a_headline_says_no_more_than_the_noise_allows(self, half, words):
+        rates = [100.0, 180.0]
+        frame = pl.DataFrame(
+            {
+                "label": ["a", "b"],
+                "tensor_parallel_size": [1, 2],
+                "output_tokens_per_s": rates,
+                "requests_per_s": rates,
+                "output_tokens_per_s_ci95_low": [rate - half for rate in rates],
+                "output_tokens_per_s_ci95_high": [rate + half for rate in rates],
+            }
+        )
+        chart = charts.sweep_scaling(frame, parameters=["tensor_parallel_size"])
+        assert title(chart) == f"At tensor parallel size 2: {words}"
+        top = title(charts.sweep_throughput(frame, parameters=["tensor_parallel_size"]))
+        equal = ", within the noise of 1 other" if half > 40 else ""
+        assert top == f"Most output tokens: 180 ± {half:.0f} a second at b{equal}"
 
     @pytest.mark.parametrize("over", [None, "dtype"], ids=["none", "text"])
     def test_nothing_that_scales(self, over):

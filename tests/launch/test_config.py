@@ -346,3 +346,12 @@ def test_the_job_follows_from_the_mode(mode, profiler, plain):
     values, _ = job(config(profile_mode=mode, repeat=5), "m", under_ncu=True)
     assert (values["plain"], values["repeat"]) == (False, 1)
     assert json.loads(json.dumps(values)) == values
+
+
+def test_a_model_that_cannot_be_split_as_asked_is_refused_before_an_engine_starts(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 14, "num_hidden_layers": 2}')
+    with pytest.raises(ConfigError, match="has 14 attention heads; expected one of 1, 2, 7, 14"):
+        job(config(model=str(tmp_path), tensor_parallel_size=3), tmp_path)
+    with pytest.raises(ConfigError, match="has 2 layers; expected at most 2"):
+        job(config(model=str(tmp_path), pipeline_parallel_size=3), tmp_path)
+    assert job(config(model=str(tmp_path), tensor_parallel_size=2), tmp_path)[0]["tensor_parallel_size"] == 2

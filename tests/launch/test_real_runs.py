@@ -12,10 +12,12 @@ import threading
 import time
 from pathlib import Path
 
+import polars as pl
 import psutil
 import pytest
 
 from llmprof import analyze
+from llmprof.batch import BatchRunner
 from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run
 from llmprof.launch.run import folder as run_folder
 
@@ -75,10 +77,16 @@ def writing_to(folder: Path) -> list[str]:
         pytest.param({"prompt": ["Where does the time go?", "In waiting."], "input_tokens": None}, 1, id="one rank"),
         pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
         pytest.param(
-            {"served": True, "server": {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 1000}},
+            {
+                "served": True,
+                "server": {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 1000},
+                "input_tokens": None,
+                "load": {"input": "16:40"},
+            },
             1,
             id="served",
         ),
+        pytest.param({"pipeline_parallel_size": 2, "eager": None}, 2, id="pipeline"),
         pytest.param({"engine": "transformers"}, 1, id="transformers"),
     ],
 )
@@ -99,10 +107,31 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert set(profiled["output_tokens"]) == {OUTPUT}
     assert run.requests.filter(phase="plain").height == profiled.height
     assert {row["metric"] for row in run.summary["overhead"]} >= {"ttft_ns", "e2e_ns"}
+    if run.config.engine == "vllm":
+        joined = analyze.requests(run)
+        assert joined["request"].to_list() == profiled["request"].to_list()
+        assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), "parts add up to the latency"
+        assert joined["steps"].to_list() == [OUTPUT] * joined.height
+    if run.config.served:
+        assert profiled["prompt_tokens"].n_unique() > 1, "distinct prompts"
     assert run.folder.output.stat().st_size > 0
     assert run_folder.changed(run.folder) == []
     assert "checking the machine" in said
     assert commands_with(str(tmp_path)) == []
+    assert writing_to(tmp_path) == []
+
+
+def test_a_real_sweep_of_six_points_starts_the_engine_once(config, tmp_path):
+    grid = {"batch_size": [1, 2, 3], "max_tokens": [2, 4]}
+    done = BatchRunner(config(), check=False).run_parameter_sweep(grid)
+    assert done.comparison["state"].to_list() == ["finished"] * 6
+    assert [path.name for path in done.folder.glob("engine-*")] == ["engine-1"]
+    starts = {open_run(run).worker["stages"][1]["start_ns"] for run in done.runs}
+    assert len(starts) == 1
+    for run, tokens in zip(done.runs, [2, 4] * 3, strict=True):
+        found = open_run(run)
+        assert set(found.requests.filter(phase="profiled")["output_tokens"]) == {tokens}
+        assert analyze.steps(found.trace).filter(pl.col("phase") != "empty").height == tokens
     assert writing_to(tmp_path) == []
 
 

@@ -348,9 +348,6 @@ def _with_confidence(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.join(together, on="_set", how="left", maintain_order="left")
 
 
-_TENSOR = r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]"
-
-
 def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Fill ``bytes, bytes_source, dtype`` from the operator's inputs where they are null.
 
@@ -376,6 +373,7 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         trace.ops.filter(
             pl.col("shapes").str.contains(_SHAPES)
             & ~pl.col("shapes").str.contains(r"\d{19}")
+            & ~pl.col("shapes").str.contains(_LISTS)
             & pl.col("dtypes").str.contains(_TYPES)
         )
         .join(wanted, on=["rank", "op_id"], how="semi")
@@ -385,9 +383,7 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     # the n-th list of the shapes belongs to the n-th type; scalars have an empty list
     largest = (
         shapes.with_columns(
-            shape=pl.col("shapes").str.json_decode(pl.List(pl.List(pl.Int64)))
-            if _all_flat(shapes["shapes"])
-            else pl.col("shapes").str.extract_all(_TENSOR).list.eval(pl.element().str.json_decode(pl.List(pl.Int64))),
+            shape=pl.col("shapes").str.json_decode(pl.List(pl.List(pl.Int64))),
             type=pl.col("dtypes").str.json_decode(pl.List(pl.String)),
         )
         .with_row_index("_call")
@@ -428,9 +424,6 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 _SHAPES = r"^[\[\]\d,\s]+$"
 """Lists of sizes; a shape that holds anything else tells no size."""
+_LISTS = r"[\[,]\s*\[\s*\["
+"""A list of tensors among the inputs (one level deeper): the types inside of it are not written."""
 _TYPES = r'^\[(?:\s*"[^"\\\\]*"\s*,?)*\]$'
-
-
-def _all_flat(shapes: pl.Series) -> bool:
-    """Whether no operator takes a list of tensors (whose shapes are one level deeper)."""
-    return not shapes.str.contains(r"\[\s*\[\s*\[").any()

@@ -416,6 +416,7 @@ def job(
         random_weights = True
         notes.append("the model's folder has no weights, so they are random: times are real, the text is not")
     vocabulary = vocabulary_size(folder) if local else None
+    _check_shape(config, folder)
     asked = load(config)
     prompts = asked.texts if asked is not None and asked.texts is not None else texts(config)
     notes += asked.notes if asked is not None else ()
@@ -479,12 +480,35 @@ def job(
     return made, notes
 
 
-def vocabulary_size(folder: Path) -> int | None:
-    """``vocab_size`` of a model's ``config.json``; None where it is not said."""
+def _check_shape(config: ExperimentConfig, folder: Path) -> None:
+    """Raise where a model cannot be split as asked, before an engine is started for it."""
+    values = _model_values(folder)
+    heads, layers = (values.get(name) for name in ("num_attention_heads", "num_hidden_layers"))
+    size, stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    if isinstance(heads, int) and heads % size:
+        fitting = [n for n in range(1, heads + 1) if heads % n == 0]
+        raise ConfigError(
+            f"tensor_parallel_size is {size}, and the model has {heads} attention heads",
+            expected=f"one of {', '.join(map(str, fitting))}",
+            key="tensor_parallel_size",
+        )
+    if isinstance(layers, int) and layers < stages:
+        raise ConfigError(
+            f"pipeline_parallel_size is {stages}, and the model has {layers} layers", expected=f"at most {layers}"
+        )
+
+
+def _model_values(folder: Path) -> dict[str, Any]:
+    """Values of a model's ``config.json``; none where it is no folder with one."""
     try:
         values = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
-        return None
-    text = values.get("text_config")
-    found = values.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+        return {}
+    text = values.get("text_config") if isinstance(values, dict) else None
+    return {**(text if isinstance(text, dict) else {}), **values} if isinstance(values, dict) else {}
+
+
+def vocabulary_size(folder: Path) -> int | None:
+    """``vocab_size`` of a model's ``config.json``; None where it is not said."""
+    found = _model_values(folder).get("vocab_size")
     return found if isinstance(found, int) and found > 0 else None

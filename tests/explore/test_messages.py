@@ -42,8 +42,8 @@ REQUESTS = {
     "timeline": {
         "rows": [{}],
         "find": [{}],
-        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "by": "stage"}],
-        "overview": [{"width": 800.5, "by": "category"}],
+        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "colour_by": "stage"}],
+        "overview": [{"width": 800.5, "colour_by": "category"}],
         "span": [{"span": [0, 5e8], "rows": None}, {"span": [0, 5e8], "rows": [0]}, {"span": [1, 1], "rows": [4, 5]}],
         "names": [{"numbers": [0, 1, 999_999]}],
         "describe": [{"row": row, "id": 0} for row in range(5)],

@@ -45,7 +45,7 @@ def ask(widget, what, **args):
 
 def view_of(widget, window, *, width=1000, rows=None, by="category"):
     rows = range(len(widget._data.rows)) if rows is None else rows
-    message, buffers = ask(widget, "view", window=window, width=width, rows=list(rows), by=by)
+    message, buffers = ask(widget, "view", window=window, width=width, rows=list(rows), colour_by=by)
     columns = {name: np.frombuffer(raw, dtype) for (name, dtype), raw in zip(DTYPES.items(), buffers, strict=True)}
     return message, columns
 
@@ -131,7 +131,9 @@ def test_nested_operators_lie_on_levels():
 def test_the_size_of_a_view_follows_from_its_pixels():
     rows = [kernels([GEMM] * 400, rank=rank, pause=10, stream=stream) for rank in range(8) for stream in range(24)]
     widget = explore.timeline(Trace({"kernels": pl.concat(rows)}))
-    _, buffers = ask(widget, "view", window=[0, 8000], width=3000, rows=list(range(len(widget._data.rows))), by="stage")
+    _, buffers = ask(
+        widget, "view", window=[0, 8000], width=3000, rows=list(range(len(widget._data.rows))), colour_by="stage"
+    )
     assert sum(len(raw) for raw in buffers) <= LIMIT
 
 
@@ -368,7 +370,7 @@ def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     described, _ = ask(widget, "rows")
     assert described["whole"][1] > described["whole"][0]
     view_of(widget, described["whole"])
-    ask(widget, "overview", width=100, by="stage")
+    ask(widget, "overview", width=100, colour_by="stage")
     ask(widget, "span", span=described["whole"], rows=None)
     assert widget.selected.height == 0
     assert (widget.picture() is None) == (not kinds)
@@ -409,10 +411,10 @@ def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
 
 
 def test_the_window_that_is_given_is_shown_first():
-    widget = explore.timeline(whole_trace(), window=(100, 200), height=300, by="category", theme="dark")
-    assert (widget.window, widget.height, widget.by, widget.theme) == ([100.0, 200.0], 300, "category", "dark")
+    widget = explore.timeline(whole_trace(), window=(100, 200), height=300, colour_by="category", theme="dark")
+    assert (widget.window, widget.height, widget.colour_by, widget.theme) == ([100.0, 200.0], 300, "category", "dark")
     with pytest.raises(traitlets.TraitError):
-        widget.by = "name"
+        widget.colour_by = "name"
 
 
 def test_finding_says_what_it_does_and_happens_once(monkeypatch):

@@ -5,7 +5,7 @@ import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits, table } from "../base/js/wire.mjs";
+import { ask, Superseded, setTraits, table, wordsOf } from "../base/js/wire.mjs";
 import { compareBars } from "./bars.mjs";
 import { compareChange, compareColumns } from "./columns.mjs";
 import { compareSteps } from "./steps.mjs";
@@ -35,7 +35,7 @@ function render({ model, el }) {
   const theme = followTheme(el, model, () => [bars, ...panels].forEach((panel) => panel?.redraw()));
   const state = status(model, el);
   const failed = (error) => {
-    if (!(error instanceof Superseded)) state.error(error.message);
+    if (!(error instanceof Superseded)) state.error(wordsOf(error));
   };
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
@@ -140,7 +140,7 @@ function render({ model, el }) {
     } catch (error) {
       if (error instanceof Superseded) return;
       grid.show(0, []);
-      state.error(error.message);
+      state.error(wordsOf(error));
     }
   };
   const showTable = (asked, msg) => {

@@ -5,7 +5,7 @@ import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits } from "../base/js/wire.mjs";
+import { ask, Superseded, setTraits, wordsOf } from "../base/js/wire.mjs";
 import { kernelColumns, kernelRows } from "./columns.mjs";
 import { detailGrids, detailLaunches, detailShapes } from "./details.mjs";
 import { metricView } from "./metrics.mjs";
@@ -28,7 +28,7 @@ function render({ model, el }) {
   const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
   const state = status(model, el);
   const failed = (error) => {
-    if (!(error instanceof Superseded)) state.error(error.message);
+    if (!(error instanceof Superseded)) state.error(wordsOf(error));
   };
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
@@ -117,7 +117,7 @@ function render({ model, el }) {
       if (error instanceof Superseded) return;
       grid.show(0, []);
       note.textContent = "";
-      state.error(error.message);
+      state.error(wordsOf(error));
     }
   };
   const showTable = (asked, msg, buffers) => {

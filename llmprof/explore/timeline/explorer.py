@@ -121,11 +121,11 @@ ROWS: Final = Message(
 FIND: Final = Message("find", answers={"found": bool}, busy="finding steps and layers")
 VIEW: Final = Message(
     "view",
-    asks={"window": Window, "width": float, "rows": list[int], "by": By},
+    asks={"window": Window, "width": float, "rows": list[int], "colour_by": By},
     answers=_VIEW,
     buffers=_PACKED,
 )
-OVERVIEW: Final = Message("overview", asks={"width": float, "by": By}, answers=_VIEW, buffers=_PACKED)
+OVERVIEW: Final = Message("overview", asks={"width": float, "colour_by": By}, answers=_VIEW, buffers=_PACKED)
 SPAN: Final = Message(
     "span",
     asks={"span": Window, "rows": list[int] | None},
@@ -214,7 +214,7 @@ class Timeline(Explorer):
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
     """Most height of the overview and the rows (px); as high as the screen if None."""
 
-    by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
+    colour_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
     """What the colour of a kernel means."""
 
     def __init__(self, trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> None:
@@ -267,7 +267,7 @@ class Timeline(Explorer):
 
     def picture(self) -> bytes | None:
         """PNG image of the window as the widget shows it; None where the trace has no events."""
-        return picture(self._data, self.window, self.by) if self._data.rows else None
+        return picture(self._data, self.window, self.colour_by) if self._data.rows else None
 
     @traitlets.observe("selection")
     def _selected(self, change: Mapping[str, Any]) -> None:
@@ -299,12 +299,12 @@ class Timeline(Explorer):
         return {"found": True}, []
 
     @answers(VIEW)
-    def _on_view(self, window: Sequence[float], width: float, rows: Sequence[int], by: str) -> Answer:
-        return view(self._data, window, width, rows, by)
+    def _on_view(self, window: Sequence[float], width: float, rows: Sequence[int], colour_by: str) -> Answer:
+        return view(self._data, window, width, rows, colour_by)
 
     @answers(OVERVIEW)
-    def _on_overview(self, width: float, by: str) -> Answer:
-        return overview(self._data, width, by)
+    def _on_overview(self, width: float, colour_by: str) -> Answer:
+        return overview(self._data, width, colour_by)
 
     @answers(SPAN)
     def _on_span(self, span: Sequence[float], rows: Sequence[int] | None) -> Answer:
@@ -354,7 +354,7 @@ def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> 
     metrics : Metrics, optional
         Hardware metrics of some kernels (``llmprof.read_metrics``), shown with them.
     **traits
-        ``window`` (first and last ns), ``height`` (px), ``by`` ("stage" or "category"), ``theme``, to begin with.
+        ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category), ``theme``, to begin with.
 
     Returns
     -------

@@ -68,12 +68,12 @@ export type Messages = {
   };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
   view: {
-    asks: { window: [number, number]; width: number; rows: number[]; by: "category" | "stage" };
+    asks: { window: [number, number]; width: number; rows: number[]; colour_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
   overview: {
-    asks: { width: number; by: "category" | "stage" };
+    asks: { width: number; colour_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   span: {
@@ -112,7 +112,7 @@ export type Messages = {
 
 export type Traits = {
   busy: string;
-  by: "stage" | "category";
+  colour_by: "stage" | "category";
   colours: Record<string, any>;
   height: number | null;
   layer: number | null;

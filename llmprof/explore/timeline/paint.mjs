@@ -82,7 +82,7 @@ export const drawing = {
       );
     };
     const lost = present.lost.length ? [h("span", { class: "lpt-apart" }), ...present.lost.map(chip)] : [];
-    fill(this.legend, (present[this.by] ?? []).map(chip), lost);
+    fill(this.legend, (present[this.colourBy] ?? []).map(chip), lost);
   },
 
   /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */

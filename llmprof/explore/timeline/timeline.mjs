@@ -2,7 +2,7 @@
 import { fill, h, status } from "../base/js/dom.mjs";
 import { clampWindow } from "../base/js/geometry.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded } from "../base/js/wire.mjs";
+import { ask, Superseded, wordsOf } from "../base/js/wire.mjs";
 import { makeCard, makeDetails, makeHelp } from "./card.mjs";
 import { makePaints } from "./draw.mjs";
 import { fillGutter } from "./gutter.mjs";
@@ -133,7 +133,7 @@ class TimelineView extends Behaviour {
     model.on("change:window", () => this.windowFromPython());
     model.on("change:selection", () => this.selectionFromPython());
     model.on("change:span change:span_rows", () => queueMicrotask(() => this.spanFromPython()));
-    model.on("change:by", () => this.recolour());
+    model.on("change:colour_by", () => this.recolour());
     model.on("change:height", () => this.resize());
     await this.load();
     this.find();
@@ -162,7 +162,7 @@ class TimelineView extends Behaviour {
       this.status.error("");
       return this.stopped ? null : answer;
     } catch (error) {
-      if (!(error instanceof Superseded)) this.status.error(error.message);
+      if (!(error instanceof Superseded)) this.status.error(wordsOf(error));
       return null;
     }
   }
@@ -209,12 +209,12 @@ class TimelineView extends Behaviour {
     this.stale = Boolean(this.view);
     this.overview = null;
     this.showLegend();
-    this.tools.colour(this.by);
+    this.tools.colour(this.colourBy);
     this.request();
   }
 
-  get by() {
-    return this.model.get("by") ?? "stage";
+  get colourBy() {
+    return this.model.get("colour_by") ?? "stage";
   }
 
   /** @returns {[number, number]} */
@@ -300,7 +300,7 @@ class TimelineView extends Behaviour {
 
   async request() {
     if (!this.described || !this.window || !this.width) return;
-    const asked = { window: this.window, width: this.width, rows: this.wantedRows(), by: this.by };
+    const asked = { window: this.window, width: this.width, rows: this.wantedRows(), colour_by: this.colourBy };
     const coming = this.get("view", asked);
     if (!this.overview) this.requestOverview();
     const answer = await coming;
@@ -317,7 +317,7 @@ class TimelineView extends Behaviour {
 
   async requestOverview() {
     this.overview = { lanes: new Map(), columns: 1 };
-    const answer = await this.get("overview", { width: this.width, by: this.by });
+    const answer = await this.get("overview", { width: this.width, colour_by: this.colourBy });
     if (!answer) return;
     this.overview = readView(answer.msg, answer.buffers);
     this.draw();

@@ -19,9 +19,9 @@ export function makeTools(timeline) {
       ["stage", "stage"],
       ["category", "category"],
     ],
-    timeline.by,
+    timeline.colourBy,
     (value) => {
-      timeline.model.set("by", value);
+      timeline.model.set("colour_by", value);
       timeline.model.save_changes();
     },
   );

@@ -10,6 +10,13 @@ const TYPES = {
   u1: Uint8Array,
 };
 
+/**
+ * The words of what was thrown.
+ *
+ * @param {unknown} error
+ */
+export const wordsOf = (error) => (error instanceof Error ? error.message : String(error));
+
 /** A request that a newer one of its kind has replaced; nothing has to be done about it. */
 export class Superseded extends Error {}
 

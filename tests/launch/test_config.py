@@ -14,6 +14,7 @@ from llmprof.errors import ConfigError, OutputError
 from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.launch.engines._points import token_ids
 from llmprof.launch.run import command as run_job
+from llmprof.launch.run import load as run_load
 from llmprof.launch.run.command import job
 
 
@@ -271,7 +272,7 @@ def test_a_relative_python_is_made_absolute_but_links_stay(tmp_path, monkeypatch
 def test_prompts_come_from_files(tmp_path, name, content, prompts):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8", newline="")
-    assert run_job.from_file(path) == prompts
+    assert run_load.from_file(path) == prompts
     made = config(prompt_file=str(path))
     assert run_job.texts(made) == prompts
     assert run_job.texts(made.replace(batch_size=4)) == (prompts * 4)[:4]

@@ -1,4 +1,4 @@
-"""The load of a run: how long its prompts and answers are, what prompts share, and when each request arrives."""
+"""The load of a run: its prompts, how long they and the answers are, what they share, and when each request arrives."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
         raise ValueError(f"{str(values)[:60]!r} is no JSON object")
     at = _first(values, _TIMES)
     tokens, out = (_count(_first(values, names), names[0]) for names in (_INPUTS, _OUTPUTS))
-    text = _text(values)
+    text = _prompt_of(values)
     if text is None and not tokens:
         raise ValueError(f"it has neither a length ({', '.join(_INPUTS[:3])}) nor a prompt")
     return None if at is None else _seconds(at), 0 if text is not None else tokens or 0, text, out
@@ -275,7 +275,9 @@ def _count(value: Any, name: str) -> int | None:
     return int(number)
 
 
-def _text(values: Mapping[str, Any]) -> str | None:
+def _prompt_of(values: Any) -> str | None:
+    if not isinstance(values, Mapping):
+        return None
     for name in _TEXTS:
         if isinstance(values.get(name), str) and values[name]:
             return str(values[name])
@@ -302,3 +304,102 @@ def _seconds(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is no time")
     return number
+
+
+DEFAULT_INPUT_TOKENS: Final = 64
+
+
+_FIRST_ID, _LAST_ID = 5, 30_000
+"""Tokens of synthetic prompts: neither the special ones at the start of a vocabulary nor the rare ones at its end."""
+
+
+def texts(config: ExperimentConfig) -> list[str] | None:
+    """Texts of a configuration, repeated or cut to its batch size; None for synthetic prompts.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, not UTF-8, or has no prompts.
+    """
+    if config.prompt is not None:
+        found = [config.prompt] if isinstance(config.prompt, str) else config.prompt
+    elif config.prompt_file is not None:
+        found = from_file(Path(config.prompt_file))
+    else:
+        return None
+    wanted = config.batch_size or len(found)
+    return [found[i % len(found)] for i in range(wanted)]
+
+
+def from_file(path: Path) -> list[str]:
+    """Prompts of a file: lines of text, or JSON with texts or objects that have a prompt.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        ``.json`` (a list), ``.jsonl`` (a value a line), anything else is text with a prompt a line. Objects are
+        asked for ``prompt``, ``text``, ``instruction``, ``question`` or ``content``, and for the first turn of
+        ``conversations`` or ``messages``.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, not UTF-8, not valid JSON, or has no prompts.
+    """
+    content = read_text(path, "prompts as UTF-8 text or JSON")
+    try:
+        if path.suffix == ".json":
+            document = json.loads(content)
+            items = document if isinstance(document, list) else [document]
+        elif path.suffix in {".jsonl", ".ndjson"}:
+            items = [json.loads(line) for line in content.splitlines() if line.strip()]
+        else:
+            items = [line for line in content.splitlines() if line.strip()]
+    except ValueError as error:
+        raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it, or name it .txt") from error
+    found = [text for item in items if (text := item if isinstance(item, str) else _prompt_of(item))]
+    if not found:
+        raise ConfigError(
+            f"{path.name} has no prompts", expected=f"texts, or objects with one of the keys {', '.join(_TEXTS)}"
+        )
+    return found
+
+
+def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None) -> dict[str, Any]:
+    """What synthetic prompts are made of; the same for the same seed.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        Says how many and how long.
+    vocabulary : int or None
+        Size of the model's vocabulary, if it is known.
+    lengths : list of int, optional
+        Tokens of each prompt, where a load says them.
+
+    Returns
+    -------
+    dict
+        For :func:`llmprof.launch.engines._repeat.token_ids`.
+    """
+    if lengths is None:
+        said = config.input_tokens or DEFAULT_INPUT_TOKENS
+        low, high = said if isinstance(said, tuple) else (said, said)
+        chance = random.Random(config.seed)  # noqa: S311 (no secret)
+        wanted = max(1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0)
+        lengths = [chance.randint(low, high) for _ in range(wanted)]
+    share = setting(config, "load", "shared_prefix")
+    return {
+        "lengths": lengths,
+        "shared": [round(share * length) for length in lengths],
+        "groups": setting(config, "load", "prefixes"),
+        "first": _FIRST_ID,
+        "last": max(_FIRST_ID + 1, min(vocabulary or _LAST_ID, _LAST_ID)),
+        "seed": config.seed,
+    }
+
+
+def as_tokens(prompts: list[str], vocabulary: int | None) -> list[list[int]]:
+    """A token a byte of the text, for models without a tokenizer."""
+    room = max(1, (vocabulary or _LAST_ID) - _FIRST_ID)
+    return [[_FIRST_ID + byte % room for byte in prompt.encode()] for prompt in prompts]

@@ -7,6 +7,8 @@ its name.
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from llmprof import names
@@ -106,6 +108,10 @@ _OPERATOR_RANGE = r"^(\w+::\w+)(?:, (?:seq|op_id) = .*)?$"
 _LAUNCHES = r"(?i)launch|memcpy|memset|graph|module|cooperative|hcom|aclnn|aclop"
 
 
+_ELSEWHERE: Final = {"samples": "hotspots", "totals": "totals", "memory": "memory"}
+"""Tables of recordings without events, and the analyses that answer with them."""
+
+
 @per_trace
 def activity(trace: Trace) -> pl.DataFrame:
     """Kernels and copies of all ranks in the order of their start.
@@ -150,9 +156,12 @@ def activity(trace: Trace) -> pl.DataFrame:
     elif "ops" in trace.recorded:
         events = _ops_as_activity(trace.ops)
     else:
+        way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
+        there = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
+        told = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in there)
         raise NotCapturedError(
             "this capture holds no kernels, copies or operators",
-            hint=f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps",
+            hint=f"it holds {told}; for the others {way}" if told else way,
             table="kernels",
         )
     return events.with_row_index("event").select(

@@ -32,7 +32,7 @@ def _totals(trace: Trace) -> Drawn:
     if kind == "kernel":
         return charts.kernels(rows), note
     first = rows.sort("total_ns", descending=True).row(0, named=True)
-    title = f"{shorten(first['name'], 48)} takes {format_share(first['share'])} of what is of the kind {kind}"
+    title = f"{shorten(first['name'], 48)} takes {format_share(first['share'])} of the time of all {kind}s"
     return charts.kernels(rows, variants=True, title=title), note
 
 

@@ -58,7 +58,7 @@ def test_samples_by_hand(tmp_path):
     assert rows == [
         (12, 34, 0, "mm", "/usr/lib/libm.so", "python3", "cpu-clock", 1_000_000, "ns", 3),
         (12, 34, 2_000_000, "foo(int, char)", "/home/me/app", "python3", "cpu-clock", 3_000_000, "ns", 3),
-        (12, 35, 3_999_000, "[unknown]", "[kernel.kallsyms]", "worker pool", "cycles:u", 1, "samples", None),
+        (12, 35, 3_999_000, "[kernel.kallsyms]", "[kernel.kallsyms]", "worker pool", "cycles:u", 1, "samples", None),
     ]
     assert trace.samples["stack"][0] == "main\nfoo(int, char)\nmm"
     assert trace.span_ns == (0, 3_999_000)
@@ -132,7 +132,9 @@ def test_real_files_have_all_samples_and_frames(real, name):
     heads = [line for line in lines if not line[0].isspace()]
     trace = llmprof.read(path)
     assert trace.samples.height == len(heads)
-    frames = trace.samples["stack"].str.count_matches("\n").sum() + trace.samples.height
+    idle = trace.samples["stack"].str.starts_with("idle (swapper)\n").sum()
+    assert idle == sum(line.startswith("swapper ") for line in heads)
+    frames = trace.samples["stack"].str.count_matches("\n").sum() + trace.samples.height - idle
     assert frames == len(lines) - len(heads)
     periods = [int(m[1]) for line in heads if (m := re.search(r":\s+(\d+) \S+clock", line))]
     assert trace.samples.filter(unit="ns")["value"].sum() == sum(periods)
@@ -232,5 +234,5 @@ def test_a_trace_of_samples_says_what_it_does_not_hold(tmp_path):
     trace = llmprof.read(write(tmp_path, SCRIPT))
     with pytest.raises(NotCapturedError, match="holds no kernels"):
         _ = trace.kernels
-    with pytest.raises(NotCapturedError):
+    with pytest.raises(NotCapturedError, match=r"it holds samples \(analyze\.hotspots, --what hotspots\)"):
         analyze.steps(trace)

@@ -57,9 +57,12 @@ def _read_script(path: Path, request: Request) -> Trace:
         notes.append(f"{without:,} sample(s) have no call stack and were left out")
     if odd:
         notes.append(f"{odd:,} line(s) are no sample and no frame and were left out")
-    unknown = frame["name"].eq("[unknown]").sum() / frame.height
+    unknown = frame["name"].str.contains(r"^\[[^\]]*\]$").sum() / frame.height
     if unknown > 0.5:
         notes.append(f"{unknown:.0%} of the samples end in a function without a name: the symbols were not found")
+    idle = frame["stack"].str.starts_with(script.IDLE).sum() / frame.height
+    if idle:
+        notes.append(f"{idle:.0%} of the samples are of idle processors ({script.IDLE})")
     with path.open("rb") as file:
         start = file.read(1 << 14).decode("utf-8", errors="replace")
     versions = {match["key"]: match["value"].strip() for match in _HEADER.finditer(start)}
@@ -89,7 +92,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
 
 
 READERS: Final = (
-    Reader(name="perf", version=1, what="text of perf script", sniff=_is_script, read=_read_script, alone=True),
+    Reader(name="perf", version=2, what="text of perf script", sniff=_is_script, read=_read_script, alone=True),
     Reader(
         name="folded",
         version=1,

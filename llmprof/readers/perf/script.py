@@ -1,5 +1,7 @@
 """Text of ``perf script``: samples with a line of their own and a line for each frame, the innermost first.
 
+A frame without a symbol is named by its library, ``[libcuda.so.1]``.
+
 The fields that ``perf script`` prints differ with its version and options: the thread beside the process, the
 processor, the period and the symbols' offsets may be missing, and without ``-g`` the only frame stands in the line of
 the sample. Lines that are none of this (a header, other events) are counted.
@@ -27,6 +29,9 @@ _FRAME: Final = (
 )
 _CLOCKS: Final = r"^(?:cpu-clock|task-clock)(?::|$)"
 """Events whose period is a time in ns."""
+
+IDLE: Final = "idle (swapper)"
+"""Outermost frame of samples of a processor that had nothing to run."""
 
 BLOCK_BYTES: Final = 32 << 20
 
@@ -91,20 +96,27 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select("sample", line="rest")
     below = lines.filter("outer").select("sample", "line").filter(pl.col("sample") > 0)
     found = pl.concat([own, below]).with_columns(frame=pl.col("line").str.extract_groups(_FRAME)).unnest("frame")
-    symbol = pl.col("symbol").replace("", "[unknown]").fill_null("[unknown]")
-    found = found.filter(pl.col("address").is_not_null()).with_columns(symbol=symbol)
+    library = (
+        pl.col("module").replace("[unknown]", None).str.extract(r"([^/]+?)(?: \(deleted\))?$", 1).str.strip_chars("[]")
+    )
+    unnamed = pl.coalesce(pl.format("[{}]", library), pl.lit("[unknown]"))
+    known = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(value=True)
+    found = found.filter(pl.col("address").is_not_null())
+    found = found.with_columns(symbol=pl.when(known).then("symbol").otherwise(unnamed))
     odd = torn + lines.filter("outer").height - found.height + own.height
     stacks = found.group_by("sample", maintain_order=True).agg(
         stack=pl.col("symbol").reverse().str.join("\n"), name=pl.col("symbol").first(), module=pl.col("module").first()
     )
     clock = pl.col("event").str.contains(_CLOCKS) & pl.col("period").is_not_null()
-    made = heads.join(stacks, on="sample", how="inner", maintain_order="left").select(
+    whole = heads.join(stacks, on="sample", how="inner", maintain_order="left")
+    idle = pl.when(pl.col("pid") == "0").then(pl.lit(IDLE + "\n")).otherwise(pl.lit(""))
+    made = whole.select(
         process=pl.col("pid").cast(pl.Int64, strict=False),
         thread=pl.coalesce("tid", "pid").cast(pl.Int64, strict=False),
         time_ns=pl.col("seconds").cast(pl.Int64) * 1_000_000_000
         + pl.col("fraction").str.pad_end(9, "0").cast(pl.Int64),
         name="name",
-        stack="stack",
+        stack=idle + pl.col("stack"),
         module=pl.col("module").replace("[unknown]", None),
         command=pl.col("command").str.strip_chars(),
         event="event",

@@ -428,3 +428,12 @@ def test_finding_says_what_it_does_and_happens_once(monkeypatch):
         time.sleep(0.01)
     assert said[0] == "finding steps and layers"
     assert {"finding steps", "finding layers", "finding collectives", "finding idle", ""} <= set(said)
+
+
+def test_markers_on_the_device_only_need_no_row_of_the_host():
+    marks = pl.DataFrame(
+        {"rank": 0, "device": 0, "start_ns": [0, 10], "dur_ns": 5, "name": "x", "domain": "d", "on_device": True}
+    )
+    calls = pl.DataFrame({"rank": 0, "start_ns": [0], "dur_ns": [1], "name": ["enqueue"], "api": ["runtime"]})
+    assert explore.timeline(Trace({"markers": marks, "runtime": calls})) is not None
+    assert explore.timeline(Trace({"markers": marks})) is not None

@@ -176,6 +176,8 @@ def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
         frame = trace.table(table).with_row_index("id")
         if table == "markers":
             frame = frame.filter(~pl.col("on_device") & (pl.col("domain") != "overhead"))
+        if not frame.height:
+            continue
         number = texts.numbers(frame["name"])
         present = number.unique()
         kinds = pl.Series([texts.full[n] for n in present], dtype=pl.String)

@@ -118,6 +118,15 @@ def test_causes_by_hand() -> None:
     assert got.filter(pl.col("sync_name").is_not_null())["gap"].to_list() == [2]
 
 
+def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared: Path) -> None:
+    """After a copy of 2.6 ms the host loads code for 2.7 s: without the copy it would have been ahead by 2.6 ms."""
+    found = idle(llmprof.read(shared / "real/rocm/rpd_matmul_result.rpd"), min_ns=1_000_000_000)
+    causes = dict(found.select("cause", "dur_ns").rows())
+    assert causes["sync"] == 2_645_932  # the length of hipMemcpyWithStream in the recording
+    assert causes["host_bound"] == 3_087_109_415 - 349_563_056 - 2_645_932  # from the gap's start to the launch
+    assert found["sync_name"].to_list()[0] == "hipMemcpyWithStream"
+
+
 def test_what_the_host_did_and_what_held_the_device() -> None:
     got = idle_of(EVENTS, SPANS)
     late = got.filter(gap=1).row(0, named=True)

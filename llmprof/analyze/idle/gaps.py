@@ -53,7 +53,8 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
           null without a step);
         - ``start_ns, dur_ns``: the part (ns); ``gap_ns``: the whole gap (ns);
         - ``cause``: ``host_bound`` (the launching call had not begun: the host was late), ``sync`` (so it was, and a
-          synchronising call of the launching thread was waiting when the gap began), ``launch`` (the launching call
+          synchronising call of the launching thread was waiting when the gap began: as long as the call took, by which
+          the host could have been ahead; what is longer is ``host_bound``), ``launch`` (the launching call
           was running, or the usual delay from its start to that of the event), ``queued`` (the event was launched
           and something held it) or ``unknown`` (no launch in the capture);
         - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in, by the innermost
@@ -215,11 +216,14 @@ def _parts(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .clip(late, end)
     )
     waited = (pl.col("_call_end") >= start) & (pl.col("_call_end") <= begin)
-    host = pl.when(waited).then(pl.lit("sync")).otherwise(pl.lit("host_bound"))
+    # without the call the host would have been ahead by as long as it waited, and no longer
+    ahead = pl.when(waited).then((start + pl.col("_call_end") - pl.col("_call_start")).clip(start, late))
+    synced = ahead.fill_null(start)
     known = begin.is_not_null()
     bounds = {
         "unknown": (start, end, ~known),
-        "host": (start, late, known),
+        "sync": (start, synced, known),
+        "host_bound": (synced, late, known),
         "launch": (late, until, known),
         "queued": (until, end, known),
     }
@@ -227,7 +231,7 @@ def _parts(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         found.select(
             pl.exclude("start_ns", "dur_ns"),
             _order=pl.col("gap").cast(pl.Int64) * len(bounds) + n,
-            cause=host if cause == "host" else pl.lit(cause),
+            cause=pl.lit(cause),
             start_ns=first,
             dur_ns=last - first,
             _wanted=wanted,

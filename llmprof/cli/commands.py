@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmprof.cli.analyze import analysis, diff, findings, info
-from llmprof.cli.make import demo, explore, export, notebook, parameter, redact, report, samples
+from llmprof.cli.make import demo, explore, export, mcp, notebook, parameter, redact, report, samples
 from llmprof.cli.output import Terminal
 from llmprof.cli.run import add_config_options, doctor, run, runs, sweep
 from llmprof.cli.theory import add_theory_options, theory
@@ -20,6 +20,7 @@ __all__ = [
     "export",
     "findings",
     "info",
+    "mcp",
     "notebook",
     "parameter",
     "redact",

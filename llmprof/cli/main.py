@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _show_warnings(progress)
             out = _run(args, progress)
         progress.clear()
-        _print(out)
+        if out or args.command != "mcp":  # whose output is the protocol's
+            _print(out)
     except BrokenPipeError:
         _close_stdout()
         return PIPE_CLOSED
@@ -230,6 +231,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")
     _findings(add("findings", "findings", "what takes the time, and what to try", some, reading, shared))
+    sub = add("mcp", "mcp", "answer the questions of an agent about traces (Model Context Protocol)", shared)
+    sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read")
     _export(
         add("export", "export", "write a trace for Perfetto, speedscope, Excel or data frames", paths, reading, shared)
     )

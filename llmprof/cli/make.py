@@ -69,6 +69,14 @@ def export(args: Namespace, terminal: Terminal) -> str:
     return to_json({"file": written, "bytes": size}) if args.json else f"{written}: {format_bytes(size)}"
 
 
+def mcp(args: Namespace, terminal: Terminal) -> str:
+    """Serve the questions of agents on stdin and stdout until the client goes."""
+    from llmprof.agents import server
+
+    server(args.folders).run()
+    return ""
+
+
 def notebook(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook."""
     from llmprof.notebook import tutorials

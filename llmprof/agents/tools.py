@@ -1,0 +1,219 @@
+"""What an agent may ask about traces in given folders: it reads, and sees nothing else of the machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import analyze, bundled, charts
+from llmprof.analyze.catalog import views
+from llmprof.analyze.compare.gate import gate, markdown
+from llmprof.analyze.findings.document import findings_document
+from llmprof.charts.base.save import to_png_bytes
+from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.readers import read
+from llmprof.readers.registry import detect
+from llmprof.report import about
+from llmprof.trace import Trace
+
+SAMPLE: Final = "sample:"
+MOST_ROWS: Final = 1_000
+"""Rows of one answer at most, whatever is asked for."""
+
+_MOST_LISTED, _MOST_ENTRIES, _MOST_DEPTH, _KEPT_TRACES = 200, 20_000, 3, 2
+
+
+class RefusedError(LlmprofError):
+    """A path that the server was not given."""
+
+
+class Tools:
+    """The questions of an agent, over the folders that it was given.
+
+    Parameters
+    ----------
+    folders : iterable of path
+        What may be read: these folders and what lies in them, and the bundled samples. Links that lead out of them
+        are refused.
+
+    Raises
+    ------
+    LlmprofError
+        A folder does not exist.
+
+    Examples
+    --------
+    >>> Tools([]).info("sample:torch_tp1_eager")["device"]
+    'NVIDIA H200'
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.folders = [Path(folder).expanduser().resolve() for folder in folders]
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise LlmprofError(f"there is no folder {folder}", expected="folders that hold traces")
+        self._traces: OrderedDict[tuple[Any, ...], Trace] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def traces(self) -> list[dict[str, Any]]:
+        """Traces in the folders, and the bundled samples: ``path, format, bytes``."""
+        found: list[dict[str, Any]] = []
+        for folder in self.folders:
+            self._look(folder, 0, found)
+        samples = bundled.samples()
+        return found[:_MOST_LISTED] + [
+            {"path": SAMPLE + row["name"], "title": row["title"]} for row in samples.to_dicts()
+        ]
+
+    def _look(self, folder: Path, depth: int, found: list[dict[str, Any]]) -> None:
+        if len(found) >= _MOST_LISTED or depth > _MOST_DEPTH:
+            return
+        for entry in sorted(folder.iterdir()):
+            if entry.name.startswith(".") or entry.is_symlink():
+                continue
+            try:
+                form = detect(entry)
+            except (LlmprofError, OSError):
+                form = None
+            if form is not None:
+                size = entry.stat().st_size if entry.is_file() else None
+                found.append({"path": str(entry), "format": form, "bytes": size})
+            elif entry.is_dir():
+                self._look(entry, depth + 1, found)
+
+    def inside(self, path: str) -> Path:
+        """A path, if it lies in one of the folders; a relative one is looked for in each.
+
+        Raises
+        ------
+        RefusedError
+            It lies outside of them, or holds a link that leads out.
+        LlmprofError
+            There is no such file or folder.
+        """
+        asked = Path(path)
+        places = [asked] if asked.is_absolute() else [folder / asked for folder in self.folders]
+        allowed = [real for place in places if self._holds(real := place.resolve())]
+        if not allowed:
+            raise RefusedError(
+                f"{path!r} lies outside the folders of this server",
+                expected="a path in one of them, or sample:NAME",
+                hint="ask for traces() to see what is there",
+            )
+        there = [real for real in allowed if real.exists()]
+        if not there:
+            raise LlmprofError(f"there is no {path!r}", hint="ask for traces() to see what is there")
+        if there[0].is_dir():
+            for count, entry in enumerate(there[0].rglob("*")):
+                if count >= _MOST_ENTRIES:
+                    raise RefusedError(f"{path!r} holds more than {_MOST_ENTRIES:,} files", hint="name a folder in it")
+                if entry.is_symlink() and not self._holds(entry.resolve()):
+                    raise RefusedError(f"{path!r} holds a link that leads outside the folders of this server")
+        return there[0]
+
+    def _holds(self, path: Path) -> bool:
+        return any(path == folder or folder in path.parents for folder in self.folders)
+
+    def trace(self, path: str) -> Trace:
+        """Read a trace; the last ones stay in memory, and nothing is written."""
+        if path.startswith(SAMPLE):
+            return bundled.sample(path.removeprefix(SAMPLE))
+        real = self.inside(path)
+        files = [real] if real.is_file() else [entry for entry in sorted(real.rglob("*")) if entry.is_file()]
+        key = (real, *((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files))
+        with self._lock:
+            if key not in self._traces:
+                self._traces[key] = read(real, cache=False)
+                while len(self._traces) > _KEPT_TRACES:
+                    self._traces.popitem(last=False)
+            self._traces.move_to_end(key)
+            return self._traces[key]
+
+    def info(self, path: str) -> dict[str, Any]:
+        """What a trace holds: device, ranks, versions, tables with their rows and columns, what was lost."""
+        trace = self.trace(path)
+        meta = trace.meta
+        low, high = trace.span_ns
+        return _plain({
+            "what": about.headline(trace),
+            "device": meta.get("device"),
+            "platform": trace.platform.name,
+            "format": meta.get("format"),
+            "ranks": trace.ranks,
+            "world_size": meta.get("world_size"),
+            "versions": meta.get("versions"),
+            "span_ns": high - low,
+            "tables": {name: {"rows": frame.height, "columns": frame.columns} for name, frame in trace.tables.items()},
+            "analyses": {name: view.help for name, view in views().items()},
+            "warnings": about.warnings(trace),
+        })  # fmt: skip
+
+    def findings(self, path: str) -> dict[str, Any]:
+        """What takes the time and what to try, the most first: the document of ``llmprof findings --json``."""
+        return _plain(findings_document(self.trace(path)))
+
+    def analyze(
+        self, path: str, what: str, *, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
+    ) -> dict[str, Any]:
+        """Rows of one analysis (``info`` lists them), the largest of a column first if one is named."""
+        known = views()
+        if what not in known:
+            raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(known)}")
+        trace = self.trace(path)
+        frame = pl.DataFrame(known[what].function(trace.select(ranks=ranks) if ranks else trace))
+        if sort is not None:
+            if sort not in frame.columns:
+                raise AnalysisError(f"{what} has no column {sort!r}", expected=f"one of {frame.columns}")
+            frame = frame.sort(sort, descending=True, nulls_last=True, maintain_order=True)
+        return _rows(frame, limit)
+
+    def sql(self, path: str, query: str, *, limit: int = 200) -> dict[str, Any]:
+        """Answer of one SELECT over the tables of a trace, in the dialect of Polars."""
+        return _rows(self.trace(path).sql(query), limit)
+
+    def diff(self, a: str, b: str, *, over: float = 0.03) -> dict[str, Any]:
+        """Whether b is slower than a: a verdict for each phase, what the difference is made of, and Markdown."""
+        frame = analyze.diff(self.trace(a), self.trace(b))
+        parts = frame.filter(pl.col("level") == "part").sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
+        return _plain({
+            "phases": gate(frame, over=over).to_dicts(),
+            "parts": parts.head(20).drop_nulls("delta_ns").to_dicts(),
+            "markdown": markdown(frame, names=(Path(a).name, Path(b).name), over=over),
+        })  # fmt: skip
+
+    def picture(self, path: str, start_ms: float, end_ms: float, *, ranks: list[int] | None = None) -> bytes:
+        """Timeline of a window as PNG: streams, stages, steps and layers."""
+        if not (math.isfinite(start_ms) and math.isfinite(end_ms)) or end_ms <= start_ms:
+            raise AnalysisError(f"the window {start_ms} to {end_ms} ms is empty", expected="start before end, in ms")
+        trace = self.trace(path)
+        events = analyze.attribute(trace)  # labels are those of the whole trace
+        if ranks:
+            events = events.filter(pl.col("rank").is_in(ranks))
+        window = (round(start_ms * 1e6), round(end_ms * 1e6))
+        return to_png_bytes(charts.timeline(events, window=window), scale=1.5)
+
+
+def _rows(frame: pl.DataFrame, limit: int) -> dict[str, Any]:
+    kept = frame.head(max(0, min(limit, MOST_ROWS)))
+    return _plain({"rows": kept.to_dicts(), "rows_in_all": frame.height, "columns": frame.columns})
+
+
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON can hold: no infinities, paths as text."""
+
+    def clean(item: Any) -> Any:
+        if isinstance(item, float) and not math.isfinite(item):
+            return None
+        if isinstance(item, Mapping):
+            return {str(key): clean(inner) for key, inner in item.items()}
+        return [clean(inner) for inner in item] if isinstance(item, list | tuple) else item
+
+    plain: dict[str, Any] = json.loads(json.dumps(clean(value), default=str))
+    return plain

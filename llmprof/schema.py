@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from llmprof.arguments import checked
 from llmprof.errors import SchemaError
 
 VERSION = 2
@@ -328,6 +329,7 @@ TABLES: dict[str, Table] = {
 }
 
 
+@checked
 def empty(table: str) -> pl.DataFrame:
     """Frame of a table with no row.
 
@@ -349,6 +351,7 @@ def empty(table: str) -> pl.DataFrame:
     return _spec(table).empty()
 
 
+@checked
 def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     """Columns of a table in order and of its types, missing ones null; the rows stay as they are.
 
@@ -386,6 +389,7 @@ def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     return out
 
 
+@checked
 def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = None) -> pl.DataFrame:
     """Bring a frame into the form of a table: columns in order, types cast, missing ones null.
 
@@ -444,6 +448,7 @@ def _spec(table: str) -> Table:
     return TABLES[table]
 
 
+@checked
 def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
     """The schema as a frame, for documentation and for looking things up in a notebook.
 

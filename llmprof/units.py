@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from llmprof.arguments import checked
+
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -12,16 +14,19 @@ _TIMES = ((1, "ns"), (NS_PER_US, "us"), (NS_PER_MS, "ms"), (NS_PER_S, "s"))
 _SIZES = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
 
 
+@checked
 def format_ns(ns: float | None, digits: int = 3) -> str:
     """Duration with the unit that fits it: ``4.20 us``, ``58.1 ms``; ``unknown`` for None and NaN."""
     return _with_unit(ns, _TIMES, 1000, digits)
 
 
+@checked
 def format_bytes(n: float | None, digits: int = 3) -> str:
     """Size with a binary unit: ``28.0 KiB``; ``unknown`` for None and NaN."""
     return _with_unit(n, _SIZES, 1024, digits)
 
 
+@checked
 def format_share(share: float | None) -> str:
     """Share of one as a percentage: ``98.1 %``; ``unknown`` for None and NaN."""
     return "unknown" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"

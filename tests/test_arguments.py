@@ -25,8 +25,10 @@ from llmprof.trace import Trace
 
 DOORS = (
     "llmprof", "llmprof.analyze", "llmprof.analyze.nsys", "llmprof.charts", "llmprof.explore", "llmprof.report",
-    "llmprof.launch", "llmprof.batch", "llmprof.readers", "llmprof.theory", "llmprof.metrics",
+    "llmprof.launch", "llmprof.batch", "llmprof.readers", "llmprof.theory", "llmprof.metrics", "llmprof.redaction",
+    "llmprof.launch.monitors",
 )  # fmt: skip
+MODULES = ("llmprof.schema", "llmprof.names", "llmprof.units", "llmprof.hardware", "llmprof.launch.doctor.doctor")
 METHODS = (Trace, llmprof.Metrics)
 
 
@@ -44,6 +46,10 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
         for name in package.__all__:
             if isinstance(value := getattr(package, name), types.FunctionType):
                 yield f"{door}.{name}", value
+    for module in map(importlib.import_module, MODULES):
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+                yield f"{module.__name__}.{name}", value
     for of in METHODS:
         for name, value in vars(of).items():
             function = value.__func__ if isinstance(value, classmethod) else value

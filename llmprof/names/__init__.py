@@ -15,6 +15,7 @@ from functools import cache
 import polars as pl
 
 from llmprof import plugins
+from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
 from llmprof.names import ascend
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
@@ -284,6 +285,7 @@ _ELEMENT_BYTES = {
 """Bytes of an element, by the names that torch writes into NCCL metadata and HCCL into its calls."""
 
 
+@checked
 def register(category: str, pattern: str) -> None:
     """Put a pattern in front of the table, for this session.
 
@@ -353,11 +355,13 @@ def version() -> int:
     return hash(tuple(patterns()))
 
 
+@checked
 def named_categories(names: pl.Series) -> pl.Series:
     """Category of each kernel or operator name, null where no pattern matches it."""
     return by_unique_name(names, patterns(), None).alias("category")
 
 
+@checked
 def categories(names: pl.Series) -> pl.Series:
     """Category of each kernel or operator name.
 
@@ -374,11 +378,13 @@ def categories(names: pl.Series) -> pl.Series:
     return by_unique_name(names, patterns(), "other").alias("category")
 
 
+@checked
 def collective_kinds(names: pl.Series) -> pl.Series:
     """Kind of collective of each name: all_reduce, all_gather … or other."""
     return by_unique_name(names, _KINDS, "other").alias("kind")
 
 
+@checked
 def collective_algorithms(names: pl.Series) -> pl.Series:
     """Algorithm of each collective as far as its name tells (``custom_1stage``, ``ring_ll`` …), else null."""
     frame = pl.DataFrame({"named": by_unique_name(names, _ALGORITHMS, None), "name": names})
@@ -388,11 +394,13 @@ def collective_algorithms(names: pl.Series) -> pl.Series:
     return frame.select(algorithm=pl.coalesce("named", nccl))["algorithm"]
 
 
+@checked
 def collective_world(name: pl.Expr) -> pl.Expr:
     """Ranks of a collective as far as its name tells: the template argument of vLLM's custom all-reduce."""
     return name.str.extract(r"cross_device_reduce_\dstage<[^<>]*,\s*(?:\(int\))?(\d+)>", 1).cast(pl.Int32)
 
 
+@checked
 def element_bytes(dtype: pl.Expr) -> pl.Expr:
     """Bytes of an element of a type; null for an unknown name."""
     return (

@@ -11,8 +11,10 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.arguments import checked
 from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import read
+from llmprof.readers.common.reader import border
 from llmprof.readers.nsys.export import is_parquetdir
 from llmprof.readers.registry import detect
 from llmprof.redaction import chrome, folder, ncu, nsys
@@ -30,6 +32,7 @@ _REPORTS: Final = {
 }
 
 
+@checked
 def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> pl.DataFrame:
     """Write a copy of a profile that holds only what the schema needs.
 
@@ -78,6 +81,7 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
     return _redact(Path(source), Path(target), Pseudonyms(key)).frame(examples=False)
 
 
+@checked
 def check(source: PathLike) -> pl.DataFrame:
     """What :func:`redact` would leave out or replace; nothing is written beside the source.
 
@@ -121,7 +125,8 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
     try:
         made = work / "copy"
         try:
-            _copy(source, made, ledger)
+            with border(source.name):
+                _copy(source, made, ledger)
         except OutputError as error:  # of a file inside of it, under the name that it has for now
             raise _unwritten(target, error) from error
         with writing(target):

@@ -356,7 +356,10 @@ def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
 def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger) -> pl.DataFrame:
     if name == "StringIds" and "id" in frame.columns:
         before = frame.height
-        frame = frame.filter(pl.col("id").is_in(list(used)))
+        known = pl.Series("id", sorted(used), dtype=pl.Int64, strict=False).implode()
+        whole = frame.schema["id"].is_integer()
+        ids = pl.col("id").cast(pl.Int64, strict=False)
+        frame = frame.filter(ids.is_in(known)) if whole else frame.clear()
         ledger.leave_out(name, "rows that no analysis needs", before - frame.height)
     if name in ("META_DATA_EXPORT", "EXPORT_META_DATA") and {"name", "value"} <= set(frame.columns):
         text = pl.col("name").cast(pl.String), pl.col("value").cast(pl.String)

@@ -89,6 +89,8 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {counted} rows", expected=f"{rows}", hint=_AGAIN)
+    if not (isinstance(meta, dict) and isinstance(coverage, dict) and _are_ranks(meta.get("ranks", []))):
+        raise ReadError(f"{folder} is damaged: {META_FILE} does not say of which ranks it is", hint=_AGAIN)
     present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)
     if unnamed := sorted(present - set(rows)):
         raise ReadError(
@@ -97,6 +99,10 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
             hint=_AGAIN,
         )
     return tables, meta, coverage
+
+
+def _are_ranks(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("rank"), int) for one in found)
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -189,7 +189,7 @@ def _of_ascend_file(path: Path) -> Held:
     if not isinstance(events, list) or not path.name.startswith(("trace_view", "msprof")):
         return {}
     named = [e for e in events if isinstance(e, dict) and e.get("ph") == "M" and e.get("name") == "process_name"]
-    layers = [e["pid"] for e in named if e.get("args") == {"name": "Ascend Hardware"}]
+    layers = [e.get("pid") for e in named if e.get("args") == {"name": "Ascend Hardware"}]
     if len(layers) != 1 or [e.get("pid") for e in named].count(layers[0]) != 1 or not isinstance(layers[0], int):
         return {}
     return {
@@ -287,7 +287,8 @@ def _of_columns(lines: list[str], kind: str) -> int:
             continue
         if "Date" in header and not re.fullmatch(r"20\d{6} [012]\d:[0-5]\d:[0-5]\d", f"{cells[0]} {cells[1]}"):
             continue
-        total += sum(_NUMBER.fullmatch(cells[i]) is not None for i in known)
+        number = _NUMBER if kind == "query" else re.compile(r"-?\d{1,9}(?:\.\d{1,6})?")
+        total += sum(number.fullmatch(cells[i]) is not None for i in known)
     return total
 
 

@@ -269,6 +269,26 @@ def test_a_blank_line_ends_no_dstat_on_a_terminal(tmp_path):
     assert read(write(tmp_path / "dstat.txt", text.encode()), "no year").counters.equals(whole)
 
 
+def test_a_quote_that_never_ends_costs_no_other_row(tmp_path):
+    lines = (FILES / "query_gpu.csv").read_text().splitlines()
+    lines[2] = lines[2].removesuffix(" 5") + '"5'
+    trace = read(write(tmp_path / "query_gpu.csv", "\n".join(lines).encode()))
+    assert len(values(trace, "gpu.power", 0)) == 6
+
+
+def test_a_sample_of_dstat_that_begins_with_a_minus_is_no_title(tmp_path):
+    text = (FILES / "dool.txt").read_text().replace(" 21 ", " -1 ", 1)
+    trace = read(write(tmp_path / "dool.txt", text.encode()), "no year")
+    assert len(values(trace, "cpu.system")) == 2
+
+
+@pytest.mark.parametrize("stray", ['"Author:","x"', '"Dstat 0.8.0 CSV output"'])
+def test_samples_where_titles_should_be_are_counted_as_lost(tmp_path, stray):
+    lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
+    trace = read(write(tmp_path / "dstat.csv", "\n".join([*lines[:-1], stray, lines[-1]]).encode()), "1 line(s)")
+    assert len(values(trace, "cpu.user")) == 1
+
+
 def test_a_blank_line_ends_no_dstat(tmp_path):
     lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
     trace = read(write(tmp_path / "dstat.csv", "\n".join([*lines[:-1], "", lines[-1]]).encode()))

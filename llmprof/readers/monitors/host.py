@@ -168,6 +168,8 @@ def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
             continue
         if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
             groups, names, before = [], [], []
+        elif not names and any(figure(cell) is not None for cell in cells):  # a sample where titles should be
+            found.lost += 1
         elif not names and not before:
             before = cells
         elif not names:
@@ -187,7 +189,7 @@ def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
     names: list[str] = []
     for line in text.splitlines():
         parts = [part.strip(" >") for part in re.split(r"[|]", line)]
-        if re.match(r"-+\w", line.strip()):
+        if re.match(r"-+[^\W\d]", line.strip()):
             titles = [title.replace("-", " ") for title in _TITLE_RULE.split(line.strip(" ->")) if title]
         elif not line.strip():
             continue
@@ -202,6 +204,8 @@ def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
                 found.lost += 1
             else:
                 yield _Row(groups, names, cells)
+        elif "|" in line:
+            found.lost += 1
 
 
 def _cells(parts: list[str], names: list[str]) -> list[str]:

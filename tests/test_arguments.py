@@ -28,7 +28,7 @@ DOORS = (
     "llmprof.launch", "llmprof.batch", "llmprof.readers", "llmprof.theory", "llmprof.metrics", "llmprof.redaction",
     "llmprof.launch.monitors",
 )  # fmt: skip
-MODULES = ("llmprof.schema", "llmprof.names", "llmprof.units", "llmprof.hardware", "llmprof.launch.doctor.doctor")
+MODULES = ("llmprof.schema", "llmprof.names", "llmprof.units", "llmprof.hardware")
 METHODS = (Trace, llmprof.Metrics)
 
 
@@ -64,6 +64,7 @@ def stand_in(annotation: object, name: str) -> object:
     """A value of the kind that an argument takes."""
     candidates = [
         Trace({}),
+        llmprof.schema.TABLES["kernels"],
         [Trace({})], llmprof.Metrics(pl.DataFrame(schema=llmprof.schema.METRICS.schema)), pl.DataFrame(), "x", ["x"], 1,
         (0, 1), {}, charts.kernels(pl.DataFrame({"name": ["k"], "category": ["norm"], "total_ns": [1], "count": [1]})),
         llmprof.ExperimentConfig(model="random:tiny"), len, object.__new__(llmprof.batch.Sweep),

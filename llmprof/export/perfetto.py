@@ -18,7 +18,12 @@ _SPANS: Final = (
     ("kernels", "stream", "device"), ("copies", "stream", "device"), ("tasks", "stream", "device"),
     ("runtime", "thread", "host"), ("ops", "thread", "host"), ("markers", "thread", "host"),
 )  # fmt: skip
-_ORDER: Final = ("llmprof", "device", "host")
+_CATEGORIES: Final = {
+    "kernels": "kernel", "copies": "memory_copy", "tasks": "task", "runtime": "runtime_api", "ops": "cpu_op",
+    "markers": "mark",
+}  # fmt: skip
+"""Category of the slices of each table: by these the reader of Perfetto's files knows kernels, copies and calls."""
+
 _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 
 
@@ -78,7 +83,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
             packet.track_descriptor.name = f"{group}: {row}" + (f" ({lane + 1})" if lane else "")
             packet.track_descriptor.sibling_order_rank = place
             builder.write_packet(packet)
-            for at, is_end, name, detail in _begins_and_ends(part):
+            for at, is_end, name, category, detail in _begins_and_ends(part):
                 packet = builder.create_packet()
                 packet.timestamp = base + at
                 packet.trusted_packet_sequence_id = _SEQUENCE
@@ -89,7 +94,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
                 event.type = TrackEvent.TYPE_SLICE_END if is_end else TrackEvent.TYPE_SLICE_BEGIN
                 if not is_end:
                     event.name = name
-                    event.categories.append(group)
+                    event.categories.append(category)
                     if detail:
                         note = event.debug_annotations.add()
                         note.name, note.string_value = "detail", detail
@@ -141,6 +146,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
     parts = [
         added.select(
             "rank", "start_ns", "dur_ns", "name", "detail", group=pl.lit("llmprof"), row="track",
+            category=pl.lit("llmprof"),
             place=pl.col("track").replace_strict(
                 {track: n for n, track in enumerate(_OWN_ORDER)}, default=len(_OWN_ORDER), return_dtype=pl.Int32
             ),
@@ -158,6 +164,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
                 "rank", "start_ns", "dur_ns", "name",
                 detail=pl.col("domain") if table == "markers" else pl.lit(None, dtype=pl.String),
                 group=pl.when(on_device).then(pl.lit("device")).otherwise(pl.lit("host")),
+                category=pl.lit(_CATEGORIES[table]),
                 row=pl.concat_str(
                     pl.lit("marks, ") if table == "markers" else pl.lit(""), said, pl.lit(" "),
                     number.cast(pl.String).fill_null("?"),
@@ -165,7 +172,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
                 place=pl.lit(10 if group == "device" else 20, dtype=pl.Int32),
             )
         )  # fmt: skip
-    return pl.concat(parts, how="vertical_relaxed").filter(pl.col("rank") >= 0)
+    return pl.concat(parts, how="diagonal_relaxed").filter(pl.col("rank") >= 0)
 
 
 def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
@@ -199,13 +206,15 @@ def _crossing(rows: pl.DataFrame, key: list[str]) -> pl.Series:
     return pl.Series(crosses, dtype=pl.Boolean)
 
 
-def _begins_and_ends(part: pl.DataFrame) -> Iterator[tuple[int, bool, str, str | None]]:
+def _begins_and_ends(part: pl.DataFrame) -> Iterator[tuple[int, bool, str, str, str | None]]:
     """Begins and ends of nested slices in the order of time."""
     stack: list[int] = []
-    for start, dur, name, detail in part.select("start_ns", "dur_ns", "name", "detail").iter_rows():
+    for start, dur, name, category, detail in part.select(
+        "start_ns", "dur_ns", "name", "category", "detail"
+    ).iter_rows():
         while stack and stack[-1] <= start:
-            yield stack.pop(), True, "", None
-        yield start, False, name, detail
+            yield stack.pop(), True, "", "", None
+        yield start, False, name, category, detail
         stack.append(start + dur)
     while stack:
-        yield stack.pop(), True, "", None
+        yield stack.pop(), True, "", "", None

@@ -122,6 +122,18 @@ def test_perfettos_own_format_holds_every_slice(tmp_path):
     )
 
 
+def test_perfettos_own_format_reads_back_by_name_and_time(tmp_path):
+    pytest.importorskip("perfetto")
+    trace = llmprof.sample("torch_tp1_cudagraph")
+    again = read(export(trace, tmp_path / "x.pftrace"))
+    assert again.meta["format"] == "perfetto"
+    for table in ("kernels", "copies", "runtime"):
+        columns = ["start_ns", "dur_ns", "name"]
+        found, rows = (t.table(table).select(columns).sort(columns) for t in (again, trace))
+        first = again.meta["start_epoch_ns"] - trace.meta["start_epoch_ns"]
+        assert_frame_equal(found.with_columns(pl.col("start_ns") + first), rows)
+
+
 def test_slices_that_cross_get_rows_of_their_own(tmp_path):
     pytest.importorskip("perfetto")
     rows = {"rank": 0, "device": 0, "stream": 7, "start_ns": [0, 50, 60, 200], "dur_ns": [100, 100, 10, 0],

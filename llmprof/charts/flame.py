@@ -179,7 +179,7 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
         profiles.append(
             {
                 "type": "sampled",
-                "name": f"rank {rank}, thread {thread}",
+                "name": f"rank {rank}, thread {thread}" if thread is not None else f"rank {rank}, all threads",
                 "unit": "nanoseconds" if rows["unit"][0] == "ns" else "none",
                 "startValue": 0,
                 "endValue": sum(weights),

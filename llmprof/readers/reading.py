@@ -43,8 +43,9 @@ def read(
     path_or_paths : path or iterable of paths
         A file (Chrome trace JSON, an SQLite export of Nsight Systems, its ``.nsys-rep``), a folder with one file a
         rank or with Parquet tables of nsys, several of them, a folder that :meth:`Trace.save` wrote, or the folder of
-        a run that llmprof made. Or one file
-        of a monitor: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
+        a run that llmprof made. What Ascend's, ROCm's and NVIDIA's older profilers, TensorRT, Triton Proton, Perfetto,
+        Linux perf, VTune and PyTorch's memory allocator wrote is known by its content, too. Or one file of a monitor:
+        ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
         dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, named as llmprof's own monitors
         name them, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
     format : str, optional

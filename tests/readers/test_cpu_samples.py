@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 
 import polars as pl
 import pytest
 
 import llmprof
-from llmprof import analyze
+from llmprof import analyze, charts
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers.perf import script
 from llmprof.readers.registry import detect
@@ -155,6 +156,13 @@ def test_paths_and_users_are_taken_out(tmp_path):
     copy = llmprof.read(tmp_path / "copy")
     assert copy.samples.height == 3
     assert "/home/me" not in str(copy.samples.rows())
+
+
+def test_speedscope_gets_them(tmp_path):
+    trace = llmprof.read(write(tmp_path, "main;f 3\nmain 1\n", "a.folded"))
+    charts.speedscope(analyze.stacks(trace, of="samples"), tmp_path / "out.json")
+    (profile,) = json.loads((tmp_path / "out.json").read_text())["profiles"]
+    assert (profile["name"], profile["unit"], profile["endValue"]) == ("rank 0, all threads", "none", 4)
 
 
 # --- VTune

@@ -199,6 +199,21 @@ def test_sums_survive_redaction(tmp_path):
     assert "/home/me" not in str(copy.totals.rows())
 
 
+# --- ONNX Runtime (read as a Chrome trace)
+
+
+def test_the_real_profile_of_onnx_runtime_adds_up(real):
+    (path,) = (real / "onnxruntime").glob("*.json")
+    events = json.loads(path.read_text())
+    trace = llmprof.read(path)
+    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
+    ran = trace.ops.filter(pl.col("name").str.ends_with("_kernel_time"))
+    assert ran.height == len(nodes) > 100
+    assert ran["dur_ns"].sum() == 1000 * sum(e["dur"] for e in nodes)
+    with pytest.raises(NotCapturedError):
+        _ = trace.kernels
+
+
 # --- damage
 
 HOSTILE = [

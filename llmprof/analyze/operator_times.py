@@ -176,3 +176,48 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     base = found.filter(pl.col("method") == "none").select("rank", _base="median_ns")
     found = found.join(base, on="rank", how="left").with_columns(overhead=pl.col("median_ns") / pl.col("_base") - 1)
     return found.drop("_base").sort("rank", pl.col("method") != "none", "method")
+
+
+def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
+    """Layers as the timer measured them beside those of a profiler that recorded the same steps.
+
+    Parameters
+    ----------
+    timings : Timings
+        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+    trace : Trace
+        A recording of kernels over the same window; its steps are taken in their order.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, held, layer, timed_ns`` (the timer), ``device_ns`` (from the end of the last kernel before
+        the layer to that of its own last one), ``span_ns`` (from its first kernel on), ``kernels_ns`` (its kernels,
+        summed) and ``ratio`` (timed over device).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no kernels.
+    """
+    from llmprof.analyze.layers.attribution import attribute
+
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    events = attribute(trace).filter(pl.col("source") == "kernel").sort("rank", "start_ns")
+    if events.is_empty():
+        raise NotCapturedError("the trace has no kernels", hint="record with profile_mode torch or nsys")
+    events = events.with_columns(_before=end.cum_max().shift().over("rank"), _end=end).drop_nulls(["layer", "step"])
+    spans = events.group_by("rank", "step", "layer").agg(
+        _first=pl.col("start_ns").min(), _before=pl.col("_before").first(), _last=pl.col("_end").max(),
+        kernels_ns=pl.col("dur_ns").sum(),
+    )  # fmt: skip
+    spans = spans.with_columns(_order=pl.col("step").rank("dense").over("rank")).drop("step")
+    calls = timings.calls.filter(pl.col("kind") == "layer")
+    calls = calls.with_columns(_order=pl.col("step").rank("dense").over("rank"))
+    found = calls.join(spans, on=["rank", "_order", "layer"], how="inner").with_columns(
+        device_ns=pl.col("_last") - pl.col("_before"), span_ns=pl.col("_last") - pl.col("_first")
+    )
+    found = found.with_columns(ratio=pl.col("dur_ns") / pl.col("device_ns")).rename({"dur_ns": "timed_ns"})
+    return found.select(
+        "rank", "step", "phase", "held", "layer", "timed_ns", "device_ns", "span_ns", "kernels_ns", "ratio"
+    ).sort("rank", "step", "layer")

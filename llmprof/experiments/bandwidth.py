@@ -1,0 +1,250 @@
+"""Experiment ``bandwidth``: what memory, matrix products and links of this machine reach, beside their stated peaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import hardware
+from llmprof.errors import LaunchError, LlmprofError, ReadError
+from llmprof.progress import Progress
+
+SCRIPT: Final = Path(__file__).parent / "workers" / "bandwidth.py"
+FORMAT: Final = "llmprof-bandwidth"
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """What was measured, as frames.
+
+    Attributes
+    ----------
+    memory : polars.DataFrame
+        ``rank, kind`` (copy, read, write; host_to_device, device_to_host)``, bytes, gb_per_s, peak_gb_per_s, share``; a
+        copy counts its bytes twice.
+    matmul : polars.DataFrame
+        ``dtype, n`` (of a square product)``, tflop_per_s, peak_tflop_per_s, share``.
+    links : polars.DataFrame
+        ``src, dst, bytes, both`` (both directions at once)``, how`` (copy between devices, or ranks through the process
+        group)``, peer_access, latency_us, gb_per_s, peak_gb_per_s, share``.
+    all_reduce : polars.DataFrame
+        ``algorithm, bytes, world, latency_us, algorithm_gbps, bus_gbps, peak_gbps, share``.
+    document : dict
+        The file as it is: devices, topology, notes.
+    """
+
+    memory: pl.DataFrame
+    matmul: pl.DataFrame
+    links: pl.DataFrame
+    all_reduce: pl.DataFrame
+    document: dict[str, Any]
+
+    @property
+    def device(self) -> str:
+        """Name of the device; ``CPU`` where there was none."""
+        found = self.document["devices"]
+        return str(found[0]["name"]) if found and self.document["platform"] == "cuda" else "CPU"
+
+    def measured(self) -> hardware.Device:
+        """The device with the ceilings that were measured in place of those of its data sheet.
+
+        Returns
+        -------
+        llmprof.hardware.Device
+            For :func:`llmprof.theory.profile`: its best matrix products by type, its copy bandwidth, and twice the best
+            one-way rate between two devices; what was not measured is as stated.
+
+        Raises
+        ------
+        LlmprofError
+            The run was on a CPU.
+        """
+        if self.document["platform"] != "cuda":
+            raise LlmprofError("these ceilings are of a CPU", expected="a measurement on a GPU")
+        base = hardware.device(self.device)
+        rates = dict(base.flop_per_s)
+        best = self.matmul.group_by("dtype").agg(pl.col("tflop_per_s").max())
+        rates |= {dtype: rate * 1e12 for dtype, rate in best.iter_rows() if dtype in hardware.TYPES}
+        copy = self.memory.filter(pl.col("kind") == "copy")["gb_per_s"].min()
+        one_way = self.links.filter(~pl.col("both"))["gb_per_s"].max()
+        link = base.link_bytes_per_s if one_way is None else 2e9 * float(one_way)  # type: ignore[arg-type]
+        said = f"measured by llmprof experiment bandwidth, torch {self.document['torch']}"
+        return replace(
+            base,
+            name=f"{base.name} (measured)",
+            flop_per_s=rates,
+            memory_bytes_per_s=float(copy) * 1e9 if copy is not None else base.memory_bytes_per_s,  # type: ignore[arg-type]
+            link_bytes_per_s=link,
+            sources={**base.sources, **dict.fromkeys([*best["dtype"], "memory_bytes_per_s", "link_bytes_per_s"], said)},
+        )
+
+
+def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None) -> list[str]:
+    """Command line of the measurement; the same under ``torchrun`` measures over several nodes.
+
+    Examples
+    --------
+    >>> command(Path("out.json"), python="python3")[-2:]
+    ['--out', 'out.json']
+    """
+    return [python, str(SCRIPT), "--out", str(out), *(["--spec", json.dumps(dict(spec))] if spec else [])]
+
+
+def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | None = None) -> str:
+    """Command line for several nodes, to be started on each of them.
+
+    Examples
+    --------
+    >>> torchrun(Path("out.json"), nodes=2, ranks=8).split()[:3]
+    ['torchrun', '--nnodes', '2']
+    """
+    head = ["torchrun", "--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
+    return shlex.join([*head, "--rdzv-endpoint", "HOST:29500", *command(out, spec=spec)[1:]])
+
+
+def run_bandwidth(
+    out: str | Path,
+    *,
+    python: str = sys.executable,
+    spec: Mapping[str, Any] | None = None,
+    timeout_s: float = 1800.0,
+    progress: Progress | None = None,
+) -> Bandwidth:
+    """Measure, in a process of its own.
+
+    Parameters
+    ----------
+    out : path
+        JSON file to write; its folder is made.
+    python : str
+        Interpreter that has PyTorch (and vLLM, for its custom all-reduce).
+    spec : mapping, optional
+        What is measured, over the defaults of the script: ``parts, max_bytes, ranks, device, dtypes, …``.
+    timeout_s : float
+        Longest time.
+    progress : callable, optional
+        Told what is being done.
+
+    Returns
+    -------
+    Bandwidth
+        What was measured.
+
+    Raises
+    ------
+    LaunchError
+        There is no PyTorch, no device, or fewer devices than were asked for.
+    """
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if progress is not None:
+        progress("measuring memory, matrix products and links", 0, 0)
+    try:
+        done = subprocess.run(  # noqa: S603 (our own script, no shell)
+            command(path, python=python, spec=spec), capture_output=True, text=True, timeout=timeout_s, check=False,
+            env={key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}},
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise LaunchError(f"there is no interpreter {python}", hint="give python: the one that has PyTorch") from error
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(
+            f"the measurement took longer than {timeout_s:g} s", hint="lower max_bytes of spec"
+        ) from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        hint = "give python: an interpreter that has PyTorch" if "No module named 'torch'" in last else ""
+        raise LaunchError(f"the measurement failed: {last[:300]}", hint=hint or "see what it needs: --device and ranks")
+    return read_bandwidth(path)
+
+
+def read_bandwidth(path: str | Path) -> Bandwidth:
+    """Results of :func:`run_bandwidth` from their file.
+
+    Raises
+    ------
+    ReadError
+        It cannot be read, or is of another kind.
+    """
+    try:
+        document = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReadError(
+            f"{Path(path).name} cannot be read: {error}", expected="a file of llmprof experiment"
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ReadError(f"{Path(path).name} holds no measured bandwidth", expected=f'"format": "{FORMAT}"')
+    try:
+        return _frames(document)
+    except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError) as error:
+        raise ReadError(f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again") from error
+
+
+def _frames(document: dict[str, Any]) -> Bandwidth:
+    peak = _peaks(document)
+    memory = _table([*document["memory"], *document["host"]], {"rank": pl.Int64, "kind": pl.String, "bytes": pl.Int64,
+                                                              "gb_per_s": pl.Float64})  # fmt: skip
+    on_host = pl.col("kind").is_in(["host_to_device", "device_to_host"])
+    memory = memory.with_columns(peak_gb_per_s=pl.when(on_host).then(peak["host"]).otherwise(peak["memory"]))
+    matmul = _table(document["matmul"], {"dtype": pl.String, "n": pl.Int64, "tflop_per_s": pl.Float64})
+    rates = pl.DataFrame({"dtype": list(peak["rates"]), "peak_tflop_per_s": list(peak["rates"].values())},
+                         schema={"dtype": pl.String, "peak_tflop_per_s": pl.Float64})  # fmt: skip
+    matmul = matmul.join(rates, on="dtype", how="left")
+    fields = {"src": pl.Int64, "dst": pl.Int64, "bytes": pl.Int64, "both": pl.Boolean, "peer_access": pl.Boolean,
+              "seconds": pl.Float64, "gb_per_s": pl.Float64}  # fmt: skip
+    links = pl.concat([
+        _table(document["p2p"], fields).with_columns(how=pl.lit("copy between devices")),
+        _table(document["p2p_ranks"], fields).with_columns(how=pl.lit("ranks")),
+    ])  # fmt: skip
+    links = links.with_columns(
+        latency_us=pl.col("seconds") * 1e6,
+        peak_gb_per_s=pl.when("both").then(peak["link"]).otherwise(None if peak["link"] is None else peak["link"] / 2),
+    )
+    reduced = _table(document["all_reduce"], {"algorithm": pl.String, "bytes": pl.Int64, "world": pl.Int64,
+                                              "seconds": pl.Float64, "algorithm_gbps": pl.Float64,
+                                              "bus_gbps": pl.Float64})  # fmt: skip
+    half = pl.lit(None if peak["link"] is None else peak["link"] / 2, dtype=pl.Float64)
+    reduced = reduced.with_columns(latency_us=pl.col("seconds") * 1e6, peak_gbps=half)
+    return Bandwidth(
+        memory.with_columns(share=pl.col("gb_per_s") / pl.col("peak_gb_per_s")),
+        matmul.with_columns(share=pl.col("tflop_per_s") / pl.col("peak_tflop_per_s")),
+        links.with_columns(share=pl.col("gb_per_s") / pl.col("peak_gb_per_s")).select(
+            "src", "dst", "bytes", "both", "how", "peer_access", "latency_us", "gb_per_s", "peak_gb_per_s", "share"
+        ),
+        reduced.with_columns(share=pl.col("bus_gbps") / pl.col("peak_gbps")).drop("seconds"),
+        document,
+    )
+
+
+def _peaks(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Stated peaks of the device, in GB/s and TFLOP/s; None where it is not known."""
+    nothing: dict[str, Any] = {"memory": None, "host": None, "link": None, "rates": {}}
+    if document["platform"] != "cuda" or not document["devices"]:
+        return nothing
+    try:
+        found = hardware.device(document["devices"][0]["name"])
+    except LlmprofError:
+        return nothing
+    rates = {dtype: rate / 1e12 for dtype, rate in found.flop_per_s.items() if rate is not None}
+
+    def gb(value: float | None, share: float = 1.0) -> float | None:
+        return value / 1e9 * share if value else None
+
+    return {
+        "memory": gb(found.memory_bytes_per_s),
+        "host": gb(found.host_link_bytes_per_s, 0.5),
+        "link": gb(found.link_bytes_per_s),
+        "rates": rates,
+    }
+
+
+def _table(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=dict(schema))

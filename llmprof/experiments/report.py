@@ -1,0 +1,182 @@
+"""Results of experiments in a folder: read again from what was saved, ``performance_report.md`` and ``plots/``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import text
+from llmprof.charts import hardware as charts
+from llmprof.charts.base.save import save
+from llmprof.errors import AnalysisError, LlmprofError, ReadError
+from llmprof.experiments.bandwidth import Bandwidth, read_bandwidth
+from llmprof.experiments.scaling import GRADES, graded, parallelism, read_points, sequence_length, unsuited
+from llmprof.experiments.suggestions import Evidence, suggestions
+from llmprof.storage import files
+
+_SAVED: Final = {"bandwidth": "bandwidth_test_*.json", "points": "latency_analysis_*.json"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Saved results of experiments.
+
+    Attributes
+    ----------
+    bandwidth : Bandwidth or None
+        The last one measured.
+    points : polars.DataFrame or None
+        Points of all layouts of devices.
+    model : dict or None
+        ``config.json`` of the model of the points, if it was saved.
+    """
+
+    bandwidth: Bandwidth | None
+    points: pl.DataFrame | None
+    model: dict[str, Any] | None
+
+
+def saved(folder: str | Path) -> Results:
+    """Results in a folder: ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below it).
+
+    Raises
+    ------
+    ReadError
+        There is none, or a file is damaged.
+    """
+    place = Path(folder)
+    bandwidth = sorted(place.glob(_SAVED["bandwidth"]))
+    points = sorted(place.glob(_SAVED["points"])) or sorted(place.glob("**/points.json"))
+    if not bandwidth and not points:
+        raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
+    model = None
+    if points:
+        config = json.loads(points[0].read_text("utf-8")).get("config")
+        model = config if isinstance(config, dict) else None
+    return Results(
+        read_bandwidth(bandwidth[-1]) if bandwidth else None, read_points(*points) if points else None, model
+    )
+
+
+def write_report(
+    folder: str | Path,
+    *,
+    out: str | Path | None = None,
+    device: Any = None,
+    grades: Mapping[str, tuple[float, float]] = GRADES,
+) -> list[Path]:
+    """Write ``performance_report.md`` and ``plots/`` from saved results.
+
+    Parameters
+    ----------
+    folder : path
+        Results.
+    out : path, optional
+        Where to; the folder itself if it is not given.
+    device : optional
+        Device of the theory; the measured one if bandwidth was measured.
+    grades : mapping
+        Thresholds of the grades.
+
+    Returns
+    -------
+    list of pathlib.Path
+        What was written, ``performance_report.md`` last.
+
+    Raises
+    ------
+    ReadError
+        There are no results.
+    OutputError
+        A file cannot be written.
+    """
+    results, place = saved(folder), Path(out if out is not None else folder)
+    plots = place / "plots"
+    try:
+        plots.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise files.refused(plots, error) from error
+    if device is None and results.bandwidth is not None and results.bandwidth.document["platform"] == "cuda":
+        device = results.bandwidth.measured()
+    lines, drawn = ["# Performance report", ""], []
+
+    def draw(name: str, make: Any) -> None:
+        try:
+            drawn.append(save(make(), plots / f"{name}.png"))
+            lines.extend(["", f"![{name}](plots/{name}.png)", ""])
+        except AnalysisError as error:
+            lines.extend(["", f"No chart {name}: {error.found}.", ""])
+
+    lengths = layouts = None
+    if (measured := results.bandwidth) is not None:
+        lines += _bandwidth(measured, grades)
+        draw("hardware_peaks", lambda: charts.hardware_peaks(measured.memory, measured.matmul))
+        draw("link_bandwidth", lambda: charts.link_bandwidth(measured.links))
+        draw("all_reduce_bandwidth", lambda: charts.all_reduce_bandwidth(measured.all_reduce))
+    if (points := results.points) is not None:
+        lengths = sequence_length(points, model=results.model, device=device if results.model else None)
+        lines += ["## Length of the prompt", "", _table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
+        draw("length_curves", lambda: charts.length_curves(points))
+        try:
+            layouts = parallelism(points, grades=grades)
+        except LlmprofError as error:
+            lines += ["## Parallelism", "", f"Not compared: {error}.", ""]
+        else:
+            overhead = place / "parallelism_overhead_report.json"
+            drawn.append(files.write_json(overhead, {"grades": dict(grades), "rows": layouts.to_dicts()}))
+            lines += ["## Parallelism", "", _limits(grades), "", _table(layouts.drop("devices"))]
+            draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
+    memory = measured.document["devices"][0]["memory_bytes"] if measured and measured.document["devices"] else None
+    told = suggestions(Evidence(measured, lengths, layouts, None, memory))
+    if told.height:
+        lines += ["## What to try", ""]
+        lines += [f"- {row['title']} {row['suggestion']} (from {row['evidence']})" for row in told.to_dicts()]
+    return [*drawn, files.write(place / "performance_report.md", "\n".join(lines) + "\n")]
+
+
+def _bandwidth(found: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> list[str]:
+    lines = [f"## What the hardware reaches: {found.device}, {found.document['world']} rank(s)", ""]
+    if found.document["platform"] != "cuda":
+        lines += ["Measured on a CPU: figures of a GPU need one.", ""]
+    lines += [_table(found.memory), "", _table(found.matmul), ""]
+    if found.links.is_empty():
+        return [*lines, "One device: links between devices were not measured.", ""]
+    one_way = found.links.filter(~pl.col("both"))
+    best: Any = one_way["gb_per_s"].max()
+    share: Any = one_way["share"].max()
+    peak: Any = one_way["peak_gb_per_s"].max()
+    lines += [
+        f"Between devices at most {best:,.0f} GB/s one way: {graded(best, 'p2p_gb_per_s', grades)}"
+        + (f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}." if share is not None else "."),
+        *(f"{words[0].upper()}{words[1:]}." for words in unsuited(peak, grades)),
+        "",
+        _table(found.links.drop("peak_gb_per_s")),
+        "",
+        _table(found.all_reduce.drop("peak_gbps")),
+        "",
+    ]
+    return [*lines, *(f"Note: {note}." for note in found.document["notes"]), ""]
+
+
+def _limits(grades: Mapping[str, tuple[float, float]]) -> str:
+    (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
+    return (
+        f"Efficiency is speed-up over devices. Grades: TP good above {tp_good:.0%}, fair from {tp_fair:.0%}; "
+        f"PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that poor. In decode a pipeline with one batch "
+        "in flight gains nothing by itself: its efficiency is at most one over its stages."
+    )
+
+
+def _table(frame: pl.DataFrame) -> str:
+    """A frame as a table of Markdown."""
+    rounded = frame.with_columns(pl.col(pl.Float64).round_sig_figs(4))
+    head = "| " + " | ".join(rounded.columns) + " |"
+    rows = [
+        "| " + " | ".join("" if v is None else text.plain(str(v)) for v in row) + " |" for row in rounded.iter_rows()
+    ]
+    return "\n".join([head, "|" + "---|" * len(rounded.columns), *rows])

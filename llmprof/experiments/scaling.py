@@ -1,0 +1,329 @@
+"""Experiments ``sequence_length`` and ``parallelism``: prefill and decode over length, batch and devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from llmprof.errors import LlmprofError, ReadError
+from llmprof.progress import Progress
+from llmprof.storage import files
+
+if TYPE_CHECKING:
+    from llmprof.launch import ExperimentConfig
+
+FORMAT: Final = "llmprof-points"
+LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
+BATCHES: Final = (1, 2, 4, 8)
+OUTPUTS: Final = (50, 100, 200)
+
+GRADES: Final[dict[str, tuple[float, float]]] = {
+    "tp_efficiency": (0.75, 0.50),
+    "pp_efficiency": (0.60, 0.40),
+    "p2p_gb_per_s": (200.0, 100.0),
+    "link_share": (0.50, 0.30),
+}
+"""Thresholds of the grades: ``good`` above the first, ``fair`` down to the second, ``poor`` below."""
+
+_ROW: Final = {
+    "tp": pl.Int64, "pp": pl.Int64, "prompt": pl.Int64, "batch": pl.Int64, "out": pl.Int64, "rep": pl.Int64,
+    "prefill_s": pl.Float64, "decode_step_s": pl.Float64, "tpot_s": pl.Float64, "ttft_s": pl.Float64,
+    "wall_s": pl.Float64, "peak_bytes": pl.Int64,
+}  # fmt: skip
+_KEYS: Final = ["tp", "pp", "prompt", "batch", "out"]
+
+
+def run_points(
+    config: ExperimentConfig,
+    folder: str | Path,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    batches: Sequence[int] = BATCHES,
+    outputs: Sequence[int] = OUTPUTS,
+    trace: bool = False,
+    progress: Progress | None = None,
+    check: bool = True,
+) -> pl.DataFrame:
+    """Measure one layout of devices over prompt length, batch and output, in one start of the engine.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        Model, engine and parallel sizes; what varies is set here.
+    folder : path
+        Folder of the sweep; a begun one goes on where it was.
+    lengths, batches, outputs : sequence of int
+        Prompt tokens, requests at a time, output tokens.
+    trace : bool
+        Also a torch trace of each point, for the explorers and ``llmprof diff``.
+    progress : callable, optional
+        Told how far it is.
+    check : bool
+        Ask the doctor first.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`read_points` gives it; the rows are also in ``points.json`` of the folder.
+
+    Raises
+    ------
+    LlmprofError
+        As a sweep raises it; no point finished.
+    """
+    import functools
+
+    from llmprof.batch import BatchRunner
+    from llmprof.launch import ExperimentRunner, open_run
+
+    base = config.replace(
+        profile_mode="torch" if trace else "inference_only", prompt=None, prompt_file=None,
+        max_model_len=config.max_model_len or max(lengths) + max(outputs) + 16,
+    )  # fmt: skip
+    runner = BatchRunner(base, progress=progress, runner=functools.partial(ExperimentRunner, check=check))
+    grid = {"input_tokens": list(lengths), "batch_size": list(batches), "max_tokens": list(outputs)}
+    sweep = runner.run_parameter_sweep(grid, folder=folder)
+    rows: list[dict[str, Any]] = []
+    for run in map(open_run, sweep.runs):
+        plain = run.requests.filter(pl.col("phase") == "plain")
+        peaks = run.summary.get("peak_memory_bytes") or {}
+        for (rep,), found in plain.group_by("repeat", maintain_order=True):
+            tokens, one = run.config.max_tokens, run.config
+            first = found.select((pl.col("ttft_ns")).max()).item()
+            rows.append({
+                "tp": one.tensor_parallel_size, "pp": one.pipeline_parallel_size, "prompt": one.input_tokens,
+                "batch": one.batch_size, "out": tokens, "rep": rep, "prefill_s": _s(first),
+                "decode_step_s": _s(found["tpot_ns"].median()), "tpot_s": _s(found["tpot_ns"].median()),
+                "ttft_s": _s(found["ttft_ns"].median()), "wall_s": _s(found["e2e_ns"].max()),
+                "peak_bytes": max(peaks.values(), default=None),
+            })  # fmt: skip
+    if not rows:
+        raise LlmprofError("no point of the experiment finished", hint=f"see the runs in {Path(folder).name}")
+    document = {"format": FORMAT, "version": 1, "model": config.model, "rows": rows}
+    files.write_json(Path(folder) / "points.json", document)
+    return read_points(Path(folder) / "points.json")
+
+
+def _s(value: Any) -> float | None:
+    return None if value is None else float(value) / 1e9
+
+
+def read_points(*paths: str | Path) -> pl.DataFrame:
+    """Measured points from their files: the median of the repeats of each.
+
+    Parameters
+    ----------
+    *paths : path
+        ``points.json`` files, one or more layouts of devices.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tp, pp, prompt, batch, out, repeats, prefill_s`` (from scheduling to the last first token)``, decode_step_s,
+        ttft_s, wall_s, output_tokens_per_s, prefill_tokens_per_s, spread`` (largest less smallest decode step over the
+        median)``, peak_bytes``.
+
+    Raises
+    ------
+    ReadError
+        A file cannot be read, or is of another kind.
+    """
+    frames = []
+    for path in paths:
+        try:
+            document = json.loads(Path(path).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ReadError(f"{Path(path).name} cannot be read: {error}", expected="points.json") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT or not document.get("rows"):
+            raise ReadError(f"{Path(path).name} holds no measured points", expected=f'"format": "{FORMAT}" with rows')
+        try:
+            rows = [{name: row.get(name) for name in _ROW} for row in document["rows"]]
+            frames.append(pl.DataFrame(rows, schema=dict(_ROW)))
+        except (pl.exceptions.PolarsError, TypeError, AttributeError) as error:
+            raise ReadError(f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again") from error
+    step = pl.col("decode_step_s")
+    found = pl.concat(frames).group_by(_KEYS).agg(
+        repeats=pl.len(), prefill_s=pl.col("prefill_s").median(), decode_step_s=step.median(),
+        ttft_s=pl.col("ttft_s").median(), wall_s=pl.col("wall_s").median(),
+        spread=(step.max() - step.min()) / step.median(), peak_bytes=pl.col("peak_bytes").max(),
+    )  # fmt: skip
+    return found.with_columns(
+        output_tokens_per_s=pl.col("batch") * pl.col("out") / pl.col("wall_s"),
+        prefill_tokens_per_s=pl.col("batch") * pl.col("prompt") / pl.col("prefill_s"),
+    ).sort(_KEYS)
+
+
+def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = None) -> pl.DataFrame:
+    """How prefill and decode grow with the prompt, where the curve bends, and the bound of the theory beside them.
+
+    Parameters
+    ----------
+    points : polars.DataFrame
+        Of :func:`read_points`.
+    model, device : optional
+        What :func:`llmprof.theory.profile` takes; without them there is no bound.
+
+    Returns
+    -------
+    polars.DataFrame
+        The points with ``prefill_slope`` (growth of the prefill against that of the length, from the next shorter one:
+        1 is proportional, near 0 flat), ``bend`` (the first length of its series whose slope is above one half:
+        there the prefill begins to cost by the token), ``prefill_bound_s, decode_bound_s`` and ``prefill_share, decode_share``
+        (bound over measured; null without a model and a device).
+    """
+    series = ["tp", "pp", "batch", "out"]
+    rise = (pl.col("prefill_s") / pl.col("prefill_s").shift().over(series)).log()
+    run = (pl.col("prompt") / pl.col("prompt").shift().over(series)).log()
+    found = points.sort(*series, "prompt").with_columns(prefill_slope=rise / run)
+    bend = pl.col("prompt").filter(pl.col("prefill_slope") > 0.5).min().over(series)
+    found = found.with_columns(bend=(pl.col("prompt") == bend).fill_null(value=False))
+    bounds = [_bounds(row, model, device) for row in found.iter_rows(named=True)]
+    found = found.with_columns(
+        prefill_bound_s=pl.Series([one[0] for one in bounds], dtype=pl.Float64),
+        decode_bound_s=pl.Series([one[1] for one in bounds], dtype=pl.Float64),
+    )
+    return found.with_columns(
+        prefill_share=pl.col("prefill_bound_s") / pl.col("prefill_s"),
+        decode_share=pl.col("decode_bound_s") / pl.col("decode_step_s"),
+    )
+
+
+def _bounds(row: Mapping[str, Any], model: Any, device: Any) -> tuple[float | None, float | None]:
+    if model is None or device is None:
+        return None, None
+    from llmprof import theory
+
+    told = theory.profile(
+        model, device, batch_size=row["batch"], seq_len=row["prompt"], generate_len=row["out"], tp_size=row["tp"],
+        pp_size=row["pp"],
+    )  # fmt: skip
+    return told.prefill_latency_s, told.decode_latency_s
+
+
+def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float]] = GRADES) -> pl.DataFrame:
+    """Each layout of devices against one device: speed-up, efficiency and a grade.
+
+    Parameters
+    ----------
+    points : polars.DataFrame
+        Of :func:`read_points`, with points of one device among them.
+    grades : mapping
+        Thresholds, as :data:`GRADES`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tp, pp, prompt, batch, out, phase`` (prefill, decode)``, single_s, time_s, speedup, devices, efficiency``
+        (speed-up over devices)``, grade`` (by the threshold of TP where that is above one, else of PP)``, noise`` (the
+        change is within the spread of the repeats).
+
+    Raises
+    ------
+    LlmprofError
+        There is no point of one device, or none of several.
+
+    Examples
+    --------
+    >>> rows = {"tp": [1, 2], "pp": [1, 1], "prompt": [8, 8], "batch": [1, 1], "out": [4, 4],
+    ...         "prefill_s": [0.02, 0.0125], "decode_step_s": [0.01, 0.008], "spread": [0.0, 0.0]}
+    >>> parallelism(pl.DataFrame(rows)).select("phase", "speedup", "efficiency", "grade").rows()
+    [('decode', 1.25, 0.625, 'fair'), ('prefill', 1.6, 0.8, 'good')]
+    """
+    at = ["prompt", "batch", "out"]
+    one = points.filter((pl.col("tp") == 1) & (pl.col("pp") == 1))
+    several = points.filter(pl.col("tp") * pl.col("pp") > 1)
+    if one.is_empty() or several.is_empty():
+        raise LlmprofError(
+            f"there are points of {'one' if several.is_empty() else 'several'} device(s) only",
+            expected="the same points on one device and on several",
+        )
+    parts = []
+    for phase, column in (("prefill", "prefill_s"), ("decode", "decode_step_s")):
+        single = one.select(*at, single_s=column, _spread="spread")
+        spread = pl.max_horizontal("_spread", "spread") if phase == "decode" else pl.lit(0.0)
+        both = several.join(single, on=at).with_columns(phase=pl.lit(phase), time_s=pl.col(column), _spread=spread)
+        parts.append(both.select("tp", "pp", *at, "phase", "single_s", "time_s", "_spread"))
+    found = pl.concat(parts).with_columns(
+        speedup=pl.col("single_s") / pl.col("time_s"), devices=pl.col("tp") * pl.col("pp")
+    )
+    found = found.with_columns(efficiency=pl.col("speedup") / pl.col("devices"))
+    (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
+    good = pl.when(pl.col("tp") > 1).then(tp_good).otherwise(pp_good)
+    fair = pl.when(pl.col("tp") > 1).then(tp_fair).otherwise(pp_fair)
+    grade = (
+        pl.when(pl.col("efficiency") > good)
+        .then(pl.lit("good"))
+        .when(pl.col("efficiency") >= fair)
+        .then(pl.lit("fair"))
+        .otherwise(pl.lit("poor"))
+    )
+    noise = (pl.col("speedup") - 1).abs() <= pl.col("_spread")
+    return found.with_columns(grade=grade, noise=noise).drop("_spread").sort("tp", "pp", "phase", *at)
+
+
+def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float, float]] = GRADES) -> str:
+    """Grade of one figure.
+
+    >>> graded(387.0, "p2p_gb_per_s"), graded(0.2, "link_share"), graded(None, "link_share")
+    ('good', 'poor', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    good, fair = grades[threshold]
+    return "good" if value > good else "fair" if value >= fair else "poor"
+
+
+def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float, float]] = GRADES) -> list[str]:
+    """Which thresholds do not suit the hardware, in words.
+
+    Parameters
+    ----------
+    link_peak_gb_per_s : float or None
+        Stated peak of a link, one way.
+
+    Examples
+    --------
+    >>> unsuited(64.0)
+    ['p2p_gb_per_s asks for more than 200 GB/s, and the link carries at most 64: compare its share of the peak']
+    """
+    good = grades["p2p_gb_per_s"][0]
+    if link_peak_gb_per_s is not None and link_peak_gb_per_s <= good:
+        return [
+            f"p2p_gb_per_s asks for more than {good:g} GB/s, and the link carries at most {link_peak_gb_per_s:g}: "
+            "compare its share of the peak"
+        ]
+    return []
+
+
+def cases_of(path: str | Path) -> dict[str, list[int]]:
+    """Test cases of one's own from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, has another key, or a value that is no list of positive numbers.
+    """
+    from llmprof.errors import ConfigError
+    from llmprof.launch.config.files import checked, load, refuse_unknown
+
+    said = load(Path(path))
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"{Path(path).name} holds no mapping", expected="lengths, batches, outputs")
+    refuse_unknown(said, ["lengths", "batches", "outputs"], Path(path).name)
+    found = {key: checked(value, list[int], key) for key, value in said.items()}
+    if bad := [key for key, values in found.items() if not values or min(values) < 1]:
+        raise ConfigError(f"{bad[0]} is {found[bad[0]]}", expected="a list of numbers above 0")
+    return found
+
+
+def ordered(values: Iterable[int]) -> list[int]:
+    """Values without repeats, ascending.
+
+    >>> ordered([4, 1, 4])
+    [1, 4]
+    """
+    return sorted(set(values))

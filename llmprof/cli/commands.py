@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmprof.cli.analyze import analysis, diff, findings, info
+from llmprof.cli.experiment import add_experiment_options, experiment
 from llmprof.cli.make import demo, explore, export, mcp, notebook, parameter, redact, report, samples
 from llmprof.cli.output import Terminal
 from llmprof.cli.run import add_config_options, doctor, run, runs, sweep
@@ -11,11 +12,13 @@ from llmprof.cli.theory import add_theory_options, theory
 __all__ = [
     "Terminal",
     "add_config_options",
+    "add_experiment_options",
     "add_theory_options",
     "analysis",
     "demo",
     "diff",
     "doctor",
+    "experiment",
     "explore",
     "export",
     "findings",

@@ -17,7 +17,7 @@ from llmprof.errors import LlmprofError, OutputError, TraceWarning
 
 SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _NAME = "llmprof"
-_TELLING = ("demo", "run", "sweep")
+_TELLING = ("demo", "experiment", "run", "sweep")
 """Commands that take minutes and say how far they are, whoever reads it."""
 
 
@@ -269,7 +269,7 @@ def _exploring(sub: argparse.ArgumentParser) -> None:
 
 def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:
     from llmprof.batch import PRESETS
-    from llmprof.cli.commands import add_config_options
+    from llmprof.cli.commands import add_config_options, add_experiment_options
 
     checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
     run = add("run", "run", "run a model under a profiler and read what it recorded", shared)
@@ -287,7 +287,11 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
     sub = add("runs", "runs", "list the runs in a folder, with what went wrong", shared)
     sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
     sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
-    add_config_options(add("doctor", "doctor", "check whether this machine can run an experiment", shared))
+    doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
+    doctor.add_argument("--self-test", action="store_true", help="time a known kernel by the timer and by the profiler")
+    add_config_options(doctor)
+    words = "what the hardware reaches, and how a model scales with length and devices"
+    add_experiment_options(add("experiment", "experiment", words, shared))
 
 
 def _theory(sub: argparse.ArgumentParser) -> None:

@@ -370,6 +370,8 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
     from llmprof.launch.doctor.doctor import doctor as ask
 
     given = changes(args)
+    if args.self_test:
+        return _self_test(args)
     config = config_of(args) if given.get("model") or args.config is not None else None
     if config is None and given:
         config = config_of(Namespace(**{**vars(args), "model": "random:tiny"}))
@@ -383,6 +385,24 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
         if row["advice"]
     ]
     return "\n".join([table, *(["", *advice] if advice else [])])
+
+
+def _self_test(args: Namespace) -> str:
+    """How far the timer of operators agrees with PyTorch's profiler on a known kernel."""
+    from llmprof.experiments.self_test import self_test
+
+    said = self_test(**({"python": args.python} if args.python else {}))
+    if args.json:
+        return to_json(said)
+    kind = "CUDA events" if said["platform"] == "cuda" else "the clock of the host (there is no GPU)"
+    if said["difference"] is None:
+        return f"PyTorch's profiler saw no kernel, so nothing can be compared; {kind} say {said['timed_us']:.1f} us"
+    verdict = "agree" if said["agrees"] else "do NOT agree"
+    return (
+        f"A product of {said['n']} × {said['n']} matrices takes {said['timed_us']:.1f} us by {kind} and "
+        f"{said['profiler_us']:.1f} us by PyTorch's profiler: they {verdict} ({said['difference']:+.1%}, medians of "
+        f"{said['calls']} calls)"
+    )
 
 
 _COLUMNS = (

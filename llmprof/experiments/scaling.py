@@ -172,8 +172,8 @@ def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = No
     polars.DataFrame
         The points with ``prefill_slope`` (growth of the prefill against that of the length, from the next shorter one:
         1 is proportional, near 0 flat), ``bend`` (the first length of its series whose slope is above one half:
-        there the prefill begins to cost by the token), ``prefill_bound_s, decode_bound_s`` and ``prefill_share, decode_share``
-        (bound over measured; null without a model and a device).
+        there the prefill begins to cost by the token), ``prefill_bound_s, decode_bound_s`` and ``prefill_share,
+        decode_share`` (bound over measured; null without a model and a device).
     """
     series = ["tp", "pp", "batch", "out"]
     rise = (pl.col("prefill_s") / pl.col("prefill_s").shift().over(series)).log()

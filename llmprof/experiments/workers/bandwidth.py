@@ -108,6 +108,7 @@ class Bench:
             "seconds_min": min(times),
             "seconds_max": max(times),
             "repeats": len(times),
+            "times": [round(one, 9) for one in times],
             "rank": self.rank,
         }
 

@@ -1,0 +1,124 @@
+"""``llmprof experiment``: what the hardware can do, length of the prompt, parallelism, and a watch over time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from llmprof import text
+from llmprof.cli.output import Failing, Terminal, rows_of, to_json
+from llmprof.cli.run import add_config_options, changes, config_of
+from llmprof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llmprof.experiments.bandwidth import Bandwidth
+
+NAMES = ("bandwidth", "sequence_length", "parallelism", "watch", "report")
+
+
+def add_experiment_options(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the options of the experiments."""
+    parser.add_argument("name", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--spec", type=json.loads, default=None, metavar="JSON", help="bandwidth: what is measured")
+    parser.add_argument("--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs")
+    parser.add_argument("--trace", action="store_true", help="also a torch trace of each point")
+    parser.add_argument("--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="watch: runs to add")
+    parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds from run to run")
+    parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: least change that counts")
+    parser.add_argument("--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes")
+    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="ask the doctor first")
+    add_config_options(parser)
+
+
+def experiment(args: Namespace, terminal: Terminal) -> str:
+    """Run an experiment, or draw its saved results again."""
+    folder = Path(args.results_dir or "results/experiments")
+    told: dict[str, Any] = {}
+    if args.name == "bandwidth":
+        if args.nodes:
+            from llmprof.experiments.bandwidth import torchrun
+
+            return torchrun(folder / _stamped("bandwidth_test"), nodes=args.nodes, ranks=8, spec=args.spec)
+        told["bandwidth"] = rows_of(_bandwidth(args, folder, terminal).memory)
+    elif args.name in {"sequence_length", "parallelism"}:
+        layouts = _layouts(args.layouts)
+        if args.name == "parallelism" and len(layouts) < 2:
+            raise ConfigError("parallelism compares layouts of devices", expected="--layouts 1x1,2x1 or more")
+        told["points"] = rows_of(_points(args, folder, layouts, terminal))
+    elif args.name == "watch":
+        return _watch(args, folder, terminal)
+    from llmprof.experiments.report import write_report
+
+    written = write_report(folder)
+    if args.json:
+        return to_json(told | {"files": written})
+    return text.pairs([("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")], indent="")
+
+
+def _stamped(name: str) -> str:
+    return f"{name}_{time.strftime('%Y%m%d-%H%M%S')}.json"
+
+
+def _bandwidth(args: Namespace, folder: Path, terminal: Terminal) -> Bandwidth:
+    from llmprof.experiments.bandwidth import run_bandwidth
+
+    where: dict[str, Any] = {"python": args.python} if args.python else {}
+    return run_bandwidth(folder / _stamped("bandwidth_test"), spec=args.spec, progress=terminal.progress, **where)
+
+
+def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal) -> pl.DataFrame:
+    from llmprof.experiments.scaling import cases_of, run_points
+
+    if changes(args).get("model") is None and args.config is None:
+        raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
+    cases = cases_of(args.cases) if args.cases else {}
+    base, found = config_of(args), []
+    for tp, pp in layouts:
+        config = base.replace(tensor_parallel_size=tp, pipeline_parallel_size=pp)
+        place = folder / f"tp{tp}_pp{pp}"
+        found.append(run_points(config, place, trace=args.trace, progress=terminal.progress, check=args.check, **cases))
+        shutil.copy(place / "points.json", folder / f"latency_analysis_tp{tp}_pp{pp}.json")
+    return pl.concat(found)
+
+
+def _layouts(words: str) -> list[tuple[int, int]]:
+    found = []
+    for word in words.split(","):
+        tp, times, pp = word.strip().partition("x")
+        if not times or not tp.isdigit() or not pp.isdigit() or not int(tp) or not int(pp):
+            raise ConfigError(f"--layouts has {word!r}", expected="TPxPP, such as 2x1")
+        found.append((int(tp), int(pp)))
+    return found
+
+
+def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
+    from llmprof.experiments.history import TEST, watch
+
+    def measure() -> dict[str, list[float]]:
+        found = _bandwidth(args, folder, terminal)
+        rows = [*found.document["memory"], *found.document["matmul"], *found.document["all_reduce"]]
+        names = [
+            f"{row.get('kind') or row.get('dtype') or row.get('algorithm')}_{row.get('n') or row.get('bytes')}_s"
+            for row in rows
+        ]
+        values: dict[str, list[float]] = {}
+        for name, row in zip(names, rows, strict=True):
+            values.setdefault(name, []).extend(
+                row.get("times") or [row["seconds_min"], row["seconds"], row["seconds_max"]]
+            )
+        return values
+
+    verdicts = watch(
+        measure, folder / "history.parquet", runs=args.runs, every_s=args.every, least_change=args.least_change
+    )
+    worse = verdicts.filter(pl.col("verdict") == "worse")
+    out = to_json(rows_of(verdicts)) if args.json else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
+    return Failing(out) if worse.height else out

@@ -1,0 +1,60 @@
+"""Times a known kernel by the clock of the operators' timer and by PyTorch's profiler; prints both as JSON.
+
+A program of its own that needs PyTorch alone: ``python self_test.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+_REPEATS = 20
+
+
+def main() -> int:
+    """Time a matrix product in both ways."""
+    torch: Any = importlib.import_module("torch")
+    profiler: Any = importlib.import_module("torch.profiler")
+    cuda = bool(torch.cuda.is_available())
+    n = 4096 if cuda else 512
+    place = "cuda" if cuda else "cpu"
+    a, b = (torch.randn(n, n, device=place) for _ in range(2))
+    for _ in range(3):
+        a @ b
+    activities = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * cuda
+    timed: list[float] = []
+    with profiler.profile(activities=activities) as profile:
+        for _ in range(_REPEATS):
+            if cuda:
+                marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                marks[0].record()
+                a @ b
+                marks[1].record()
+                torch.cuda.synchronize()
+                timed.append(marks[0].elapsed_time(marks[1]) * 1e3)
+            else:
+                began = time.perf_counter_ns()
+                a @ b
+                timed.append((time.perf_counter_ns() - began) / 1e3)
+    wanted = "DeviceType.CUDA" if cuda else "DeviceType.CPU"
+    name = None if cuda else "aten::matmul"
+    seen = [
+        float(one.device_time if cuda else one.cpu_time)
+        for one in profile.events()
+        if str(one.device_type) == wanted and (one.name == name if name else "emset" not in one.name)
+    ]
+    said = {
+        "platform": place, "n": n, "timed_us": statistics.median(timed),
+        "profiler_us": statistics.median(seen or [0.0]), "calls": len(timed), "seen": len(seen),
+        "torch": str(torch.__version__),
+    }  # fmt: skip
+    sys.stdout.write("\n" + json.dumps(said) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""Experiments from saved results, with hand-computed answers; and real ones on two CPU processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
+from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
+from llmprof.experiments.history import append, permutation, read_history, regressions, watch
+from llmprof.experiments.report import saved, write_report
+from llmprof.experiments.scaling import cases_of, parallelism, read_points, run_points, sequence_length, unsuited
+from llmprof.experiments.self_test import self_test
+from llmprof.experiments.suggestions import Evidence, suggestions
+
+DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
+
+
+@pytest.fixture(scope="module")
+def engine_python(root) -> str:
+    """The interpreter of ``make engine``, or the one that the environment names."""
+    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
+    if not Path(found).exists():
+        pytest.fail("there is no engine to run: make engine")
+    return found
+
+
+def points_file(folder: Path, *rows: dict) -> Path:
+    usual = {"tp": 1, "pp": 1, "prompt": 128, "batch": 1, "out": 50, "rep": 0, "prefill_s": 0.02,
+             "decode_step_s": 0.010, "tpot_s": 0.010, "ttft_s": 0.02, "wall_s": 0.5, "peak_bytes": None}  # fmt: skip
+    path = folder / "points.json"
+    document = {"format": "llmprof-points", "version": 1, "rows": [usual | row for row in rows]}
+    path.write_text(json.dumps(document))
+    return path
+
+
+class TestBandwidth:
+    def test_shares_are_of_the_stated_peaks(self):
+        """H200: 4236 of 4800 GB/s, 803 of 989.5 TFLOP/s, 387.5 of 450 GB/s one way."""
+        found = read_bandwidth(DATA / "bandwidth_test_h200x2.json")
+        assert found.device == "NVIDIA H200"
+        copy = found.memory.filter(kind="copy", rank=0).row(0, named=True)
+        assert copy["share"] == pytest.approx(copy["gb_per_s"] / 4800)
+        assert 4200 < copy["gb_per_s"] < 4300
+        best = found.matmul.filter(dtype="bf16")["tflop_per_s"].max()
+        assert 780 < best < 810
+        one_way = found.links.filter(~pl.col("both"))
+        assert one_way["share"].max() == pytest.approx(one_way["gb_per_s"].max() / 450)
+        assert {"nccl", "vllm_custom", "vllm_custom_graph"} == set(found.all_reduce["algorithm"])
+
+    def test_measured_ceilings_are_a_device_of_the_theory(self):
+        from llmprof import theory
+
+        device = read_bandwidth(DATA / "bandwidth_test_h200x2.json").measured()
+        assert device.memory_bytes_per_s == pytest.approx(4.236e12, rel=0.001)
+        assert "measured" in device.sources["memory_bytes_per_s"]
+        stated = theory.profile("Qwen2.5-7B", "H200", batch_size=1, seq_len=128, generate_len=20)
+        ours = theory.profile("Qwen2.5-7B", device, batch_size=1, seq_len=128, generate_len=20)
+        assert ours.decode_latency_s > stated.decode_latency_s
+
+    @pytest.mark.parametrize("content", ["", "[]", '{"format": "llmprof-bandwidth"}', '{"format": "else"}'])
+    def test_broken_files(self, tmp_path, content):
+        (tmp_path / "bad.json").write_text(content)
+        with pytest.raises(ReadError):
+            read_bandwidth(tmp_path / "bad.json")
+
+    def test_an_interpreter_without_torch_is_named(self, tmp_path):
+        with pytest.raises(LaunchError, match="no interpreter"):
+            run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
+
+    def test_command_lines(self):
+        assert command(Path("a.json"), python="p", spec={"ranks": 2})[-1] == '{"ranks": 2}'
+        assert "--nproc-per-node 4" in torchrun(Path("a.json"), nodes=2, ranks=4)
+
+
+class TestPoints:
+    def test_speed_up_efficiency_and_grades(self, tmp_path):
+        """Two ranks: 10 ms to 8 ms is 1.25 times, 62.5 % of two devices."""
+        points = read_points(
+            points_file(tmp_path, {}, {"rep": 1, "decode_step_s": 0.012}, {"rep": 2},
+                        {"tp": 2, "decode_step_s": 0.008, "prefill_s": 0.0125}, {"pp": 2, "decode_step_s": 0.0105})
+        )  # fmt: skip
+        assert points.filter(tp=1, pp=1).row(0, named=True)["repeats"] == 3
+        found = parallelism(points)
+        tp = found.filter(tp=2, phase="decode").row(0, named=True)
+        assert (tp["speedup"], tp["efficiency"], tp["grade"]) == (pytest.approx(1.25), pytest.approx(0.625), "fair")
+        assert found.filter(tp=2, phase="prefill")["grade"].item() == "good"
+        pp = found.filter(pp=2, phase="decode").row(0, named=True)
+        assert pp["grade"] == "fair"
+        assert pp["noise"]  # 5 % slower, and the repeats of one device spread by 20 %
+        strict = parallelism(points, grades={"tp_efficiency": (0.9, 0.8), "pp_efficiency": (0.9, 0.8)})
+        assert strict.filter(tp=2, phase="decode")["grade"].item() == "poor"
+
+    def test_where_the_curve_bends(self, tmp_path):
+        """Flat from 128 to 256, then proportional: it bends at 512."""
+        rows = [{"prompt": n, "prefill_s": s} for n, s in ((128, 0.02), (256, 0.02), (512, 0.04), (1024, 0.08))]
+        found = sequence_length(read_points(points_file(tmp_path, *rows)))
+        assert found.filter("bend")["prompt"].to_list() == [512]
+        assert found["prefill_slope"].to_list()[1:] == pytest.approx([0.0, 1.0, 1.0])
+        assert found["prefill_share"].null_count() == 4
+
+    def test_one_layout_is_not_compared(self, tmp_path):
+        with pytest.raises(LlmprofError, match="points of one"):
+            parallelism(read_points(points_file(tmp_path, {})))
+
+    @pytest.mark.parametrize("content", ["", "{}", '{"format": "llmprof-points", "rows": [3]}'])
+    def test_broken_files(self, tmp_path, content):
+        (tmp_path / "points.json").write_text(content)
+        with pytest.raises(ReadError):
+            read_points(tmp_path / "points.json")
+
+    def test_cases_of_ones_own(self, tmp_path):
+        path = tmp_path / "cases.yaml"
+        path.write_text("{lengths: [64, 128], batches: [1]}")
+        assert cases_of(path) == {"lengths": [64, 128], "batches": [1]}
+        for bad in ("{length: [1]}", "{lengths: [0]}", "{lengths: []}", "[1]", "{lengths: many}"):
+            path.write_text(bad)
+            with pytest.raises(ConfigError):
+                cases_of(path)
+
+    def test_thresholds_that_do_not_suit(self):
+        assert unsuited(450.0) == []
+        assert unsuited(None) == []
+        assert "at most 64" in unsuited(64.0)[0]
+
+
+class TestHistory:
+    def test_a_regression_is_flagged_and_noise_is_not(self, tmp_path):
+        path = tmp_path / "history.parquet"
+        for run in range(4):
+            append(path, {"step_s": [1.0 + run / 1000 + i / 100 for i in range(5)], "rate": [5.0] * 5},
+                   better={"rate": "higher"})  # fmt: skip
+        assert regressions(read_history(path))["verdict"].to_list() == ["same", "same"]
+        history = append(
+            path, {"step_s": [1.2 + i / 100 for i in range(5)], "rate": [6.0] * 5}, better={"rate": "higher"}
+        )
+        found = regressions(history)
+        assert found.select("metric", "verdict").rows() == [("step_s", "worse"), ("rate", "better")]
+        assert found["runs"].to_list() == [4, 4]
+
+    def test_too_few_repeats_are_unknown(self, tmp_path):
+        append(tmp_path / "h.parquet", {"a": [1.0]})
+        assert regressions(append(tmp_path / "h.parquet", {"a": [9.0]}))["verdict"].to_list() == ["unknown"]
+
+    def test_the_permutation_test(self):
+        """Of the 20 ways to split six values, two are as extreme as the one seen: p is about a tenth."""
+        assert permutation([1.0, 2.0, 3.0], [11.0, 12.0, 13.0]) == pytest.approx(0.1, abs=0.01)
+        assert permutation([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) == 1.0
+
+    def test_two_processes_write_one_history(self, tmp_path, root):
+        path = tmp_path / "h.parquet"
+        code = (
+            f"from llmprof.experiments.history import append\nfor i in range(4): append({str(path)!r}, {{'a': [1.0]}})"
+        )
+
+        both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
+        assert [one.wait(120) for one in both] == [0, 0]
+        assert sorted(read_history(path)["run"]) == list(range(1, 9))
+
+    def test_a_file_that_is_no_history_is_kept(self, tmp_path):
+        path = tmp_path / "h.parquet"
+        pl.DataFrame({"a": [1]}).write_parquet(path)
+        with pytest.raises(ReadError):
+            append(path, {"a": [1.0]})
+        assert pl.read_parquet(path).columns == ["a"]
+
+    def test_watch_waits_between_runs(self, tmp_path):
+        waited: list[float] = []
+        watch(lambda: {"a": [1.0, 1.0, 1.0]}, tmp_path / "h.parquet", runs=3, every_s=60, sleep=waited.append)
+        assert len(waited) == 2
+        assert max(waited) <= 60
+
+
+class TestReport:
+    def test_it_is_drawn_again_from_saved_results(self, tmp_path):
+        for path in DATA.glob("*.json"):
+            shutil.copy(path, tmp_path)
+        made = {path.name for path in write_report(tmp_path)}
+        assert {"performance_report.md", "parallelism_overhead_report.json", "hardware_peaks.png", "link_bandwidth.png",
+                "all_reduce_bandwidth.png", "length_curves.png", "parallel_efficiency.png"} == made  # fmt: skip
+        text = (tmp_path / "performance_report.md").read_text()
+        assert "388 GB/s one way: good; 86% of the stated peak: good" in text
+        assert "## What to try" in text
+
+    def test_suggestions_need_their_evidence(self, tmp_path):
+        assert suggestions(Evidence()).is_empty()
+        results = saved(DATA)
+        lengths = sequence_length(results.points, model=results.model, device="H200")
+        told = suggestions(Evidence(lengths=lengths, layouts=parallelism(results.points)))
+        assert told["rule"].to_list() == ["tensor_parallel_first", "mixed", "larger_batch", "quantise"]
+        assert "launch_bound" not in told["rule"]
+
+    def test_nothing_saved(self, tmp_path):
+        with pytest.raises(ReadError, match="no results"):
+            write_report(tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo(engine_python, tmp_path):
+    spec = {"max_bytes": 1 << 20, "memory_bytes": 1 << 22, "matmul_sizes": [128], "dtypes": ["fp32"], "repeat": 3,
+            "all_reduce_max": 1 << 16, "device": "cpu"}  # fmt: skip
+    found = run_bandwidth(tmp_path / "bandwidth_test_a.json", python=engine_python, spec=spec)
+    assert found.device == "CPU"
+    assert set(found.links["how"]) == {"ranks"}
+    assert set(found.all_reduce["algorithm"]) == {"gloo"}
+    assert found.memory["share"].null_count() == found.memory.height
+    with pytest.raises(LlmprofError, match="of a CPU"):
+        found.measured()
+    # and as torchrun starts it
+    env = {"OMP_NUM_THREADS": "1", **os.environ}
+    out = tmp_path / "by_torchrun.json"
+    line = [engine_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
+    done = subprocess.run([*line, "--out", str(out), "--spec", json.dumps(spec | {"parts": ["all_reduce"]})],
+                          env=env, capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert read_bandwidth(out).all_reduce["world"].unique().to_list() == [2]
+
+
+@pytest.mark.slow
+def test_the_timer_agrees_with_the_profiler_on_a_known_kernel(engine_python):
+    said = self_test(engine_python)
+    assert said["calls"] == said["seen"] == 20
+    assert said["difference"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
+    from llmprof.launch import ExperimentConfig
+
+    frames = []
+    for tp in (1, 2):
+        config = ExperimentConfig(
+            model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=2, tensor_parallel_size=tp,
+            timeout_s=1500, eager=True, environment={"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        folder = tmp_path / f"tp{tp}"
+        frames.append(run_points(config, folder, lengths=[16, 32], batches=[1], outputs=[4], check=False))
+    points = pl.concat(frames)
+    assert points.select("tp", "prompt").rows() == [(1, 16), (1, 32), (2, 16), (2, 32)]
+    assert (points["decode_step_s"] > 0).all()
+    assert parallelism(points).height == 4
+    assert sequence_length(points).height == 4

@@ -101,3 +101,39 @@ def test_bf16_of_an_npu_is_its_cores_times_their_cube_times_its_clock(name, cube
     assert device.multiprocessors is not None
     assert device.peak("bf16") == pytest.approx(device.multiprocessors * 16**3 * 2 * cube_mhz * 1e6, rel=1e-3)
     assert device.peak("int8") == 2 * device.peak("fp16")
+
+
+@pytest.mark.parametrize(
+    ("name", "multiprocessors", "mhz", "tensor_multiply_adds", "fp32_cores"),
+    [
+        # NVIDIA A10 (GA102): 9,216 cores, 128 to a multiprocessor; boost 1,695 MHz; Ampere GA102 whitepaper: 512
+        # multiply-adds of fp16 a clock and multiprocessor
+        ("A10", 72, 1695, 512, 128),
+        # NVIDIA A30 (GA100): nvbench prints 56 multiprocessors at 1,440 MHz; A100 whitepaper: 1,024 a clock, 64 cores
+        ("A30", 56, 1440, 1024, 64),
+    ],
+)
+def test_rates_follow_from_units_and_clock(name, multiprocessors, mhz, tensor_multiply_adds, fp32_cores):
+    peaks = hardware.device(name).flop_per_s
+    fp16 = multiprocessors * tensor_multiply_adds * 2 * mhz * 1e6
+    assert peaks["fp16"] == peaks["bf16"] == pytest.approx(fp16, rel=0.005)
+    assert peaks["int8"] == pytest.approx(2 * fp16, rel=0.005)
+    assert peaks["tf32"] == pytest.approx(fp16 / 2, rel=0.01)
+    assert peaks["fp32"] == pytest.approx(multiprocessors * fp32_cores * 2 * mhz * 1e6, rel=0.005)
+
+
+def test_a_72nd_of_the_rack():
+    """NVIDIA GB200 NVL72: 720 PFLOPS of fp8 and 360 of fp16 with sparsity, 576 TB/s of memory, 130 TB/s of NVLink."""
+    found = hardware.device("GB200")
+    assert found.flop_per_s["fp8"] == 720e15 / 72 / 2
+    assert found.flop_per_s["fp16"] == found.flop_per_s["bf16"] == 360e15 / 72 / 2
+    assert found.memory_bytes_per_s == 576e12 / 72
+    assert found.link_bytes_per_s == pytest.approx(130e12 / 72, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "rate", "size"), [("GH200 96GB", 4e12, 96e9), ("GH200 144GB", 4.9e12, 144e9)])
+def test_grace_hopper_is_an_h100_with_more_memory(name, rate, size):
+    found, h100 = hardware.device(name), hardware.device("H100 SXM")
+    assert found.flop_per_s == h100.flop_per_s
+    assert (found.memory_bytes_per_s, found.memory_bytes) == (rate, size)
+    assert found.link_bytes_per_s == h100.link_bytes_per_s

@@ -97,3 +97,19 @@ def test_the_metrics_of_a_full_set_can_all_be_explained():
             refused.append(name)
     assert known > 0.4 * len(names)
     assert len(refused) < 0.02 * len(names), refused
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
+        "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+        "l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum.per_second",
+        "l1tex__t_sectors_pipe_tex.avg.pct_of_peak_sustained_elapsed",
+    ],
+)
+def test_traffic_of_l1_is_in_the_glossary(name):
+    found = metrics.explain(name)
+    assert found.known
+    assert "L1" in found.title

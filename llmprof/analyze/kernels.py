@@ -363,10 +363,10 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, op`` (null where no operator was recorded for it), ``shapes`` (JSON, null where not recorded),
-        ``kernel, category, match`` (how the operator was found: ``id``, ``time``, ``capture`` or null), ``count``,
-        ``total_ns`` (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's kernels
-        and copies). By rank, the longest first.
+        ``rank, op`` (null where no operator was recorded for it), ``shapes, dtypes`` (of its inputs, JSON, null where
+        not recorded), ``kernel, category, match`` (how the operator was found: ``id``, ``time``, ``capture`` or null),
+        ``count, total_ns`` (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's
+        kernels and copies). By rank, the longest first.
 
     Raises
     ------
@@ -397,20 +397,21 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         Device events: ``rank, dur_ns, name, source, category, op_id, launch_start_ns, launch_thread``, and if known
         ``captured_op, captured_shapes``.
     ops : polars.DataFrame
-        Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``.
+        Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``, and ``dtypes`` if known.
 
     Returns
     -------
     polars.DataFrame
         As :func:`ops_to_kernels` returns it.
     """
-    texts = ["op", "shapes", "kernel", "category", "match"]
+    texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
     found = operators_of(events.filter(pl.col("source") != "op"), ops)
     if "captured_op" in found.columns:
         known = pl.col("captured_op").is_not_null()
         found = found.with_columns(
             op=pl.coalesce("captured_op", "op"),
             shapes=pl.when(known).then("captured_shapes").otherwise("shapes"),
+            dtypes=pl.when(~known).then("dtypes"),
             match=pl.when(known).then(pl.lit("capture")).otherwise("match"),
         )
     summary = (
@@ -421,7 +422,7 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .with_columns(pl.col(texts).cast(pl.String))
     )
     whole = pl.col("total_ns").sum().over("rank")
-    order = ["rank", "total_ns", "op", "kernel", "shapes", "category", "match"]
+    order = ["rank", "total_ns", "op", "kernel", "shapes", "dtypes", "category", "match"]
     return summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole)).sort(
         order, descending=[name == "total_ns" for name in order], nulls_last=True
     )
@@ -435,17 +436,19 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     events : polars.DataFrame
         Device events: ``rank, op_id, launch_start_ns, launch_thread`` and any others.
     ops : polars.DataFrame
-        Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``.
+        Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``, and ``dtypes`` if known.
 
     Returns
     -------
     polars.DataFrame
-        The events with ``op, shapes`` and ``match`` (``id``, ``time`` or null).
+        The events with ``op, shapes, dtypes`` and ``match`` (``id``, ``time`` or null).
     """
     ops = ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
+    if "dtypes" not in ops.columns:
+        ops = ops.with_columns(dtypes=pl.lit(None, dtype=pl.String))
     numbered = events.with_row_index("_row")
     by_id = numbered.join(
-        ops.sort("start_ns", maintain_order=True).select("rank", "op_id", op="name", shapes="shapes"),
+        ops.sort("start_ns", maintain_order=True).select("rank", "op_id", "shapes", "dtypes", op="name"),
         on=["rank", "op_id"],
         how="left",
         maintain_order="left_right",
@@ -455,7 +458,7 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     found = by_id.filter(pl.col("op").is_not_null()).with_columns(match=pl.lit("id"))
     if found.height == numbered.height:
         return found.drop("_row")
-    rest = by_id.filter(pl.col("op").is_null()).drop("op", "shapes")
+    rest = by_id.filter(pl.col("op").is_null()).drop("op", "shapes", "dtypes")
     launches = rest.with_columns(thread=pl.col("launch_thread").fill_null(-1))
     at = innermost(
         launches.filter(pl.col("launch_start_ns").is_not_null()),
@@ -465,10 +468,10 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         name="_op",
     )
     by_time = rest.join(at.select("_row", "_op"), on="_row", how="left", maintain_order="left").join(
-        ops.select(op="name", shapes="shapes").with_row_index("_op"), on="_op", how="left", maintain_order="left"
+        ops.select("shapes", "dtypes", op="name").with_row_index("_op"), on="_op", how="left", maintain_order="left"
     )
     by_time = by_time.drop("_op").with_columns(match=pl.when(pl.col("op").is_not_null()).then(pl.lit("time")))
-    return pl.concat([found, by_time]).sort("_row").drop("_row")
+    return pl.concat([found, by_time.select(found.columns)]).sort("_row").drop("_row")
 
 
 OPERATORS_ANALYSIS = Analysis(

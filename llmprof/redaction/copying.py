@@ -15,7 +15,7 @@ from llmprof.arguments import checked
 from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import read
 from llmprof.readers.common.reader import border
-from llmprof.readers.nsys.export import is_parquetdir
+from llmprof.readers.nsys.files import is_parquetdir
 from llmprof.readers.registry import detect
 from llmprof.redaction import chrome, folder, ncu, nsys
 from llmprof.storage import sqlite
@@ -27,6 +27,7 @@ PathLike = str | os.PathLike[str]
 _REPORTS: Final = {
     ".nsys-rep": "nsys export --type sqlite FILE.nsys-rep, then redact the .sqlite",
     ".qdrep": "nsys export --type sqlite FILE.qdrep, then redact the .sqlite",
+    ".arrows": "export the report again with nsys export --type sqlite, then redact the .sqlite",
     ".qdstrm": "import it with Nsight Systems, nsys export --type sqlite, then redact the .sqlite",
     ".ncu-rep": ncu.REPORT_HINT,
 }

@@ -71,6 +71,23 @@ def test_by_id_then_by_time_then_not_at_all() -> None:
     ]
 
 
+def test_types_of_the_inputs_tell_calls_apart() -> None:
+    """One operator and kernel, called with two types: two rows."""
+    ops = pl.DataFrame(
+        {
+            "rank": [0, 0], "thread": [1, 1], "start_ns": [0, 100], "dur_ns": [50, 50], "name": ["mm", "mm"],
+            "kind": ["op", "op"], "op_id": [1, 2], "shapes": ["[[2]]", "[[2]]"], "dtypes": ['["float"]', '["half"]'],
+        }
+    )  # fmt: skip
+    kernels = pl.DataFrame(
+        {"rank": [0, 0], "start_ns": [10, 110], "dur_ns": [30, 10], "name": ["gemm", "gemm"], "op_id": [1, 2]}
+    )
+    got = ops_to_kernels(Trace({"kernels": kernels, "ops": ops}))
+    assert got.select("op", "dtypes", "total_ns", "share").rows() == [
+        ("mm", '["float"]', 30, 0.75), ("mm", '["half"]', 10, 0.25),
+    ]  # fmt: skip
+
+
 def test_without_launches_only_ids_count() -> None:
     got = ops_to_kernels(Trace({"kernels": KERNELS, "ops": OPS}))
     assert got.filter(pl.col("match") == "time").height == 0

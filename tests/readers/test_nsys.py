@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers.nsys import reader
+from llmprof.readers.nsys import files, reader
 
 HOST, WORKER = 1 << 48, 1 << 24
 PID_A, PID_B, PID_FRONT = HOST + 100 * WORKER, HOST + 101 * WORKER, HOST + 99 * WORKER
@@ -309,6 +309,61 @@ def test_a_parquet_folder_gives_the_same_frames(export, tmp_path):
     (folder / "StringIds.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(ReadError, match="damaged"):
         llmprof.read(folder)
+
+
+def as_frames(path):
+    with sqlite3.connect(path) as connection:
+        for name, (columns, _) in TABLES.items():
+            names = [c.split()[0] for c in columns.split(", ")]
+            kinds = [pl.String if "TEXT" in c else pl.Int64 for c in columns.split(", ")]
+            rows = connection.execute(f'SELECT * FROM "{name}"').fetchall()
+            yield name, pl.DataFrame(rows, schema=dict(zip(names, kinds, strict=True)), orient="row")
+    connection.close()
+
+
+def test_a_folder_of_arrow_streams_gives_the_same_frames(export, tmp_path):
+    folder = tmp_path / "report_arwdir"
+    folder.mkdir()
+    for name, frame in as_frames(export):
+        frame.write_ipc_stream(folder / f"{name}.arrow")
+    ours, theirs = llmprof.read(folder), llmprof.read(export)
+    for name, frame in theirs.tables.items():
+        assert_frame_equal(frame, ours.tables[name])
+    assert llmprof.read(tmp_path).meta["ranks"] == theirs.meta["ranks"]  # the folder is an export of the same report
+    (folder / "StringIds.arrow").write_bytes(b"\xff\xff\xff\xff\x40\0\0\0 not really")
+    with pytest.raises(ReadError, match="damaged"):
+        llmprof.read(folder)
+
+
+def test_a_file_of_arrow_streams_gives_the_same_frames(export, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="only pyarrow writes the metadata of a schema")
+    path = tmp_path / "report.arrows"
+    with path.open("wb") as file:
+        for name, frame in as_frames(export):
+            table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+            table = table.replace_schema_metadata({"table_desc": "what it is", "table_name": name})
+            with pyarrow.ipc.new_stream(file, table.schema) as stream:
+                stream.write_table(table)
+    ours, theirs = llmprof.read(path), llmprof.read(export)
+    for name, frame in theirs.tables.items():
+        assert_frame_equal(frame, ours.tables[name])
+    data = path.read_bytes()
+    for cut in range(0, len(data), 997):  # whatever is left is read, or refused by name
+        path.write_bytes(data[:cut])
+        with contextlib.suppress(LlmprofError):
+            llmprof.read(path, cache=False)
+
+
+def test_nsys_where_the_installer_put_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(files, "_PLACES", (f"{str(tmp_path)[1:]}/nsight-systems/*/bin/nsys",))
+    assert files.find_nsys() is None
+    for version in ("2024.6.1", "2025.10.2", "2025.9.1"):
+        program = tmp_path / "nsight-systems" / version / "bin" / "nsys"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    assert files.find_nsys() == str(tmp_path / "nsight-systems" / "2025.10.2" / "bin" / "nsys")
 
 
 def test_a_report_is_exported_with_the_nsys_on_path_once(export, tmp_path, monkeypatch):

@@ -131,7 +131,7 @@ def _of_nodes(files: Sequence[_File]) -> _Order:
 
 def _by_names(files: Sequence[_File]) -> _Order:
     """Order by the names of the files, of their folders, or of the reports that they were exported from."""
-    own = [file.path.name.split(".sqlite")[0].removesuffix("_pqtdir") for file in files]
+    own = [re.sub(r"(?:\.sqlite|\.arrows|_pqtdir|_arwdir)$", "", file.path.name) for file in files]
     in_folders = [f"{file.path.parent.name}/{name}" for file, name in zip(files, own, strict=True)]
     reports = [file.capture.report for file in files]
     alike = ((own, "file name"), (in_folders, "folder"), (reports, "name of the report"))

@@ -25,16 +25,21 @@ from llmprof.readers.nsys.export import (
     MEMSET,
     NVTX,
     RANGES,
-    REPORT_SUFFIXES,
     RUNTIME,
     TIMES,
-    export,
-    is_nsys_sqlite,
-    is_parquetdir,
     owner,
     rename,
     threads,
     with_columns_of,
+)
+from llmprof.readers.nsys.files import (
+    ARROW_SUFFIX,
+    FOLDER_ENDINGS,
+    REPORT_SUFFIXES,
+    export,
+    is_arrow_export,
+    is_folder_export,
+    is_nsys_sqlite,
 )
 from llmprof.readers.nsys.ranks import DEVICES, PROCESSES, settle
 from llmprof.readers.nsys.tables import DeviceTables, HostTables
@@ -270,9 +275,11 @@ def _size(path: Path) -> int:
 
 def _sniff(probe: Probe) -> bool:
     if probe.is_folder:
-        return is_parquetdir(probe.path)
+        return is_folder_export(probe.path)
     if probe.path.suffix in REPORT_SUFFIXES:
         return True
+    if is_arrow_export(probe.start):
+        return probe.path.suffix == ARROW_SUFFIX
     return probe.start.startswith(sqlite.MAGIC) and is_nsys_sqlite(probe.path)
 
 
@@ -281,7 +288,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 
 def _database(path: Path, request: Request) -> Path | None:
-    return None if path.is_dir() else _exported(path, request)
+    return None if path.is_dir() or path.suffix == ARROW_SUFFIX else _exported(path, request)
 
 
 def _exported(file: Path, request: Request) -> Path:
@@ -301,25 +308,32 @@ def _exported(file: Path, request: Request) -> Path:
 
 
 def _choose(files: list[Path]) -> list[Path]:
-    """Of a report and its exports the SQLite file, else the Parquet folder."""
-    databases = {p.stem for p in files if p.suffix not in ("", *REPORT_SUFFIXES) and not p.is_dir()}
-    chosen = [p for p in files if not (p.is_dir() and _recording(p) in databases)]
-    exported = databases | {_recording(p) for p in chosen if p.is_dir()}
-    return [p for p in chosen if not (p.suffix in REPORT_SUFFIXES and p.stem in exported)]
+    """Of a report and its exports one: the SQLite file, else a folder, else the Arrow streams, else the report."""
+    best: dict[str, tuple[int, Path]] = {}
+    for path in files:
+        name = _recording(path)
+        order = 1 if path.is_dir() else 3 if path.suffix in REPORT_SUFFIXES else 2 if path.suffix == ARROW_SUFFIX else 0
+        if name not in best or order < best[name][0]:
+            best[name] = order, path
+    chosen = {path for _, path in best.values()}
+    return [path for path in files if path in chosen]
 
 
-def _recording(folder: Path) -> str:
-    """Name of the report that a Parquet folder was made of, which nsys calls ``NAME_pqtdir``."""
-    return folder.name.removesuffix("_pqtdir")
+def _recording(path: Path) -> str:
+    """Name of the report that an export was made of."""
+    if not path.is_dir():
+        return path.stem
+    ending = next((ending for ending in FOLDER_ENDINGS if path.name.endswith(ending)), "")
+    return path.name.removesuffix(ending)
 
 
 READER = Reader(
     name="nsys",
     version=4,
-    what="an export of Nsight Systems (SQLite or Parquet) or its report",
+    what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
     read=_read,
-    suffixes=(".sqlite", *REPORT_SUFFIXES),
+    suffixes=(".sqlite", ARROW_SUFFIX, *REPORT_SUFFIXES),
     choose=_choose,
     settle=settle,
     database=_database,

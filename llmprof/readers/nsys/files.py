@@ -1,0 +1,266 @@
+"""Files of Nsight Systems: reports, and exports as SQLite, Parquet and Arrow, each with its tables."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import polars as pl
+
+from llmprof.errors import NotCapturedError, OutputError, ReadError
+from llmprof.storage import sqlite
+
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+"""Reports of nsys; before version 2021.4 they ended in the second."""
+
+FOLDER_ENDINGS: Final = {"_pqtdir": "parquet", "_arwdir": "arrow"}
+"""How nsys ends the name of an export that is a folder, and what its files are."""
+
+ARROW_SUFFIX: Final = ".arrows"
+"""Ending of an export that holds all of its tables as Arrow streams, one after another."""
+
+_PLACES: Final = ("opt/nvidia/nsight-systems*/*/bin/nsys", "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+                  "usr/local/cuda*/bin/nsys", "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys")  # fmt: skip
+"""Where NVIDIA's installers put nsys."""
+
+
+class Tables(Protocol):
+    """Tables of an export: their columns, and frames of the columns that one wants."""
+
+    columns: dict[str, list[str]]
+
+    def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        """Columns of a table that exist, in the types wanted; empty text is null."""
+        ...
+
+
+class SqliteTables:
+    """Tables of an SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with sqlite.connect(path) as connection:
+            self.columns = sqlite.tables(connection)
+
+    def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        """Columns of a table that exist, in the types wanted; empty text is null."""
+        return sqlite.read(self.path, table, types)
+
+
+class FolderTables:
+    """Tables of a folder that ``nsys export --type parquetdir`` or ``--type arrowdir`` wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
+        self._sources: dict[str, Path | bytes] = {p.stem: p for p in sorted(folder.iterdir()) if p.suffix in kinds}
+        self.columns = _columns(self._sources)
+
+    def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        """Columns of a table that exist, in the types wanted; empty text is null."""
+        present = {name: dtype for name, dtype in types.items() if name in self.columns[table]}
+        with _damage(table):
+            frame = _selected(self._sources[table], list(present))
+        return frame.select(
+            pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
+            if dtype == pl.String()
+            else pl.col(name).cast(dtype, strict=False)
+            for name, dtype in present.items()
+        )
+
+
+class ArrowTables(FolderTables):
+    """Tables of a file that ``nsys export --type arrow`` wrote: one Arrow stream after another."""
+
+    def __init__(self, path: Path) -> None:
+        self._sources = dict(_streams(path.read_bytes()))
+        self.columns = _columns(self._sources)
+
+
+def _columns(sources: Mapping[str, Path | bytes]) -> dict[str, list[str]]:
+    found = {}
+    for table, source in sources.items():
+        with _damage(table):
+            if isinstance(source, Path) and source.suffix == ".parquet":
+                found[table] = list(pl.read_parquet_schema(source))
+            else:
+                found[table] = pl.read_ipc_stream(_stream(source), n_rows=0).columns
+    return found
+
+
+def _selected(source: Path | bytes, columns: list[str]) -> pl.DataFrame:
+    if isinstance(source, Path) and source.suffix == ".parquet":
+        return pl.scan_parquet(source).select(columns).collect()
+    return pl.read_ipc_stream(_stream(source), columns=columns)
+
+
+def _stream(source: Path | bytes) -> Path | io.BytesIO:
+    return source if isinstance(source, Path) else io.BytesIO(source)
+
+
+@contextmanager
+def _damage(table: str) -> Iterator[None]:
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise ReadError(f"the table {table} is damaged: {error}", hint="export the report again") from error
+
+
+_MOST_SCHEMA_BYTES: Final = 1 << 16
+_CONTINUES: Final = b"\xff\xff\xff\xff"
+_TABLE_NAMES: Final = (
+    re.compile(rb"table_name\0+(.)\0\0\0([A-Za-z]\w*)\0", re.DOTALL),
+    re.compile(rb"(.)\0\0\0([A-Za-z]\w*)\0+\n\0\0\0table_name", re.DOTALL),
+)
+"""The name of a table with its length before it, behind its key as nsys writes it, or before it."""
+
+
+def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each Arrow stream; nsys writes the name of the table into the metadata of its schema.
+
+    A stream is messages (a mark, the length of a flatbuffer, the flatbuffer, a body whose length the flatbuffer
+    says) up to one of length 0: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
+    """
+    at = begin = 0
+    while at + 8 <= len(data) and data[at : at + 4] == _CONTINUES:
+        size = struct.unpack_from("<i", data, at + 4)[0]
+        message, at = at + 8, at + 8 + max(size, 0)
+        if size > 0:
+            at += _body_length(data, message, size)
+            continue
+        head = data[begin : min(begin + _MOST_SCHEMA_BYTES, at)]
+        found = [match for pattern in _TABLE_NAMES if (match := pattern.search(head)) and match[1][0] == len(match[2])]
+        if found:
+            yield found[0][2].decode(), data[begin:at]
+        begin = at
+
+
+def _body_length(data: bytes, at: int, size: int) -> int:
+    """Field ``bodyLength`` (the fourth) of the flatbuffer ``Message``."""
+    try:
+        table = at + struct.unpack_from("<I", data, at)[0]
+        fields = table - struct.unpack_from("<i", data, table)[0]
+        place = (
+            struct.unpack_from("<H", data, fields + 4 + 2 * 3)[0]
+            if struct.unpack_from("<H", data, fields)[0] > 10
+            else 0
+        )
+        return max(0, int(struct.unpack_from("<q", data, table + place)[0])) if place else 0
+    except struct.error as error:
+        raise ReadError(
+            f"the Arrow file is damaged at byte {at:,}", expected=f"a message of {size:,} bytes", hint="export it again"
+        ) from error
+
+
+def open_tables(path: Path) -> Tables:
+    """Tables of an export.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        An SQLite file, a file of Arrow streams, or a folder of Parquet or Arrow files.
+
+    Returns
+    -------
+    Tables
+        The tables.
+
+    Raises
+    ------
+    ReadError
+        The file cannot be read.
+    """
+    if path.is_dir():
+        return FolderTables(path)
+    return ArrowTables(path) if path.suffix == ARROW_SUFFIX else SqliteTables(path)
+
+
+def is_parquetdir(path: Path) -> bool:
+    """Whether a folder is an export of nsys as Parquet files."""
+    return path.is_dir() and any((path / f"{name}.parquet").exists() for name in ("StringIds", "NVTX_EVENTS"))
+
+
+def is_folder_export(path: Path) -> bool:
+    """Whether a folder is an export of nsys as Parquet or Arrow files."""
+    names = [f"{table}.{kind}" for table in ("StringIds", "NVTX_EVENTS") for kind in FOLDER_ENDINGS.values()]
+    return path.is_dir() and any((path / name).exists() for name in names)
+
+
+def is_arrow_export(start: bytes) -> bool:
+    """Whether a file begins as an export of nsys in Arrow streams."""
+    return start.startswith(_CONTINUES) and b"table_name" in start
+
+
+def is_nvprof(tables: Collection[str]) -> bool:
+    """Whether the tables of a database are those of nvprof (``.nvvp``), which came before nsys."""
+    return {"StringTable", "CUPTI_ACTIVITY_KIND_DRIVER"} <= set(tables) and "StringIds" not in tables
+
+
+def is_nsys_sqlite(path: Path) -> bool:
+    """Whether an SQLite database has tables of nsys."""
+    with sqlite.connect(path) as connection:
+        names = sqlite.tables(connection)
+    return "StringIds" in names or "NVTX_EVENTS" in names or any(name.startswith("CUPTI_ACTIVITY") for name in names)
+
+
+def find_nsys() -> str | None:
+    """The ``nsys`` on PATH, else the newest that NVIDIA's installers put in their usual places; None without one."""
+    found = shutil.which("nsys")
+    if found is not None:
+        return found
+    usual = [str(path) for place in _PLACES for path in Path("/").glob(place) if shutil.which(path)]
+    return max(usual, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], default=None)
+
+
+def export(report: Path, folder: Path) -> Path:
+    """Export a report to SQLite with the ``nsys`` on PATH, or where NVIDIA's installers put it.
+
+    Parameters
+    ----------
+    report : pathlib.Path
+        A ``.nsys-rep`` or ``.qdrep`` file.
+    folder : pathlib.Path
+        Where to write.
+
+    Returns
+    -------
+    pathlib.Path
+        The SQLite file.
+
+    Raises
+    ------
+    NotCapturedError
+        There is no ``nsys``.
+    ReadError
+        It could not export the report.
+    OutputError
+        The folder cannot be written.
+    """
+    nsys = find_nsys()
+    if nsys is None:
+        raise NotCapturedError(
+            f"{report.name} is in the profiler's own format, and there is no nsys on PATH "
+            "or where its installers put it",
+            hint="install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit), "
+            f"or export it where nsys is: nsys export --type sqlite {report.name}",
+        )
+    target = folder / f"{report.stem}.sqlite"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target), str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (no shell)
+    if done.returncode or not target.exists():
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise ReadError(
+            f"nsys could not export {report.name} (status {done.returncode}): {said[-1] if said else 'no message'}",
+            hint="a report needs an nsys at least as new as the one that wrote it",
+        )
+    return target

@@ -327,6 +327,8 @@ class TestRunsAndDoctor:
         assert [line.split()[1] for line in out.splitlines()[1:3]] == ["finished", "failed"]
         assert "out of memory" in out
         assert json.loads(run("runs", str(tmp_path), "--json")[1])[1]["state"] == "failed"
+        assert run("runs", str(tmp_path), "--clean", "--match", "other*")[1] == "there was nothing to remove\n"
+        assert run("runs", str(tmp_path), "--clean", "--state", "interrupted")[1] == "there was nothing to remove\n"
         assert run("runs", str(tmp_path), "--clean")[1] == f"removed {failed.path}\n"
         assert run("runs", str(tmp_path), "--clean")[1] == "there was nothing to remove\n"
         assert done.path.is_dir()
@@ -380,3 +382,12 @@ def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):
     run.config = run.config.replace(profile_mode="torch")
     assert cli_run._capture(run, Terminal()) == "No timeline: no timeline."
     assert issubclass(NotCapturedError, Exception)
+
+
+def test_a_configuration_to_start_from(run, tmp_path):
+    assert "# max_tokens: 16" in run("config")[1]
+    path = tmp_path / "mine.yaml"
+    assert run("config", "--init", str(path))[1] == f"wrote {path}; llmprof run --config {path}\n"
+    code, _, err = run("config", "--init", str(path))
+    assert (code, "is there already" in err) == (2, True)
+    assert "# engine" in run("run", "--config", str(path), "--dry-run")[1]

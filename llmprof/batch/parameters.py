@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -151,6 +152,16 @@ def apply(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConf
 def label(values: Mapping[str, Any]) -> str:
     """A point in words: ``batch_size=2, max_tokens=16``."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def point_name(name: str, values: Mapping[str, Any]) -> str:
+    """Name of a point's run: that of the experiment and the values, as it can stand in a file name.
+
+    >>> point_name("tiny_torch", {"batch_size": 2, "engine_args.block_size": 16})
+    'tiny_torch_batch_size-2_block_size-16'
+    """
+    parts = [f"{key.rpartition('.')[2]}-{value}" for key, value in values.items()]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join([name, *parts]))[:100]
 
 
 def configs(config: ExperimentConfig, parameters: Mapping[str, Sequence[Any]]) -> list[ExperimentConfig]:

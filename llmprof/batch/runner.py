@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.batch import sweep as batch_state
-from llmprof.batch.parameters import apply, label, points
+from llmprof.batch.parameters import apply, label, point_name, points
 from llmprof.batch.points import Points, Runs
 from llmprof.batch.sweep import Sweep, open_sweep
 from llmprof.errors import ConfigError, LlmprofError
@@ -157,7 +157,9 @@ class BatchRunner:
         configs: dict[int, ExperimentConfig] = {}
         for point in left:
             try:
-                configs[point["point"]] = apply(self._config, point["values"]).replace(results_dir=str(folder))
+                made = apply(self._config, point["values"])
+                name = point_name(made.name, point["values"])
+                configs[point["point"]] = made.replace(results_dir=str(folder), experiment_name=name)
             except LlmprofError as error:
                 point |= {"state": "failed", "run": None, "error": str(error)}
         work = Points(state, folder, progress, check=self._check)

@@ -309,6 +309,13 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
     config = sweep.state["config"]
     facts = [(name.replace("_", " "), f"{config[name]}") for name in _SHARED if name not in sweep.parameters]
     facts = [("sweep", "; ".join(f"{name}: {_listed(values)}" for name, values in sweep.parameters.items())), *facts]
+    shared = [start for start in sweep.state.get("starts") or () if len(start["points"]) > 1]
+    if shared:
+        words = [
+            f"{_times(start['starts'])} for the points {_listed([place + 1 for place in start['points']])}"
+            for start in shared
+        ]
+        facts.append(("starts of the engine", "; ".join(words)))
     return report.write_sweep(
         sweep.comparison,
         sweep.where,
@@ -319,6 +326,10 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
         failed=sweep.failed,
         progress=progress,
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times, since it died,"
 
 
 def _listed(values: list[object]) -> str:

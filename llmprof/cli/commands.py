@@ -6,7 +6,7 @@ from llmprof.cli.analyze import analysis, diff, findings, info
 from llmprof.cli.experiment import add_experiment_options, experiment
 from llmprof.cli.make import demo, explore, export, mcp, notebook, parameter, redact, report, samples
 from llmprof.cli.output import Terminal
-from llmprof.cli.run import add_config_options, doctor, run, runs, sweep
+from llmprof.cli.run import add_config_options, config, doctor, run, runs, sweep
 from llmprof.cli.theory import add_theory_options, theory
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "add_experiment_options",
     "add_theory_options",
     "analysis",
+    "config",
     "demo",
     "diff",
     "doctor",

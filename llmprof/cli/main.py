@@ -287,6 +287,12 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
     sub = add("runs", "runs", "list the runs in a folder, with what went wrong", shared)
     sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
     sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
+    sub.add_argument("--match", default="*", metavar="PATTERN", help="only folders whose names match, such as 'tiny_*'")
+    sub.add_argument(
+        "--state", action="append", choices=("failed", "interrupted"), help="with --clean: only these (default: both)"
+    )
+    sub = add("config", "config", "a commented configuration to start from", shared)
+    sub.add_argument("--init", nargs="?", const="default.yaml", metavar="FILE", help="write it (default: %(const)s)")
     doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
     doctor.add_argument("--self-test", action="store_true", help="time a known kernel by the timer and by the profiler")
     add_config_options(doctor)

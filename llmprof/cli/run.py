@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fnmatch
 import functools
 import json
 import shlex
@@ -342,16 +343,37 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     return text.pairs(rows, indent="")
 
 
+def config(args: Namespace, terminal: Terminal) -> str:
+    """A commented configuration with every option and its default, on the screen or as a file."""
+    from llmprof.launch import ExperimentConfig
+    from llmprof.launch.config.files import template
+    from llmprof.storage import files
+
+    text_of = template(dataclasses.fields(ExperimentConfig))
+    if args.init is None:
+        return text_of
+    path = Path(args.init)
+    if path.exists():
+        raise ConfigError(
+            f"{path} is there already", expected="a new file", hint="choose another name with --init FILE"
+        )
+    files.write(path, text_of)
+    return to_json({"file": path}) if args.json else f"wrote {path}; llmprof run --config {shlex.quote(str(path))}"
+
+
 def runs(args: Namespace, terminal: Terminal) -> str:
     """The runs in a folder with their states; those that failed are removed if that is asked for."""
     from llmprof import launch
 
     if args.clean:
-        removed = launch.clean(args.folder)
+        states = tuple(args.state) if args.state else ("failed", "interrupted")
+        removed = launch.clean(args.folder, states=states, match=args.match)
         if args.json:
             return to_json({"removed": removed})
         return "\n".join([f"removed {text.plain(path)}" for path in removed] or ["there was nothing to remove"])
-    rows = [_listed(folder.path, folder.state) for folder in launch.runs(args.folder)]
+    found = [folder for folder in launch.runs(args.folder) if fnmatch.fnmatchcase(folder.path.name, args.match)]
+    said = {folder.path: folder.state for folder in found}
+    rows = [_listed(path, state) for path, state in said.items() if not args.state or state["state"] in args.state]
     if args.json:
         return to_json(rows)
     if not rows:

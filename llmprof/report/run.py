@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from llmprof import analyze, charts
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
-from llmprof.launch import Run, monitors, open_run
+from llmprof.launch import ExperimentConfig, Run, monitors, open_run
+from llmprof.launch.config.options import setting
 from llmprof.launch.monitors import table
 from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
@@ -57,18 +59,72 @@ def facts(run: Run) -> list[tuple[str, str]]:
     tokens = run.requests.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
     out = [
-        ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}"),
-        ("Mode", f"{config.profile_mode}{', served' if config.served else ''}"),
-        ("Engine", " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))),
+        ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}, {config.dtype}"),
+        ("Mode", f"{config.profile_mode}{', served' if config.served else ''}, {_execution(run)}"),
+        ("Engine", _versions(worker)),
+        ("Devices", _counted(worker.get("device_names") or [])),
         ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
-        ("Requests", f"{config.batch_size} at once, {prompt}"),
+        ("Requests", f"{_load_of(run)}, {prompt}"),
+        ("Sampling", _sampling(config)),
     ]
+    if start := worker.get("engine_start"):
+        words = f"shared: point {start['point'] + 1} of {start['points']} that one start of it measured"
+        out.append(("Start of the engine", words))
+    for phase in (run.summary.get("energy") or {}).get("phases") or ():
+        if phase["phase"] == "plain":
+            known = "" if phase["ci95_low"] is None else f" ± {(phase['ci95_high'] - phase['ci95_low']) / 2:.2g}"
+            figure = f"{phase['joules_per_output_token']:.3g}{known} J an output token, {phase['watts']:.0f} W"
+            out.append(("Energy", figure))
+    for phase, counts in (worker.get("prefix_cache") or {}).items():
+        if phase != "warmup" and counts.get("hits") is not None:
+            out.append(
+                (f"Prefix cache, {phase}", f"{format_share(counts['hits'] / counts['queries'])} of the tokens hit")
+            )
     if peaks := worker.get("peak_memory_bytes"):
         out.append(("Peak memory", f"{format_bytes(max(peaks.values()))} on the fullest device"))
     if (cache := worker.get("kv_cache") or {}).get("tokens"):
         used = f", {format_share(cache['peak_usage'])} used at most" if cache.get("peak_usage") is not None else ""
         out.append(("KV cache", f"{cache['tokens']:,} tokens{used}"))
+    out.append(("To repeat it", f"llmprof run --config {run.folder.path.name}/config.yaml"))
     return [(name, value) for name, value in out if value]
+
+
+def _execution(run: Run) -> str:
+    """Eager or with CUDA graphs, as far as the run says it."""
+    eager = run.config.eager
+    if eager or any(note.startswith("eager:") for note in run.worker.get("notes") or ()):
+        return "eager"
+    return "with graphs and compilation" if eager is False else "as the engine does (graphs and compilation)"
+
+
+def _versions(worker: Mapping[str, Any]) -> str:
+    engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
+    return ", ".join(filter(None, (engine, f"torch {worker['torch_version']}" if worker.get("torch_version") else "")))
+
+
+def _counted(names: Sequence[str]) -> str:
+    """Names with how often each is there: ``2 x NVIDIA H200``."""
+    counts = Counter(names)
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+
+
+def _load_of(run: Run) -> str:
+    config = run.config
+    if not config.served:
+        return f"{config.batch_size} at once"
+    rate = setting(config, "server", "request_rate")
+    most = setting(config, "server", "max_concurrency")
+    came = f"{rate:g} a second" if rate else "all at once"
+    of = {name: value for name, value in config.load.items() if name != "file"}
+    more = "".join(f", {name} {value}" for name, value in of.items())
+    return f"{setting(config, 'server', 'num_prompts')}, {came}, at most {most or 'any number'} at a time{more}"
+
+
+def _sampling(config: ExperimentConfig) -> str:
+    greedy = "greedy" if not config.temperature else f"temperature {config.temperature:g}, top_p {config.top_p:g}"
+    several = f", {config.n} answers each" if config.n > 1 else ""
+    ends = "no end before max_tokens" if config.ignore_eos else "ends by itself"
+    return f"{greedy}{several}, seed {config.seed}, {ends}"
 
 
 def sections(run: Run) -> list[Section]:
@@ -98,6 +154,10 @@ def sections(run: Run) -> list[Section]:
     if sampled.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
         found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
+    calls = drawn("cuda_api", "calls of CUDA's API", lambda: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)))
+    if calls.spec:
+        words = "Time in calls of the runtime and driver on the host, under the profiler."
+        found.append(Section("cuda_api", "Which calls did the host spend its time in?", words, [calls]))
     return [*found, *_bound(run)]
 
 

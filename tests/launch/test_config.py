@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from llmprof.errors import ConfigError, OutputError
 from llmprof.launch import ConfigManager, ExperimentConfig
+from llmprof.launch.config.files import template
 from llmprof.launch.engines._points import token_ids
 from llmprof.launch.run import command as run_job
 from llmprof.launch.run import load as run_load
@@ -356,3 +357,22 @@ def test_a_model_that_cannot_be_split_as_asked_is_refused_before_an_engine_start
     with pytest.raises(ConfigError, match="has 2 layers; expected at most 2"):
         job(config(model=str(tmp_path), pipeline_parallel_size=3), tmp_path)
     assert job(config(model=str(tmp_path), tensor_parallel_size=2), tmp_path)[0]["tensor_parallel_size"] == 2
+
+
+def test_keys_that_people_type_by_habit():
+    made = ExperimentConfig.from_dict({"model_path": "random:tiny", "base_prompt": "Hello", "model_name": "mine"})
+    assert (made.model, made.prompt, made.name) == ("random:tiny", "Hello", "mine")
+    with pytest.raises(ConfigError, match="model_path and model are given together"):
+        ExperimentConfig.from_dict({"model_path": "a", "model": "b"})
+
+
+def test_a_commented_configuration_has_every_option_and_can_be_read(tmp_path):
+    text = template(dataclasses.fields(ExperimentConfig))
+    path = tmp_path / "default.yaml"
+    path.write_text(text)
+    assert ConfigManager.load_config(path) == ExperimentConfig(model="random:tiny")
+    names = {one.name for one in dataclasses.fields(ExperimentConfig)}
+    values = [line.removeprefix("# ") for line in text.splitlines() if line.removeprefix("# ").split(":")[0] in names]
+    assert len(values) == len(names)
+    path.write_text("\n".join(line for line in values if not line.startswith("python")))
+    assert ConfigManager.load_config(path) == ExperimentConfig(model="random:tiny")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import math
 import re
 import types
 import typing
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -279,3 +280,55 @@ def _words(hint: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(args)}"
     return _WORDS.get(origin or hint, str(hint))
+
+
+_ALIASES: Final = {
+    "model_path": "model",
+    "base_prompt": "prompt",
+    "model_name": "experiment_name",
+    "name": "experiment_name",
+}
+"""Keys that people type by habit, and what they are called here."""
+
+
+def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Values with the keys that a configuration has, for those that people type by habit.
+
+    Raises
+    ------
+    ConfigError
+        A key and its other name are both given.
+
+    Examples
+    --------
+    >>> with_our_names({"model_path": "random:tiny", "base_prompt": "Hello"})
+    {'model': 'random:tiny', 'prompt': 'Hello'}
+    """
+    found: dict[Any, Any] = {}
+    for key, value in values.items():
+        ours = _ALIASES.get(key, key) if isinstance(key, str) else key
+        if ours != key and (ours in values or ours in found):
+            raise ConfigError(f"{key} and {ours} are given together", expected="one of them", key=key)
+        found[ours] = value
+    return found
+
+
+def template(fields: Iterable[dataclasses.Field[Any]]) -> str:
+    """A commented file with every field of a configuration and its default.
+
+    Parameters
+    ----------
+    fields : iterable of dataclasses.Field
+        Of the configuration.
+    """
+    lines = ["# A run of llmprof. What is commented out has its default; llmprof run --config THIS_FILE", ""]
+    for field in fields:
+        lines.append(f"# {field.metadata['help']}")
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            lines.append(f"{field.name}: random:tiny")
+        else:
+            made = field.default_factory() if callable(field.default_factory) else field.default
+            shown = None if field.name == "python" else made
+            lines.append(f"# {field.name}: {json.dumps(shown)}")
+        lines.append("")
+    return "\n".join(lines)

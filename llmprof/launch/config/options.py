@@ -361,6 +361,7 @@ class ExperimentConfig:
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"the configuration is {type(values).__name__}", expected="a mapping of keys to values")
+        values = files.with_our_names(values)
         refuse_unknown(values, _hints(), "the configuration")
         if "model" not in values:
             raise ConfigError("the configuration names no model", expected="model: a folder, a name or random:tiny")

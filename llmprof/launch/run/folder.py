@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import hashlib
 import importlib
 import os
@@ -248,7 +249,7 @@ def runs(root: str | Path) -> list[RunFolder]:
     return [RunFolder(path.parent.absolute()) for path in sorted(where.glob(f"*/{STATE_FILE}"))]
 
 
-def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED)) -> list[Path]:
+def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), match: str = "*") -> list[Path]:
     """Remove the folders of runs in some states; one that a process works in is never touched.
 
     Parameters
@@ -257,6 +258,8 @@ def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED)) 
         Folder of run folders.
     states : tuple of str
         Which of them.
+    match : str
+        Only folders whose names match this pattern, such as ``tiny_*``.
 
     Returns
     -------
@@ -265,7 +268,7 @@ def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED)) 
     """
     removed = []
     for folder in runs(root):
-        if folder.state["state"] in states and not folder.locked:
+        if fnmatch.fnmatchcase(folder.path.name, match) and folder.state["state"] in states and not folder.locked:
             shutil.rmtree(folder.path)
             removed.append(folder.path)
     return removed

@@ -33,6 +33,28 @@ if TYPE_CHECKING:
     from llmprof.trace import Trace
 
 
+class Summary(dict[str, Any]):
+    """A mapping whose keys are attributes too, those of what it holds as well.
+
+    >>> Summary({"top_kernels": [{"share": 0.25}]}).top_kernels[0].time_percentage
+    25.0
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "time_percentage" and "share" in self:
+            return 100 * self["share"]
+        try:
+            return _attributes(self[name])
+        except KeyError:
+            raise AttributeError(f"the summary has no {name!r}; it has {', '.join(self)}") from None
+
+
+def _attributes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Summary(value)
+    return [_attributes(one) for one in value] if isinstance(value, list) else value
+
+
 @dataclass(frozen=True)
 class Run:
     """A run that was made: its folder and what is in it.
@@ -54,9 +76,16 @@ class Run:
         return str(self.folder.state["state"])
 
     @functools.cached_property
-    def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` holds; empty where the run did not come that far."""
-        return files.read_json(self.folder.summary) or {}
+    def summary(self) -> Summary:
+        """What ``summary.json`` holds; empty where the run did not come that far.
+
+        Its keys can be read as attributes too: ``run.summary.top_kernels[0].time_percentage``.
+        """
+        return Summary(files.read_json(self.folder.summary) or {})
+
+    def __getitem__(self, key: str) -> Any:
+        """``run["status"]`` is the state, any other key is one of the summary."""
+        return self.state if key == "status" else self.summary[key]
 
     @functools.cached_property
     def worker(self) -> dict[str, Any]:

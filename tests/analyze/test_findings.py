@@ -606,6 +606,10 @@ FIRST = {
     "nsys/nsysai_h100_2gpu_1s.v1.sqlite": ("copies", 0.95),
     "chrome/hta/nccl_parser_config__nccl_data.json.gz": ("host_bound", 0.75),
     "nsys/gpubootcamp_mpi_report4.sqlite": ("idle_at_the_ends", 0.57),
+    "chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz": ("host_bound", 0.95),
+    "chrome/hta/critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz": ("idle_at_the_ends", 0.7),
+    "chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz": ("heaviest_stage", 0.9),
+    "rocm/rpd_matmul_result.rpd": ("host_bound", 0.8),
 }
 """First finding on other people's recordings, each read beside the timeline, and the least share that it must have."""
 

@@ -268,6 +268,16 @@ def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) 
     assert drafted["layer"].null_count() == drafted.height
 
 
+def test_a_head_of_several_kernels_is_no_part_of_the_last_layer(shared: Path) -> None:
+    """BERT with its head for masked words (product, GELU, norm, product): four layers of 12 kernels each."""
+    [path] = (shared / "real/chrome/tracelens").glob("mi300__gaunernst_bert*")
+    trace = read(path)
+    for found in (attribute(trace), attribute(fidelity.without_modules(trace))):
+        layers = found.filter(pl.col("layer").is_not_null()).group_by("layer").len().sort("layer")
+        assert layers.rows() == [(0, 12), (1, 12), (2, 12), (3, 12)]
+        assert found["stage"].to_list()[-4:] == ["lm_head"] * 4
+
+
 def test_an_image_model_has_no_layers(shared: Path) -> None:
     """Text encoders, a diffusion transformer and a decoder of images in one step: neither prefill nor decode."""
     [path] = (shared / "real/chrome/tracelens").glob("hist__xdit*")

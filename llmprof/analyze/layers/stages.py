@@ -274,7 +274,7 @@ def _after() -> pl.Expr:
     return (
         pl.when((n < head) & (has_head | (pl.col("category") == "norm")))
         .then(stage("final_norm"))
-        .when((n == head) & (pl.col("category") == "linear"))
+        .when((n >= head) & ((n < pl.col("gemm_count")) | (pl.col("category") == "linear")))
         .then(stage("lm_head"))
         .when(~has_head & norm_of_many & (pl.col("source") != "copy"))
         .then(stage("final_norm"))

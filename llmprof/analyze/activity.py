@@ -105,7 +105,10 @@ _BESIDE_A_GEMM = (
 _OPERATOR_RANGE = r"^(\w+::\w+)(?:, (?:seq|op_id) = .*)?$"
 """NVTX ranges that torch's ``emit_nvtx`` makes of operators."""
 
-_LAUNCHES = r"(?i)launch|memcpy|memset|graph|module|cooperative|hcom|aclnn|aclop"
+_LAUNCHES = r"(?i)launch|memcpy|memset|graph|mdlri|module|cooperative|hcom|aclnn|aclop"
+
+LAUNCHES_GRAPH = r"(?i)graph(?:exec)?_?launch|mdlri_?execute"
+"""Names of host calls that replay a whole graph: cudaGraphLaunch, hipGraphLaunch, aclmdlRIExecuteAsync."""
 
 
 _ELSEWHERE: Final = {"samples": "hotspots", "totals": "totals", "memory": "memory"}
@@ -316,7 +319,7 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             launch_start_ns="start_ns",
             launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
             launch_thread="thread",
-            graph=pl.col("name").str.contains("(?i)graphlaunch"),
+            graph=pl.col("name").str.contains(LAUNCHES_GRAPH),
         )
     )
     events = events.join(calls, on=["rank", "correlation"], how="left", maintain_order="left")

@@ -103,7 +103,7 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     head = f"{amount(total)} in {rows.height:,} call stacks"
     note = "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look closer."
     if trunk:
-        note += f" All stacks begin with {len(trunk)} frame(s), down to {shorten(trunk[-1], 60)}."
+        note += f" All stacks begin with {len(trunk)} frame{'s' * (len(trunk) > 1)}, down to {shorten(trunk[-1], 60)}."
     hidden = 1 - number(drawn.filter(pl.col("level") == 0)["value"].sum()) / total
     if hidden > 0.001:
         note += f" {percent(100 * hidden)} are in frames too narrow to draw."

@@ -7,6 +7,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.activity import activity
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
@@ -50,6 +51,27 @@ def path() -> Trace:
             {"device": 0, "stream": 2, "start_ns": 60, "dur_ns": 2, "name": "aclnnAdd_AddAiCore_Add"},
         ],
     )  # fmt: skip
+
+
+def test_kernels_of_an_acl_graph_are_replayed_by_one_call():
+    """vllm-ascend in graph mode: aclmdlRIExecuteAsync replays the kernels of a step, eager ones have their own call."""
+    host = {"process": 1, "api": "runtime", "thread": 1, "ascend_level": "acl"}
+    kernel = {"device": 0, "stream": 2, "dur_ns": 8}
+    trace = npu(
+        runtime=[
+            {**host, "start_ns": 10, "dur_ns": 3, "name": "AscendCL@aclmdlRIExecuteAsync", "correlation": 1},
+            {**host, "start_ns": 20, "dur_ns": 3, "name": "AscendCL@aclnnArgMax", "correlation": 2},
+        ],
+        kernels=[
+            {**kernel, "start_ns": 40, "name": "aclnnMm_MatMulCommon_MatMulV2", "correlation": 1},
+            {**kernel, "start_ns": 50, "name": "aclnnAddRmsNorm_AddRmsNorm_AddRmsNorm", "correlation": 1},
+            {**kernel, "start_ns": 60, "name": "aclnnArgMax_ArgMaxV2AiCore_ArgMaxV2", "correlation": 2},
+        ],
+    )
+    assert activity(trace)["replayed"].to_list() == [True, True, False]
+    assert activity(trace)["category"].to_list() == ["linear", "norm", "sampling"]
+    held = analyze.idle(trace).filter(pl.col("start_ns") == 48 * US)
+    assert held.select("cause", "held_kind").row(0) == ("queued", "graph")
 
 
 def test_launch_path_follows_an_operator_through_every_layer(path):

@@ -34,7 +34,7 @@ def test_frames_are_as_wide_as_what_is_below_them() -> None:
     width = {key: round(b - a, 6) for key, (a, b) in found.items()}
     # what all begin with is named in the title and not drawn
     assert width == {("a", 0): 70, ("c", 0): 30, ("b", 1): 40, ("<b>x</b>", 1): 20}
-    assert "All stacks begin with 1 frame(s), down to main" in " ".join(specs.texts(charts.flame(STACKS)))
+    assert "All stacks begin with 1 frame, down to main" in " ".join(specs.texts(charts.flame(STACKS)))
     for name in ("b", "<b>x</b>"):
         assert found["a", 0][0] <= found[name, 1][0] < found[name, 1][1] <= found["a", 0][1]
 

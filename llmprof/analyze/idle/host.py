@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from llmprof.analyze.activity import LAUNCHES_GRAPH
 from llmprof.analyze.analysis import Analysis, per_trace
 from llmprof.analyze.intervals import Line, clip, lay, merged, place
 from llmprof.analyze.layers.attribution import labelled
@@ -28,10 +29,6 @@ HOLDS_THE_DEVICE = (
 
 WAITS_FOR_EVENT = r"(?i)streamwaitevent"
 """Names of host calls that make a stream wait for an event of another one."""
-
-
-LAUNCHES_GRAPH = r"(?i)graph(?:exec)?_?launch|mdlri_?execute"
-"""Names of host calls that replay a whole graph: cudaGraphLaunch, hipGraphLaunch, aclmdlRIExecuteAsync."""
 
 
 def is_synchronising(name: pl.Expr) -> pl.Expr:

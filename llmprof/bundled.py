@@ -105,6 +105,25 @@ def samples_folder() -> Path:
     return folder_of("sample_traces", ENVIRONMENT_VARIABLE)
 
 
+def notebook_data(name: str) -> Path:
+    """A folder of results that the notebooks tell of.
+
+    Parameters
+    ----------
+    name : str
+        ``h200``: timings of operators, bandwidth and points of one and two H200.
+
+    Raises
+    ------
+    LlmprofError
+        It is not installed.
+    """
+    found = folder_of("notebooks", "LLMPROF_NOTEBOOKS") / "data" / name
+    if not found.is_dir():
+        raise LlmprofError(f"there are no results {name!r} of the notebooks", hint="install llmprof anew")
+    return found
+
+
 def describe(name: str) -> Sample:
     """What ran in a sample and where it comes from.
 

@@ -202,3 +202,24 @@ def test_npu_timeline_does_not_tell_the_samples_story_of_another_recording(tmp_p
     assert "None of its operators is one of latent attention" in shown
     assert "None of its operators is one of a mixture of experts" in shown
     assert "All of this is synthetic" not in shown
+
+
+@pytest.mark.slow
+def test_operator_timing_notebook_says_what_timing_costs_and_how_right_it_is(tmp_path):
+    found = figures(execute("07_operator_timing.ipynb", tmp_path))
+    assert found["steps"] == 20
+    assert found["overhead_of_the_run"] < 0.03
+    assert found["overhead_events"] < found["overhead_synchronize"]
+    assert found["worst_layer"] < 0.03
+    assert found["kinds"] == ["all_gather", "all_reduce"]
+    assert found["stages"] == ["recv"]
+
+
+@pytest.mark.slow
+def test_hardware_notebook_reaches_the_known_limits_of_an_h200(tmp_path):
+    found = figures(execute("08_hardware_and_scaling.ipynb", tmp_path))
+    assert found["copy_gb_per_s"] == pytest.approx(4300, rel=0.03)
+    assert found["bf16_tflop_per_s"] == pytest.approx(790, rel=0.03)
+    assert found["tp_decode_speedup"] == pytest.approx(1.45, abs=0.02)
+    assert found["pp_decode_speedup"] == pytest.approx(1.0, abs=0.02)
+    assert found["suggestions"][0] == "tensor_parallel_first"

@@ -174,7 +174,9 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
         high_ns=time.quantile(0.75),
     )  # fmt: skip
     base = found.filter(pl.col("method") == "none").select("rank", _base="median_ns")
-    found = found.join(base, on="rank", how="left").with_columns(overhead=pl.col("median_ns") / pl.col("_base") - 1)
+    found = found.join(base, on="rank", how="left").with_columns(
+        overhead=(pl.col("median_ns") - pl.col("_base")) / pl.col("_base")
+    )
     return found.drop("_base").sort("rank", pl.col("method") != "none", "method")
 
 

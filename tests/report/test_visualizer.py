@@ -130,10 +130,10 @@ def test_only_run_folders(tmp_path):
 def test_a_folder_that_cannot_be_written(folder_of, monkeypatch):
     run = folder_of(None, profile_mode="inference_only")
 
-    def full(self, content):
+    def full(number):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("llmprof.storage.files.os.fsync", full)
     with pytest.raises(OutputError, match="No space left"):
         Visualizer(run.folder.path).create_all_visualizations()
 

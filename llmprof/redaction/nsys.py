@@ -1,9 +1,9 @@
 """Copy of an export of Nsight Systems: tables and columns that are known to hold measurements, in a fresh file.
 
 Nsight Systems stores the environment of the profiled processes (API keys among it), command lines, users, hosts and
-paths: in META_DATA_CAPTURE, META_DATA_EXPORT, TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE,
-DIAGNOSTIC_EVENT, and as rows of StringIds that no event refers to. Rows are copied one by one into a new file, so
-nothing is left in the free pages of the old one.
+paths: in META_DATA_CAPTURE (of which what was recorded, and the number of the rank, stay), META_DATA_EXPORT,
+TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE, DIAGNOSTIC_EVENT, and as rows of StringIds that no
+event refers to. Rows are copied one by one into a new file, so nothing is left in the free pages of the old one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TABLES: Final = re.compile(
     r"UM_[CG]PU_PAGE_FAULT_EVENTS)|GPU_(?:METRICS|CONTEXT_SWITCH_EVENTS|VIDEO_ENGINE_WORKLOAD)|OSRT_API|SCHED_EVENTS|"
     r"COMPOSITE_EVENTS|MPI_(?:OTHER|P2P|COLLECTIVES|START_WAIT|RANKS|COMMUNICATORS)\w{0,20}|CUDNN_EVENTS|CUBLAS_EVENTS|"
     r"PROFILER_OVERHEAD|ANALYSIS_DETAILS|TARGET_INFO_(?:GPU|GPU_METRICS|SESSION_START_TIME|CUDA_DEVICE|CUDA_STREAM|"
-    r"CUDA_CONTEXT_INFO|CUDA_NULL_STREAM)|META_DATA_EXPORT|EXPORT_META_DATA|PROCESSES|StringIds"
+    r"CUDA_CONTEXT_INFO|CUDA_NULL_STREAM)|META_DATA_(?:EXPORT|CAPTURE)|EXPORT_META_DATA|PROCESSES|StringIds"
 )
 _NUMBERS: Final = frozenset(
     [
@@ -188,8 +188,15 @@ _NUMBERS: Final = frozenset(
 _TEXTS: Final = frozenset({"text", "value", "name", "label", "metricName", "chipName"})
 _STRING_IDS: Final = ("nameId", "textId", "demangledName", "shortName", "mangledName", "kernelName", "funcName")
 _EXPORT_KEYS: Final = re.compile(r"EXPORT_(?:PRODUCT_(?:NAME|VERSION|DATE)|SCHEMA_VERSION(?:_[A-Z]{3,6})?)")
+_ASKED: Final = re.compile(r"(?:PROCESS_\d{1,6}:|MPI_TRACE_OPTIONS:)?COLLECT_[A-Z0-9_]{1,60}=(?:true|false)")
+_EVENTS: Final = re.compile(r"CAPTURE_EVENT_TYPE=[A-Za-z]{2,30}")
+_NUMBERED: Final = re.compile(
+    r"(?:PROCESS_\d{1,6}:)?ENVIRONMENT_VARIABLE=\w{1,40}(?:RANK|SIZE|NODEID|PROCID|NTASKS|RANKID)=\d{1,7}|"
+    r"(?:PROCESS_\d{1,6}:)?ENVIRONMENT_VARIABLE=(?:RANK|WORLD_SIZE)=\d{1,7}"
+)
 _PLAIN: Final = re.compile(r"[\w. +-]{0,64}")
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{1,18}(?!\d)")
+_ABOUT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE")
 _SECRET_TABLES: Final = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "EXPORT_META_DATA")
 _IDENTITY: Final = re.compile(r"(?i)host|user|login|(?:^|[:_])(?:WORKING_DIR|COMMAND|ARG)")
 
@@ -228,13 +235,21 @@ def _names(old: sqlite3.Connection) -> list[str]:
     return [name for (name,) in names if isinstance(name, str)]
 
 
+def _kept_pair(table: str, name: object, value: object) -> bool:
+    """Whether a row of the capture's metadata says what was recorded, or as which rank, and nothing else."""
+    if table == "META_DATA_CAPTURE":
+        both = f"{name}={value}"
+        return any(pattern.fullmatch(both) for pattern in (_ASKED, _EVENTS, _NUMBERED))
+    return bool(_EXPORT_KEYS.fullmatch(str(name)) and _PLAIN.fullmatch(str(value)))
+
+
 def _learn(old: sqlite3.Connection, tables: dict[str, list[str]], ledger: Ledger) -> None:
     """Take up the values that the capture's own metadata holds: whatever of them stands elsewhere goes, too."""
     for table in _SECRET_TABLES:
         if not {"name", "value"} <= set(tables.get(table, ())):
             continue
         for name, value in old.execute(f"SELECT name, value FROM {table}"):  # noqa: S608 (one of four)
-            if not isinstance(value, str) or _EXPORT_KEYS.fullmatch(str(name)):
+            if not isinstance(value, str) or _EXPORT_KEYS.fullmatch(str(name)) or _kept_pair(table, name, value):
                 continue
             ledger.names.know([value], identity=bool(_IDENTITY.search(str(name))))
             for part in re.split(r"[\0;\n]", value):
@@ -264,6 +279,8 @@ class _Copier:
 
     def _table(self, name: str, columns: list[str]) -> None:
         kept = [column for column in columns if column in _NUMBERS or column in _TEXTS]
+        if name in _ABOUT:
+            kept = [column for column in kept if column in ("name", "value")]
         for column in set(columns) - set(kept):
             self.ledger.leave_out(name, "columns that no analysis needs", example=column)
         if not kept:
@@ -288,9 +305,11 @@ class _Copier:
         if name == "StringIds" and "id" in columns:
             at = columns.index("id")
             wanted = [row for row in rows if _number(row[at]) in self.used]
-        elif name in ("META_DATA_EXPORT", "EXPORT_META_DATA") and {"name", "value"} <= set(columns):
+        elif name in _ABOUT:
+            if not {"name", "value"} <= set(columns):
+                return []
             key, value = columns.index("name"), columns.index("value")
-            wanted = [r for r in rows if _EXPORT_KEYS.fullmatch(str(r[key])) and _PLAIN.fullmatch(str(r[value]))]
+            wanted = [row for row in rows if _kept_pair(name, row[key], row[value])]
         else:
             return rows
         self.ledger.leave_out(name, "rows that no analysis needs", len(rows) - len(wanted))
@@ -299,6 +318,8 @@ class _Copier:
     def _cleaner(self, table: str, column: str) -> Callable[[object], object]:
         if table == "PROCESSES" and column == "name":
             return lambda value: process_name(value, self.ledger, table) if isinstance(value, str) else None
+        if table in _ABOUT:  # rows whose texts are known as they are
+            return lambda value: value if isinstance(value, str | int | float) else None
         if column in _TEXTS:
             return lambda value: self._text(value, table)
         return _number
@@ -361,11 +382,12 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
         ids = pl.col("id").cast(pl.Int64, strict=False)
         frame = frame.filter(ids.is_in(known)) if whole else frame.clear()
         ledger.leave_out(name, "rows that no analysis needs", before - frame.height)
-    if name in ("META_DATA_EXPORT", "EXPORT_META_DATA") and {"name", "value"} <= set(frame.columns):
-        text = pl.col("name").cast(pl.String), pl.col("value").cast(pl.String)
-        frame = frame.filter(
-            text[0].str.contains(f"^(?:{_EXPORT_KEYS.pattern})$") & text[1].str.contains(f"^{_PLAIN.pattern}$")
-        )
+    if name in _ABOUT:
+        if not {"name", "value"} <= set(frame.columns):
+            return frame.clear()
+        frame = frame.select(pl.col("name", "value").cast(pl.String, strict=False))
+        wanted = [_kept_pair(name, key, value) for key, value in frame.rows()]
+        return frame.filter(pl.Series(wanted, dtype=pl.Boolean))
     for column in frame.columns:
         series = frame[column]
         if column in _STRING_IDS and series.dtype.is_integer():

@@ -157,3 +157,42 @@ def test_a_trace_is_redacted_in_memory(sample_trace):
     assert clean.meta["device"] == trace.meta["device"]
     assert_frame_equal(clean.kernels, trace.kernels)
     assert "rank0" not in json.dumps([clean.meta, clean.coverage])
+
+
+@pytest.mark.parametrize("form", ["sqlite", "parquet"])
+def test_of_what_a_capture_says_of_itself_only_what_was_recorded_and_the_rank_stay(tmp_path, form):
+    said = [
+        ("CAPTURE_EVENT_TYPE", "Cuda"), ("PROCESS_0:COLLECT_CUDA_TRACE", "true"), ("COLLECT_GPU_MEMORY_USAGE", "true"),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "RANK=3"), ("PROCESS_0:ENVIRONMENT_VARIABLE", "OMPI_COMM_WORLD_SIZE=8"),
+    ]  # fmt: skip
+    hidden = [
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "RANK=planted"), ("PROCESS_0:ENVIRONMENT_VARIABLE", f"API_KEY={SECRET}"),
+        ("COLLECT_PLANTED", "planted"), ("PROCESS_0:USER_NAME", "planted"), ("CAPTURE_EVENT_TYPE", "planted/x"),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "SALARY=5000000"), ("DEVICE_DISPLAY_NAME", "planted-box"),
+    ]  # fmt: skip
+    about = pl.DataFrame([*said, *hidden], schema=["name", "value"], orient="row")
+    frames = {
+        "META_DATA_CAPTURE": about.with_columns(text=pl.lit("planted")),
+        "StringIds": pl.DataFrame({"id": [1], "value": ["k"]}),
+        "NVTX_EVENTS": pl.DataFrame({"start": [1], "end": [2], "text": ["r"], "eventType": [59], "globalTid": [1]}),
+    }
+    path = tmp_path / ("a.sqlite" if form == "sqlite" else "a")
+    if form == "sqlite":
+        with sqlite3.connect(path) as c:
+            for name, frame in frames.items():
+                c.execute(f"CREATE TABLE {name} ({', '.join(frame.columns)})")
+                c.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * frame.width)})", frame.rows())
+        c.close()
+    else:
+        path.mkdir()
+        for name, frame in frames.items():
+            frame.write_parquet(path / f"{name}.parquet")
+    redact(path, tmp_path / "copy")
+    if form == "sqlite":
+        assert b"planted" not in (tmp_path / "copy").read_bytes()
+        with sqlite3.connect(tmp_path / "copy") as c:
+            rows = c.execute("SELECT * FROM META_DATA_CAPTURE").fetchall()
+        c.close()
+    else:
+        rows = pl.read_parquet(tmp_path / "copy/META_DATA_CAPTURE.parquet").rows()
+    assert rows == said

@@ -12,6 +12,7 @@ from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
 """Tables for which the text output is read where the database lacks them."""
@@ -22,7 +23,9 @@ _NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
 
 def _sniff(probe: Probe) -> bool:
     """Whether a file or folder is one of torch_npu, msprof or MindSpore, exported or not."""
-    return folder.is_folder(probe.path) if probe.is_folder else folder.kind_of(probe.path) is not None
+    if probe.is_folder:  # a saved trace may have any name
+        return not (probe.path / META_FILE).exists() and folder.is_folder(probe.path)
+    return folder.kind_of(probe.path) is not None
 
 
 def read(path: Path, *, python_functions: bool = False, progress: Progress | None = None) -> list[Part]:

@@ -64,16 +64,20 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     frame = frame.with_columns(
         before=at.forward_fill().over(lane), after=at.backward_fill().over(lane), linear=pl.col("category") == "linear"
     )
-    found = frame.filter(
+    chosen_rows = frame.filter(
         pl.col("softmax")
         & (pl.col("at") - pl.col("before") <= _MOST_BETWEEN)
         & (pl.col("after") - pl.col("at") <= _MOST_BETWEEN)
     )
     linear = frame["linear"]
-    found = found.filter(linear.gather(found["before"]) & linear.gather(found["after"])) if found.height else found
-    if not found.height:
+    chosen_rows = (
+        chosen_rows.filter(linear.gather(chosen_rows["before"]) & linear.gather(chosen_rows["after"]))
+        if chosen_rows.height
+        else chosen_rows
+    )
+    if not chosen_rows.height:
         return None
-    rows = found.select(at=pl.int_ranges("before", pl.col("after") + 1)).explode("at")["at"].unique()
+    rows = chosen_rows.select(at=pl.int_ranges("before", pl.col("after") + 1)).explode("at")["at"].unique()
     inside = frame.filter(pl.col("at").is_in(rows.implode()))["_row"]
     flags = pl.Series("attention", range(events.height), dtype=pl.UInt32)
     return flags.is_in(inside.implode())
@@ -263,11 +267,11 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
     key = ["rank", "op_id"]
     asked = calls.join(open_.select(key).unique(), on=key, how="semi")
     by_id = _of_calls(asked).unique(key, keep="last", maintain_order=True)
-    found = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
-    rest = found.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
+    rows = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
+    rest = rows.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
     if by_id.height:  # identifiers join: what has none was launched by no operator
         rest = rest.filter(pl.col("op_id").is_not_null())
-    parts = [found.filter("known").select("_row", "category")]
+    parts = [rows.filter("known").select("_row", "category")]
     if rest.height:
         points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
         around = _of_calls(calls.join(points.select("rank", "thread").unique(), on=["rank", "thread"], how="semi"))
@@ -295,8 +299,8 @@ def _operator_calls(trace: Trace) -> pl.DataFrame | None:
 
 def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """The operators by their start, with the category that each says."""
-    said = names.operator_categories(calls["name"]).cast(CATEGORY)
-    return calls.drop("name").with_columns(category=said).sort("start_ns", maintain_order=True)
+    categories = names.operator_categories(calls["name"]).cast(CATEGORY)
+    return calls.drop("name").with_columns(category=categories).sort("start_ns", maintain_order=True)
 
 
 def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:

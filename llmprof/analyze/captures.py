@@ -123,10 +123,10 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     Traceback (most recent call last):
     llmprof.errors.AnalysisError: no graph was captured in these traces; ...
     """
-    said = captured(trace, captures).filter(pl.col("confidence").is_not_null())
+    rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
     key = ["rank", "stream", "start_ns", "name"]
     place = activity(trace).filter(pl.col("source") == "kernel").select("event", *key)
-    known = place.join(said.drop("rank", "name", "graph", "reason"), on="event").drop("event").unique(key, keep="first")
+    known = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event").unique(key, keep="first")
     sizes = {f"{side}_{axis}": (side, place) for side in ("grid", "block") for place, axis in enumerate("xyz")}
     known = known.rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
     kernels = trace.kernels.join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
@@ -251,16 +251,16 @@ def replays(trace: Trace) -> pl.DataFrame:
     else:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
     events = events.with_columns(**place).hstack(step_of_events(trace).select("step"))
-    found = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
+    rows = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
     launch = ["rank", "correlation"]
     ordered = pl.when(pl.col("graph_node").is_not_null().all().over(launch)).then("graph_node").otherwise("start_ns")
     filled = (pl.col("source") == "copy") & (pl.col("category") == "fill")
-    found = found.with_columns(
+    rows = rows.with_columns(
         ordered=ordered,
         source=pl.when(filled).then(pl.lit("fill")).otherwise("source"),
         replay=pl.struct(pl.col("start_ns").min().over(launch), *launch).rank("dense") - 1,
     ).sort("replay", "ordered", maintain_order=True)
-    return found.select(
+    return rows.select(
         "event",
         "rank",
         "name",
@@ -336,12 +336,12 @@ def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
     both = both.with_columns(named=names.named_categories(run).cast(CATEGORY))
     usual = both.group_by("group", "run").len().group_by("group").agg(pl.col("len").max(), n=pl.col("len").sum())
     repeated = usual.filter(pl.col("group").is_not_null() & (pl.col("n") > 1))
-    said = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
-    agrees = said.filter(
+    rows = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
+    agrees = rows.filter(
         (pl.col("category") == pl.col("named").cast(pl.String))
         | ~names.decides(pl.col("category").cast(CATEGORY), pl.col("named"))
     )
-    if said.height and agrees.height < LEAST_AGREEMENT * said.height:
+    if rows.height and agrees.height < LEAST_AGREEMENT * rows.height:
         return False
     return not repeated.height or int(repeated["len"].sum()) >= LEAST_AGREEMENT * int(repeated["n"].sum())
 
@@ -360,7 +360,7 @@ def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) ->
 
 def _common(graphs: list[pl.DataFrame]) -> pl.DataFrame:
     """What all of some captures say alike, by place."""
-    said = graphs[0].select("place", *CONTENT)
+    rows = graphs[0].select("place", *CONTENT)
     for other in graphs[1:]:
-        said = said.with_columns(pl.when(pl.col(c).eq_missing(other[c])).then(c).alias(c) for c in CONTENT)
-    return said
+        rows = rows.with_columns(pl.when(pl.col(c).eq_missing(other[c])).then(c).alias(c) for c in CONTENT)
+    return rows

@@ -42,15 +42,15 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     """
     if of not in ("host", "samples"):
         raise AnalysisError(f"of={of!r} is not known", expected="'samples' or 'host'")
-    found = stacks(trace, of=of).select("rank", "stack", "value", "unit").with_row_index("row")
-    frames = found.explode("stack").rename({"stack": "name"})
+    rows = stacks(trace, of=of).select("rank", "stack", "value", "unit").with_row_index("row")
+    frames = rows.explode("stack").rename({"stack": "name"})
     whole = (
         frames.unique(["row", "name"])
         .group_by("rank", "name", "unit")
         .agg(total=pl.col("value").sum(), stacks=pl.len())
     )
-    own = found.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(pl.col("value").sum().alias("self"))
-    sums = found.group_by("rank", "unit").agg(all=pl.col("value").sum())
+    own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(pl.col("value").sum().alias("self"))
+    sums = rows.group_by("rank", "unit").agg(all=pl.col("value").sum())
     out = whole.join(own, on=["rank", "name", "unit"], how="left").join(sums, on=["rank", "unit"])
     out = out.with_columns(pl.col("self").fill_null(0))
     return out.select(

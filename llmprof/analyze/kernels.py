@@ -381,9 +381,9 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     kernels, events = trace.table("kernels"), labelled(trace, ())
     if f"{CAPTURED}op" in kernels.columns:
         key = ["rank", "stream", "start_ns", "name"]
-        said = kernels.select(*key, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes")
+        rows = kernels.select(*key, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes")
         events = events.join(
-            said.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
+            rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
         )
     return ops_to_kernels_of(events, trace.ops)
 
@@ -455,9 +455,9 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     )
     if by_id.height > numbered.height:  # one id, several operators: the last to begin is the innermost
         by_id = by_id.unique("_row", keep="last", maintain_order=True)
-    found = by_id.filter(pl.col("op").is_not_null()).with_columns(match=pl.lit("id"))
-    if found.height == numbered.height:
-        return found.drop("_row")
+    rows = by_id.filter(pl.col("op").is_not_null()).with_columns(match=pl.lit("id"))
+    if rows.height == numbered.height:
+        return rows.drop("_row")
     rest = by_id.filter(pl.col("op").is_null()).drop("op", "shapes", "dtypes")
     launches = rest.with_columns(thread=pl.col("launch_thread").fill_null(-1))
     at = innermost(
@@ -471,7 +471,7 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         ops.select("shapes", "dtypes", op="name").with_row_index("_op"), on="_op", how="left", maintain_order="left"
     )
     by_time = by_time.drop("_op").with_columns(match=pl.when(pl.col("op").is_not_null()).then(pl.lit("time")))
-    return pl.concat([found, by_time.select(found.columns)]).sort("_row").drop("_row")
+    return pl.concat([rows, by_time.select(rows.columns)]).sort("_row").drop("_row")
 
 
 OPERATORS_ANALYSIS = Analysis(

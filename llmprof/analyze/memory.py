@@ -164,16 +164,16 @@ def timeline(trace: Trace) -> pl.DataFrame:
 
 def _events(rows: pl.DataFrame) -> pl.DataFrame:
     """Allocations and releases within the recording."""
-    found = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
-    if "torch_action" in found.columns:
-        found = found.filter(~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False))
-    if not found.height and rows.height:
+    chosen_rows = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
+    if "torch_action" in chosen_rows.columns:
+        chosen_rows = chosen_rows.filter(~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False))
+    if not chosen_rows.height and rows.height:
         raise NotCapturedError(
             "this trace holds samples of the memory, and no allocations",
             hint="record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()",
             table="memory",
         )
-    return found
+    return chosen_rows
 
 
 def _flows(events: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -235,20 +235,20 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
     whole = rows.filter(pl.col("_row") == pl.col("_at")).select(*_PLACE, _all="allocated_bytes")
     live = _live(rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0)))
     named = _named(trace, live)
-    found = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
+    totals = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
         pl.col("bytes").sum(), blocks=pl.len().cast(pl.Int64), oldest_ns=pl.col("time_ns").min()
     )
     # what was there before the recording, and is not known by its blocks
-    sums = found.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
+    sums = totals.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
     rest = whole.join(sums, on=_PLACE, how="left", nulls_equal=True).select(
         *_PLACE, part=pl.lit("before the recording"), evidence=pl.lit(None, dtype=pl.String),
         holder=pl.lit(None, dtype=pl.String), bytes=pl.col("_all") - pl.col("_known").fill_null(0),
         blocks=pl.lit(None, dtype=pl.Int64), oldest_ns=pl.lit(None, dtype=pl.Int64),
     )  # fmt: skip
-    found = pl.concat([found.select(rest.columns), rest.filter(pl.col("bytes") > 0)])
+    totals = pl.concat([totals.select(rest.columns), rest.filter(pl.col("bytes") > 0)])
     share = pl.when(pl.col("_all") > 0).then(pl.col("bytes") / pl.col("_all"))
-    found = found.join(whole, on=_PLACE, nulls_equal=True).with_columns(share=share)
-    return found.select(pl.col(name).cast(dtype) for name, dtype in schema.items()).sort(
+    totals = totals.join(whole, on=_PLACE, nulls_equal=True).with_columns(share=share)
+    return totals.select(pl.col(name).cast(dtype) for name, dtype in schema.items()).sort(
         *_PLACE, "bytes", "holder", descending=[False, False, False, True, False], nulls_last=True
     )
 
@@ -316,12 +316,14 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     if trace.has("ops") and events["thread"].count():
         spans = trace.ops.filter(pl.col("kind") == "op")
-        found = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
+        placed = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
         names = pl.DataFrame(
-            {"_span": pl.Series(range(spans.height), dtype=found.schema["_span"]), "_op": spans["name"]}
+            {"_span": pl.Series(range(spans.height), dtype=placed.schema["_span"]), "_op": spans["name"]}
         )
         events = (
-            found.join(names, on="_span", how="left", maintain_order="left").with_columns(op="_op").drop("_op", "_span")
+            placed.join(names, on="_span", how="left", maintain_order="left")
+            .with_columns(op="_op")
+            .drop("_op", "_span")
         )
     if "ascend_operator" in events.columns:
         events = events.with_columns(op=pl.coalesce("op", "ascend_operator"))
@@ -334,10 +336,10 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Flows of each step; what was allocated before its host label began belongs to the one before."""
-    found = steps(trace)
+    step_rows = steps(trace)
     begin = pl.coalesce("host_start_ns", "start_ns")
     labels = (
-        found.with_columns(begin=begin)
+        step_rows.with_columns(begin=begin)
         .drop_nulls("begin")
         .sort("rank", "begin")
         .select("rank", "step", "phase", "begin")
@@ -367,11 +369,11 @@ def words(row: dict[str, Any]) -> str:
     >>> words({"peak_bytes": 3 << 30, "reserved_peak_bytes": 4 << 30, "fragmentation": 0.25, "known_share": 1.0})
     'at most 3.00 GiB are allocated, 4.00 GiB reserved (25% of it unused at the peak); holders of 100% are known'
     """
-    said = f"at most {units.format_bytes(row['peak_bytes'])} are allocated"
+    sentence = f"at most {units.format_bytes(row['peak_bytes'])} are allocated"
     if row["reserved_peak_bytes"] is not None:
         unused = "" if row["fragmentation"] is None else f" ({row['fragmentation']:.0%} of it unused at the peak)"
-        said += f", {units.format_bytes(row['reserved_peak_bytes'])} reserved{unused}"
-    return f"{said}; holders of {row['known_share']:.0%} are known"
+        sentence += f", {units.format_bytes(row['reserved_peak_bytes'])} reserved{unused}"
+    return f"{sentence}; holders of {row['known_share']:.0%} are known"
 
 
 ANALYSIS: Final = Analysis(

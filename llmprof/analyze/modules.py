@@ -81,8 +81,8 @@ def _named(trace: Trace) -> pl.DataFrame:
         looks_like_layer=pl.col("module").str.contains(operators.LAYER_CLASS)
         & pl.Series([w.block is None and w.role is None for w in works], dtype=pl.Boolean),
     )
-    found = marks.join(distinct, on=["name", "domain"], how="inner", maintain_order="left")
-    return found.select(
+    rows = marks.join(distinct, on=["name", "domain"], how="inner", maintain_order="left")
+    return rows.select(
         "rank", pl.col("thread").fill_null(-1), "start_ns", "dur_ns", pl.col("module").alias("name"),
         *distinct.columns[2:3], *distinct.columns[4:],
     ).sort("rank", "thread", "start_ns", pl.col("dur_ns").neg(), maintain_order=True)  # fmt: skip
@@ -210,16 +210,16 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     launched = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed")).select(
         "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1)
     )
-    found = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
-    found = found.filter(pl.col("_call").is_not_null())
+    placed = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
+    placed = placed.filter(pl.col("_call").is_not_null())
     kept = ("layer", "stack", "root", "role", "block", "block_call", "generic", "last_linear", "first_layer_ns")
-    found = found.select(
+    placed = placed.select(
         "event",
         "launch_start_ns",
         nesting.column(calls, "name", "_call").alias("module"),
         *(nesting.column(calls, c, "_call").alias(c) for c in kept),
     ).with_columns(before_layers=pl.col("launch_start_ns") < pl.col("first_layer_ns"))
-    return found if noted is None else pl.concat([found, noted.select(found.columns).cast(found.schema)])
+    return placed if noted is None else pl.concat([placed, noted.select(placed.columns).cast(placed.schema)])
 
 
 def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -242,8 +242,8 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         generic=pl.Series([w[-1].generic and w[-1].role is None for w in works], dtype=pl.Boolean),
     )
     columns = [c for c in (*key, "event", "launch_start_ns") if c in events.columns]
-    found = events.select(columns).join(noted.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
-    return found.join(distinct, on="path", how="left").select(
+    rows = events.select(columns).join(noted.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
+    return rows.join(distinct, on="path", how="left").select(
         "event",
         "launch_start_ns",
         "module",

@@ -173,16 +173,16 @@ def overlap_within(trace: Trace, *, window: Window, ranks: Sequence[int] | None 
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
     inside = clip(events.select("rank", "category", "start_ns", "dur_ns"), windows, ["rank"])
-    found = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
-    found = found_ranks.join(found, on="rank", how="left", maintain_order="left")
-    copies = [c for c in found.columns if "copy" in c]
-    found = found.with_columns(pl.exclude("rank", *copies).fill_null(0))
+    rows = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
+    rows = found_ranks.join(rows, on="rank", how="left", maintain_order="left")
+    copies = [c for c in rows.columns if "copy" in c]
+    rows = rows.with_columns(pl.exclude("rank", *copies).fill_null(0))
     if recorded:
-        found = found.with_columns(pl.col(copies).fill_null(0))
+        rows = rows.with_columns(pl.col(copies).fill_null(0))
     exposed_copy = pl.col("exposed_copy_ns").fill_null(0)
     busy = pl.col("compute_ns") + pl.col("exposed_communication_ns") + exposed_copy
     total = pl.lit(last - first, dtype=pl.Int64)
-    return found.select("rank", total.alias("total_ns"), pl.exclude("rank"), idle_ns=total - busy)
+    return rows.select("rank", total.alias("total_ns"), pl.exclude("rank"), idle_ns=total - busy)
 
 
 ANALYSIS = Analysis(

@@ -205,10 +205,10 @@ def _machine(
         kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else "bf16",
     )
     plan.check(read)
-    found = find_device(named)
-    if not found.flop_per_s.get("bf16"):
+    machine = find_device(named)
+    if not machine.flop_per_s.get("bf16"):
         plan = replace(plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16")
-    return machine_for(read, found, plan)
+    return machine_for(read, machine, plan)
 
 
 def _fits(layers: list[int], total: int, pp: int) -> bool:
@@ -219,8 +219,8 @@ def _fits(layers: list[int], total: int, pp: int) -> bool:
 
 def _layers_of_ranks(events: pl.DataFrame) -> dict[int, int]:
     inside = events.filter(pl.col("layer").is_not_null() & pl.col("step").is_not_null())
-    found = inside.group_by("rank").agg(pl.col("layer").max() + 1).sort("rank")
-    return {int(rank): int(count) for rank, count in found.iter_rows()}
+    rows = inside.group_by("rank").agg(pl.col("layer").max() + 1).sort("rank")
+    return {int(rank): int(count) for rank, count in rows.iter_rows()}
 
 
 def _measured(events: pl.DataFrame) -> pl.DataFrame:

@@ -118,8 +118,8 @@ def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
         length=stacked["dur_ns"].gather(pairs["outer"]), text=stacked["ascend_stack"].gather(pairs["outer"])
     )
     outer = outer.sort("inner", "length", descending=[False, True]).unique("inner", keep="first", maintain_order=True)
-    found = nested.join(outer.select(span="inner", text="text"), on="span")
-    return found.select("span", stack=pl.concat_list(pl.col("text").str.split("\n").list.reverse(), "stack"))
+    rows = nested.join(outer.select(span="inner", text="text"), on="span")
+    return rows.select("span", stack=pl.concat_list(pl.col("text").str.split("\n").list.reverse(), "stack"))
 
 
 def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
@@ -127,16 +127,16 @@ def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.Data
     events = activity(trace).filter(pl.col("op_id").is_not_null() & (pl.col("source") != "op"))
     known = spans.filter((pl.col("kind") == "op") & pl.col("op_id").is_not_null())
     known = known.unique(["rank", "op_id"], keep="first", maintain_order=True).join(paths, on="span")
-    found = events.select("rank", "op_id", "name", value="dur_ns").join(
+    rows = events.select("rank", "op_id", "name", value="dur_ns").join(
         known.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
     )
-    if not found.height:
+    if not rows.height:
         raise NotCapturedError(
             "no kernel of this trace is linked to an operator with a stack",
             hint="record host and device activity together, with with_stack=True",
             table="kernels",
         )
-    return found.select(*_THREAD, "value", stack=pl.concat_list("stack", "name"), unit=pl.lit("ns"))
+    return rows.select(*_THREAD, "value", stack=pl.concat_list("stack", "name"), unit=pl.lit("ns"))
 
 
 def _sampled(trace: Trace) -> pl.DataFrame:

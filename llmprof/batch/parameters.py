@@ -57,13 +57,13 @@ def parse(text: str) -> dict[str, list[Any]]:
     """
     found: dict[str, list[Any]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
-        name, colon, said = part.partition(":")
+        name, colon, value = part.partition(":")
         name = name.strip().replace("-", "_")
-        if not colon or not name or not said.strip():
+        if not colon or not name or not value.strip():
             raise ConfigError(f"the parameter {part!r} has no values", expected='"batch_size:1,2,4;max_tokens:16,64"')
         if name in found:
             raise ConfigError(f"the parameter {name} comes twice", hint="give all its values in one list")
-        found[name] = _values(said)
+        found[name] = _values(value)
     if not found:
         raise ConfigError("there is no parameter to sweep", expected='"batch_size:1,2,4;max_tokens:16,64"')
     return found

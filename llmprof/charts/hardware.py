@@ -217,10 +217,10 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
     AnalysisError
         The history has no such figure.
     """
-    found = rows.filter(pl.col("metric") == metric)
-    if found.is_empty():
+    chosen_rows = rows.filter(pl.col("metric") == metric)
+    if chosen_rows.is_empty():
         raise nothing("history", f"the history has no {metric}", "llmprof.experiments.history.read_history(path)")
-    base = alt.Chart(inline(found)).properties(width=_INNER, height=220)
+    base = alt.Chart(inline(chosen_rows)).properties(width=_INNER, height=220)
     x = alt.X("run:O", title="run")
     points = base.mark_point(color=COMPUTE, opacity=0.5).encode(
         x=x, y=alt.Y("value:Q", title=metric), tooltip=["run:O", "value:Q"]

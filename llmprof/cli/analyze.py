@@ -266,9 +266,9 @@ def info(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         tables = {name: trace.tables[name].height if name in trace.tables else None for name in _tables()}
         low, high = trace.span_ns
-        said = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
-        said["steps"] = steps if isinstance(steps, str) else rows_of(steps)
-        return to_json(said | {"reading": trace.coverage})
+        summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
+        summary["steps"] = steps if isinstance(steps, str) else rows_of(steps)
+        return to_json(summary | {"reading": trace.coverage})
     parts = [about.headline(trace).partition(": ")[2], text.pairs(about.facts(trace))]
     rows = []
     for name, table in _tables().items():

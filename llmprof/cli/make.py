@@ -110,16 +110,16 @@ def _cells(terminal: Terminal) -> Progress | None:
 
 def parameter(item: str) -> tuple[str, Any]:
     """``key=value`` as a name and a value: JSON and Python's constants where the value is one, else text."""
-    key, equals, said = item.partition("=")
+    key, equals, value = item.partition("=")
     if not key or not equals:
         raise LlmprofError(f"the parameter {item!r} has no value", expected="-p name=value")
     constants = {"True": True, "False": False, "None": None}
-    if said in constants:
-        return key, constants[said]
+    if value in constants:
+        return key, constants[value]
     try:
-        return key, json.loads(said)
+        return key, json.loads(value)
     except ValueError:
-        return key, said
+        return key, value
 
 
 def samples(args: Namespace, terminal: Terminal) -> str:
@@ -149,8 +149,8 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal))
     top = written.findings.head(MOST_FINDINGS)
     if args.json:
-        said = {"findings": rows_of(top), "index": written.index, "summary": written.summary, "notebook": path}
-        return to_json(said | {"pngs": written.pngs, "csvs": written.csvs})
+        summary = {"findings": rows_of(top), "index": written.index, "summary": written.summary, "notebook": path}
+        return to_json(summary | {"pngs": written.pngs, "csvs": written.csvs})
     width = terminal.width or 100
     rows = [(f"{row['order']}. ", row["title"]) for row in top.iter_rows(named=True)]
     numbered = [wrapped(title, width, number, " " * len(number)) for number, title in rows]

@@ -105,8 +105,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     for name, kind, metavar, words in _PLAIN:
         what.add_argument(_flag(name), type=kind, metavar=metavar, help=f"{words}{_default(name)}")
     for name, words in _SWITCHES:
-        said = f"{words}{_default(name)}"
-        what.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=said)
+        sentence = f"{words}{_default(name)}"
+        what.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=sentence)
     for name, _, words in _MAPPINGS:
         what.add_argument(_flag(name), action="append", metavar="KEY=VALUE", help=words)
 
@@ -198,15 +198,15 @@ def lengths(text: str) -> int | tuple[int, int]:
 
 def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
     """``key=value`` as a name and a value: JSON where the value is JSON, else text."""
-    key, equals, said = item.lstrip("-").partition("=")
+    key, equals, value = item.lstrip("-").partition("=")
     if not key or not equals:
         raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
     if text:
-        return key, said
+        return key, value
     try:
-        return key, json.loads(said)
+        return key, json.loads(value)
     except ValueError:
-        return key, said
+        return key, value
 
 
 MOST_FINDINGS = 3
@@ -252,8 +252,8 @@ def commands_of(config: ExperimentConfig, *, json: bool) -> str:
 
     plan, variables = launch.plan(config), disclosure.environment(environment(config))
     if json:
-        said = {"commands": [{"pass": name, "argv": argv} for name, argv in plan], "environment": variables}
-        return to_json(said | {"config": disclosure.config(config).to_dict()})
+        summary = {"commands": [{"pass": name, "argv": argv} for name, argv in plan], "environment": variables}
+        return to_json(summary | {"config": disclosure.config(config).to_dict()})
     lines = [f"# {name}\n{shlex.join(argv)}" for name, argv in plan]
     exported = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return "\n".join([f"# environment\n{exported}", *lines])
@@ -383,8 +383,8 @@ def runs(args: Namespace, terminal: Terminal) -> str:
 
 def _listed(path: Path, state: dict[str, Any]) -> dict[str, str]:
     error = state.get("error") or {}
-    said = {"run": path.name, "state": state["state"], "stage": state.get("stage"), "started": state.get("started")}
-    return {key: str(value or "") for key, value in (said | {"error": error.get("message")}).items()}
+    summary = {"run": path.name, "state": state["state"], "stage": state.get("stage"), "started": state.get("started")}
+    return {key: str(value or "") for key, value in (summary | {"error": error.get("message")}).items()}
 
 
 def doctor(args: Namespace, terminal: Terminal) -> str:
@@ -456,8 +456,8 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
     files = _sweep_files(done, terminal) if args.report else {}
     if args.json:
-        said: dict[str, Any] = {"folder": done.folder, "comparison": rows_of(done.comparison), "failed": done.failed}
-        return to_json(said | {"files": list(files.values())})
+        summary: dict[str, Any] = {"folder": done.folder, "comparison": rows_of(done.comparison), "failed": done.failed}
+        return to_json(summary | {"files": list(files.values())})
     columns = [*done.parameters, *_COLUMNS]
     lines = [text.table(done.comparison.rename({"overhead": "share_overhead"}), width=terminal.width, columns=columns)]
     lines += [f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()]

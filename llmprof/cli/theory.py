@@ -125,17 +125,19 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
 def _parameters(found: Profile) -> str:
     from llmprof.theory.familiar import quantity
 
-    said = f"{quantity(found.parameters, '')} parameters"
+    sentence = f"{quantity(found.parameters, '')} parameters"
     if found.active_parameters < found.parameters:
-        said += f", {quantity(found.active_parameters, '')} of them for each token"
-    return said
+        sentence += f", {quantity(found.active_parameters, '')} of them for each token"
+    return sentence
 
 
 def _time(least: float, predicted: float | None) -> str:
     from llmprof.theory.familiar import seconds
 
-    said = f"at least {seconds(least)}"
-    return said if predicted is None else f"{said}; predicted by the calibration (no bound): {seconds(predicted)}"
+    sentence = f"at least {seconds(least)}"
+    return (
+        sentence if predicted is None else f"{sentence}; predicted by the calibration (no bound): {seconds(predicted)}"
+    )
 
 
 def _fits(found: Profile) -> str:

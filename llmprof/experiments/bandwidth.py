@@ -77,14 +77,17 @@ class Bandwidth:
         copy = self.memory.filter(pl.col("kind") == "copy")["gb_per_s"].min()
         one_way = self.links.filter(~pl.col("both"))["gb_per_s"].max()
         link = base.link_bytes_per_s if one_way is None else 2e9 * float(one_way)  # type: ignore[arg-type]
-        said = f"measured by llmprof experiment bandwidth, torch {self.document['torch']}"
+        sentence = f"measured by llmprof experiment bandwidth, torch {self.document['torch']}"
         return replace(
             base,
             name=f"{base.name} (measured)",
             flop_per_s=rates,
             memory_bytes_per_s=float(copy) * 1e9 if copy is not None else base.memory_bytes_per_s,  # type: ignore[arg-type]
             link_bytes_per_s=link,
-            sources={**base.sources, **dict.fromkeys([*best["dtype"], "memory_bytes_per_s", "link_bytes_per_s"], said)},
+            sources={
+                **base.sources,
+                **dict.fromkeys([*best["dtype"], "memory_bytes_per_s", "link_bytes_per_s"], sentence),
+            },
         )
 
 
@@ -230,18 +233,18 @@ def _peaks(document: Mapping[str, Any]) -> dict[str, Any]:
     if document["platform"] != "cuda" or not document["devices"]:
         return nothing
     try:
-        found = hardware.device(document["devices"][0]["name"])
+        machine = hardware.device(document["devices"][0]["name"])
     except LlmprofError:
         return nothing
-    rates = {dtype: rate / 1e12 for dtype, rate in found.flop_per_s.items() if rate is not None}
+    rates = {dtype: rate / 1e12 for dtype, rate in machine.flop_per_s.items() if rate is not None}
 
     def gb(value: float | None, share: float = 1.0) -> float | None:
         return value / 1e9 * share if value else None
 
     return {
-        "memory": gb(found.memory_bytes_per_s),
-        "host": gb(found.host_link_bytes_per_s, 0.5),
-        "link": gb(found.link_bytes_per_s),
+        "memory": gb(machine.memory_bytes_per_s),
+        "host": gb(machine.host_link_bytes_per_s, 0.5),
+        "link": gb(machine.link_bytes_per_s),
         "rates": rates,
     }
 

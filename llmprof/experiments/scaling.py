@@ -146,12 +146,12 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
         except (pl.exceptions.PolarsError, TypeError, AttributeError) as error:
             raise ReadError(f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again") from error
     step = pl.col("decode_step_s")
-    found = pl.concat(frames).group_by(_KEYS).agg(
+    sums = pl.concat(frames).group_by(_KEYS).agg(
         repeats=pl.len(), prefill_s=pl.col("prefill_s").median(), decode_step_s=step.median(),
         ttft_s=pl.col("ttft_s").median(), wall_s=pl.col("wall_s").median(),
         spread=(step.max() - step.min()) / step.median(), peak_bytes=pl.col("peak_bytes").max(),
     )  # fmt: skip
-    return found.with_columns(
+    return sums.with_columns(
         output_tokens_per_s=pl.col("batch") * pl.col("out") / pl.col("wall_s"),
         prefill_tokens_per_s=pl.col("batch") * pl.col("prompt") / pl.col("prefill_s"),
     ).sort(_KEYS)
@@ -178,15 +178,15 @@ def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = No
     series = ["tp", "pp", "batch", "out"]
     rise = (pl.col("prefill_s") / pl.col("prefill_s").shift().over(series)).log()
     run = (pl.col("prompt") / pl.col("prompt").shift().over(series)).log()
-    found = points.sort(*series, "prompt").with_columns(prefill_slope=rise / run)
+    rows = points.sort(*series, "prompt").with_columns(prefill_slope=rise / run)
     bend = pl.col("prompt").filter(pl.col("prefill_slope") > 0.5).min().over(series)
-    found = found.with_columns(bend=(pl.col("prompt") == bend).fill_null(value=False))
-    bounds = [_bounds(row, model, device) for row in found.iter_rows(named=True)]
-    found = found.with_columns(
+    rows = rows.with_columns(bend=(pl.col("prompt") == bend).fill_null(value=False))
+    bounds = [_bounds(row, model, device) for row in rows.iter_rows(named=True)]
+    rows = rows.with_columns(
         prefill_bound_s=pl.Series([one[0] for one in bounds], dtype=pl.Float64),
         decode_bound_s=pl.Series([one[1] for one in bounds], dtype=pl.Float64),
     )
-    return found.with_columns(
+    return rows.with_columns(
         prefill_share=pl.col("prefill_bound_s") / pl.col("prefill_s"),
         decode_share=pl.col("decode_bound_s") / pl.col("decode_step_s"),
     )
@@ -247,10 +247,10 @@ def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float
         spread = pl.max_horizontal("_spread", "spread") if phase == "decode" else pl.lit(0.0)
         both = several.join(single, on=at).with_columns(phase=pl.lit(phase), time_s=pl.col(column), _spread=spread)
         parts.append(both.select("tp", "pp", *at, "phase", "single_s", "time_s", "_spread"))
-    found = pl.concat(parts).with_columns(
+    rows = pl.concat(parts).with_columns(
         speedup=pl.col("single_s") / pl.col("time_s"), devices=pl.col("tp") * pl.col("pp")
     )
-    found = found.with_columns(efficiency=pl.col("speedup") / pl.col("devices"))
+    rows = rows.with_columns(efficiency=pl.col("speedup") / pl.col("devices"))
     (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
     good = pl.when(pl.col("tp") > 1).then(tp_good).otherwise(pp_good)
     fair = pl.when(pl.col("tp") > 1).then(tp_fair).otherwise(pp_fair)
@@ -262,7 +262,7 @@ def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float
         .otherwise(pl.lit("poor"))
     )
     noise = (pl.col("speedup") - 1).abs() <= pl.col("_spread")
-    return found.with_columns(grade=grade, noise=noise).drop("_spread").sort("tp", "pp", "phase", *at)
+    return rows.with_columns(grade=grade, noise=noise).drop("_spread").sort("tp", "pp", "phase", *at)
 
 
 def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float, float]] = GRADES) -> str:

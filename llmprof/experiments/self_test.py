@@ -45,8 +45,8 @@ def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LaunchError(f"the self-test failed: {last[:200]}", hint="give python: one that has PyTorch")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    seen = found["profiler_us"]
-    found["difference"] = found["timed_us"] / seen - 1 if seen else None
-    found["agrees"] = found["difference"] is not None and abs(found["difference"]) <= AGREES
-    return found
+    document: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    seen = document["profiler_us"]
+    document["difference"] = document["timed_us"] / seen - 1 if seen else None
+    document["agrees"] = document["difference"] is not None and abs(document["difference"]) <= AGREES
+    return document

@@ -73,9 +73,9 @@ def _head(trace: Trace, ranks: list[int]) -> str:
     about: dict[str, object] = {}
     if len(ranks) == 1:
         about["rank"] = ranks[0]
-        said: dict[str, Any] = next((rank for rank in meta.get("ranks", ()) if rank.get("rank") == ranks[0]), {})
-        about["backend"] = said.get("backend")
-        about["pg_config"] = [{"pg_name": n, "ranks": r} for n, r in (said.get("groups") or {}).items()]
+        first: dict[str, Any] = next((rank for rank in meta.get("ranks", ()) if rank.get("rank") == ranks[0]), {})
+        about["backend"] = first.get("backend")
+        about["pg_config"] = [{"pg_name": n, "ranks": r} for n, r in (first.get("groups") or {}).items()]
     if meta.get("world_size"):
         about["world_size"] = meta["world_size"]
     if about:

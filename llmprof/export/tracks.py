@@ -85,13 +85,13 @@ def _labelled(trace: Trace) -> pl.DataFrame:
 
 def _layers(trace: Trace) -> pl.DataFrame:
     events = _labelled(trace).filter(pl.col("layer").is_not_null())
-    found = events.group_by("rank", "step", "layer", maintain_order=True).agg(
+    sums = events.group_by("rank", "step", "layer", maintain_order=True).agg(
         start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len()
     )
-    found = found.sort("rank", "start_ns")
+    sums = sums.sort("rank", "start_ns")
     # layers of two batches may overlap: each lasts until the next begins
     until = pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1).over("rank").fill_null(pl.col("end_ns")))
-    return found.select(
+    return sums.select(
         "rank", "start_ns", track=pl.lit("layers"), dur_ns=until - pl.col("start_ns"),
         name=pl.format("layer {}", "layer"), detail=pl.format("step {}, {} events", "step", "events"),
     )  # fmt: skip
@@ -102,12 +102,12 @@ def _stages(trace: Trace) -> pl.DataFrame:
     label = pl.coalesce(pl.when(pl.col("stage") != "other").then("stage"), "category")
     events = events.with_columns(name=label)
     run = pl.struct("rank", "device", "stream", "step", "layer", "name").rle_id()
-    found = events.group_by(run.alias("_run"), maintain_order=True).agg(
+    sums = events.group_by(run.alias("_run"), maintain_order=True).agg(
         pl.col("rank", "stream", "name", "step", "layer").first(),
         start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len(),
     )  # fmt: skip
     until = pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1).over("rank", "stream").fill_null(pl.col("end_ns")))
-    return found.select(
+    return sums.select(
         "rank", "start_ns", "name", track=pl.format("stages, stream {}", "stream"),
         dur_ns=until - pl.col("start_ns"), detail=pl.format("{} events", "events"),
     )  # fmt: skip
@@ -117,13 +117,13 @@ def _waits(trace: Trace) -> pl.DataFrame:
     calls = analyze.collectives(trace).filter(pl.col("wait_ns") > 0)
     if not calls.height:
         return pl.DataFrame(schema=SCHEMA)
-    found = calls.select(
+    rows = calls.select(
         "rank", "start_ns", track=pl.lit("waits"), dur_ns=pl.col("wait_ns").round().cast(pl.Int64),
         name=pl.format("waiting for rank {}", "last_rank"), detail=pl.format("in {}", "name"),
     ).sort("rank", "start_ns")  # fmt: skip
     end = pl.col("start_ns") + pl.col("dur_ns")
     until = pl.min_horizontal(end, pl.col("start_ns").shift(-1).over("rank").fill_null(end))
-    return found.with_columns(dur_ns=until - pl.col("start_ns"))
+    return rows.with_columns(dur_ns=until - pl.col("start_ns"))
 
 
 def _idle(trace: Trace) -> pl.DataFrame:

@@ -93,12 +93,12 @@ def explain(name: str) -> Explanation:
     if reason in STALLS:
         return _stall(name, reason)
     entry = _find(key, name.strip()) or _find(key, label)
-    said = parts(name)
+    name_parts = parts(name)
     if entry is not None:
-        return Explanation(name, entry.title, entry.meaning, entry.good, entry.action, entry.source, said)
+        return Explanation(name, entry.title, entry.meaning, entry.good, entry.action, entry.source, name_parts)
     near = tuple(difflib.get_close_matches(key, _known_names(), n=5, cutoff=0.5))
     near = near or tuple(difflib.get_close_matches(label, _known_labels(), n=5, cutoff=0.5))
-    if not said:
+    if not name_parts:
         raise LlmprofError(
             f"nothing is known of the metric {name!r}",
             expected="a name such as dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -106,7 +106,7 @@ def explain(name: str) -> Explanation:
             near=list(near),
         )
     title = "not in the glossary"
-    return Explanation(name, title, "", "", "", _NAMING, said, near or ("dram__throughput", "sm__throughput"))
+    return Explanation(name, title, "", "", "", _NAMING, name_parts, near or ("dram__throughput", "sm__throughput"))
 
 
 def _stall(name: str, reason: str) -> Explanation:
@@ -117,8 +117,10 @@ def _stall(name: str, reason: str) -> Explanation:
         else "A small share of the warp cycles between instructions; the largest is worth a look only where no pipe "
         "and no memory is near its peak."
     )
-    said = parts(name)
-    return Explanation(name, f"warp state {reason}", _sentence(meaning), good, _sentence(action), _STALL_SOURCE, said)
+    name_parts = parts(name)
+    return Explanation(
+        name, f"warp state {reason}", _sentence(meaning), good, _sentence(action), _STALL_SOURCE, name_parts
+    )
 
 
 def _sentence(text: str) -> str:

@@ -152,9 +152,9 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
         return pl.Series("value", [None], dtype=pl.String).new_from_index(0, names.len())
     values = _values(tuple(distinct.cast(pl.String).to_list()), tuple(patterns), default)
     codes = distinct.to_physical().cast(pl.UInt32)
-    found = pl.DataFrame({"code": codes, "value": pl.Series(values, dtype=pl.String)})
+    frame = pl.DataFrame({"code": codes, "value": pl.Series(values, dtype=pl.String)})
     every = pl.DataFrame({"code": range(max(codes.to_list()) + 1)}, schema={"code": pl.UInt32})
-    by_code = every.join(found, on="code", how="left", maintain_order="left")["value"]
+    by_code = every.join(frame, on="code", how="left", maintain_order="left")["value"]
     return by_code.gather(coded.to_physical())
 
 
@@ -311,8 +311,8 @@ def operator_categories(names: pl.Series) -> pl.Series:
     >>> operator_categories(pl.Series(["aten::addmm", "vllm::moe_forward"])).to_list()
     ['linear', None]
     """
-    found = by_unique_name(names, OPERATOR_PATTERNS, None)
-    return found.replace({_SEVERAL: None}).alias("category")
+    categories = by_unique_name(names, OPERATOR_PATTERNS, None)
+    return categories.replace({_SEVERAL: None}).alias("category")
 
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:

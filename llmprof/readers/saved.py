@@ -45,9 +45,9 @@ def capture(path: Path) -> Path:
     """
     if not is_run(path):
         return path
-    found = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)
-    if found is None:
+    first = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)
+    if first is None:
         raise NotCapturedError(
             f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
         )
-    return found
+    return first

@@ -230,8 +230,8 @@ def process_name(text: str, ledger: Ledger, place: str) -> str:
     """Name of a process or thread: what it is for, without its command line and who started it."""
     if _PROCESS.fullmatch(text.strip()):
         return text
-    if found := re.fullmatch(r"thread (\d+) \((.*)\)", text, re.DOTALL):
-        return f"thread {found[1]} ({process_name(found[2], ledger, place)})"
+    if match := re.fullmatch(r"thread (\d+) \((.*)\)", text, re.DOTALL):
+        return f"thread {match[1]} ({process_name(match[2], ledger, place)})"
     known = re.search(
         r"(?i)(?:VLLM::)?(?:Worker|EngineCore)[A-Za-z0-9_]{0,24}|MPI Rank \d+|\bpython[\d.]*(?=\s|$)", text
     )

@@ -140,9 +140,10 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
 
 def _unwritten(target: Path, error: OutputError) -> OutputError:
     cause = error.__cause__
-    said = getattr(cause, "strerror", None) or cause or error
+    message = getattr(cause, "strerror", None) or cause or error
     return OutputError(
-        f"cannot write the copy {target.name}: {said}", hint=f"free space in {target.parent}, or choose another folder"
+        f"cannot write the copy {target.name}: {message}",
+        hint=f"free space in {target.parent}, or choose another folder",
     )
 
 

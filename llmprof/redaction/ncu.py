@@ -36,14 +36,14 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     data, _ = reader.content(source)
     if reader.kind(data[: reader.HEAD]) == "report":
         raise ReadError(f"{source.name} is a report of Nsight Compute, which is not redacted", hint=REPORT_HINT)
-    found = split(reader.text(data))
-    if not found.segments:
+    pages = split(reader.text(data))
+    if not pages.segments:
         raise UnknownFormatError(f"{source.name} holds no page of Nsight Compute", expected=reader.EXPECTED)
-    for segment in found.segments:
+    for segment in pages.segments:
         _learn(segment, ledger)
-    ledger.leave_out("text", "lines that are no row", found.other_lines)
+    ledger.leave_out("text", "lines that are no row", pages.other_lines)
     with writing(target), target.open("w", encoding="utf-8", newline="") as file:
-        for segment in found.segments:
+        for segment in pages.segments:
             file.write(_page(segment, ledger))
 
 

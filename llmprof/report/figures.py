@@ -338,5 +338,5 @@ def bound_section(
 
 def config_in(folder: Path) -> Path | None:
     """The ``config.json`` of the model that a run wrote into its folder, if there is one."""
-    found = sorted(folder.glob("*/config.json"))
-    return found[0] if len(found) == 1 else None
+    paths = sorted(folder.glob("*/config.json"))
+    return paths[0] if len(paths) == 1 else None

@@ -201,13 +201,13 @@ def write(
                 if figure.spec:
                     jobs.append((f"{figure.name}.png", painter.submit(parts.png, figure.spec)))
 
-            said = contents(trace, title=title, progress=progress, drawn=paint, first=first, more=facts)
-            csvs = _write_frames(said, work)
+            page_contents = contents(trace, title=title, progress=progress, drawn=paint, first=first, more=facts)
+            csvs = _write_frames(page_contents, work)
             pngs = _write_charts(jobs, work, progress)
-        (work / PAGE).write_text(page(said), encoding="utf-8")
-        head = summary(trace, said) | {"files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        (work / PAGE).write_text(page(page_contents), encoding="utf-8")
+        head = summary(trace, page_contents) | {"files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
         (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
-    return _report(target, said, pngs, csvs)
+    return _report(target, page_contents, pngs, csvs)
 
 
 def write_contents(said: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:

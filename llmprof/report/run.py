@@ -425,8 +425,8 @@ class Visualizer:
             absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
             empty = pl.DataFrame()
             frames = {"requests": run.requests.drop("itl_ns"), "request_summary": summarize(run.requests)}
-            said = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
-            return write_contents(said, target, progress=self._progress).index
+            page_contents = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
+            return write_contents(page_contents, target, progress=self._progress).index
         return write(trace, target, title=title, progress=self._progress, first=first, facts=about).index
 
     def _dashboard(self) -> alt.TopLevelMixin:

@@ -103,7 +103,7 @@ def write_sweep(
         ),
     ]
     warnings = [f"{label} failed: {error}" for label, error in (failed or {}).items()]
-    said = Contents(
+    page_contents = Contents(
         title=title,
         facts=list(facts),
         files=[],
@@ -116,7 +116,7 @@ def write_sweep(
         absent=[figure.absent for figure in figures.values() if figure.absent],
         of_trace=False,
     )
-    return write_contents(said, folder, progress=progress)
+    return write_contents(page_contents, folder, progress=progress)
 
 
 def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:

@@ -28,11 +28,11 @@ def as_the_user_would(path: Path) -> None:
 
 def _umask() -> int:
     try:  # asking for it by setting it would show other threads another one for a moment
-        found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+        match = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    if found:
-        return int(found[1], 8)
+        match = None
+    if match:
+        return int(match[1], 8)
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -56,8 +56,8 @@ def write(
         as_the_user_would(work)
         _put(work, place)
     except (OSError, pl.exceptions.PolarsError) as error:  # Polars' own error where its writer finds the disk full
-        said = getattr(error, "strerror", None) or error
-        raise OutputError(f"cannot write the trace to {folder}: {said}") from error
+        message = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write the trace to {folder}: {message}") from error
     except TypeError as error:
         raise OutputError(f"meta or coverage of the trace cannot be saved: {error}", expected="JSON types") from error
     finally:

@@ -417,8 +417,8 @@ def writing(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.OperationalError, pl.exceptions.PolarsError) as error:
-        said = getattr(error, "strerror", None) or error
+        message = getattr(error, "strerror", None) or error
         raise OutputError(
-            f"cannot write the copy {target.name}: {said}",
+            f"cannot write the copy {target.name}: {message}",
             hint=f"free space in {target.parent}, or choose another folder",
         ) from error

@@ -436,9 +436,9 @@ def sql_query(frames: Mapping[str, pl.DataFrame], sql: str) -> pl.DataFrame:
             f"the SQL query begins with {words[0].upper() if words else 'nothing'}",
             expected=f"one that reads: {', '.join(word.upper() for word in _READS)}",
         )
-    if found := _OF_FILES.search(bare):
+    if match := _OF_FILES.search(bare):
         raise AnalysisError(
-            f"the SQL query calls {found[0]}…)",
+            f"the SQL query calls {match[0]}…)",
             expected=f"a query over the tables {', '.join(frames)}",
             hint="read files with polars and join the frames",
         )

@@ -202,8 +202,8 @@ class Calibration:
         True
         """
         prefill = any(part.phase == "prefill" for part in batch)
-        found = operators(shape, batch, machine.plan)
-        return self._step(found, machine, len(shape.layers), batch, prefill=prefill)
+        work = operators(shape, batch, machine.plan)
+        return self._step(work, machine, len(shape.layers), batch, prefill=prefill)
 
     def _step(self, found: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
         v = self.values
@@ -232,10 +232,10 @@ class Calibration:
             ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s, error`` (predicted
             over measured, minus 1).
         """
-        found = find_device(device or self.device)
+        target = find_device(device or self.device)
         rows = []
         for one in observations:
-            machine = machine_for(one.shape, found, one.plan)
+            machine = machine_for(one.shape, target, one.plan)
             parts = operators(one.shape, one.batch, one.plan)
             prefill = any(part.phase == "prefill" for part in one.batch)
             if one.kind == "stage":
@@ -253,8 +253,13 @@ class Calibration:
 
     def to_json(self) -> str:
         """As JSON, to be read again by :func:`read_calibration`."""
-        said = {"device": self.device, "source": self.source, "values": dict(self.values), "errors": list(self.errors)}
-        return json.dumps(said, indent=1)
+        summary = {
+            "device": self.device,
+            "source": self.source,
+            "values": dict(self.values),
+            "errors": list(self.errors),
+        }
+        return json.dumps(summary, indent=1)
 
 
 def calibrate(
@@ -300,24 +305,24 @@ def calibrate(
     bad = [one for one in observations if not (math.isfinite(one.seconds) and one.seconds > 0)]
     if bad:
         raise LlmprofError(f"a measured time is {bad[0].seconds!r} s", expected="a time above 0")
-    found = find_device(device)
+    machine = find_device(device)
     names = list(PRIORS)
     begin = dict(start.values) if start is not None else {name: value for name, (value, _) in PRIORS.items()}
     prior = np.array([math.log(begin[name]) for name in names])
     freedom = np.array([PRIORS[name][1] for name in names])
-    cases = [_Case(one, found) for one in observations]
+    cases = [_Case(one, machine) for one in observations]
     weights = np.sqrt(np.array([one.weight for one in observations]))
 
     def residuals(point: Any) -> Any:
-        tried = Calibration(found.name, dict(zip(names, np.exp(point), strict=True)))
+        tried = Calibration(machine.name, dict(zip(names, np.exp(point), strict=True)))
         errors = np.array([math.log(case.predicted(tried) / case.seconds) for case in cases])
         return np.concatenate([weights * errors / 0.05, (point - prior) / freedom])
 
     fitted = least_squares(residuals, prior, loss="soft_l1", method="trf", max_nfev=60)
     values = {name: float(f"{value:.5g}") for name, value in zip(names, np.exp(fitted.x), strict=True)}
-    result = Calibration(found.name, values, source)
-    frame = result.predict(observations, found).drop("bound_s", "error")
-    return Calibration(found.name, values, source, tuple(frame.to_dicts()))
+    result = Calibration(machine.name, values, source)
+    frame = result.predict(observations, machine).drop("bound_s", "error")
+    return Calibration(machine.name, values, source, tuple(frame.to_dicts()))
 
 
 class _Case:
@@ -368,10 +373,10 @@ def read_calibration(path: str | Path) -> Calibration:
         The file cannot be read or lacks values.
     """
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LlmprofError(f"{Path(path).name} cannot be read as a calibration: {error}") from error
-    return _parsed(said, Path(path).name)
+    return _parsed(document, Path(path).name)
 
 
 def _parsed(said: Any, name: str) -> Calibration:

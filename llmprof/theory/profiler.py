@@ -336,8 +336,8 @@ def profile(
         raise LlmprofError(f"mode={mode!r}", expected="'inference' or 'training'")
     if inter_node_bytes_per_s <= 0:
         raise LlmprofError(f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0")
-    read, found = shape(model), find_device(device)
-    half = "bf16" if found.flop_per_s.get("bf16") or not found.flop_per_s.get("fp16") else "fp16"
+    read, target = shape(model), find_device(device)
+    half = "bf16" if target.flop_per_s.get("bf16") or not target.flop_per_s.get("fp16") else "fp16"
     weights = number_format(dtype) if dtype else read.weight_format
     if dtype is None and BYTES[weights] == BYTES["bf16"]:
         weights = half
@@ -353,7 +353,7 @@ def profile(
         weight_bytes=bytes_per_param,
     )
     efficiency = Efficiency(flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency)
-    machine = machine_for(read, found, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s)
+    machine = machine_for(read, target, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s)
     middle = seq_len + max(generate_len, 1) / 2
     first = prefill(batch_size, seq_len)
     then: Batch = decode(batch_size, middle) if use_kv_cache else (Requests(batch_size, middle, middle, "prefill"),)
@@ -361,7 +361,7 @@ def profile(
     kept = memory(
         read,
         plan,
-        found,
+        target,
         batch_size=batch_size,
         seq_len=seq_len,
         generate_len=generate_len,
@@ -380,7 +380,7 @@ def profile(
         )
     return Profile(
         read,
-        found,
+        target,
         plan,
         efficiency,
         batch_size,

@@ -158,10 +158,10 @@ def read_steps(path: str | Path) -> pl.DataFrame:
         The file cannot be read, or has no such rows.
     """
     try:
-        said: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LlmprofError(f"{Path(path).name} cannot be read as measured steps: {error}") from error
-    rows = said.get("rows") if isinstance(said, dict) else None
+    rows = document.get("rows") if isinstance(document, dict) else None
     needed = {"model", "batch", "prompt", "decode_step_s", "prefill_last_s"}
     if not isinstance(rows, list) or not rows or needed - set(rows[0]):
         raise LlmprofError(f"{Path(path).name} has no measured steps", expected=f"rows with {sorted(needed)}")
@@ -174,7 +174,7 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     parts = []
     for phase, column in (("decode", "decode_step_s"), ("prefill", "prefill_last_s")):
         value: pl.Expr = pl.col(column).cast(pl.Float64)
-        found = (
+        sums = (
             frame.filter(value > 0)
             .group_by(keys, maintain_order=True)
             .agg(
@@ -184,8 +184,8 @@ def read_steps(path: str | Path) -> pl.DataFrame:
             )
         )
         if phase == "prefill":
-            found = found.filter(pl.col("batch") * pl.col("prompt") <= MOST_PREFILL_TOKENS)
-        parts.append(found.with_columns(phase=pl.lit(phase)))
+            sums = sums.filter(pl.col("batch") * pl.col("prompt") <= MOST_PREFILL_TOKENS)
+        parts.append(sums.with_columns(phase=pl.lit(phase)))
     return pl.concat(parts).select([pl.col(name).cast(kind) for name, kind in MEASURED_SCHEMA.items()])
 
 

@@ -268,10 +268,10 @@ class _Reader:
         return default
 
     def _refuse_other_kinds(self) -> None:
-        found = [field for field in _OTHER_STATE if field in self.config]
-        if found or self.config.get("is_encoder_decoder"):
+        matching = [field for field in _OTHER_STATE if field in self.config]
+        if matching or self.config.get("is_encoder_decoder"):
             raise LlmprofError(
-                f"{self.name} is no decoder with attention in every layer ({', '.join(found) or 'encoder-decoder'})",
+                f"{self.name} is no decoder with attention in every layer ({', '.join(matching) or 'encoder-decoder'})",
                 expected="a dense or mixture-of-experts decoder",
             )
 

@@ -118,10 +118,10 @@ def training(
     plan = machine.plan
     held = weight_bytes(shape, plan) / plan.low_bytes
     share = [1 / plan.dp if ds_zero >= stage else 1.0 for stage in (1, 2, 3)]
-    found = operators(shape, prefill(batch_size, seq_len), plan, all_logits=True)
-    found = [one for one in found if one.stage != "sampling"]
-    forward = machine.total(found) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
-    layers = [one for one in found if one.stage not in ("embedding", "final_norm", "lm_head")]
+    work = operators(shape, prefill(batch_size, seq_len), plan, all_logits=True)
+    work = [one for one in work if one.stage != "sampling"]
+    forward = machine.total(work) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
+    layers = [one for one in work if one.stage not in ("embedding", "final_norm", "lm_head")]
     again = machine.total(layers) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
     gradient_bytes = held * 2.0
     ranks = plan.dp * plan.tp * plan.pp

@@ -150,28 +150,28 @@ def _found(trace: Trace) -> pl.DataFrame:
     """Rows of the table of collectives with their place in the run, and events that a pattern of the user's adds."""
     events = attribute(trace).filter(pl.col("category") == "collective")
     if "collectives" in trace.tables:
-        found = trace.collectives
+        rows = trace.collectives
     else:
-        found = schema.empty("collectives")
+        rows = schema.empty("collectives")
     key = ["rank", "stream", "start_ns", "name"]
-    on_host = not found["on_device"].any() and found.height > 0
+    on_host = not rows["on_device"].any() and rows.height > 0
     place = events.select(*key, "step", "phase", "layer", said="stage").unique(key, keep="first", maintain_order=True)
     if on_host:
-        found = found.with_columns(stream=pl.lit(None, dtype=pl.Int64))
+        rows = rows.with_columns(stream=pl.lit(None, dtype=pl.Int64))
         place = place.with_columns(stream=pl.lit(None, dtype=pl.Int64))
     else:
-        added = events.join(found, on=key, how="anti", nulls_equal=True)
+        added = events.join(rows, on=key, how="anti", nulls_equal=True)
         added = added.with_columns(
             kind=names.collective_kinds(added["name"]),
             algorithm=names.collective_algorithms(added["name"]),
             on_device=pl.col("source") != "op",
         )
-        known = [c for c in found.columns if c in added.columns]
-        found = pl.concat([found, added.select(known)], how="diagonal_relaxed")
-    found = found.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
+        known = [c for c in rows.columns if c in added.columns]
+        rows = pl.concat([rows, added.select(known)], how="diagonal_relaxed")
+    rows = rows.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
     # NCCL exchanges all with all by kernels that send and receive: what called them says so
     exchanges = (pl.col("kind") == "send_recv") & pl.col("said").is_in(["all_to_all", "all_gather", "reduce_scatter"])
-    return found.with_columns(kind=pl.when(exchanges).then("said").otherwise("kind")).drop("said")
+    return rows.with_columns(kind=pl.when(exchanges).then("said").otherwise("kind")).drop("said")
 
 
 def _world(trace: Trace) -> pl.Expr:

@@ -103,15 +103,15 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float = 0.05) -> pl.DataF
 def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
     """Launches of a profile with what is compared, and the how manieth of its kind each one is."""
     try:
-        found = speed_of_light(metrics).select("kernel_id", *_MEASURES)
+        rows = speed_of_light(metrics).select("kernel_id", *_MEASURES)
     except AnalysisError:  # of a device that the report does not name, only durations are compared
         own = metrics.kernels
         missing = {
             name: pl.lit(None, dtype=_TYPES.get(name, pl.Float64)) for name in _MEASURES if name != "duration_ns"
         }
-        found = own.select("kernel_id", "duration_ns", **missing).select("kernel_id", *_MEASURES)
+        rows = own.select("kernel_id", "duration_ns", **missing).select("kernel_id", *_MEASURES)
     launches = metrics.kernels.select("kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block")
-    joined = launches.join(found, on="kernel_id", how="left", maintain_order="left")
+    joined = launches.join(rows, on="kernel_id", how="left", maintain_order="left")
     joined = joined.with_columns(same=pl.int_range(pl.len()).over("kernel_name", "grid", "block"))
     names = {name: f"{side}_{short}" for name, short in _MEASURES.items()}
     return joined.rename({**names, "kernel_id": f"{side}_kernel_id"})

@@ -94,8 +94,12 @@ def diff_times(a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.0
 
 def has_steps(trace: Trace) -> bool:
     """Whether a trace has steps with work that are no captures of graphs."""
-    found = steps(trace)
-    return bool(((found["phase"] != "empty") & (found["source"] != "capture") & found["start_ns"].is_not_null()).any())
+    step_rows = steps(trace)
+    return bool(
+        (
+            (step_rows["phase"] != "empty") & (step_rows["source"] != "capture") & step_rows["start_ns"].is_not_null()
+        ).any()
+    )
 
 
 _Side = dict[str | None, tuple[pl.DataFrame, int]]

@@ -99,11 +99,11 @@ def findings_schema() -> dict[str, Any]:
     columns["unit"]["enum"] = ["ns a step", "ns a rank"]
     columns["share_of_time"] |= {"minimum": 0, "maximum": 1}
     columns["order"]["minimum"] = 1
-    said = {"type": ["string", "null"]}
+    summary = {"type": ["string", "null"]}
     about = {
-        "device": {**said, "description": "name of the device, as the profiler writes it"},
+        "device": {**summary, "description": "name of the device, as the profiler writes it"},
         "platform": {"type": "string", "enum": ["nvidia", "amd", "ascend", "unknown"]},
-        "profiler": {**said, "description": "format that was read: chrome, nsys, ascend …"},
+        "profiler": {**summary, "description": "format that was read: chrome, nsys, ascend …"},
         "ranks": {"type": "array", "items": {"type": "integer", "minimum": 0}},
         "world_size": {"type": ["integer", "null"]},
         "span_ns": {"type": "integer", "description": "from the first to the last thing recorded, ns"},

@@ -323,10 +323,10 @@ def findings(trace: Trace) -> pl.DataFrame:
     refuse_samples(trace, "what takes the time of a step")
     scope = scope_of(trace)
     rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]
-    found = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
+    frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     return Findings(
-        found.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
+        frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
     )

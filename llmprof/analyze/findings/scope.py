@@ -173,11 +173,11 @@ class Scope:
         """Rows with ``rank, start_ns`` that begin in a window of their rank, whole."""
         ends = self.windows.select("rank", pl.col("start_ns").alias("_from"), _to=pl.col("start_ns") + pl.col("dur_ns"))
         ends = ends.unique(["rank", "_from"]).sort("_from")
-        found = frame.with_row_index("_row").sort("start_ns")
-        found = found.join_asof(
+        rows = frame.with_row_index("_row").sort("start_ns")
+        rows = rows.join_asof(
             ends, left_on="start_ns", right_on="_from", by="rank", strategy="backward", check_sortedness=False
         )
-        return found.filter(pl.col("start_ns") < pl.col("_to")).sort("_row").drop("_row", "_from", "_to")
+        return rows.filter(pl.col("start_ns") < pl.col("_to")).sort("_row").drop("_row", "_from", "_to")
 
     def within(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
@@ -201,12 +201,14 @@ def scope_of(trace: Trace) -> Scope:
     Scope
         The time that findings are about.
     """
-    found, recorded = steps(trace), recorded_windows(trace)
+    step_rows, recorded = steps(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
-    if not found.height:
+    if not step_rows.height:
         return Scope(trace, "whole recording", None, recorded, recorded_ns)
     windows = step_windows(trace)
-    every = found.join(windows.select("rank", "step").unique(), on=["rank", "step"], how="semi", maintain_order="left")
+    every = step_rows.join(
+        windows.select("rank", "step").unique(), on=["rank", "step"], how="semi", maintain_order="left"
+    )
     steady = steady_state(trace)
     whole = steady.height and steady["rank"].n_unique() == every["rank"].n_unique()
     chosen, words = (steady, "steady decode steps") if whole else (every, "steps")

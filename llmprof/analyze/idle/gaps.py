@@ -113,7 +113,7 @@ def idle_of(
     spans = pl.DataFrame(schema=HOST_SPANS) if spans is None else spans.with_columns(pl.col("thread").fill_null(-1))
     # an operator that stands in for device work was launched by nobody
     launched = pl.when(pl.col("source") != "op")
-    found = gaps(
+    rows = gaps(
         events,
         ["rank", "device"],
         step=pl.col("step"),
@@ -125,13 +125,13 @@ def idle_of(
         _thread=launched.then("launch_thread").fill_null(-1),
     ).with_row_index("gap")
     begun = events.group_by("rank", "step").agg(_begun=pl.col("start_ns").min())
-    found = found.join(begun, on=["rank", "step"], how="left", maintain_order="left")  # null steps match nothing
-    found = found.with_columns(
+    rows = rows.join(begun, on=["rank", "step"], how="left", maintain_order="left")  # null steps match nothing
+    rows = rows.with_columns(
         gap_ns="dur_ns", in_step=pl.col("_begun") <= pl.col("start_ns"), _end=pl.col("start_ns") + pl.col("dur_ns")
     )
-    found = _with_previous(found.filter(pl.col("dur_ns") >= min_ns), events)
+    rows = _with_previous(rows.filter(pl.col("dur_ns") >= min_ns), events)
     calls = spans.filter(pl.col("kind") == "call")
-    parts = _parts(_with_sync(found, calls), calls)
+    parts = _parts(_with_sync(rows, calls), calls)
     parts = _held(parts, events, calls, waits)
     done = doing(parts.select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
     nothing = pl.col("cause") == "unknown"
@@ -331,7 +331,7 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     recorded = waits.select(
         "rank", "stream", _event="start_ns", _at="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns")
     )
-    found = order.sort("_to").join_asof(
+    rows = order.sort("_to").join_asof(
         recorded.sort("_at"),
         left_on="_to",
         right_on="_at",
@@ -340,7 +340,7 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         check_sortedness=False,
     )
     shared = pl.min_horizontal("_to", "_until") - pl.max_horizontal("start_ns", "_event")
-    return found.filter(shared >= HELD_SHARE * pl.col("dur_ns")).select("_part", "_event")
+    return rows.filter(shared >= HELD_SHARE * pl.col("dur_ns")).select("_part", "_event")
 
 
 ANALYSIS = Analysis(
@@ -410,9 +410,9 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
     """
     following = {"step": pl.col("step"), "next_event": pl.col("event"), "next_name": pl.col("name")}
     on_streams = events.filter(pl.col("stream").is_not_null())
-    found = gaps(on_streams, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)
-    found = length_within(found, events, ["rank", "device"], name="busy_elsewhere_ns")
-    return found.select(
+    rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)
+    rows = length_within(rows, events, ["rank", "device"], name="busy_elsewhere_ns")
+    return rows.select(
         "rank",
         "device",
         "stream",

@@ -181,10 +181,10 @@ def _kinds_of_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1),
         named=names.collective_kinds(calls["name"]),
     )  # fmt: skip
-    found = innermost(calls, ranges, ["rank", "thread"], at="launch_start_ns", name="_range")
-    found = found.with_columns(kind=pl.lit(ranges["kind"]).gather(pl.col("_range")))
+    placed = innermost(calls, ranges, ["rank", "thread"], at="launch_start_ns", name="_range")
+    placed = placed.with_columns(kind=pl.lit(ranges["kind"]).gather(pl.col("_range")))
     vague = pl.col("named").is_in(["send_recv", "other"])
-    return found.filter(vague & (pl.col("kind") != "other") & (pl.col("kind") != pl.col("named"))).select(
+    return placed.filter(vague & (pl.col("kind") != "other") & (pl.col("kind") != pl.col("named"))).select(
         "event", "kind"
     )
 
@@ -193,14 +193,14 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
     if not trace.has("collectives"):
         return None
     key = ["rank", "stream", "start_ns", "name"]
-    said = trace.collectives.filter("on_device").select(*key, "kind")
-    other = said["kind"] != names.collective_kinds(said["name"])
+    rows = trace.collectives.filter("on_device").select(*key, "kind")
+    other = rows["kind"] != names.collective_kinds(rows["name"])
     if not other.any():
         return None
-    said = (
-        said.with_columns(_other=other).unique(key, keep="first", maintain_order=True).filter("_other").drop("_other")
+    rows = (
+        rows.with_columns(_other=other).unique(key, keep="first", maintain_order=True).filter("_other").drop("_other")
     )
-    return events.join(said, on=key, nulls_equal=True).select("event", "kind") if said.height else None
+    return events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
 
 
 def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -229,12 +229,12 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.Da
     sequence, unknown = _stretches(roles.filter(in_sequence).with_columns(pl.col("step").fill_null(_NO_STEP)))
     in_sequence &= ~pl.col("rank").is_in(unknown)
     nothing = {"layer": pl.lit(None, dtype=pl.Int32), "confidence": pl.lit(None, dtype=pl.Float64)}
-    found = roles.filter(~in_sequence).select("event", stage=_stage_outside(), reason=no_step, **nothing)
+    rows = roles.filter(~in_sequence).select("event", stage=_stage_outside(), reason=no_step, **nothing)
     if sequence.height:
         named = judge(name_stages(find_layer_ends(sequence)), sequence, engine)
-        found = pl.concat([named, found], how="diagonal")
-    found = found.sort("event").select("layer", pl.col("stage").cast(pl.String), "confidence", "reason")
-    return beside(events.hstack(found))
+        rows = pl.concat([named, rows], how="diagonal")
+    rows = rows.sort("event").select("layer", pl.col("stage").cast(pl.String), "confidence", "reason")
+    return beside(events.hstack(rows))
 
 
 def _stage_outside() -> pl.Expr:
@@ -307,8 +307,8 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
     key = ["_name", "category", "source"]
     roles = events.drop("name", *launches).join(unique, on=key, how="left", maintain_order="left").drop("_name")
     if kinds is not None:
-        said = kinds.select("event", said=pl.col("kind").cast(STAGE, strict=False))
-        roles = roles.join(said, on="event", how="left", maintain_order="left")
+        rows = kinds.select("event", said=pl.col("kind").cast(STAGE, strict=False))
+        roles = roles.join(rows, on="event", how="left", maintain_order="left")
         roles = roles.with_columns(kind=pl.coalesce("said", "kind")).drop("said")
     streams = (
         roles.group_by("rank", "stream")

@@ -186,20 +186,20 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     if measure not in MEASURES:
         raise AnalysisError(f"layers have no measure {measure!r}", expected=f"one of {', '.join(MEASURES)}")
     if stage is None:
-        found = layers(trace, per="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        rows = layers(trace, per="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     else:
         if stage not in STAGE.categories:
             raise AnalysisError(f"stage={stage!r} is not known", expected=f"one of {', '.join(STAGE.categories)}")
-        found = _stage(layers(trace), stage)
-    found = found.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
-    found = found.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))
+        rows = _stage(layers(trace), stage)
+    rows = rows.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))
     value, group = pl.col(measure), ["rank", "step"]
-    found = found.with_columns(typical_ns=value.median().over(group)).with_columns(gap_ns=value - pl.col("typical_ns"))
+    rows = rows.with_columns(typical_ns=value.median().over(group)).with_columns(gap_ns=value - pl.col("typical_ns"))
     off = pl.col("gap_ns").abs()
     limit = pl.max_horizontal(
         off.median().over(group) * MAD_TO_SIGMA * MAX_DEVIATIONS, pl.col("typical_ns") * LEAST_SHARE
     )
-    return found.select(
+    return rows.select(
         "rank",
         "step",
         "phase",

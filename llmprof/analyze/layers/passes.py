@@ -212,8 +212,8 @@ def beside(found: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("router"))
     )
     placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
-    said = placed.select("event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8))
-    found = found.join(said, on="event", how="left", maintain_order="left")
+    rows = placed.select("event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8))
+    found = found.join(rows, on="event", how="left", maintain_order="left")
     return found.with_columns(
         layer=pl.coalesce("_layer", "layer"),
         stage=pl.coalesce("_stage", "stage"),
@@ -292,8 +292,8 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         "before_layers",
         "first_layer_ns",
     )
-    said = modules.select("event", *columns).rename({"layer": "module_layer"})
-    frame = found.join(said, on="event", how="inner")
+    rows = modules.select("event", *columns).rename({"layer": "module_layer"})
+    frame = found.join(rows, on="event", how="inner")
     in_model = pl.col("first_layer_ns").is_not_null()
     layered = frame.filter(pl.col("module_layer").is_not_null()).select("rank", "step").unique()
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
@@ -352,10 +352,10 @@ def by_captures(found: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     if f"{CAPTURED}layer" not in kernels.columns:
         return found
     key = ["rank", "stream", "start_ns", "name"]
-    said = kernels.filter(pl.col(f"{CAPTURED}evidence") == "module").select(
+    rows = kernels.filter(pl.col(f"{CAPTURED}evidence") == "module").select(
         *key, *(pl.col(f"{CAPTURED}{c}").alias(f"_{c}") for c in ("layer", "stage", "confidence"))
     )
-    found = found.join(said.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left")
+    found = found.join(rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left")
     known = pl.col("_stage").is_not_null() & (pl.col("_stage") != "other")
     sure = pl.when(pl.col("_layer").is_not_null()).then("_confidence")
     return found.with_columns(

@@ -153,12 +153,12 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         rows += [(ids[at + i], events[place + i], match, sure, places) for i in range(length)]
         at, last = at + length, place + length
     schema = {name: _SCHEMA[name] for name in ("kernel_id", "event", "match", "confidence", "candidates")}
-    found = pl.DataFrame(rows, schema=schema, orient="row")
-    found = found.join(ours.select("kernel_id", "agrees", "sure", no_grid=pl.col("grid").is_null()), on="kernel_id")
-    found = found.join(theirs.select("event", no_grid_there=pl.col("grid").is_null()), on="event", how="left")
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = frame.join(ours.select("kernel_id", "agrees", "sure", no_grid=pl.col("grid").is_null()), on="kernel_id")
+    frame = frame.join(theirs.select("event", no_grid_there=pl.col("grid").is_null()), on="event", how="left")
     unknown = (pl.col("agrees") == "name") & (pl.col("no_grid") | pl.col("no_grid_there"))
     sure_of_kind = pl.when(unknown).then(_UNKNOWN_GRID).otherwise("sure")
-    return found.with_columns(confidence=pl.col("confidence") * sure_of_kind).select(list(_SCHEMA))
+    return frame.with_columns(confidence=pl.col("confidence") * sure_of_kind).select(list(_SCHEMA))
 
 
 def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -325,21 +325,21 @@ def ncu_command(
 def _chosen(events: pl.DataFrame, kernel: str | int | None, where: dict[str, int | str | None]) -> pl.DataFrame:
     """Events that were asked for, of one rank and step, without collectives."""
     asked = {"kernel": kernel, **where}
-    said = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
-    found = events.filter([pl.col(name) == value for name, value in where.items() if value is not None] or True)
+    wording = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
+    rows = events.filter([pl.col(name) == value for name, value in where.items() if value is not None] or True)
     if isinstance(kernel, int):
-        found = found.filter(pl.col("event") == kernel)
+        rows = rows.filter(pl.col("event") == kernel)
     elif kernel is not None:
-        exact = found.filter(pl.col("name") == kernel)
-        found = exact if exact.height else found.filter(pl.col("function") == kernel)
-    if not found.height:
+        exact = rows.filter(pl.col("name") == kernel)
+        rows = exact if exact.height else rows.filter(pl.col("function") == kernel)
+    if not rows.height:
         raise AnalysisError(
-            f"no kernel of this trace has {said}", hint="attribute(trace) lists kernels with their layers and stages"
+            f"no kernel of this trace has {wording}", hint="attribute(trace) lists kernels with their layers and stages"
         )
-    alone = found.filter(pl.col("category") != "collective")
+    alone = rows.filter(pl.col("category") != "collective")
     if not alone.height:
         raise AnalysisError(
-            f"all kernels with {said} are collectives, which wait for ever when they are run again alone",
+            f"all kernels with {wording} are collectives, which wait for ever when they are run again alone",
             hint="look at them on the timeline: llmprof.analyze.collectives(trace)",
         )
     first = alone.sort("rank", "step", "start_ns", nulls_last=True)

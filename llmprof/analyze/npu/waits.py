@@ -63,8 +63,8 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     following = events.select(
         "rank", "stream", _at="start_ns", step="step", next_event="event", next_name="name", next_category="category"
     ).sort("_at")
-    found = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns")).sort("_end")
-    found = found.join_asof(
+    rows = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns")).sort("_end")
+    rows = rows.join_asof(
         following, left_on="_end", right_on="_at", by=["rank", "stream"], strategy="forward", check_sortedness=False
     ).drop("_at", strict=False)
     before = events.select(
@@ -74,7 +74,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         before_name="name",
         before_category="category",
     ).sort("_done")
-    found = found.sort("_end").join_asof(
+    rows = rows.sort("_end").join_asof(
         before,
         left_on="_end",
         right_on="_done",
@@ -82,7 +82,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         strategy="backward",
         check_sortedness=False,
     )
-    return found.sort("rank", "start_ns", "stream").select(
+    return rows.sort("rank", "start_ns", "stream").select(
         "rank", "device", "stream", "start_ns", "dur_ns", "waited_for", "step", "next_event", "next_name",
         "next_category", "before_name", "before_category",
     )  # fmt: skip
@@ -183,30 +183,30 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     trace.table("kernels")
     calls = trace.table("runtime")
     events = labelled(trace, ["step"]).filter(pl.col("source") == "kernel")
-    found = events.select(
+    rows = events.select(
         "rank", "step", "event", "stream", "name", "category", "start_ns", "dur_ns", "op_id", "launch_start_ns",
         "launch_thread",
     )  # fmt: skip
     ops = trace.ops if trace.has("ops") else None
     if ops is None:
         nothing = {"operator": pl.lit(None, dtype=pl.String), "operator_start_ns": pl.lit(None, dtype=pl.Int64)}
-        found = found.with_columns(**nothing)
+        rows = rows.with_columns(**nothing)
     else:
         known = ops.drop_nulls("op_id").unique(["rank", "op_id"], keep="first", maintain_order=True)
         known = known.select("rank", "op_id", operator="name", operator_start_ns="start_ns")
-        found = found.join(known, on=["rank", "op_id"], how="left", maintain_order="left")
+        rows = rows.join(known, on=["rank", "op_id"], how="left", maintain_order="left")
     level = pl.col("ascend_level") if "ascend_level" in calls.columns else pl.lit(None, dtype=pl.String)
     queue = pl.col("ascend_queue_id") if "ascend_queue_id" in calls.columns else pl.lit(None, dtype=pl.Int64)
     calls = calls.with_columns(_level=level, _queue=queue)
     taken = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
     put = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Enqueue"))
-    found = _within(found, taken, "dequeue", "_queue")
-    found = _within(found, calls.filter(pl.col("_level") == "acl"), "call", "name").rename({"call_name": "call"})
+    rows = _within(rows, taken, "dequeue", "_queue")
+    rows = _within(rows, calls.filter(pl.col("_level") == "acl"), "call", "name").rename({"call_name": "call"})
     put = put.drop_nulls("_queue").unique(["rank", "_queue"], keep="first", maintain_order=True)
     put = put.select("rank", dequeue__queue="_queue", enqueue_start_ns="start_ns")
-    found = found.join(put, on=["rank", "dequeue__queue"], how="left", maintain_order="left")
+    rows = rows.join(put, on=["rank", "dequeue__queue"], how="left", maintain_order="left")
     at = {layer: pl.col(f"{layer}_start_ns") for layer in _PATH}
-    return found.select(
+    return rows.select(
         "rank", "step", "event", "stream", "name", "category", "operator", "call",
         *(f"{layer}_start_ns" for layer in _PATH), "start_ns", "dur_ns",
         to_queue_ns=at["enqueue"] - at["operator"],

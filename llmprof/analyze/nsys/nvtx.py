@@ -188,11 +188,11 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
 
 def _by_event(trace: Trace, events: pl.DataFrame, ranges: pl.DataFrame, innermost: pl.DataFrame) -> pl.DataFrame:
     names = ranges.select("row", "range", "domain", "depth", range_name="name")
-    found = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
+    rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
     return (
         activity(trace)
         .select("event", "rank", *_SPAN, "name", "source")
-        .join(found, on="event", how="left", maintain_order="left")
+        .join(rows, on="event", how="left", maintain_order="left")
         .select("event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth")
     )
 

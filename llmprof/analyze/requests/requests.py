@@ -128,18 +128,18 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
         start_ns=pl.col("start_epoch_ns") - epoch,
     ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
     own = _own(members, steps)
-    found = asked.join(own, on="request", how="inner").sort("start_ns", "request")
-    found = _waits(found, steps)
+    rows = asked.join(own, on="request", how="inner").sort("start_ns", "request")
+    rows = _waits(rows, steps)
     parts = [pl.col(name).fill_null(0).cast(pl.Int64) for name in PARTS]
     reason = pl.concat_list(parts).list.arg_max()
     return (
-        found.with_columns(parts)
+        rows.with_columns(parts)
         .with_columns(
             reason=reason.replace_strict(dict(enumerate(WORDS[name] for name in PARTS)), return_dtype=pl.String),
             unexplained_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
             ttft_queue_ns=pl.sum_horizontal(WAITING),
             ttft_others_ns=pl.col("queue_prefill_ns") + pl.col("prefill_others_ns"),
-            behind=_behind(found, members),
+            behind=_behind(rows, members),
         )
         .select(
             *("request", "id", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "e2e_ns"),
@@ -326,7 +326,7 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     rows = rows.join(middle, on="kind").with_columns(times=pl.col("dur") / pl.col("middle"))
     prefill, decode = pl.col("part") == "prefill", pl.col("part") == "decode"
     slow = pl.col("times").arg_max()
-    found = (
+    sums = (
         rows.sort("request", "step")
         .group_by("request", maintain_order=True)
         .agg(
@@ -349,9 +349,9 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)
     first = whole.select(first_step="step", busy_before=pl.col("busy") - pl.col("step_dur"))
     last = whole.select(last_step="step", busy_after="busy")
-    found = found.join(first, on="first_step", how="left").join(last, on="last_step", how="left")
+    sums = sums.join(first, on="first_step", how="left").join(last, on="last_step", how="left")
     ran = pl.col("busy_after") - pl.col("busy_before")
-    return found.with_columns(
+    return sums.with_columns(
         decode_ns=pl.col("all_decode_ns") - pl.col("decode_prefill_ns"),
         left_out_ns=ran - pl.col("carried_ns"),
         between_ns=pl.col("last_step_ns") - pl.col("first_step_ns") - ran,

@@ -228,8 +228,8 @@ def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         .filter(pl.col("start_ns") < pl.col("end"))
     )
     by_op = pl.col("op_id").is_in(inside["op_id"].drop_nulls().unique().implode()).fill_null(value=False)
-    found = events.with_columns(embeds=by_op & (pl.col("source") != "copy"))
-    return found if found["embeds"].any() else events
+    rows = events.with_columns(embeds=by_op & (pl.col("source") != "copy"))
+    return rows if rows["embeds"].any() else events
 
 
 def _seams(events: pl.DataFrame) -> pl.Series:
@@ -249,17 +249,17 @@ def _seams(events: pl.DataFrame) -> pl.Series:
     # a sampling after the embedding is no end of a step: then the embedding alone says where one begins
     free = pl.when(sampled < embedded).then(free).otherwise((i <= embedded) & ~pl.col("attends"))
     size = pl.len()
-    found = gaps.group_by("gap", maintain_order=True).agg(
+    sums = gaps.group_by("gap", maintain_order=True).agg(
         size=size,
         samples=pl.col("samples").any(),
         embeds=pl.col("embeds").any(),
         start=i.filter(free).get(pl.col("pause").filter(free).arg_max(), null_on_oob=True),
     )
-    usual = found["size"].mode().min()
-    by_work = [c for c in ("samples", "embeds") if 0 < found[c].sum() <= max(1, _MOST_SEAMS * found.height)]
+    usual = sums["size"].mode().min()
+    by_work = [c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MOST_SEAMS * sums.height)]
     longer = pl.col("size") > _LONGER * pl.lit(usual)
     is_seam = pl.any_horizontal(by_work) if by_work else longer & (longer.mean() <= _FEW_SEAMS)
-    return found.filter(is_seam & pl.col("start").is_not_null())["start"]
+    return sums.filter(is_seam & pl.col("start").is_not_null())["start"]
 
 
 def _first_step(events: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
@@ -346,12 +346,12 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
         out.
     """
     found: dict[tuple[int, int], tuple[Batch, str]] = {}
-    said = steps.with_columns(
+    rows = steps.with_columns(
         _context=pl.col("name").str.extract(_INSIDE, 1), _generation=pl.col("name").str.extract(_INSIDE, 2)
     )
-    for rank in said["rank"].unique(maintain_order=True).to_list():
+    for rank in rows["rank"].unique(maintain_order=True).to_list():
         held = _Held(context)
-        for row in said.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
+        for row in rows.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
             batch, source = held.step(row)
             if batch:
                 found[rank, row["step"]] = batch, source

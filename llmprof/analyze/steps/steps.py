@@ -122,11 +122,11 @@ def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Ser
     """Step that begins last before each event, at the time of the column ``at``; null where it is over by then."""
     if not bounds.height:
         return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
-    found = events.sort(at).join_asof(bounds.sort(at), on=at, by="rank", strategy="backward", check_sortedness=False)
+    rows = events.sort(at).join_asof(bounds.sort(at), on=at, by="rank", strategy="backward", check_sortedness=False)
     valid = pl.col(at).is_not_null()
     if "until" in bounds.columns:
         valid &= (pl.col(at) < pl.col("until")).fill_null(value=True)
-    return found.sort("event").select(step=pl.when(valid).then("step")).to_series()
+    return rows.sort("event").select(step=pl.when(valid).then("step")).to_series()
 
 
 def _first_launch() -> pl.Expr:

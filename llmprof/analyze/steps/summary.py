@@ -47,23 +47,23 @@ def steady_state(trace: Trace) -> pl.DataFrame:
     >>> analyze.steady_state(trace)["phase"].unique().to_list()
     ['decode']
     """
-    found = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
+    step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
     decode = pl.col("phase") == "decode"
     after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
-    found = found.with_columns(_run=after_other.cum_sum().over("rank"), _first=after_other).filter(decode)
-    if not found.height:
-        return found.drop("_run", "_first")
+    step_rows = step_rows.with_columns(_run=after_other.cum_sum().over("rank"), _first=after_other).filter(decode)
+    if not step_rows.height:
+        return step_rows.drop("_run", "_first")
     batch = pl.col("generation_requests").mode().min().over("rank")
-    found = found.filter(pl.col("generation_requests").eq_missing(batch))
+    step_rows = step_rows.filter(pl.col("generation_requests").eq_missing(batch))
     length = pl.len().over("rank", "_run")
-    found = found.filter(length == length.max().over("rank"))
-    found = found.filter(pl.col("_run") == pl.col("_run").min().over("rank"))
-    found = found.filter(~pl.col("_first") | (pl.len().over("rank") <= 3))
+    step_rows = step_rows.filter(length == length.max().over("rank"))
+    step_rows = step_rows.filter(pl.col("_run") == pl.col("_run").min().over("rank"))
+    step_rows = step_rows.filter(~pl.col("_first") | (pl.len().over("rank") <= 3))
     span = pl.col("dur_ns")
     middle = span.median().over("rank")
     spread = (span - middle).abs().median().over("rank") * MAD_TO_SIGMA
     limit = pl.max_horizontal(spread * MAX_DEVIATIONS, middle * 0.1)
-    return found.filter((span - middle).abs() <= limit).drop("_run", "_first")
+    return step_rows.filter((span - middle).abs() <= limit).drop("_run", "_first")
 
 
 PARTS = {
@@ -178,15 +178,17 @@ def step_windows(trace: Trace) -> pl.DataFrame:
         that comes first), one row a step and device of its rank; without empty steps, steps without an event and
         captures of graphs (which still end the step before them).
     """
-    found = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
+    step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
     end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
-    found = found.with_columns(
+    step_rows = step_rows.with_columns(
         dur_ns=end - pl.col("start_ns"), span_ns=pl.min_horizontal("dur_ns", end - pl.col("start_ns"))
     )
-    found = found.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0))
+    step_rows = step_rows.filter(
+        (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
+    )
     lanes = attribute(trace).select(LANE).unique()
-    return found.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
+    return step_rows.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
 
 
 @per_trace

@@ -76,12 +76,12 @@ def theory_curves(
     low, high = (format_ns(1e9 * number(sweep["decode_s"][at])) for at in (0, -1))
     first, last = int(sweep["value"][0]), int(sweep["value"][-1])
     what = over.removesuffix(" (log scale)")
-    said = f"A decode step takes at least {low} at {first:,} and {high} at {last:,} {what}"
+    sentence = f"A decode step takes at least {low} at {first:,} and {high} at {last:,} {what}"
     kinds = [kind for kind in KINDS if kind == "least time" or _has(sweep, measured, kind)]
     notes = "Blue: least time at the device's stated peaks."
     notes += " Green: predicted by a calibration, no bound." if "predicted" in kinds else ""
     notes += " Orange points: measured." if "measured" in kinds else ""
-    return finish(alt.hconcat(*panels, spacing=_SPACE), title or said, notes)
+    return finish(alt.hconcat(*panels, spacing=_SPACE), title or sentence, notes)
 
 
 def _has(sweep: pl.DataFrame, measured: pl.DataFrame | None, kind: str) -> bool:
@@ -197,15 +197,17 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         marks.append(alt.Chart(inline(line)).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[6, 4]).encode(y=level))
         text = alt.Chart(inline(line)).mark_text(align="left", baseline="bottom", dy=-4, fontSize=TEXT_PX, color=MUTED)
         marks.append(text.encode(x=alt.value(4), y=level, text="label:N"))
-    said = "Memory of a rank"
+    sentence = "Memory of a rank"
     if limit and fit.height:
         most = fit.sort("value").row(-1, named=True)
-        said = f"{int(most['value']):,} {over} is the most drawn here that fits"
+        sentence = f"{int(most['value']):,} {over} is the most drawn here that fits"
     elif limit:
-        said = "Nothing drawn here fits the device"
+        sentence = "Nothing drawn here fits the device"
     chart = layered(*marks).properties(width=WIDTH - 2 * PADDING - 70, height=300)
     return finish(
-        chart, title or said, "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens."
+        chart,
+        title or sentence,
+        "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens.",
     )
 
 
@@ -259,11 +261,11 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     last = joined.filter(pl.col("phase") == phases[-1])
     measured, bound = number(last["measured_ns"].sum()), number(last["bound_ns"].sum())
     reached = percent(100 * bound / measured) if measured else "0 %"
-    said = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
+    sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
     notes = (
         "Mean of a step and rank (us, ms). Least time: at the stated peaks of the device. The rest of a bar is the gap."
     )
-    return finish(chart, title or said, notes)
+    return finish(chart, title or sentence, notes)
 
 
 def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
@@ -399,6 +401,6 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     chart = layered(band, line, drawn).properties(width=WIDTH - 2 * PADDING - 70, height=430)
     errors = rows["error"].abs()
     middle, worst = percent(number(errors.median())), percent(number(errors.max()))
-    said = f"Predictions are off by {middle} in the median, {worst} at worst"
+    sentence = f"Predictions are off by {middle} in the median, {worst} at worst"
     notes = "A point is a measured step. The band is 25 % to both sides. Predictions are no bounds."
-    return finish(chart, title or said, notes)
+    return finish(chart, title or sentence, notes)

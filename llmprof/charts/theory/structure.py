@@ -248,9 +248,9 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     chart: alt.HConcatChart = alt.hconcat(*drawn, spacing=_SPACE).resolve_scale(color="shared")
     most = sums.filter(pl.col("phase") == sums["phase"][-1]).sort("latency_s", descending=True).row(0, named=True)
     total = number(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
-    said = f"{most['stage']} takes {percent(100 * most['latency_s'] / total)} of the least time of {most['phase']}"
+    sentence = f"{most['stage']} takes {percent(100 * most['latency_s'] / total)} of the least time of {most['phase']}"
     notes = f"Dark: {sums['phase'][0]}; light: {sums['phase'][-1]}. Stages of less than 0.5 % are left out."
-    return finish(chart, title or said, f"{notes} Shares of what one rank does.")
+    return finish(chart, title or sentence, f"{notes} Shares of what one rank does.")
 
 
 def _bars(
@@ -328,10 +328,10 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     text = alt.Chart(inline(rows)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
     chart = layered(bars, text.encode(x=x, y=y, text="label:N"))
     chart = chart.properties(width=WIDTH - 2 * PADDING - 130, height=26 * len(order))
-    said = f"{_count(total)} parameters"
+    sentence = f"{_count(total)} parameters"
     if used < total * 0.999:
-        said += f", of which a token goes through {_count(used)}"
-    return finish(chart, title or said, "Weights and biases of all layers together.")
+        sentence += f", of which a token goes through {_count(used)}"
+    return finish(chart, title or sentence, "Weights and biases of all layers together.")
 
 
 def _count(number: float) -> str:
@@ -371,9 +371,9 @@ def theory_roofline(
     """
     needed = ("phase", "component", "stage", "flops", "memory_bytes", "latency_s", "bound")
     require(components, needed, chart="theory_roofline", made_by=MADE_BY)
-    found = hardware.device(device)
-    peak = found.flop_per_s.get(dtype)
-    band = found.memory_bytes_per_s
+    machine = hardware.device(device)
+    peak = machine.flop_per_s.get(dtype)
+    band = machine.memory_bytes_per_s
     rows = components.filter((pl.col("flops") > 0) & (pl.col("memory_bytes") > 0) & (pl.col("latency_s") > 0))
     if rows.is_empty() or not peak or not band:
         raise nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs", MADE_BY)
@@ -391,5 +391,5 @@ def theory_roofline(
     )
     longest = frame.sort("duration_ns", descending=True).row(0, named=True)
     said = title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
-    chart = roofline(frame, peaks=found, title=said)
+    chart = roofline(frame, peaks=machine, title=said)
     return finish(chart, said, "A point is an operator over all layers on a rank; its area is its least time.")

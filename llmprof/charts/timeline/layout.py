@@ -268,8 +268,8 @@ def layers(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip | 
 
 def _spans(frame: pl.DataFrame, heads: pl.DataFrame, window: Window, columns: list[str], *, row: int) -> pl.DataFrame:
     """Extent of each step, or of each layer of a step, on a rank."""
-    found = frame.drop_nulls(columns).group_by("rank", *columns, maintain_order=True)
-    spans = found.agg(pl.col("phase").first(), first=pl.col("from_ns").min(), last=pl.col("to_ns").max())
+    rows = frame.drop_nulls(columns).group_by("rank", *columns, maintain_order=True)
+    spans = rows.agg(pl.col("phase").first(), first=pl.col("from_ns").min(), last=pl.col("to_ns").max())
     spans = spans.join(heads.select("rank", head="top"), on="rank").sort("rank", "first", *columns)
     top = pl.col("head") + row * (STRIP + GAP)
     return spans.select(

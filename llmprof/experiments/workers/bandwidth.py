@@ -125,8 +125,8 @@ class Bench:
         }
         rows = []
         for kind, call in work.items():
-            found = self.row(self.times(call), kind=kind, bytes=moved[kind])
-            rows.append({**found, "gb_per_s": moved[kind] / found["seconds"] / 1e9})
+            measured = self.row(self.times(call), kind=kind, bytes=moved[kind])
+            rows.append({**measured, "gb_per_s": moved[kind] / measured["seconds"] / 1e9})
         return rows
 
     def matmul(self) -> list[dict[str, Any]]:
@@ -150,8 +150,8 @@ class Bench:
                 except (RuntimeError, AttributeError, TypeError, ValueError) as error:
                     self.notes.append(f"no matrix product in {dtype} here: {str(error).splitlines()[0][:160]}")
                     break
-                found = self.row(times, dtype=dtype, n=n, flop=2 * n**3)
-                rows.append({**found, "tflop_per_s": 2 * n**3 / found["seconds"] / 1e12})
+                measured = self.row(times, dtype=dtype, n=n, flop=2 * n**3)
+                rows.append({**measured, "tflop_per_s": 2 * n**3 / measured["seconds"] / 1e12})
         return rows
 
     def _plain(self, a: Any, b: Any, out: Any) -> Callable[[], Any]:
@@ -180,8 +180,8 @@ class Bench:
             ("host_to_device", lambda: there.copy_(pinned, non_blocking=True)),
             ("device_to_host", lambda: pinned.copy_(there, non_blocking=True)),
         ):
-            found = self.row(self.times(call), kind=kind, bytes=size)
-            rows.append({**found, "gb_per_s": size / found["seconds"] / 1e9})
+            measured = self.row(self.times(call), kind=kind, bytes=size)
+            rows.append({**measured, "gb_per_s": size / measured["seconds"] / 1e9})
         return rows
 
     def p2p_devices(self) -> list[dict[str, Any]]:
@@ -227,8 +227,8 @@ class Bench:
             done()
             if turn >= self.spec["warmup"]:
                 times.append((time.perf_counter() - began) / inner)
-        found = self.row(times, src=one, dst=two, bytes=size, both=both, peer_access=access)
-        return {**found, "gb_per_s": size * (2 if both else 1) / found["seconds"] / 1e9}
+        measured = self.row(times, src=one, dst=two, bytes=size, both=both, peer_access=access)
+        return {**measured, "gb_per_s": size * (2 if both else 1) / measured["seconds"] / 1e9}
 
     def p2p_ranks(self, dist: Any) -> list[dict[str, Any]]:
         """Messages between every pair of ranks, through the process group; rank 0 keeps what is measured."""
@@ -248,8 +248,8 @@ class Bench:
                             (dist.send if sends else dist.recv)(data, other)
 
                     times = [t / 2 for t in self.times(there_and_back, repeat=max(5, self.spec["repeat"] // 2))]
-                    found = self.row(times, src=one, dst=two, bytes=size, both=False, peer_access=None)
-                    rows.append({**found, "gb_per_s": size / found["seconds"] / 1e9})
+                    measured = self.row(times, src=one, dst=two, bytes=size, both=False, peer_access=None)
+                    rows.append({**measured, "gb_per_s": size / measured["seconds"] / 1e9})
         return [row for row in rows if row["src"] == self.rank]
 
     def all_reduce(self, dist: Any, cpu_group: Any) -> list[dict[str, Any]]:
@@ -267,10 +267,10 @@ class Bench:
             for way, call in ways:
                 dist.barrier()
                 times = self.times(call)
-                found = self.row(times, algorithm=way, bytes=size, world=self.world)
-                speed = size / found["seconds"] / 1e9
+                measured = self.row(times, algorithm=way, bytes=size, world=self.world)
+                speed = size / measured["seconds"] / 1e9
                 bus = speed * 2 * (self.world - 1) / self.world
-                rows.append({**found, "algorithm_gbps": speed, "bus_gbps": bus})
+                rows.append({**measured, "algorithm_gbps": speed, "bus_gbps": bus})
             if custom is not None and custom.should_custom_ar(data):
                 rows += self._in_graph(custom, dist, data, size)
             size *= 4
@@ -291,16 +291,16 @@ class Bench:
         except RuntimeError as error:
             self.notes.append(f"the custom all-reduce could not be captured: {str(error).splitlines()[0][:160]}")
             return []
-        found = self.row(times, algorithm="vllm_custom_graph", bytes=size, world=self.world)
-        speed = size / found["seconds"] / 1e9
-        return [{**found, "algorithm_gbps": speed, "bus_gbps": speed * 2 * (self.world - 1) / self.world}]
+        measured = self.row(times, algorithm="vllm_custom_graph", bytes=size, world=self.world)
+        speed = size / measured["seconds"] / 1e9
+        return [{**measured, "algorithm_gbps": speed, "bus_gbps": speed * 2 * (self.world - 1) / self.world}]
 
     def _custom(self, cpu_group: Any) -> Any:
         try:
             found = importlib.import_module(_CUSTOM).CustomAllreduce(cpu_group, self.device)
         except (ImportError, RuntimeError, AssertionError, OSError, AttributeError, TypeError) as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0][:160]
-            self.notes.append(f"vLLM's custom all-reduce is not there: {said}")
+            message = (str(error).splitlines() or [type(error).__name__])[0][:160]
+            self.notes.append(f"vLLM's custom all-reduce is not there: {message}")
             return None
         if found.disabled:
             self.notes.append("vLLM's custom all-reduce is off here: it needs 2, 4, 6 or 8 GPUs with peer access")

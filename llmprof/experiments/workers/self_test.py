@@ -47,12 +47,12 @@ def main() -> int:
         for one in profile.events()
         if str(one.device_type) == wanted and (one.name == name if name else "emset" not in one.name)
     ]
-    said = {
+    summary = {
         "platform": place, "n": n, "timed_us": statistics.median(timed),
         "profiler_us": statistics.median(seen or [0.0]), "calls": len(timed), "seen": len(seen),
         "torch": str(torch.__version__),
     }  # fmt: skip
-    sys.stdout.write("\n" + json.dumps(said) + "\n")
+    sys.stdout.write("\n" + json.dumps(summary) + "\n")
     return 0
 
 

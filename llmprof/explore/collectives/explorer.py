@@ -66,13 +66,13 @@ MAX_LISTED = 100
 
 def choices(trace: Trace) -> dict[str, Any]:
     """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be chosen."""
-    found = collectives(trace)
-    kinds = found.group_by("kind").len().sort("len", "kind", descending=[True, False])
-    order, phases = list(PHASES), found["phase"].drop_nulls().unique().to_list()
+    calls = collectives(trace)
+    kinds = calls.group_by("kind").len().sort("len", "kind", descending=[True, False])
+    order, phases = list(PHASES), calls["phase"].drop_nulls().unique().to_list()
     return {
         "kinds": kinds.rows(),
         "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
-        "ranks": found["rank"].unique().sort().to_list(),
+        "ranks": calls["rank"].unique().sort().to_list(),
     }
 
 

@@ -303,9 +303,9 @@ class Kernels(Explorer):
     @answers(LAUNCH)
     def _on_launch(self, event: int) -> Answer:
         """Pick a launch, and set the window around it, which explorers that are linked then show."""
-        found = attribute(self.trace).filter(pl.col("event") == event)
-        if found.height:
-            start, length = found.select("start_ns", "dur_ns").row(0)
+        rows = attribute(self.trace).filter(pl.col("event") == event)
+        if rows.height:
+            start, length = rows.select("start_ns", "dur_ns").row(0)
             around = max(4 * length, 5_000)
             self.event = event
             if not self.in_window:

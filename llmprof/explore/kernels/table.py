@@ -179,9 +179,9 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
         frame = ops_to_kernels(trace)
     except NotCapturedError as error:
         return {"rows": [], "why": str(error)}
-    found = frame.filter((pl.col("kernel") == name) & (pl.lit(rank is None) | (pl.col("rank") == (rank or 0))))
+    chosen_rows = frame.filter((pl.col("kernel") == name) & (pl.lit(rank is None) | (pl.col("rank") == (rank or 0))))
     rows = (
-        found.group_by("op", "shapes")
+        chosen_rows.group_by("op", "shapes")
         .agg(pl.col("count").sum(), pl.col("total_ns").sum())
         .with_columns(mean_ns=pl.col("total_ns") / pl.col("count"))
         .sort("total_ns", "op", "shapes", descending=[True, False, False], nulls_last=True)
@@ -196,13 +196,13 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
         return []
     key = ["rank", "stream", "start_ns", "name"]
     known = trace.kernels.select(*key, *_GRID).drop_nulls(["grid_x"]).unique(key, keep="first")
-    found = events.select(*key, "dur_ns").join(known, on=key, nulls_equal=True)
+    rows = events.select(*key, "dur_ns").join(known, on=key, nulls_equal=True)
     triple = [
         pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(side)
         for side in ("grid", "block")
     ]
     return (
-        found.group_by("registers", "shared_bytes", *triple)
+        rows.group_by("registers", "shared_bytes", *triple)
         .agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean())
         .sort("count", "grid", "block", descending=[True, False, False])
         .head(_MOST_ROWS)

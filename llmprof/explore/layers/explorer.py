@@ -121,12 +121,12 @@ class Cells:
 
 def choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
-    found = attribute(trace).filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
+    rows = attribute(trace).filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
     order, phases = list(STAGES), list(PHASES)
-    stages = found["stage"].drop_nulls().unique().to_list()
-    present = found["phase"].drop_nulls().unique().to_list()
+    stages = rows["stage"].drop_nulls().unique().to_list()
+    present = rows["phase"].drop_nulls().unique().to_list()
     return {
-        "ranks": found["rank"].unique().sort().to_list(),
+        "ranks": rows["rank"].unique().sort().to_list(),
         "stages": sorted(stages, key=lambda s: (order.index(s) if s in order else len(order), s)),
         "phases": sorted(present, key=lambda p: (phases.index(p) if p in phases else len(phases), p)),
         "measures": [{"name": name, "title": row[0], "meaning": row[3]} for name, row in MEASURES.items()],
@@ -229,8 +229,8 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
     A stage that comes twice is added up; the typical one is the median over the layers of the same rank and step. In
     the order in which they begin.
     """
-    found = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
-    sums = found.group_by("layer", "stage").agg(
+    rows = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
+    sums = rows.group_by("layer", "stage").agg(
         pl.col("start_ns").min(), pl.col("dur_ns", "busy_ns").sum(), pl.col("kernels").sum()
     )
     typical = sums.group_by("stage").agg(typical_ns=pl.col("dur_ns").median())
@@ -262,10 +262,10 @@ def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None) -> dict[str, Any] | None:
     """The row of ``layer_gaps`` of a cell; None where the layer has no such row."""
-    found = layer_gaps(trace, stage=stage, measure="dur_ns").filter(
+    rows = layer_gaps(trace, stage=stage, measure="dur_ns").filter(
         pl.col("rank") == rank, pl.col("step") == step, pl.col("layer") == layer
     )
-    return found.row(0, named=True) if found.height else None
+    return rows.row(0, named=True) if rows.height else None
 
 
 _MAX_KERNELS = 60

@@ -127,13 +127,13 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     more than ``MAX_BARS`` steps, consecutive ones share a bar, which has the means.
     """
     where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-    found = overlap_of_trace(trace).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
-    found = found.join(where, on=["rank", "step"], how="left", maintain_order="left")
+    rows = overlap_of_trace(trace).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
+    rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if phase is not None:
-        found = found.filter(pl.col("phase") == phase)
-    size = max(1, -(-found.height // MAX_BARS))
+        rows = rows.filter(pl.col("phase") == phase)
+    size = max(1, -(-rows.height // MAX_BARS))
     return (
-        found.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS)
+        rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS)
         .group_by("bar", maintain_order=True)
         .agg(
             pl.col("step").min().alias("first"),
@@ -149,10 +149,10 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
 
 def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     """Device span of a step (ns); None where the rank has no such step or ran nothing in it."""
-    found = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
-    if found.is_empty():
+    step_rows = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
+    if step_rows.is_empty():
         return None
-    first, length = found.select("start_ns", "dur_ns").row(0)
+    first, length = step_rows.select("start_ns", "dur_ns").row(0)
     return int(first), int(first) + max(1, int(length))
 
 

@@ -62,12 +62,12 @@ def ncu(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
 def _tool(name: str, tool: Tool, *, needed: bool, without: str) -> Finding:
     product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}[name]
     if tool.path is None:
-        found = f"no {name} on PATH"
+        sentence = f"no {name} on PATH"
         advice = f"install {product} and put its folder on PATH, or use profile_mode {without}"
         if tool.elsewhere:
-            found += f", but in {tool.elsewhere}"
+            sentence += f", but in {tool.elsewhere}"
             advice = f"put {tool.elsewhere} on PATH"
-        return Finding(name, "fail" if needed else "warn", found, f"{product} on PATH", advice)
+        return Finding(name, "fail" if needed else "warn", sentence, f"{product} on PATH", advice)
     if tool.version is None:
         return Finding(
             name, "warn", f"{tool.path} does not say its version", f"a working {name}", f"try {name} --version"
@@ -125,15 +125,15 @@ def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("NUMA", "unknown", "this machine does not say its nodes", "")
         return
     nodes = sorted({gpu.numa_node for gpu in facts.gpus or () if gpu.numa_node is not None})
-    found = f"{facts.numa_nodes} node{'s' * (facts.numa_nodes > 1)}, {facts.cores} processors"
+    sentence = f"{facts.numa_nodes} node{'s' * (facts.numa_nodes > 1)}, {facts.cores} processors"
     if nodes:
-        found += f"; GPUs at {', '.join(map(str, nodes))}"
+        sentence += f"; GPUs at {', '.join(map(str, nodes))}"
     if facts.numa_nodes > 1:
         where = str(nodes[0]) if len(nodes) == 1 else "N"
         advice = f"processes may move away from their GPU's memory: numactl --cpunodebind={where} --membind={where}"
-        yield Finding("NUMA", "warn", found, "one node, or processes bound to a node", advice)
+        yield Finding("NUMA", "warn", sentence, "one node, or processes bound to a node", advice)
     else:
-        yield Finding("NUMA", "ok", found, "one node, or processes bound to a node")
+        yield Finding("NUMA", "ok", sentence, "one node, or processes bound to a node")
 
 
 def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
@@ -156,12 +156,12 @@ def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
     if facts.shm_bytes is None or facts.shm_free_bytes is None:
         yield Finding(_SHM, "unknown", "there is none, or it cannot be read", expected)
         return
-    found = f"{format_bytes(facts.shm_free_bytes)} of {format_bytes(facts.shm_bytes)} free"
+    sentence = f"{format_bytes(facts.shm_free_bytes)} of {format_bytes(facts.shm_bytes)} free"
     if facts.shm_free_bytes >= LITTLE_SHM_BYTES or (config is not None and config.world_size == 1):
-        yield Finding(_SHM, "ok", found, expected)
+        yield Finding(_SHM, "ok", sentence, expected)
     else:
         advice = "NCCL and the engine's workers fail when it is full: docker run --shm-size=8g, or --ipc=host"
-        yield Finding(_SHM, "warn", found, expected, advice)
+        yield Finding(_SHM, "warn", sentence, expected, advice)
 
 
 def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -179,8 +179,8 @@ def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         free = facts.disk_free_bytes
         status = "ok" if free >= LITTLE_DISK_BYTES else "warn"
         status = "fail" if free < LEAST_DISK_BYTES and config is not None else status
-        found = f"{format_bytes(free)} free in {facts.disk}"
-        yield Finding("disk", status, found, expected, "" if status == "ok" else advice)
+        sentence = f"{format_bytes(free)} free in {facts.disk}"
+        yield Finding("disk", status, sentence, expected, "" if status == "ok" else advice)
 
 
 _HELD: Final = {"applications_clocks_setting", "display_clocks_setting", "sync_boost"}
@@ -217,21 +217,21 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("GPUs", "unknown", facts.gpu_problem or "NVML cannot be asked", expected)
     elif facts.gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
-        found = f"{len(facts.gpus)} × {names}{visible}"
+        sentence = f"{len(facts.gpus)} × {names}{visible}"
         if on_host:
             advice = "install the engine's build for CUDA to use them"
-            yield Finding("GPUs", "warn", f"{found}, but the engine is a build for processors", expected, advice)
+            yield Finding("GPUs", "warn", f"{sentence}, but the engine is a build for processors", expected, advice)
         else:
-            yield Finding("GPUs", "ok", found, expected)
+            yield Finding("GPUs", "ok", sentence, expected)
     else:
-        found = f"no NVIDIA GPU{visible}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
+        sentence = f"no NVIDIA GPU{visible}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
         if config is not None and config.engine == "vllm" and is_cuda_build(facts):
             advice = "install vLLM's build for processors, or run where there is a GPU"
-            yield Finding("GPUs", "fail", found, "a GPU: vLLM is a build for CUDA", advice)
+            yield Finding("GPUs", "fail", sentence, "a GPU: vLLM is a build for CUDA", advice)
         elif on_host:
-            yield Finding("GPUs", "ok", found, expected)
+            yield Finding("GPUs", "ok", sentence, expected)
         else:
-            yield Finding("GPUs", "warn", found, expected, "runs are on processors: kernels of a GPU are not seen")
+            yield Finding("GPUs", "warn", sentence, expected, "runs are on processors: kernels of a GPU are not seen")
 
 
 def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -239,15 +239,15 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if facts.driver is None:
         yield Finding("driver", "unknown", facts.gpu_problem or "no NVIDIA driver")
         return
-    found = f"{facts.driver} (CUDA {facts.cuda_driver})"
+    sentence = f"{facts.driver} (CUDA {facts.cuda_driver})"
     built = facts.interpreter.torch_cuda if facts.interpreter else None
     if config is None or built is None or facts.cuda_driver is None:
-        yield Finding("driver", "ok", found)
+        yield Finding("driver", "ok", sentence)
     elif int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0]):
         advice = "update the driver, install its forward-compatibility package, or take an engine for an older CUDA"
-        yield Finding("driver", "warn", found, f"CUDA {built} or newer, as torch was built with", advice)
+        yield Finding("driver", "warn", sentence, f"CUDA {built} or newer, as torch was built with", advice)
     else:
-        yield Finding("driver", "ok", found, f"CUDA {built}, as torch was built with")
+        yield Finding("driver", "ok", sentence, f"CUDA {built}, as torch was built with")
 
 
 def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -282,14 +282,14 @@ def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findin
         if gpu.memory_bytes is None or gpu.free_bytes is None:
             yield Finding(name, "unknown", "the driver does not say it")
             continue
-        found = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
+        sentence = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
         expected = f"{share:.0%} free, what vLLM takes (gpu_memory_utilization)"
         if gpu.free_bytes >= share * gpu.memory_bytes:
-            yield Finding(name, "ok", found, expected)
+            yield Finding(name, "ok", sentence, expected)
         else:
             lower = max(0.0, int(100 * gpu.free_bytes / gpu.memory_bytes - 2) / 100)
             advice = f"end what else runs on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
-            yield Finding(name, "fail" if strict else "warn", found, expected, advice)
+            yield Finding(name, "fail" if strict else "warn", sentence, expected, advice)
 
 
 def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -344,8 +344,8 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     missing = [name for name in packages if name not in one.modules]
     if missing:
         advice = f"install {' and '.join(missing)} there, or set python to the interpreter that has it"
-        found = f"Python {one.python} without {' and '.join(missing)}"
-        yield Finding("engine", "fail", found, expected, advice)
+        sentence = f"Python {one.python} without {' and '.join(missing)}"
+        yield Finding("engine", "fail", sentence, expected, advice)
         return
     versions = {name: one.versions.get(name) for name in packages}
     if config.engine == "vllm":

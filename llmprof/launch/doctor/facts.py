@@ -287,18 +287,18 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
         return Interpreter(error=f"{config.python} does not start: {error.strerror or error}")
     lines = done.stdout.strip().splitlines()
     try:
-        said = json.loads(lines[-1]) if lines and not done.returncode else None
+        document = json.loads(lines[-1]) if lines and not done.returncode else None
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        document = None
+    if not isinstance(document, dict):
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         return Interpreter(error=f"{config.python} does not work as a Python: {last}")
     return Interpreter(
-        python=said["python"],
-        versions=said["versions"],
-        modules=tuple(said["modules"]),
-        torch_cuda=said.get("torch_cuda"),
-        torch_hip=said.get("torch_hip"),
+        python=document["python"],
+        versions=document["versions"],
+        modules=tuple(document["modules"]),
+        torch_cuda=document.get("torch_cuda"),
+        torch_hip=document.get("torch_hip"),
     )
 
 
@@ -354,8 +354,8 @@ def _tool(name: str, *, asked: bool) -> Tool:
     if path is not None:
         return Tool(path=path, version=tool_version(name) if asked else None)
     places = (place for usual in _USUAL[name] for place in sorted(Path("/").glob(usual[1:]), reverse=True))
-    found = next((place for place in places if os.access(place, os.X_OK)), None)
-    return Tool(elsewhere=str(found.parent) if found else None)
+    first = next((place for place in places if os.access(place, os.X_OK)), None)
+    return Tool(elsewhere=str(first.parent) if first else None)
 
 
 def _existing(folder: Path) -> Path:
@@ -367,8 +367,8 @@ def _existing(folder: Path) -> Path:
 
 
 def _administrator() -> bool:
-    found = re.search(r"CapEff:\s*([0-9a-f]+)", _text("/proc/self/status") or "")
-    return bool(int(found[1], 16) & _SYS_ADMIN) if found else os.geteuid() == 0
+    match = re.search(r"CapEff:\s*([0-9a-f]+)", _text("/proc/self/status") or "")
+    return bool(int(match[1], 16) & _SYS_ADMIN) if match else os.geteuid() == 0
 
 
 def _governors() -> tuple[str, ...] | None:

@@ -250,9 +250,9 @@ def gpu_names() -> list[str] | None:
 def cpu_name() -> str:
     """Name of the processor."""
     with contextlib.suppress(OSError):
-        found = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-        if found:
-            return found.group(1).strip()
+        match = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+        if match:
+            return match.group(1).strip()
     return os.uname().machine
 
 

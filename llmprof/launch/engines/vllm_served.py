@@ -177,8 +177,8 @@ class _Client:
             return []
         if status != OK:
             raise RuntimeError(f"the server answered {method} with {status}: {text[:500]}")
-        found = json.loads(text).get("results") if text.strip() else None
-        return found if isinstance(found, list) else []
+        document = json.loads(text).get("results") if text.strip() else None
+        return document if isinstance(document, list) else []
 
     def _repeats(
         self, phase: str, least: int, bodies: Sequence[Mapping[str, Any]], *, profile_after: float = 0.0

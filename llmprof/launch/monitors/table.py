@@ -175,9 +175,9 @@ def read(path: Path) -> pl.DataFrame:
         frame = pl.read_parquet(path)
         return frame.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        message = str(error).strip().splitlines() or [type(error).__name__]
         raise ReadError(
-            f"{path.name} holds no samples that can be read: {said[0][:200]}",
+            f"{path.name} holds no samples that can be read: {message[0][:200]}",
             expected=f"a Parquet file with the columns {', '.join(SCHEMA)}",
             hint="the run itself is not touched by it: remove the file to go on without samples",
         ) from error

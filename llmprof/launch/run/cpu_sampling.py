@@ -98,8 +98,8 @@ def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
         return
     if done.returncode or not made.stat().st_size:
         made.unlink(missing_ok=True)
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        note(f"{sampler} gave no samples of the CPU: {said[-1][:300] if said else f'status {done.returncode}'}")
+        message = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        note(f"{sampler} gave no samples of the CPU: {message[-1][:300] if message else f'status {done.returncode}'}")
         return
     (folder / _DATA).unlink(missing_ok=True)
 

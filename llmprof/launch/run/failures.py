@@ -202,9 +202,9 @@ def _alarming(said: str) -> str:
 def _last_error(said: str) -> str:
     """The last line that looks like the message of an exception; that of the cause, where an engine core failed."""
     lines = [line.strip() for line in said.splitlines()]
-    found = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
-    causes = [line for line in found if "Engine core initialization failed" not in line]
-    return (causes or found or [""])[-1]
+    matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
+    causes = [line for line in matching if "Engine core initialization failed" not in line]
+    return (causes or matching or [""])[-1]
 
 
 def _shorten(text: str, limit: int = 300) -> str:
@@ -304,12 +304,12 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
         raise CaptureError(
             f"the capture is empty: {error.found}", hint=_why_empty(trace, config, on_device=on_device)
         ) from error
-    found = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
-    if not found.height:
+    rows = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
+    if not rows.height:
         raise CaptureError(
             f"the capture has no {_what(on_device=on_device)}", hint=_why_empty(trace, config, on_device=on_device)
         )
-    return found
+    return rows
 
 
 def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> str:

@@ -172,8 +172,15 @@ class RunFolder:
         again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
         started = before.get("started", now) if again else now
         ended = None if state == RUNNING else now
-        said = {"state": state, "stage": stage, "pid": os.getpid(), "started": started, "ended": ended, "error": error}
-        files.write_small(self.path / STATE_FILE, said)
+        summary = {
+            "state": state,
+            "stage": stage,
+            "pid": os.getpid(),
+            "started": started,
+            "ended": ended,
+            "error": error,
+        }
+        files.write_small(self.path / STATE_FILE, summary)
 
     @property
     def locked(self) -> bool:
@@ -437,13 +444,13 @@ def write(
         "nsys": tool_version("nsys"),
         "ncu": tool_version("ncu"),
     }
-    said = {
+    summary = {
         "versions": versions,
         "commands": [dict(one) for one in commands],
         "environment": allowed(environment, also),
         "files": [_hashed(path, folder.path) for path in _contents(folder.path)],
     }
-    files.write_json(folder.manifest, said)
+    files.write_json(folder.manifest, summary)
 
 
 def changed(folder: RunFolder) -> list[str]:

@@ -357,12 +357,12 @@ def from_file(path: Path) -> list[str]:
             items = [line for line in content.splitlines() if line.strip()]
     except ValueError as error:
         raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it, or name it .txt") from error
-    found = [text for item in items if (text := item if isinstance(item, str) else _prompt_of(item))]
-    if not found:
+    matching = [text for item in items if (text := item if isinstance(item, str) else _prompt_of(item))]
+    if not matching:
         raise ConfigError(
             f"{path.name} has no prompts", expected=f"texts, or objects with one of the keys {', '.join(_TEXTS)}"
         )
-    return found
+    return matching
 
 
 def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None) -> dict[str, Any]:

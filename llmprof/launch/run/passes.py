@@ -145,8 +145,8 @@ class Passes:
     def _remember(self) -> None:
         """Keep what a later attempt must know of the passes that were made."""
         environment = run_folder.allowed(self.environment, self.config.environment)
-        said = {"commands": self.commands, "environment": environment, "notes": self.notes}
-        files.write_json(self.folder.path / MADE, said)
+        summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
+        files.write_json(self.folder.path / MADE, summary)
 
     def recall(self) -> None:
         """Take over the passes of an earlier attempt."""

@@ -256,15 +256,16 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
         )
     nsys = shutil.which("nsys")
     if nsys is None:
-        said = "there is no nsys on PATH to export the report"
+        sentence = "there is no nsys on PATH to export the report"
     else:
         argv = command.export(report, folder.sqlite, executable=nsys)
-        said = _ran(argv, folder, commands)
+        sentence = _ran(argv, folder, commands)
     if _there(folder.sqlite):
         return Imported(done=True, commands=tuple(commands))
     advice = (
-        f"{said}; where Nsight Systems is, run `nsys export --type=sqlite --output={folder.sqlite.name} {report.name}` "
-        f"in the run's folder, then `llmprof run --resume` with the folder"
+        f"{sentence}; where Nsight Systems is, run "
+        f"`nsys export --type=sqlite --output={folder.sqlite.name} {report.name}` "
+        "in the run's folder, then `llmprof run --resume` with the folder"
     )
     return Imported(done=False, advice=advice, commands=tuple(commands))
 

@@ -164,8 +164,8 @@ class Series:
             except BaseException:
                 for folder in self.folders:
                     state = INTERRUPTED if begun(folder) else FAILED
-                    said = {"type": "KeyboardInterrupt", "message": "interrupted"}
-                    folder.set_state(state, stage="import" if measured(folder) else "engine", error=said)
+                    summary = {"type": "KeyboardInterrupt", "message": "interrupted"}
+                    folder.set_state(state, stage="import" if measured(folder) else "engine", error=summary)
                 raise
             return [self._outcome(folder, done, stopped, log) for folder in self.folders]
 
@@ -186,7 +186,7 @@ class Series:
             link.unlink(missing_ok=True)
             link.symlink_to(os.path.relpath(folder.path, self.home), target_is_directory=True)
             files.write(folder.script, engines.script(one))
-            said = {
+            summary = {
                 "home": os.path.relpath(self.home, folder.path),
                 "point": k,
                 "points": len(jobs),
@@ -195,15 +195,15 @@ class Series:
                 "environment": dict(environment),
                 "notes": self.notes,
             }
-            files.write_json(folder.path / ENGINE_FILE, said)
+            files.write_json(folder.path / ENGINE_FILE, summary)
 
     def _told(self, what: str, part: int, parts: int) -> None:
         """Progress of a point: the number of the point, out of how many."""
-        found = re.match(r"point (\d+) of \d+: ", what)
-        words = what[found.end() :] if found else what
+        match = re.match(r"point (\d+) of \d+: ", what)
+        words = what[match.end() :] if match else what
         share = f" {part + 1} of {parts}" if parts > 1 else ""
         if self.progress is not None:
-            self.progress(f"{words}{share}", int(found.group(1)) - 1 if found else 0, len(self.folders))
+            self.progress(f"{words}{share}", int(match.group(1)) - 1 if match else 0, len(self.folders))
 
     def _outcome(
         self, folder: RunFolder, done: process.Finished | None, stopped: LaunchError | None, log: Path
@@ -222,8 +222,8 @@ class Series:
         if error is None:
             folder.set_state(FAILED, stage="engine", error={"type": "NotRun", "message": "the engine ended before it"})
             return Outcome(folder, "left")
-        said = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
-        folder.set_state(FAILED, stage="engine", error=said)
+        summary = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
+        folder.set_state(FAILED, stage="engine", error=summary)
         return Outcome(folder, "failed", error)
 
 

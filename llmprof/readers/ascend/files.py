@@ -79,8 +79,8 @@ def heading(text: str) -> str:
     >>> heading("Start Time(us)"), heading("aic_mac_time(us)"), heading("Stream Id")
     ('start_time_us', 'aic_mac_time_us', 'stream_id')
     """
-    found = _HEADING.match(text.replace("\ufeff", ""))
-    name, unit = (found["name"], found["unit"]) if found else (text, None)
+    match = _HEADING.match(text.replace("\ufeff", ""))
+    name, unit = (match["name"], match["unit"]) if match else (text, None)
     if unit is not None and len(unit) > 5:  # words, not a unit
         name, unit = f"{name} {unit}", None
     unit = {"%": "pct"}.get(unit or "", unit)
@@ -188,8 +188,8 @@ class Database:
     def strings(self) -> dict[int, str]:
         """Texts by identifier."""
         if self._strings is None:
-            found = self.read("STRING_IDS", ("id",), texts=("value",))
-            self._strings = {} if found is None else dict(found.drop_nulls().iter_rows())
+            rows = self.read("STRING_IDS", ("id",), texts=("value",))
+            self._strings = {} if rows is None else dict(rows.drop_nulls().iter_rows())
         return self._strings
 
     def named(self, column: str) -> pl.Expr:
@@ -199,8 +199,8 @@ class Database:
 
     def enum(self, table: str, default: Mapping[int, str] | None = None) -> dict[int, str]:
         """Names of an enumeration."""
-        found = self.read(table, ("id",), texts=("name",))
-        return dict(default or {}) if found is None else dict(found.drop_nulls().iter_rows())
+        rows = self.read(table, ("id",), texts=("name",))
+        return dict(default or {}) if rows is None else dict(rows.drop_nulls().iter_rows())
 
 
 def is_database(path: Path) -> bool:
@@ -224,10 +224,10 @@ def communication_times(path: Path) -> pl.DataFrame | None:
         "transit_time": "ascend_transit_ns", "wait_time": "ascend_wait_ns",
         "synchronization_time": "ascend_synchronization_ns", "idle_time": "ascend_idle_ns",
     }  # fmt: skip
-    found = db.read("CommAnalyzerTime", numbers=tuple(columns), texts=("hccl_op_name", "group_name"))
-    if found is None:
+    rows = db.read("CommAnalyzerTime", numbers=tuple(columns), texts=("hccl_op_name", "group_name"))
+    if rows is None:
         return None
-    return found.select(
+    return rows.select(
         name="hccl_op_name", _hash="group_name",
         **{new: (pl.col(old) * 1e6).round().cast(pl.Int64, strict=False) for old, new in columns.items()},
     ).filter(pl.col("name") != "Total Op Info")  # fmt: skip

@@ -289,7 +289,7 @@ def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _object(path: Path) -> dict[str, Any]:
     """Content of a JSON file, empty where it is none: what it says is not needed to read the rest."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

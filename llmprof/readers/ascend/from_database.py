@@ -199,11 +199,11 @@ def _stacks(db: Database) -> pl.DataFrame:
 
 
 def _mstx(db: Database) -> pl.DataFrame | None:
-    found = db.read("MSTX_EVENTS", ("startNs", "endNs", "globalTid", "message", "domainId"))
-    if found is None:
+    rows = db.read("MSTX_EVENTS", ("startNs", "endNs", "globalTid", "message", "domainId"))
+    if rows is None:
         return None
-    found = _thread(found.drop_nulls("startNs"))
-    return found.select(
+    rows = _thread(rows.drop_nulls("startNs"))
+    return rows.select(
         "process", "thread", start_ns="startNs", dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
         name=db.named("message").fill_null("unnamed"), domain=db.named("domainId").fill_null("mstx"),
         on_device=pl.lit(value=False),
@@ -212,15 +212,15 @@ def _mstx(db: Database) -> pl.DataFrame | None:
 
 def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
     """Calls of CANN under the names of the text output, and the items of torch_npu's task queue."""
-    found = db.read("CANN_API", ("startNs", "endNs", "type", "globalTid", "connectionId", "name"))
+    rows = db.read("CANN_API", ("startNs", "endNs", "type", "globalTid", "connectionId", "name"))
     columns = ("process", "thread", "start_ns", "dur_ns", "name", "correlation", "ascend_level", "ascend_queue_id")
     parts = []
-    if found is not None:
+    if rows is not None:
         names = db.enum("ENUM_API_TYPE", _LEVELS)
         level = pl.col("type").replace_strict(names, default="cann", return_dtype=pl.String)
         prefix = level.replace_strict(tables.LEVELS, default=None, return_dtype=pl.String)
         plain = db.named("name").fill_null("unnamed")
-        found = _thread(found.drop_nulls("startNs")).with_columns(
+        rows = _thread(rows.drop_nulls("startNs")).with_columns(
             start_ns="startNs",
             dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
             name=pl.when(prefix.is_null() | plain.str.contains("@"))
@@ -230,7 +230,7 @@ def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
             ascend_level=level,
             ascend_queue_id=pl.lit(None, dtype=pl.Int64),
         )
-        parts.append(found.select(columns))
+        parts.append(rows.select(columns))
     if queue is not None and queue.height:
         queue = queue.with_columns(
             correlation=pl.lit(None, dtype=pl.Int64), ascend_level=pl.lit("queue"), ascend_queue_id=_id("connectionId")
@@ -383,14 +383,14 @@ def _pieces(db: Database, tasks: pl.DataFrame | None, ops: pl.DataFrame) -> pl.D
         "globalTaskId", device="deviceId", stream="streamId", start_ns="startNs",
         dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
     )  # fmt: skip
-    found = info.join(times, on="globalTaskId", how="inner", maintain_order="left")
-    found = found.join(names, on="opId", how="left", maintain_order="left")
+    rows = info.join(times, on="globalTaskId", how="inner", maintain_order="left")
+    rows = rows.join(names, on="opId", how="left", maintain_order="left")
 
     def word(column: str, table: dict[int, str]) -> pl.Expr:
         value = pl.col(column).replace_strict(table, default=None, return_dtype=pl.String)
         return pl.when(~value.is_in(["N/A", "INVALID_TYPE"])).then(value)
 
-    found = found.select(
+    rows = rows.select(
         "device", "stream", "start_ns", "dur_ns", "collective",
         name=db.named("taskType").fill_null("unnamed task"),
         group=db.named("groupName"),
@@ -402,4 +402,4 @@ def _pieces(db: Database, tasks: pl.DataFrame | None, ops: pl.DataFrame) -> pl.D
         transport=word("transportType", transports),
         notify=pl.col("notifyId").cast(pl.String),
     )  # fmt: skip
-    return typed(found, PIECES).sort("start_ns", maintain_order=True)
+    return typed(rows, PIECES).sort("start_ns", maintain_order=True)

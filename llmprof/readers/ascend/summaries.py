@@ -210,14 +210,14 @@ def json_object(path: Path) -> dict[str, Any]:
         It is missing, invalid or something else.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReadError(
             f"{path.name} is no valid JSON: {error}", hint="was its export cut short? export it again"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ReadError(f"{path.name} holds no object", expected="a JSON object as torch_npu writes it")
-    return found
+    return document
 
 
 def operators(path: Path) -> pl.DataFrame:

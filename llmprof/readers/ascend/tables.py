@@ -250,9 +250,9 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     ranks = pl.concat([pl.col("src_rank"), pl.col("dst_rank")]).drop_nulls().unique()
     complete = (ranks.len() == ranks.max() + 1) & ranks.len().is_in(WHOLE_GROUPS)
     count = pl.when(complete).then(ranks.len()).cast(pl.Int32)
-    found = named.group_by("collective").agg(_stream=pl.col("stream").drop_nulls().first(), _world=count)
+    sums = named.group_by("collective").agg(_stream=pl.col("stream").drop_nulls().first(), _world=count)
     worlds = named.group_by("group").agg(_group_world=count)
-    calls = calls.join(found, left_on="name", right_on="collective", how="left", maintain_order="left")
+    calls = calls.join(sums, left_on="name", right_on="collective", how="left", maintain_order="left")
     calls = calls.join(worlds, on="group", how="left", maintain_order="left", nulls_equal=True)
     return calls.with_columns(
         stream=pl.coalesce("stream", "_stream"),
@@ -267,28 +267,28 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     facts = pieces.filter(pl.col("stream").is_not_null()).unique(keys, keep="first", maintain_order=True)
     facts = facts.select(*keys, pl.col("name").alias("_piece"), *columns)
     # a task that only launches the others starts before them, so no two share a start on a stream
-    found = tasks.join(facts, on=keys, how="left", maintain_order="left")
+    rows = tasks.join(facts, on=keys, how="left", maintain_order="left")
     is_piece = pl.col("_piece").is_not_null()
     of_piece = kind(pl.col("_piece"), pl.lit(None, dtype=pl.String))
     of_piece = pl.when(of_piece.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_piece)
-    found = found.with_columns(
+    rows = rows.with_columns(
         kind=pl.when(is_piece).then(of_piece).otherwise("kind"), name=pl.coalesce("_piece", "name")
     ).drop("_piece")
     lone = pieces.join(tasks.select(keys).unique(), on=keys, how="anti", nulls_equal=True)
     if not lone.height:
-        return found
+        return rows
     lone = lone.with_columns(kind=kind(pl.col("name"), pl.lit(None, dtype=pl.String)))
     lone = lone.with_columns(
         kind=pl.when(pl.col("kind").is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise("kind")
     )
-    return pl.concat([found, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+    return pl.concat([rows, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
 
 
 def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Tasks with the correlation and the operator of the call that they are pieces of, where they have none."""
-    said = calls.select("name", _correlation="correlation", _op="op_id").unique("name", keep="none")
-    found = tasks.join(said, left_on="collective", right_on="name", how="left", maintain_order="left")
-    return found.with_columns(
+    chosen_rows = calls.select("name", _correlation="correlation", _op="op_id").unique("name", keep="none")
+    rows = tasks.join(chosen_rows, left_on="collective", right_on="name", how="left", maintain_order="left")
+    return rows.with_columns(
         correlation=pl.coalesce("correlation", "_correlation"), op_id=pl.coalesce("op_id", "_op")
     ).drop("_correlation", "_op")
 

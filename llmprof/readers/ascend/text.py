@@ -362,11 +362,11 @@ def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
     items = calls.filter((pl.col("ascend_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
     launches = calls.filter(pl.col("correlation").is_not_null() & (pl.col("ascend_level") != "queue"))
     items = items.select("thread", "start_ns", _item="name", _end=pl.col("start_ns") + pl.col("dur_ns"))
-    found = launches.sort("start_ns").join_asof(
+    rows = launches.sort("start_ns").join_asof(
         items.sort("start_ns"), on="start_ns", by="thread", strategy="backward", check_sortedness=False
     )
     within = pl.when(pl.col("_end") >= pl.col("start_ns")).then("_item")
-    return found.select("correlation", launched_by=pl.coalesce(within, "name"))
+    return rows.select("correlation", launched_by=pl.coalesce(within, "name"))
 
 
 def _iterations(found: timeline.Timeline) -> pl.DataFrame | None:

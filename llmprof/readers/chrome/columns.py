@@ -253,8 +253,8 @@ def counters(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
 
 @functools.cache
 def _unit(key: str) -> str | None:
-    found = _UNIT.search(key)
-    return found[1] if found else None
+    match = _UNIT.search(key)
+    return match[1] if match else None
 
 
 _UNIT: Final = re.compile(r"(?:^|\()([kKMGT]?i?(?:B|Hz|bit)(?:/s)?|%|[mk]?W|[mun]?s|C)\)?$")

@@ -203,12 +203,12 @@ def _types(value: bytes | None) -> str | None:
 def _json_list(value: bytes | None, of_object: Callable[[dict[str, Any]], Any]) -> str | None:
     if value is None:
         return None
-    found = msgspec.json.decode(value)
-    if not isinstance(found, list):
+    document = msgspec.json.decode(value)
+    if not isinstance(document, list):
         return None
-    if any(isinstance(entry, dict) for entry in found):
-        found = [of_object(entry) for entry in found if isinstance(entry, dict)]
-    return json.dumps(found)
+    if any(isinstance(entry, dict) for entry in document):
+        document = [of_object(entry) for entry in document if isinstance(entry, dict)]
+    return json.dumps(document)
 
 
 def _annotation(value: Any) -> str | None:

@@ -365,10 +365,10 @@ def border(what: str) -> Iterator[None]:
             hint="check that it is there, that it may be read, and that nothing replaces it meanwhile",
         ) from error
     except _BY_CONTENT as error:
-        said = str(error).strip().splitlines()
+        message = str(error).strip().splitlines()
         raise ReadError(
             f"{what} holds something that its reader does not understand "
-            f"({type(error).__name__}{f': {said[0][:200]}' if said else ''})",
+            f"({type(error).__name__}{f': {message[0][:200]}' if message else ''})",
             expected="a file as its profiler wrote it",
             hint="record or export it again; if it is as the profiler wrote it, send a copy made by llmprof redact",
         ) from error

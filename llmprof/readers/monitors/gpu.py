@@ -74,7 +74,7 @@ def read_dmon(path: Path) -> Trace:
     ReadError
         There is no sample.
     """
-    found, days = Samples(), Days()
+    samples, days = Samples(), Days()
     names: list[str] = []
     units: list[str] = []
     turn, seen, clock = 0, set[int](), NUMBERED
@@ -91,14 +91,14 @@ def read_dmon(path: Path) -> Trace:
                 turn, seen = turn + 1, set()
             time_ns = _time_ns(row, clock, days, turn)
             if len(words) != len(names) or device is None or time_ns is None:
-                found.lost += 1
+                samples.lost += 1
                 continue
             seen.add(int(device))
             said = dict(zip(names, units, strict=False))
             for column in row.keys() - _PLACE:
                 name, unit = _COLUMNS.get(column) or (f"gpu.{column}", _UNITS.get(said.get(column, ""), ""))
-                found.add(time_ns, name, number(row[column]), unit, int(device))
-    return found.trace(path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else [])
+                samples.add(time_ns, name, number(row[column]), unit, int(device))
+    return samples.trace(path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else [])
 
 
 def _clock(names: list[str]) -> str:
@@ -176,20 +176,20 @@ def read_query_gpu(path: Path) -> Trace:
     ReadError
         There is no sample.
     """
-    found, notes = Samples(), list[str]()
+    samples, notes = Samples(), list[str]()
     lines = [line for line in text_of(path).splitlines() if line.strip()]
     heading = lines[0]
-    fields = [_HEADING.fullmatch(cell) for cell in next(csv_rows([heading], found), [""])]
+    fields = [_HEADING.fullmatch(cell) for cell in next(csv_rows([heading], samples), [""])]
     names = [field[1] if field else "" for field in fields]
     units = {field[1]: field[2] or "" for field in fields if field}
     who = next((name for name in _WHO if name in names), None)
     order: dict[str, int] = {}
     products: dict[int | None, str] = {}
-    for turn, cells in enumerate(csv_rows((line for line in lines[1:] if line != heading), found)):
+    for turn, cells in enumerate(csv_rows((line for line in lines[1:] if line != heading), samples)):
         row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
         time_ns = _query_time_ns(row["timestamp"]) if "timestamp" in row else turn * NS_PER_S
         if len(cells) != len(names) or time_ns is None:
-            found.lost += 1
+            samples.lost += 1
             continue
         index = number(row.get("index", ""))
         device = int(index) if index is not None else None
@@ -198,13 +198,13 @@ def read_query_gpu(path: Path) -> Trace:
         products[device] = row.get("name") or row.get("gpu_name", "")
         for field, text in row.items():
             if counter := _counter(field, units.get(field, "")):
-                found.add(time_ns, counter, *_value(field, text, units.get(field, "")), device)
+                samples.add(time_ns, counter, *_value(field, text, units.get(field, "")), device)
     if "timestamp" not in names:
         notes.append(f"{path.name} holds no times: its samples were placed one second apart; query timestamp as well")
     if order:
         notes.append(f"{path.name} holds no index: its devices are numbered as they come; query index as well")
     clock = LOCAL if "timestamp" in names else NUMBERED
-    return found.trace(path, "query-gpu", clock=clock, devices=[p for p in products.values() if p], notes=notes)
+    return samples.trace(path, "query-gpu", clock=clock, devices=[p for p in products.values() if p], notes=notes)
 
 
 def _counter(field: str, unit: str) -> str | None:
@@ -267,13 +267,13 @@ def read_gpustat(path: Path) -> Trace:
     ReadError
         There is no sample.
     """
-    found, zoned, devices = Samples(), True, list[str]()
-    for document in _documents(text_of(path), found):
+    samples, zoned, devices = Samples(), True, list[str]()
+    for document in _documents(text_of(path), samples):
         gpus = document.get("gpus")
         try:
             when = datetime.fromisoformat(str(document.get("query_time")))
         except ValueError:
-            found.lost += 1
+            samples.lost += 1
             continue
         zoned = zoned and when.tzinfo is not None
         time_ns = round(when.timestamp() * 1e6) * 1000 if when.tzinfo else local_ns(when)
@@ -283,9 +283,9 @@ def read_gpustat(path: Path) -> Trace:
             devices.append(str(gpu.get("name") or ""))
             for field, (name, unit) in _GPUSTAT_COUNTERS.items():
                 value = gpu.get(field)
-                found.add(time_ns, name, float(value) if isinstance(value, int | float) else None, unit, device)
+                samples.add(time_ns, name, float(value) if isinstance(value, int | float) else None, unit, device)
     clock = EPOCH if zoned else LOCAL
-    return found.trace(path, "gpustat", clock=clock, devices=[d for d in devices if d])
+    return samples.trace(path, "gpustat", clock=clock, devices=[d for d in devices if d])
 
 
 def _documents(text: str, found: Samples) -> list[dict[str, Any]]:

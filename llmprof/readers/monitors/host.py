@@ -91,8 +91,8 @@ def _part(group: str) -> str:
     """Name of the disk, network or processor that a group is of; empty for a group of the whole machine."""
     if "/" in group:
         return group.partition("/")[2]
-    found = re.fullmatch(r"cpu(\w+) usage", group)
-    return found[1] if found else ""
+    match = re.fullmatch(r"cpu(\w+) usage", group)
+    return match[1] if match else ""
 
 
 _TEXT_NUMBER: Final = re.compile(r"(-?\d+(?:\.\d*)?)([BkKMGTP]?)")
@@ -134,27 +134,27 @@ def read_dstat(path: Path) -> Trace:
     text = plain(text_of(path))
     in_csv = text.lstrip().startswith('"')
     begin, zone = _begin(text) if in_csv else (None, None)
-    found, days, clock, notes = Samples(), Days(), NUMBERED, list[str]()
-    for turn, row in enumerate(_csv_rows(text, found) if in_csv else _text_rows(text, found)):
+    samples, days, clock, notes = Samples(), Days(), NUMBERED, list[str]()
+    for turn, row in enumerate(_csv_rows(text, samples) if in_csv else _text_rows(text, samples)):
         if turn == 0:  # the mean since the start of the machine
             continue
         clock, time_ns = _when(row, begin, zone, days, turn)
         if time_ns is None:
-            found.lost += 1
+            samples.lost += 1
             continue
-        _put(found, row, time_ns)
+        _put(samples, row, time_ns)
     if clock == NUMBERED:
         notes.append(f"{path.name} holds no times: its samples were placed one second apart; record with dstat -T")
     if clock == TIME_OF_DAY:
         notes.append(f"{path.name} holds no year; record with dstat -T")
-    return found.trace(path, "dstat", clock=clock, notes=notes, skipped={"row since the start of the machine": 1})
+    return samples.trace(path, "dstat", clock=clock, notes=notes, skipped={"row since the start of the machine": 1})
 
 
 def _begin(text: str) -> tuple[datetime | None, str | None]:
     """Local time at which the recording began, and its zone, by the heading of a CSV."""
-    found = _HEAD_DATE.search(text[:4096])
+    match = _HEAD_DATE.search(text[:4096])
     try:
-        return (datetime.strptime(found[1], "%d %b %Y %H:%M:%S"), found[2]) if found else (None, None)
+        return (datetime.strptime(match[1], "%d %b %Y %H:%M:%S"), match[2]) if match else (None, None)
     except ValueError:
         return None, None
 
@@ -346,7 +346,7 @@ def read_sar(path: Path) -> Trace:
     ReadError
         There is no sample.
     """
-    found = Samples()
+    samples = Samples()
     midnight: int | None = None
     clock, names, days = LOCAL, list[str](), defaultdict[tuple[str, ...], Days](Days)
     for line in text_of(path).splitlines():
@@ -357,20 +357,20 @@ def read_sar(path: Path) -> Trace:
             continue
         at = _LINE.match(line)
         if at is None or "RESTART" in line:
-            found.lost += line[:1].isdigit() and "RESTART" not in line
+            samples.lost += line[:1].isdigit() and "RESTART" not in line
             continue
         cells = at[5].split()
         if not any(figure(cell) is not None for cell in cells):
             names = cells
         elif len(cells) != len(names):
-            found.lost += 1
+            samples.lost += 1
         else:
-            found.lost += sum(figure(cell) is None for cell in cells[1:])
+            samples.lost += sum(figure(cell) is None for cell in cells[1:])
             hour = int(at[1]) % 12 + (12 if at[4] == "PM" else 0) if at[4] else int(at[1])
             time_ns = days[tuple(names)].ns((hour * 3600 + int(at[2]) * 60 + int(at[3])) * NS_PER_S)
-            put(found, names, cells, (midnight or 0) + time_ns)
+            put(samples, names, cells, (midnight or 0) + time_ns)
     notes = [f"{path.name} does not say its date for certain; print with S_TIME_FORMAT=ISO"]
-    return found.trace(path, "sar", clock=clock, notes=notes if clock == TIME_OF_DAY else [])
+    return samples.trace(path, "sar", clock=clock, notes=notes if clock == TIME_OF_DAY else [])
 
 
 def _midnight(text: str) -> int | None:
@@ -414,7 +414,7 @@ def read_sadf(path: Path) -> Trace:
     ReadError
         There is no sample.
     """
-    found, zoned, names = Samples(), True, list[str]()
+    samples, zoned, names = Samples(), True, list[str]()
     for line in text_of(path).splitlines():
         cells = line.split(";")
         if line.startswith("#"):
@@ -422,11 +422,11 @@ def read_sadf(path: Path) -> Trace:
         elif line.strip() and "LINUX-RESTART" not in line:
             in_zone, time_ns = _time_ns(cells[2]) if len(cells) == len(names) > 3 else (True, None)
             if time_ns is None:
-                found.lost += 1
+                samples.lost += 1
                 continue
             zoned = zoned and in_zone
-            put(found, names[3:], cells[3:], time_ns)
-    return found.trace(path, "sadf", clock=EPOCH if zoned else LOCAL)
+            put(samples, names[3:], cells[3:], time_ns)
+    return samples.trace(path, "sadf", clock=EPOCH if zoned else LOCAL)
 
 
 def _time_ns(text: str) -> tuple[bool, int | None]:

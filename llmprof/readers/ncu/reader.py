@@ -295,15 +295,15 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     if b"\0" in data[:HEAD] and not data.startswith(UTF16):
         raise UnknownFormatError(f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path))
     page = text(data)
-    found = split(page)
-    if not found.segments and is_text_page(page):
+    pages = split(page)
+    if not pages.segments and is_text_page(page):
         raise UnknownFormatError(
             f"{path} is what ncu prints for people",
             expected=EXPECTED,
             hint="export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base",
             path=str(path),
         )
-    yield from _pages(found, path.name, coverage, path=path)
+    yield from _pages(pages, path.name, coverage, path=path)
 
 
 def _pages(found: Found, name: str, coverage: dict[str, Any], path: Path | None = None) -> list[Part]:
@@ -333,14 +333,14 @@ def _pages(found: Found, name: str, coverage: dict[str, Any], path: Path | None 
 
 
 def _refuse(found: Found, errors: list[str], where: str) -> None:
-    said = "\n".join(found.said)
-    if _NO_PERMISSION in said:
+    wording = "\n".join(found.said)
+    if _NO_PERMISSION in wording:
         raise ReadError(
             f"{where} holds no results: the profiler may not read the hardware counters ({_NO_PERMISSION})",
             hint="have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
             path=where,
         )
-    if _NO_KERNELS in said:
+    if _NO_KERNELS in wording:
         raise ReadError(
             f"{where} holds no results: no kernels were profiled",
             hint="check --kernel-name, --launch-skip and --target-processes all",

@@ -70,9 +70,9 @@ def _exported(ncu: str, report: Path, page: str, path: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ReadError(f"{path}: ncu could not be run: {error}", path=str(path)) from error
     if done.returncode:
-        said = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
+        message = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
         raise ReadError(
-            f"{path}: ncu could not open the report: {said[-1] if said else f'exit status {done.returncode}'}",
+            f"{path}: ncu could not open the report: {message[-1] if message else f'exit status {done.returncode}'}",
             hint="use an ncu that is at least as new as the one that recorded it",
             path=str(path),
         )
@@ -106,14 +106,14 @@ def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
     without = raw.filter(pl.col("raw") == "").select(
         "launch", "metric", unit=pl.when(pl.col("unit") == "%").then("unit").otherwise(pl.lit("1"))
     )
-    found = pl.concat([valued, without], how="diagonal_relaxed").with_columns(
+    rows = pl.concat([valued, without], how="diagonal_relaxed").with_columns(
         pl.col("launch").cast(pl.Int32), section=pl.lit(None, pl.String)
     )
     of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
     yield Part(
         str(path),
         launch_frame(launches),
-        found.select("launch", "section", "metric", "unit", "value", "text"),
+        rows.select("launch", "section", "metric", "unit", "value", "text"),
         of_rules,
     )
 

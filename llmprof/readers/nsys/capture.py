@@ -62,8 +62,8 @@ class Capture:
     @property
     def rank(self) -> tuple[int, str] | None:
         """Rank of the process that was launched, and the variable that says it."""
-        found = next(((self.numbers[name], name) for name in _RANKS if name in self.numbers), None)
-        return found if found is not None and found[0] < MOST_RANKS else None
+        first = next(((self.numbers[name], name) for name in _RANKS if name in self.numbers), None)
+        return first if first is not None and first[0] < MOST_RANKS else None
 
     @property
     def world(self) -> int | None:
@@ -75,8 +75,8 @@ class Capture:
     @property
     def node(self) -> int | None:
         """Number of the node."""
-        found = next((self.numbers[name] for name in _NODES if name in self.numbers), None)
-        return self.node_argument if self.node_argument is not None else found
+        first = next((self.numbers[name] for name in _NODES if name in self.numbers), None)
+        return self.node_argument if self.node_argument is not None else first
 
     @property
     def options(self) -> dict[str, str]:
@@ -116,13 +116,13 @@ def read_capture(pairs: Pairs, report: str) -> Capture:
     if "true" in values.get("MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", []):
         traced.add("mpi")
     variables = [*values.get("ENVIRONMENT_VARIABLE", []), *system.get("DeviceEnvironment", "").split(";")]
-    found = [match for variable in variables if (match := _VARIABLE.match(variable))]
+    matching = [match for variable in variables if (match := _VARIABLE.match(variable))]
     hosts = [*values.get("DEVICE_DISPLAY_NAME", []), system.get("Hostname", "")]
     return Capture(
         traced=frozenset(traced) if traced else None,
         memory="true" in values.get("COLLECT_GPU_MEMORY_USAGE", []),
         host=next((host for host in hosts if host), ""),
-        numbers={match[1]: int(match[2]) for match in reversed(found)},
+        numbers={match[1]: int(match[2]) for match in reversed(matching)},
         node_argument=_node([value for name, value in said if ":ARGUMENT_" in name]),
         report=report,
     )

@@ -95,12 +95,12 @@ class Export:
             )
 
     def _pairs(self, table: str) -> dict[str, str]:
-        found = self._read(table, text=("name", "value"))
-        return {} if found is None else dict(found.drop_nulls().iter_rows())
+        rows = self._read(table, text=("name", "value"))
+        return {} if rows is None else dict(rows.drop_nulls().iter_rows())
 
     def _start(self) -> int:
-        found = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
-        start = 0 if found is None or not found.height else int(found.item(0, 0) or 0)
+        rows = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+        start = 0 if rows is None or not rows.height else int(rows.item(0, 0) or 0)
         if not 0 <= start < MOST_NS:
             self.note(f"its capture says that it began at {start} ns, which is no time: times count from its start")
             return 0
@@ -159,11 +159,11 @@ class Export:
         owners = calls.group_by("correlationId").agg(_pid=((pl.col("globalTid") // (1 << 24)) * (1 << 24)).unique())
         owners = owners.filter(pl.col("_pid").list.len() == 1).with_columns(pl.col("_pid").list.first())
         before = frame["globalPid"].null_count()
-        found = frame.join(owners, on="correlationId", how="left", maintain_order="left")
-        found = found.with_columns(globalPid=pl.coalesce("globalPid", "_pid")).drop("_pid")
-        if told := before - found["globalPid"].null_count():
+        rows = frame.join(owners, on="correlationId", how="left", maintain_order="left")
+        rows = rows.with_columns(globalPid=pl.coalesce("globalPid", "_pid")).drop("_pid")
+        if told := before - rows["globalPid"].null_count():
             self.note(f"{told:,} row(s) of {table} name no process: they are of that whose call launched them")
-        return found
+        return rows
 
     @cached_property
     def _only_process(self) -> int:
@@ -186,16 +186,16 @@ class Export:
     def strings(self) -> pl.DataFrame:
         """Texts by id."""
         if self._strings is None:
-            found = self._read("StringIds", "id", text=("value",))
-            if found is None:
-                found = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
+            rows = self._read("StringIds", "id", text=("value",))
+            if rows is None:
+                rows = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
             if "value" not in self.columns.get("StringIds", ["value"]):
                 self.note("StringIds has no column value: names are unknown")
-            found = found.drop_nulls("id")
-            if again := found.height - found["id"].n_unique():
+            rows = rows.drop_nulls("id")
+            if again := rows.height - rows["id"].n_unique():
                 self.note(f"{again:,} identifier(s) of StringIds come twice: the first text of each was taken")
-                found = found.unique("id", keep="first", maintain_order=True)
-            self._strings = found
+                rows = rows.unique("id", keep="first", maintain_order=True)
+            self._strings = rows
         return self._strings
 
     def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:

@@ -135,9 +135,11 @@ def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
             at += _body_length(data, message, size)
             continue
         head = data[begin : min(begin + _MOST_SCHEMA_BYTES, at)]
-        found = [match for pattern in _TABLE_NAMES if (match := pattern.search(head)) and match[1][0] == len(match[2])]
-        if found:
-            yield found[0][2].decode(), data[begin:at]
+        matching = [
+            match for pattern in _TABLE_NAMES if (match := pattern.search(head)) and match[1][0] == len(match[2])
+        ]
+        if matching:
+            yield matching[0][2].decode(), data[begin:at]
         begin = at
 
 
@@ -258,9 +260,10 @@ def export(report: Path, folder: Path) -> Path:
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target), str(report)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (no shell)
     if done.returncode or not target.exists():
-        said = (done.stderr or done.stdout).strip().splitlines()
+        message = (done.stderr or done.stdout).strip().splitlines()
         raise ReadError(
-            f"nsys could not export {report.name} (status {done.returncode}): {said[-1] if said else 'no message'}",
+            f"nsys could not export {report.name} (status {done.returncode}): "
+            f"{message[-1] if message else 'no message'}",
             hint="a report needs an nsys at least as new as the one that wrote it",
         )
     return target

@@ -129,10 +129,10 @@ class _Session:
             "start", "end", "deviceId", "streamId", "correlationId", "name", "staticSharedMemory",
             "dynamicSharedMemory", *_SHAPE,
         )  # fmt: skip
-        found = [rows for t in _KERNELS if (rows := self._rows(t, dict.fromkeys(numbers, pl.Int64()))) is not None]
-        if not found:
+        matching = [rows for t in _KERNELS if (rows := self._rows(t, dict.fromkeys(numbers, pl.Int64()))) is not None]
+        if not matching:
             return None
-        rows = self._timed(pl.concat(found))
+        rows = self._timed(pl.concat(matching))
         return rows.select(
             "start_ns", "dur_ns", name=self._named(rows, "name", "unnamed kernel"), device="deviceId",
             stream="streamId", correlation="correlationId",

@@ -95,7 +95,7 @@ def read_timings(path: str | Path) -> Timings:
     """
     given = Path(path)
     places = [given / "traces", given] if given.is_dir() else []
-    files = next((found for place in places if (found := sorted(place.glob("ops_rank*.json.gz")))), [])
+    files = next((paths for place in places if (paths := sorted(place.glob("ops_rank*.json.gz")))), [])
     if given.is_file():
         files = [given]
     if not files:
@@ -121,20 +121,20 @@ def document(path: Path) -> dict[str, Any]:
         raise ReadError(f"cannot read {path.name}: {error.strerror or error}") from error
     try:
         text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
         raise ReadError(
             f"{path.name} is damaged: {str(error)[:200]}", expected="the whole file of a run", hint="run it again"
         ) from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(parsed, dict) or parsed.get("format") != FORMAT:
         raise ReadError(f"{path.name} holds no timings of operators", expected=f'"format": "{FORMAT}"')
-    if found.get("version") != VERSION:
+    if parsed.get("version") != VERSION:
         raise ReadError(
-            f"{path.name} has version {found.get('version')!r} of its format",
+            f"{path.name} has version {parsed.get('version')!r} of its format",
             expected=f"version {VERSION}",
             hint="read it with the llmprof that wrote it, or run it again",
         )
-    return found
+    return parsed
 
 
 def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:

@@ -75,16 +75,14 @@ def run_points(
     LlmprofError
         As a sweep raises it; no point finished.
     """
-    import functools
-
     from llmprof.batch import BatchRunner
-    from llmprof.launch import ExperimentRunner, open_run
+    from llmprof.launch import open_run
 
     base = config.replace(
         profile_mode="torch" if trace else "inference_only", prompt=None, prompt_file=None,
         max_model_len=config.max_model_len or max(lengths) + max(outputs) + 16,
     )  # fmt: skip
-    runner = BatchRunner(base, progress=progress, runner=functools.partial(ExperimentRunner, check=check))
+    runner = BatchRunner(base, progress=progress, check=check)
     grid = {"input_tokens": list(lengths), "batch_size": list(batches), "max_tokens": list(outputs)}
     sweep = runner.run_parameter_sweep(grid, folder=folder)
     rows: list[dict[str, Any]] = []

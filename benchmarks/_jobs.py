@@ -251,6 +251,32 @@ def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, A
     }
 
 
+def file_read(path: str) -> dict[str, Any]:
+    """A file of any kind, three times; its events and the bytes of its content."""
+    import llmprof
+    from llmprof.readers.chrome import reader  # noqa: F401
+
+    found = loads(lambda: llmprof.read(path, cache=False), lambda trace: trace.coverage.get("events", 0))
+    sizes = [file.get("bytes", 0) for file in llmprof.read(path, cache=False).coverage["files"]]
+    return {**found, "bytes": max(sizes, default=0)}
+
+
+def file_rows(path: str) -> dict[str, Any]:
+    """Every row of the tables of an SQLite export that hold events and texts."""
+    import sqlite3
+
+    wanted = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API", "PROFILER_OVERHEAD", "StringIds")
+
+    def fetch() -> list[Any]:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            connection.text_factory = bytes
+            names = [row[0].decode() for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+            chosen = [name for name in names if name.startswith(wanted)]
+            return [connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in chosen]
+
+    return loads(fetch, lambda found: sum(map(len, found)))
+
+
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     f.__name__: f
     for f in (
@@ -258,6 +284,8 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
         load_floor,
         load_json,
         load_hta,
+        file_read,
+        file_rows,
         big,
         importing,
         scale,

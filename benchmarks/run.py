@@ -16,13 +16,14 @@ from pathlib import Path
 
 import big
 import explore
+import files
 import imports
 import load
 import nsys
 import scale
 from _process import HERE, PEERS_PYTHON, ROOT
 
-_WHICH = ["import", "load", "big", "scale", "nsys", "explore"]
+_WHICH = ["import", "load", "files", "big", "scale", "nsys", "explore"]
 _SAMPLE_EXPORT = ROOT / "sample_traces" / "nsys_tp2_cudagraph" / "report.sqlite"
 _HTA_TRACE = "real/chrome/hta/df_index_resolver__df_index_resolver.json.gz"
 
@@ -44,6 +45,9 @@ def main() -> None:
         elif name == "load":
             results[name] = found = load.measure(options.trace, options.rounds)
             text = load.report(found)
+        elif name == "files":
+            results[name] = found = files.measure(1)
+            text = files.report(found)
         elif name == "big":
             results[name] = found = big.measure(options.trace, int(options.gb * 1e9), 1)
             text = big.report(found)

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -54,7 +55,10 @@ def of_bytes(path: Path, rng: random.Random) -> None:
     data = bytearray(path.read_bytes())
     zipped = data[:2] == b"\x1f\x8b" and rng.random() < 0.7
     if zipped:
-        data = bytearray(gzip.decompress(bytes(data)))
+        try:
+            data = bytearray(gzip.decompress(bytes(data)))
+        except (OSError, EOFError, zlib.error):  # changed before
+            zipped = False
     for _ in range(rng.choice((1, 1, 2, 5, 20))):
         if not data:
             break

@@ -42,7 +42,8 @@ def test_analyze_answers_the_questions_of_an_npu(folder, capsys) -> None:
         assert said(capsys, "analyze", folder, "--what", what)
 
 
-def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys) -> None:
+def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow table leaves columns out
     assert main.main(["report", str(folder), "-o", str(tmp_path / "out")]) == 0
     (written,) = (p for p in [tmp_path / "out", *(tmp_path / "out").glob("*.html")] if p.is_file())
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", written.read_text("utf-8"), flags=re.DOTALL)

@@ -86,6 +86,7 @@ _EVENTS: Final = msgspec.json.Decoder(list[_Event])
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ARGS: Final = msgspec.json.Decoder(list[Args])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 _INTEGERS: Final = (
     "connection", "queue", "stream", "stream_physical", "task", "context", "context_new", "hccl_stream", "hccl_task",
@@ -267,8 +268,8 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
         "name": _texts([e.name for e in events]),
         "process": _integers([e.pid for e in events]),
         "thread": _integers([e.tid for e in events]),
-        "start": _texts([_decimal(e.ts) for e in events]),
-        "dur": _texts([_decimal(e.dur) for e in events]),
+        "start": _decimals([e.ts for e in events]),
+        "dur": _decimals([e.dur for e in events]),
         **{name: _integers([getattr(a, name) for a in args]) for name in _INTEGERS},
         **{name: _texts([getattr(a, name) for a in args]) for name in _TEXTS},
     }
@@ -280,21 +281,36 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
 
 def _samples(events: list[_Event]) -> pl.DataFrame:
     """Counters, a row for each number of each event."""
-    rows = []
-    for event in events:
-        try:
-            values = _OBJECT.decode(event.args)
-        except BAD_JSON:
-            continue
-        device = values.get("acc_id")
-        for series, value in values.items():
-            if series != "acc_id" and isinstance(value, int | float) and isinstance(event.name, str):
-                name = event.name if device is None else f"{event.name} acc {device}"
-                rows.append((_integer(event.pid), name, _decimal(event.ts), series, float(value)))
-    schema = {
-        "process": pl.Int64, "name": pl.String, "time": pl.String, "series": pl.String, "value": pl.Float64,
-    }  # fmt: skip
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    try:
+        values_of = _OBJECTS.decode(b"[" + b",".join(event.args for event in events) + b"]")
+    except BAD_JSON:
+        values_of = [_object(event.args) for event in events]
+    of_event, series, numbers = [], [], []
+    for number, values in enumerate(values_of):
+        for key, value in values.items():
+            if isinstance(value, int | float) and key != "acc_id":
+                of_event.append(number)
+                series.append(key)
+                numbers.append(value)
+    devices = [values.get("acc_id") for values in values_of]
+    names = [event.name if isinstance(event.name, str) else None for event in events]
+    samples = pl.DataFrame(
+        {
+            "process": _integers([event.pid for event in events]),
+            "name": pl.Series(
+                [
+                    name if name is None or device is None else f"{name} acc {device}"
+                    for name, device in zip(names, devices, strict=True)
+                ],
+                dtype=pl.String,
+            ),
+            "time": _decimals([event.ts for event in events]),
+        }
+    )
+    frame = samples[pl.Series(of_event, dtype=pl.UInt32)].with_columns(
+        series=pl.Series(series, dtype=pl.String), value=pl.Series(numbers, dtype=pl.Float64, strict=False)
+    )
+    frame = frame.filter(pl.col("name").is_not_null())
     frame = frame.with_columns(time_ns=ns_of_text(pl.col("time"))).drop("time")
     return frame.filter(pl.col("time_ns").is_not_null())
 
@@ -307,14 +323,25 @@ def _arrows(events: list[_Event]) -> pl.DataFrame:
             "is_source": pl.Series([e.ph == "s" for e in events], dtype=pl.Boolean),
             "process": _integers([e.pid for e in events]),
             "thread": _integers([e.tid for e in events]),
-            "start": _texts([_decimal(e.ts) for e in events]),
+            "start": _decimals([e.ts for e in events]),
         }
     ).select(pl.all().exclude("start"), start_ns=ns_of_text(pl.col("start")))
 
 
-def _decimal(raw: msgspec.Raw) -> str | None:
-    text = bytes(raw).strip(b' "\t\\').decode("ascii", "replace")
-    return text.removesuffix("\\t").strip() or None
+def _object(args: msgspec.Raw) -> dict[str, Any]:
+    """Arguments of one event, none of them where they are damaged."""
+    try:
+        return _OBJECT.decode(args)
+    except BAD_JSON:
+        return {}
+
+
+def _decimals(raws: list[msgspec.Raw]) -> pl.Series:
+    """Numbers as their digits: a float would round times of nanoseconds. JSON has no line break within a value."""
+    lines = b"\n".join(raws).decode("ascii", "replace").split("\n") if raws else []
+    digits = pl.Series(lines, dtype=pl.String).str.strip_chars(' "\t\\')
+    digits = digits.str.strip_suffix("\\t").str.strip_chars()
+    return digits.to_frame("digits").select(pl.when(pl.col("digits") != "").then("digits")).to_series()
 
 
 def _integer(value: Any) -> int | None:
@@ -327,7 +354,8 @@ def _integer(value: Any) -> int | None:
 
 
 def _integers(values: list[Any]) -> pl.Series:
-    return pl.Series([v if type(v) is int and -_MOST < v < _MOST else _integer(v) for v in values], dtype=pl.Int64)
+    whole = [v if v is None or (type(v) is int and -_MOST < v < _MOST) else _integer(v) for v in values]
+    return pl.Series(whole, dtype=pl.Int64)
 
 
 def _texts(values: list[Any]) -> pl.Series:

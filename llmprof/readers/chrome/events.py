@@ -86,8 +86,8 @@ def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
 
 def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
     """Texts of times in us as ns: decimal numbers all at once, what else there is one after another."""
-    texts = list(map(bytes, values))
-    us = pl.col("us").cast(pl.String, strict=False).str.strip_chars('"').cast(pl.Decimal(38, _DECIMALS), strict=False)
+    texts = [text if text.isascii() else b"" for text in map(bytes, values)]
+    us = pl.col("us").cast(pl.String).str.strip_chars('"').cast(pl.Decimal(38, _DECIMALS), strict=False)
     whole = us.round(3, mode="half_away_from_zero").cast(pl.Decimal(38, 3)).to_physical().cast(pl.Int64, strict=False)
     fitting = pl.when(whole.is_between(-MOST_NS, MOST_NS)).then(whole)
     ns = pl.DataFrame({"us": pl.Series(texts, dtype=pl.Binary)}).select(fitting.alias("ns")).to_series()

@@ -135,6 +135,7 @@ CATEGORIES = {
         "_C::shm_allreduce",
     ],
     "elementwise": [
+        "void at::native::elementwise_add<float>(float*, float*)",
         "triton_poi_fused_3",
         "triton_poi_fused_add_moe_forward_2",
         "triton__0d1d2d3d4de",

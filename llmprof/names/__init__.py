@@ -182,7 +182,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "elementwise",
-        r"at::native::.*(?:elementwise_kernel|reduce_kernel|softmax|multi_tensor_apply|welford|scan_\w*kernel|"
+        r"at::native::.*(?:elementwise|reduce_kernel|softmax|multi_tensor_apply|welford|scan_\w*kernel|"
         r"scatter_gather|index_\w*kernel|triu_tril|masked_\w+)|elementwise_kernel_with_index|softmax_warp_|"
         r"cunn_\w*SoftMax|CUDAFunctor|BinaryFunctor|multi_tensor_apply|^triton__\d|^triton_|OpTensor|"
         r"k_bin_bcast|soft_max_f|cupy_\w+__|cub::.*Device(?:Reduce|Scan)|pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"

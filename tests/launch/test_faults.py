@@ -286,7 +286,7 @@ def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
     monkeypatch.setattr(files, "write", full)
     error = fails(stand_ins, OutputError)
     assert f"cannot write {name}: the disk is full" in str(error)
-    assert "another results_dir" in error.hint
+    assert "choose another folder" in error.hint
     run = open_run(error.facts["folder"])
     assert run.state == "failed"
     assert "the disk is full" in run.folder.state["error"]["message"]

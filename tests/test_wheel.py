@@ -41,8 +41,10 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 def test_the_wheel_holds_the_notebooks_and_two_samples(wheel, root):
     names = zipfile.ZipFile(wheel).namelist()
-    notebooks = {Path(name).name for name in names if name.startswith("llmprof/data/notebooks/")}
-    assert notebooks == {path.name for path in (root / "notebooks").glob("*.ipynb")}
+    inside = "llmprof/data/notebooks/"
+    held = {name.removeprefix(inside) for name in names if name.startswith(inside)}
+    wanted = [*(root / "notebooks").glob("*.ipynb"), *(root / "notebooks" / "data").rglob("*.*")]
+    assert held == {path.relative_to(root / "notebooks").as_posix() for path in wanted if path.is_file()}
     samples = [name.removeprefix("llmprof/data/sample_traces/") for name in names if "/sample_traces/" in name]
     whole = {name.split("/")[0] for name in samples if not name.endswith("sample.json")}
     assert whole == {"ncu_tp1_eager", "torch_tp4_eager_custom_allreduce"}

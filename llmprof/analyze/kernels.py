@@ -376,7 +376,7 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     Examples
     --------
     >>> analyze.ops_to_kernels(trace).columns[:5]
-    ['rank', 'op', 'shapes', 'kernel', 'category']
+    ['rank', 'op', 'shapes', 'dtypes', 'kernel']
     """
     kernels, events = trace.table("kernels"), labelled(trace, ())
     if f"{CAPTURED}op" in kernels.columns:

@@ -228,7 +228,7 @@ def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float
     --------
     >>> rows = {"tp": [1, 2], "pp": [1, 1], "prompt": [8, 8], "batch": [1, 1], "out": [4, 4],
     ...         "prefill_s": [0.02, 0.0125], "decode_step_s": [0.01, 0.008], "spread": [0.0, 0.0]}
-    >>> parallelism(pl.DataFrame(rows)).select("phase", "speedup", "efficiency", "grade").rows()
+    >>> parallelism(pl.DataFrame(rows)).select("phase", pl.col("speedup", "efficiency").round(3), "grade").rows()
     [('decode', 1.25, 0.625, 'fair'), ('prefill', 1.6, 0.8, 'good')]
     """
     at = ["prompt", "batch", "out"]

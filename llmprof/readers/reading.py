@@ -172,8 +172,8 @@ def _parts(reader: Reader, file: Path, request: Request) -> list[Part]:
     raise _wrong(reader, f"a {type(parts).__name__}", "a list of Part")
 
 
-def _wrong(reader: Reader, found: str, expected: str) -> ReadError:
-    return ReadError(f"the reader {reader.name!r} of {reader.package or 'llmprof'} gave {found}", expected=expected)
+def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:
+    return ReadError(f"the reader {reader.name!r} of {reader.package or 'llmprof'} gave {problem}", expected=expected)
 
 
 def _warned(trace: Trace) -> Trace:

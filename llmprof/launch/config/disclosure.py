@@ -79,8 +79,8 @@ def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
             return value
         return replace(path, value)
 
-    found: dict[str, Any] = each(values, (), hidden=False)
-    return found
+    replaced: dict[str, Any] = each(values, (), hidden=False)
+    return replaced
 
 
 def config(given: ExperimentConfig) -> ExperimentConfig:
@@ -103,15 +103,15 @@ def variable_of(*path: str) -> str:
 
 def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
     """Variables for the arguments of an engine that may not be written into its script, with their values as text."""
-    found: dict[str, str] = {}
+    secrets: dict[str, str] = {}
 
     def take(path: tuple[str, ...], value: Any) -> str:
         if value != REMOVED:
-            found[variable_of(*path)] = str(value)
+            secrets[variable_of(*path)] = str(value)
         return REMOVED
 
     _replaced(values, take)
-    return found
+    return secrets
 
 
 def for_script(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,12 +53,14 @@ def load(path: Path) -> Any:
         return yaml.load(text, Loader=Loader)
     except yaml.constructor.ConstructorError as error:
         raise ConfigError(
-            f"{path.name} has something that is no plain data: {_said(error)}",
+            f"{path.name} has something that is no plain data: {_parser_message(error)}",
             expected="text, numbers, true and false, null, lists and mappings",
             hint="take tags such as !!python/object out; nothing of it was run",
         ) from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path.name} is not valid YAML: {_said(error)}", hint="correct it at that place") from error
+        raise ConfigError(
+            f"{path.name} is not valid YAML: {_parser_message(error)}", hint="correct it at that place"
+        ) from error
 
 
 def save(values: dict[str, Any], path: Path) -> Path:
@@ -127,7 +129,7 @@ def _once(pairs: list[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
     return seen
 
 
-def _said(error: Exception) -> str:
+def _parser_message(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     where = f" in line {mark.line + 1}" if mark is not None else ""
     return f"{getattr(error, 'problem', None) or type(error).__name__}{where}"
@@ -235,8 +237,8 @@ def _items(hint: Any, index: int) -> Any:
 def nearest(key: object, known: Iterable[object]) -> str:
     """``did you mean X?`` for the known key that is most like one; empty where none is."""
     names = [str(k) for k in known]
-    found = difflib.get_close_matches(str(key).replace("-", "_").lower(), names, n=1, cutoff=0.6)
-    return f"did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(str(key).replace("-", "_").lower(), names, n=1, cutoff=0.6)
+    return f"did you mean {matches[0]}?" if matches else ""
 
 
 def refuse_unknown(given: Iterable[object], known: Iterable[str], what: str) -> None:
@@ -304,13 +306,13 @@ def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
     >>> with_our_names({"model_path": "random:tiny", "base_prompt": "Hello"})
     {'model': 'random:tiny', 'prompt': 'Hello'}
     """
-    found: dict[Any, Any] = {}
+    renamed: dict[Any, Any] = {}
     for key, value in values.items():
         ours = _ALIASES.get(key, key) if isinstance(key, str) else key
-        if ours != key and (ours in values or ours in found):
+        if ours != key and (ours in values or ours in renamed):
             raise ConfigError(f"{key} and {ours} are given together", expected="one of them", key=key)
-        found[ours] = value
-    return found
+        renamed[ours] = value
+    return renamed
 
 
 def template(fields: Iterable[dataclasses.Field[Any]]) -> str:

@@ -37,8 +37,8 @@ def config_of(name: str) -> dict[str, Any]:
     """
     short = name.removeprefix(PREFIX)
     known = {one.lower(): one for one in NAMES}
-    found = known.get(short.lower())
-    if found is None:
+    known_name = known.get(short.lower())
+    if known_name is None:
         near = difflib.get_close_matches(short.lower(), known, n=1, cutoff=0.5)
         raise ConfigError(
             f"there is no model {PREFIX}{short}",
@@ -46,7 +46,7 @@ def config_of(name: str) -> dict[str, Any]:
             hint=f"did you mean {PREFIX}{known[near[0]]}?" if near else "or give a folder with a config.json",
             known=NAMES,
         )
-    return catalog.config_of(found)
+    return catalog.config_of(known_name)
 
 
 def resolve(name: str, folder: str | Path) -> Path:

@@ -98,7 +98,7 @@ def sized(
     tokens = base["max_tokens"] if num_tokens is None else num_tokens
     if steps < 1 or tokens < 1:
         raise ConfigError(f"{steps} timed steps of {tokens} tokens were asked for", expected="at least 1 of each")
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "profile_mode": "ops",
         "max_tokens": tokens,
         "warmup": base["warmup"] if warmup_steps is None else warmup_steps,
@@ -109,7 +109,7 @@ def sized(
             **options,
         },
     }
-    return found if max_seq_len is None else found | {"max_model_len": max_seq_len}
+    return fields if max_seq_len is None else fields | {"max_model_len": max_seq_len}
 
 
 def options_of(config: ExperimentConfig) -> dict[str, Any]:
@@ -134,10 +134,10 @@ def check_ops(config: ExperimentConfig) -> None:
         return
     refuse_unknown(config.ops_options, OPTIONS, "ops_options")
     for key, value in config.ops_options.items():
-        found = checked(value, OPTIONS[key][0], f"ops_options.{key}")
+        number = checked(value, OPTIONS[key][0], f"ops_options.{key}")
         least = -1 if key == "operator_layers" else 1
-        if isinstance(found, int | float) and not isinstance(found, bool) and found < least:
-            raise ConfigError(f"ops_options.{key} is {found}", expected=f"at least {least}", key=f"ops_options.{key}")
+        if isinstance(number, int | float) and not isinstance(number, bool) and number < least:
+            raise ConfigError(f"ops_options.{key} is {number}", expected=f"at least {least}", key=f"ops_options.{key}")
     for method, count in options_of(config)["cycle"]:
         if method not in _METHODS or count < 1:
             raise ConfigError(

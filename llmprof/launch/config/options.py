@@ -151,8 +151,8 @@ def _check_arguments(config: ExperimentConfig) -> None:
 
 def ncu_options(config: ExperimentConfig) -> dict[str, Any]:
     """The further options of ncu that a configuration asks for."""
-    found: dict[str, Any] = config.ncu_options.get("options", {})
-    return found
+    options: dict[str, Any] = config.ncu_options.get("options", {})
+    return options
 
 
 def setting(config: ExperimentConfig, of: str, key: str) -> Any:

@@ -319,19 +319,19 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     """
     visible = (config.environment if config else {}).get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     mode = config.profile_mode if config else "nsys_ncu"
-    found: dict[str, Any] = gpus(visible)
+    facts: dict[str, Any] = gpus(visible)
     with contextlib.suppress(OSError):
         shm = shutil.disk_usage("/dev/shm")  # noqa: S108
-        found |= {"shm_bytes": shm.total, "shm_free_bytes": shm.free}
+        facts |= {"shm_bytes": shm.total, "shm_free_bytes": shm.free}
     place = _existing(Path(config.results_dir if config else "."))
     with contextlib.suppress(OSError):
-        found["disk_free_bytes"] = shutil.disk_usage(place).free
+        facts["disk_free_bytes"] = shutil.disk_usage(place).free
     params = _text("/proc/driver/nvidia/params")
     restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
     paranoid = _text("/proc/sys/kernel/perf_event_paranoid")
     available = re.search(r"MemAvailable:\s*(\d+) kB", _text("/proc/meminfo") or "")
     return Facts(
-        **found,
+        **facts,
         visible=visible,
         nsys=_tool("nsys", asked="nsys" in mode),
         ncu=_tool("ncu", asked="ncu" in mode),

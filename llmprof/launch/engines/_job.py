@@ -127,9 +127,9 @@ class Record:
 
     def snapshots(self, paths: Sequence[str]) -> None:
         """Write down which snapshots of the allocators there are."""
-        found = [Path(path).name for path in paths if path]
-        self.document["memory_snapshots"] = found
-        if not found:
+        names = [Path(path).name for path in paths if path]
+        self.document["memory_snapshots"] = names
+        if not names:
             self.note("there is no snapshot of the allocator: it is CUDA's, and this run used no GPU")
 
     def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
@@ -182,12 +182,12 @@ def descendants(root: int | None = None) -> list[int]:
                 state, parent = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:2]
                 if state != "Z":
                     parents.setdefault(int(parent), []).append(int(entry.name))
-    found, left = [], [os.getpid() if root is None else root]
+    below_root, left = [], [os.getpid() if root is None else root]
     while left:
         below = parents.get(left.pop(), [])
         left += below
-        found += [pid for pid in below if not _is_tracker(pid)]
-    return found
+        below_root += [pid for pid in below if not _is_tracker(pid)]
+    return below_root
 
 
 def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
@@ -260,12 +260,12 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     try:
         work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
     except BaseException as error:
-        record.document["error"] = found = failure(error, tail(record.out / "server.log") + log.tail())
+        record.document["error"] = error_record = failure(error, tail(record.out / "server.log") + log.tail())
         with contextlib.suppress(OSError):  # a full disk may be the error
-            record.event("error", found["message"])
+            record.event("error", error_record["message"])
         if isinstance(error, KeyboardInterrupt):
             status = _INTERRUPTED
-        elif found["advice"]:
+        elif error_record["advice"]:
             status = _EXPLAINED
             traceback.print_exc(file=sys.stderr)
         else:

@@ -107,14 +107,14 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = str(error) or type(error).__name__
-    found: str | None = error.advice if isinstance(error, Refused) else None
-    if not found and isinstance(error, Exception):
+    hint: str | None = error.advice if isinstance(error, Refused) else None
+    if not hint and isinstance(error, Exception):
         causes = errors_in(log)
-        found = advice(_messages(error)) or advice("\n".join(causes))
+        hint = advice(_messages(error)) or advice("\n".join(causes))
         cause = causes[0] if causes else None
         if cause and cause not in message:
             message = f"{message} (its log: {cause})"
-    return {"type": type(error).__name__, "message": message, "advice": found, "traceback": text[-_TRACEBACK:]}
+    return {"type": type(error).__name__, "message": message, "advice": hint, "traceback": text[-_TRACEBACK:]}
 
 
 def advice(text: str) -> str | None:
@@ -125,26 +125,26 @@ def advice(text: str) -> str | None:
 
 def _messages(error: BaseException | None) -> str:
     """Messages of an error and of those that led to it, without the paths and code of their tracebacks."""
-    found: list[str] = []
+    messages: list[str] = []
     while error is not None:
-        found.append(f"{type(error).__name__}: {error}")
+        messages.append(f"{type(error).__name__}: {error}")
         error = error.__cause__ or error.__context__
-    return "\n".join(found)
+    return "\n".join(messages)
 
 
 def errors_in(log: str) -> list[str]:
     """Errors in a log; the first is the cause, later ones mostly its consequences."""
-    found = [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
-    return [line for line in found if not line.startswith(_CONSEQUENCES)]
+    lines = [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
+    return [line for line in lines if not line.startswith(_CONSEQUENCES)]
 
 
 class OwnLog:
     """The file that this process writes its output to, if it is one: engines tell the cause of a failure only there."""
 
     def __init__(self) -> None:
-        found = os.fstat(1) if _is_open(1) else None
-        self._path = Path("/proc/self/fd/1") if found and stat.S_ISREG(found.st_mode) else None
-        self._from = found.st_size if self._path and found else 0
+        status = os.fstat(1) if _is_open(1) else None
+        self._path = Path("/proc/self/fd/1") if status and stat.S_ISREG(status.st_mode) else None
+        self._from = status.st_size if self._path and status else 0
 
     def tail(self) -> str:
         """What was written since this object was made; the end of it."""
@@ -229,7 +229,7 @@ def gpu_names() -> list[str] | None:
     if program is None:
         return None
     try:
-        found = subprocess.run(  # noqa: S603
+        table = subprocess.run(  # noqa: S603
             [program, "--query-gpu=index,uuid,name", "--format=csv,noheader"],
             capture_output=True,
             text=True,
@@ -238,7 +238,7 @@ def gpu_names() -> list[str] | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [[cell.strip() for cell in line.split(",", 2)] for line in found.splitlines() if line.count(",") >= 2]
+    rows = [[cell.strip() for cell in line.split(",", 2)] for line in table.splitlines() if line.count(",") >= 2]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [name for _, _, name in rows]

@@ -179,11 +179,11 @@ async def load(
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
     """When requests arrive, in seconds from the first: with exponential gaps (Poisson), or all at once for rate 0."""
     chance = random.Random(seed)  # noqa: S311 (no secret)
-    found, at = [], 0.0
+    times, at = [], 0.0
     for _ in range(count):
-        found.append(at)
+        times.append(at)
         at += chance.expovariate(rate) if rate else 0.0
-    return found
+    return times
 
 
 def achieved(requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> dict[str, float | None]:
@@ -224,16 +224,16 @@ def free_port(wanted: int) -> int:
 
 def arguments(options: Mapping[str, Any]) -> list[str]:
     """Options of an engine as arguments of a command: ``--name value``, ``--name`` or ``--no-name``."""
-    found: list[str] = []
+    words: list[str] = []
     for name, value in options.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            found.append(f"--{flag}" if value else f"--no-{flag}")
+            words.append(f"--{flag}" if value else f"--no-{flag}")
         elif isinstance(value, list):
-            found += [f"--{flag}", *map(str, value)]
+            words += [f"--{flag}", *map(str, value)]
         else:
-            found += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
-    return found
+            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
 
 
 class Server:

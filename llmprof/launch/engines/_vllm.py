@@ -35,10 +35,10 @@ def vllm_folder() -> Path:
     Refused
         There is none.
     """
-    found = importlib.util.find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
         raise Refused(f"{sys.executable} has no vLLM", "give python: the interpreter of an environment that has vLLM")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def fields_of(file: Path, *classes: str) -> set[str] | None:
@@ -47,10 +47,10 @@ def fields_of(file: Path, *classes: str) -> set[str] | None:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return None
-    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
+    matches = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
     names = {
         item.target.id
-        for node in found
+        for node in matches
         for item in node.body
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
     }
@@ -95,8 +95,8 @@ def _written_version() -> str | None:
         text = (vllm_folder() / "_version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"(?m)^(?:__version__ = )?version = ['\"]([^'\"]+)", text) or re.search(r"'(\d+\.\d[^']*)'", text)
-    return found.group(1) if found else None
+    match = re.search(r"(?m)^(?:__version__ = )?version = ['\"]([^'\"]+)", text) or re.search(r"'(\d+\.\d[^']*)'", text)
+    return match.group(1) if match else None
 
 
 def environment(job: Mapping[str, Any], platform: str) -> None:

@@ -79,13 +79,13 @@ def tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [found for one in value for found in tensors(one)] if isinstance(value, list | tuple) else []
+    return [tensor for one in value for tensor in tensors(one)] if isinstance(value, list | tuple) else []
 
 
 def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
     """Shapes of the tensors among the arguments."""
-    found = [list(one.shape) for one in args if hasattr(one, "shape")]
-    return found + [list(one.shape) for one in kwargs.values() if hasattr(one, "shape")]
+    shapes = [list(one.shape) for one in args if hasattr(one, "shape")]
+    return shapes + [list(one.shape) for one in kwargs.values() if hasattr(one, "shape")]
 
 
 def resident_bytes() -> int | None:
@@ -120,8 +120,12 @@ def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str
         if phase == then == "decode" and since >= skip:
             times.setdefault(method, []).append(after - at)
     return {
-        method: {"steps": len(found), "median_ns": statistics.median(found), "mean_ns": statistics.fmean(found)}
-        for method, found in times.items()
+        method: {
+            "steps": len(intervals),
+            "median_ns": statistics.median(intervals),
+            "mean_ns": statistics.fmean(intervals),
+        }
+        for method, intervals in times.items()
     }
 
 

@@ -177,12 +177,12 @@ class OpsTimer:
         """Modules that lie in no layer, to the depth of the layers or of the option, and the model itself."""
         prefix = f"{self.layer_path}." if self.layers else None
         depth = self.layer_path.count(".") + 1 if self.layers else self.options["depth"]
-        found = []
+        outside = []
         for name, module in self.root.named_modules():
             inside = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
             if name and not inside and name != self.layer_path and name.count(".") < max(1, depth) and runs(module):
-                found.append(self._timed(module, {None: self._number(name, "module")}))
-        return [*found, self._timed(self.root, {None: self._number(type(self.root).__name__, "model")})]
+                outside.append(self._timed(module, {None: self._number(name, "module")}))
+        return [*outside, self._timed(self.root, {None: self._number(type(self.root).__name__, "model")})]
 
     def _modules_inside(self) -> dict[int, list[_Wrap]]:
         """Modules of each layer; one that several layers share has a name for each of them."""
@@ -373,8 +373,8 @@ class OpsTimer:
 
     def _memory(self) -> int | None:
         if self.cuda:
-            found = self.torch._C._cuda_memoryStats(self.torch.cuda.current_device())
-            return int(found["allocated_bytes"]["all"]["current"])
+            stats = self.torch._C._cuda_memoryStats(self.torch.cuda.current_device())
+            return int(stats["allocated_bytes"]["all"]["current"])
         return resident_bytes()
 
     def _measured(self, number: int, args: Any, out: Any) -> dict[str, float] | None:

@@ -293,14 +293,14 @@ class _Run:
         if job["ignore_eos"]:
             options["min_new_tokens"] = job["max_tokens"]
         with self.torch.inference_mode():
-            found = self.model.generate(
+            tokens = self.model.generate(
                 input_ids=self.batch["input_ids"],
                 attention_mask=self.batch["attention_mask"],
                 stopping_criteria=[self.steps.token],
                 pad_token_id=0,
                 **options,
             )
-        outputs: list[list[int]] = found[:, self.batch["longest"] :].tolist()
+        outputs: list[list[int]] = tokens[:, self.batch["longest"] :].tolist()
         return outputs
 
     def _times(self, began: int, k: int, output: list[int]) -> dict[str, Any]:
@@ -323,7 +323,7 @@ class _Run:
 
     def _end_ids(self) -> set[int]:
         """Tokens that end a text, where they may."""
-        found = self.model.generation_config.eos_token_id
-        if self.job["ignore_eos"] or found is None:
+        ids = self.model.generation_config.eos_token_id
+        if self.job["ignore_eos"] or ids is None:
             return set()
-        return set(found) if isinstance(found, list) else {found}
+        return set(ids) if isinstance(ids, list) else {ids}

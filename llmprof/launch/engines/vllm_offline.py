@@ -82,8 +82,8 @@ def _own_options(llm: Any) -> dict[str, Any]:
 
 
 def _token_prompts(job: Mapping[str, Any]) -> list[list[int]]:
-    found: list[list[int]] = job["prompt_token_ids"] or token_ids(job["synthetic"])
-    return found
+    prompts: list[list[int]] = job["prompt_token_ids"] or token_ids(job["synthetic"])
+    return prompts
 
 
 def _sampling(job: Mapping[str, Any], llm: Any, sampling_class: Any, count: int) -> list[Any]:
@@ -165,9 +165,9 @@ def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: boo
     if not on:
         if beside:
             llm.stop_profile()
-        found = llm.collective_rpc("llmprof_ops_stop")
-        record.document["ops"] = sorted(found, key=lambda one: one["rank"])
-        for note in dict.fromkeys(note for one in found for note in one["notes"]):
+        of_ranks = llm.collective_rpc("llmprof_ops_stop")
+        record.document["ops"] = sorted(of_ranks, key=lambda one: one["rank"])
+        for note in dict.fromkeys(note for one in of_ranks for note in one["notes"]):
             record.note(note)
         return
     options = {**job["ops"], "folder": str(record.out / "traces")}
@@ -180,7 +180,7 @@ def _times(output: Any) -> dict[str, Any]:
     """What vLLM tells of a request. Its clocks differ: arrival is wall-clock time, the rest is the engine's own."""
     tokens = sum(len(one.token_ids) for one in output.outputs)
     longest = max(len(one.token_ids) for one in output.outputs)
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "id": getattr(output, "request_id", None),
         "prompt_tokens": len(output.prompt_token_ids) if output.prompt_token_ids is not None else None,
         "output_tokens": tokens,
@@ -189,9 +189,9 @@ def _times(output: Any) -> dict[str, Any]:
     told = output.metrics
     first, last = getattr(told, "first_token_ts", 0), getattr(told, "last_token_ts", 0)
     if not first or not last:
-        return found
+        return record
     decode, to_first = last - first, getattr(told, "first_token_latency", 0) or None
-    return found | {
+    return record | {
         "start_ns": round(told.arrival_time * 1e9) if told.arrival_time else None,
         "ttft_s": to_first,
         "tpot_s": decode / (longest - 1) if longest > 1 else None,

@@ -61,7 +61,7 @@ class LlmprofOps(LlmprofWorker):
         while state["back"]:
             state["back"].pop()()
         parallel = self.vllm_config.parallel_config
-        found = {
+        result = {
             **result_of(timer),
             "world_size": int(parallel.world_size),
             "tensor_parallel_size": int(parallel.tensor_parallel_size),
@@ -69,14 +69,14 @@ class LlmprofOps(LlmprofWorker):
             "pid": os.getpid(),
             "overhead": overhead(timer.entries, skip=int(min((n for _, n in timer.options["cycle"]), default=1) > 1)),
         }
-        path = write(Path(state["folder"]), found)
+        path = write(Path(state["folder"]), result)
         return {
             "rank": int(self.rank),
             "file": path.name,
             "steps": len(timer.steps),
             "calls": len(timer.calls),
             "collectives": len(timer.collectives),
-            "overhead": found["overhead"],
+            "overhead": result["overhead"],
             "notes": timer.notes,
         }
 
@@ -199,12 +199,12 @@ def _put(holder: Any, name: str, function: Any, back: list[Any]) -> None:
 def _groups() -> dict[str, Any]:
     """Groups of this process that have more than one rank."""
     state = importlib.import_module("vllm.distributed.parallel_state")
-    found = {}
+    groups = {}
     for name in _GROUPS:
         group = getattr(state, f"_{name}", None)
         if group is not None and int(getattr(group, "world_size", 1)) > 1:
-            found[name.lower()] = group
-    return found
+            groups[name.lower()] = group
+    return groups
 
 
 def step_of(scheduled: Any) -> tuple[str, str]:

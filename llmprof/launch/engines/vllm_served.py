@@ -144,9 +144,9 @@ class _Client:
         job, record = self._job, self._record
         self._rpc("llmprof_begin")
         most = job["server"]["max_concurrency"] or len(self._bodies)
-        found = self._repeats("warmup", job["warmup"], self._bodies[:most])
+        answers = self._repeats("warmup", job["warmup"], self._bodies[:most])
         if job["plain"] or job["profiler"] == "none":
-            found = self._repeats("plain", job["repeat"], self._bodies)
+            answers = self._repeats("plain", job["repeat"], self._bodies)
         if job["profiler"] != "none":
             if job["memory_snapshot"]:
                 self._rpc("llmprof_memory")
@@ -154,14 +154,14 @@ class _Client:
             after = job["server"]["profile_after_s"]
             if not after:
                 self._profile(on=True)
-            found = self._repeats("profiled", job["profile_repeats"], self._bodies, profile_after=after)
+            answers = self._repeats("profiled", job["profile_repeats"], self._bodies, profile_after=after)
             self._profile(on=False)
             take_traces(record)
             steps = self._rpc("llmprof_steps")
             record.engine_steps("profiled", steps[0] if steps and isinstance(steps[0], list) else [])
             if job["memory_snapshot"]:
                 record.snapshots([str(path) for path in self._rpc("llmprof_memory", record.snapshot_path)])
-        record.outputs([one["text"] for one in found], [one["tokens"] for one in found])
+        record.outputs([one["text"] for one in answers], [one["tokens"] for one in answers])
         self._cache()
         facts = [fact for fact in self._rpc("llmprof_facts") if isinstance(fact, dict)]
         if facts:
@@ -183,21 +183,21 @@ class _Client:
     def _repeats(
         self, phase: str, least: int, bodies: Sequence[Mapping[str, Any]], *, profile_after: float = 0.0
     ) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         before = self._server.metrics()
         arrive = self._arrivals if phase != "warmup" else [0.0] * len(bodies)
         for i in turns(self._job, self._record, phase, least):
             if self._job["prefix_caching"]:
                 self._server.command("/reset_prefix_cache")
             with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
-                found = asyncio.run(self._load(bodies, arrive, profile_after if i == 0 else 0.0))
-            for k, one in enumerate(found):
+                answers = asyncio.run(self._load(bodies, arrive, profile_after if i == 0 else 0.0))
+            for k, one in enumerate(answers):
                 told = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
                 self._record.request(phase, i, k, **told)
             if phase != "warmup":
-                self._record.held(phase, i, achieved(found, arrive), self._job["server"]["request_rate"])
+                self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])
         self._record.prefix_cache(phase, before, self._server.metrics())
-        return found
+        return answers
 
     async def _load(
         self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], profile_after: float
@@ -206,7 +206,7 @@ class _Client:
         start = asyncio.ensure_future(self._start_later(profile_after))
         try:
             most = self._job["server"]["max_concurrency"]
-            found = await load(self._server.port, bodies, arrive, concurrency=most)
+            answers = await load(self._server.port, bodies, arrive, concurrency=most)
             if not start.done():
                 raise Refused(
                     f"all requests were done before the profiler was to start, after {profile_after:g} s",
@@ -216,7 +216,7 @@ class _Client:
         finally:
             watch.cancel()
             start.cancel()
-        return found
+        return answers
 
     async def _start_later(self, seconds: float) -> None:
         if seconds:

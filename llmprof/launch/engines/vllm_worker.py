@@ -129,4 +129,4 @@ def _tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [found for one in value for found in _tensors(one)] if isinstance(value, list | tuple) else []
+    return [tensor for one in value for tensor in _tensors(one)] if isinstance(value, list | tuple) else []

@@ -137,15 +137,15 @@ class Gpus:
 
     def _of_links(self, handle: Any, field: int) -> float:
         """Sum of a total over the links that have it."""
-        found = []
+        totals = []
         for link in range(_MOST_LINKS):
             try:
-                found.append(self._field(handle, (field, link)))
+                totals.append(self._field(handle, (field, link)))
             except self._nvml.NVMLError as error:
                 last = error
-        if not found:
+        if not totals:
             raise last
-        return sum(found)
+        return sum(totals)
 
     def _pcie(self, device: int, handle: Any, now_s: float) -> list[tuple[str, str, float]]:
         if now_s - self._slow_s.get(device, float("-inf")) < _SLOW_EVERY_S:

@@ -185,8 +185,8 @@ def read(path: Path) -> pl.DataFrame:
 
 def about(path: Path) -> dict[str, Any]:
     """What the sampler said of a file: ``hz``, ``late`` (turns that came too late) and ``notes``."""
-    found = pl.read_parquet_metadata(path).get(META_KEY)
-    return dict(json.loads(found)) if found else {}
+    text = pl.read_parquet_metadata(path).get(META_KEY)
+    return dict(json.loads(text)) if text else {}
 
 
 BUILT_IN: Final = (

@@ -45,16 +45,16 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
         Mode of this pass, if it is not that of the configuration.
     """
     mode = mode or config.profile_mode
-    found = dict(_SAFE)
+    variables = dict(_SAFE)
     if config.model.startswith("random:") or Path(config.model).is_dir():
-        found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if mode == "ncu" or config.profile_mode == "nsys_ncu":
         # one process for the engine: all requests are there before the first step, so each pass has the same launches
-        found["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if config.layer_annotations and mode in {"nsys", "nsys_ncu", "ncu"}:
         # the V2 runner ignores layer-wise NVTX without a word
-        found["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-    return found | {name: value for name, value in config.environment.items() if value != REMOVED}
+        variables["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    return variables | {name: value for name, value in config.environment.items() if value != REMOVED}
 
 
 def whole_environment(
@@ -244,15 +244,15 @@ def _over(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 def _written(options: Mapping[str, Any], *, true: str | None) -> list[str]:
     """Options as arguments: ``--name=value``, or for ncu (which has switches) ``--name value``."""
-    found = []
+    words = []
     for key, value in options.items():
         if true is not None:
-            found.append(f"--{key}={str(value).lower() if isinstance(value, bool) else value}")
+            words.append(f"--{key}={str(value).lower() if isinstance(value, bool) else value}")
         elif value is True:
-            found.append(f"--{key}")
+            words.append(f"--{key}")
         elif value is not False:
-            found += [f"--{key}", str(value)]
-    return found
+            words += [f"--{key}", str(value)]
+    return words
 
 
 PROFILERS: Final = {
@@ -394,5 +394,5 @@ def _model_values(folder: Path) -> dict[str, Any]:
 
 def vocabulary_size(folder: Path) -> int | None:
     """``vocab_size`` of a model's ``config.json``; None where it is not said."""
-    found = _model_values(folder).get("vocab_size")
-    return found if isinstance(found, int) and found > 0 else None
+    size = _model_values(folder).get("vocab_size")
+    return size if isinstance(size, int) and size > 0 else None

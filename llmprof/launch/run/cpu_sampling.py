@@ -71,12 +71,12 @@ def start(sampler: str, folder: Path) -> str:
     LaunchError
         It is not on PATH.
     """
-    found = shutil.which(sampler)
-    if found is None:
+    program = shutil.which(sampler)
+    if program is None:
         raise LaunchError(f"{sampler} is not on PATH", hint=_GOT[sampler])
     before = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     files.write_json(folder / CLOCK, {"epoch_minus_monotonic_ns": before, "hz": HZ if sampler == "perf" else None})
-    return found
+    return program
 
 
 def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:

@@ -89,12 +89,12 @@ def summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
     list of dict
         ``phase, joules_per_output_token, ci95_low, ci95_high, watts, repeats``; the interval is null for one repeat.
     """
-    found = []
+    phases = []
     for (phase,), rows in frame.drop_nulls("joules_per_output_token").group_by("phase", maintain_order=True):
         values = rows["joules_per_output_token"].to_list()
         half = t95(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
         mean = fmean(values)
-        found.append(
+        phases.append(
             {
                 "phase": phase,
                 "joules_per_output_token": mean,
@@ -104,7 +104,7 @@ def summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
                 "repeats": len(values),
             }
         )
-    return found
+    return phases
 
 
 def _between(one: pl.DataFrame, first: int, last: int) -> tuple[float, int]:

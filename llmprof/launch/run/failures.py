@@ -151,18 +151,18 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
         Its output.
     """
     error = (worker or {}).get("error") or {}
-    said = tail(log)
-    said = said[said.rfind("\n# 20") + 1 :]
-    message = str(error.get("message") or _last_error(said) or _ending(finished.status))
+    output = tail(log)
+    output = output[output.rfind("\n# 20") + 1 :]
+    message = str(error.get("message") or _last_error(output) or _ending(finished.status))
     of_error = known(f"{error.get('type', '')} {message} {error.get('traceback', '')}")
     generic = not error or "initialization failed" in message
-    found = of_error or (known(_alarming(said)) if generic else None)
+    reason = of_error or (known(_alarming(output)) if generic else None)
     when = _when(finished)
-    if found is None and _full(log):
-        found = known("No space left on device")
-    words, hint = found or ("", "")
+    if reason is None and _full(log):
+        reason = known("No space left on device")
+    words, hint = reason or ("", "")
     advice = error.get("advice") or hint or f"the whole output is in {log.name}"
-    if finished.status == -signal.SIGKILL and not found:
+    if finished.status == -signal.SIGKILL and not reason:
         advice = "it may have been the system, out of main memory: see dmesg; lower batch_size or max_model_len"
     what = f"{words} ({_shorten(message)})" if words else _shorten(message)
     return LaunchError(
@@ -194,14 +194,14 @@ def _ending(status: int) -> str:
     return f"{_KILLED.get(how, 'it was ended')} by {how.name}"
 
 
-def _alarming(said: str) -> str:
+def _alarming(output: str) -> str:
     """Lines that speak of something bad; engines name their options in many others."""
-    return "\n".join(line for line in said.splitlines() if _ALARM.search(line))
+    return "\n".join(line for line in output.splitlines() if _ALARM.search(line))
 
 
-def _last_error(said: str) -> str:
+def _last_error(output: str) -> str:
     """The last line that looks like the message of an exception; that of the cause, where an engine core failed."""
-    lines = [line.strip() for line in said.splitlines()]
+    lines = [line.strip() for line in output.splitlines()]
     matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
     causes = [line for line in matching if "Engine core initialization failed" not in line]
     return (causes or matching or [""])[-1]

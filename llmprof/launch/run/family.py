@@ -64,14 +64,14 @@ class Family:
     def alive(self) -> list[psutil.Process]:
         """Processes of the run that still run, the first one left out."""
         self.look()
-        found = []
+        running = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid in {self._root, os.getpid()} or process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 if self._known.get(process.pid) == process.create_time() or self._belongs(process):
-                    found.append(process)
-        return found
+                    running.append(process)
+        return running
 
     def end(self, *, patience_s: float = PATIENCE_S) -> list[str]:
         """End what still runs, first kindly.

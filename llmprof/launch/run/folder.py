@@ -151,13 +151,13 @@ class RunFolder:
         ReadError
             The state is damaged.
         """
-        said = files.read_json(self.path / STATE_FILE)
-        if not isinstance(said, dict) or "state" not in said:
+        state = files.read_json(self.path / STATE_FILE)
+        if not isinstance(state, dict) or "state" not in state:
             raise ReadError(f"{self.path / STATE_FILE} is damaged", expected="what llmprof wrote", hint="run it again")
-        if said["state"] == RUNNING and not self.locked:
-            killed = f"the process {said.get('pid')} that ran it is gone"
-            return {**said, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
-        return said
+        if state["state"] == RUNNING and not self.locked:
+            killed = f"the process {state.get('pid')} that ran it is gone"
+            return {**state, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
+        return state
 
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
         """Write the state; the time of the start is kept.
@@ -204,9 +204,9 @@ class RunFolder:
             raise files.refused(self.path / _LOCK, error) from error
         with file:
             if not hold(file):
-                said = files.read_json(self.path / STATE_FILE) or {}
+                state = files.read_json(self.path / STATE_FILE) or {}
                 raise LaunchError(
-                    f"another run is at work in {self.path} (process {said.get('pid', 'unknown')})",
+                    f"another run is at work in {self.path} (process {state.get('pid', 'unknown')})",
                     hint="wait for its end, or start a new run, which gets a folder of its own",
                     path=str(self.path),
                 )
@@ -300,7 +300,7 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
         Sizes in bytes, clocks in MHz, power in W.
     """
     worker = worker or {}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "gpus": [],
         "driver": None,
         "cuda_driver": None,
@@ -316,22 +316,22 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     try:
         import pynvml
     except ImportError:
-        return found
+        return facts
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return found
+        return facts
     try:
-        found["driver"] = pynvml.nvmlSystemGetDriverVersion()
+        facts["driver"] = pynvml.nvmlSystemGetDriverVersion()
         version = pynvml.nvmlSystemGetCudaDriverVersion()
-        found["cuda_driver"] = f"{version // 1000}.{version % 1000 // 10}"
-        found["gpus"] = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        facts["cuda_driver"] = f"{version // 1000}.{version % 1000 // 10}"
+        facts["gpus"] = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError as error:
-        found["error"] = str(error)
+        facts["error"] = str(error)
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    return found
+    return facts
 
 
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:
@@ -461,19 +461,19 @@ def changed(folder: RunFolder) -> list[str]:
     LlmprofError
         There is no manifest.
     """
-    said = files.read_json(folder.manifest)
-    if not isinstance(said, dict):
+    manifest = files.read_json(folder.manifest)
+    if not isinstance(manifest, dict):
         raise LlmprofError(f"{folder.path.name} has no manifest", hint="the run did not come to its end")
     return [
         row["name"]
-        for row in said["files"]
+        for row in manifest["files"]
         if not (folder.path / row["name"]).is_file() or _hashed(folder.path / row["name"], folder.path) != row
     ]
 
 
 def _contents(root: Path) -> list[Path]:
-    found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return sorted(path for path in found if path.name not in _UNHASHED and not path.name.startswith("."))
+    paths = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(path for path in paths if path.name not in _UNHASHED and not path.name.startswith("."))
 
 
 def _hashed(path: Path, root: Path) -> dict[str, Any]:

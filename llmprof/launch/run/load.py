@@ -56,12 +56,12 @@ class Load:
     notes: tuple[str, ...] = ()
 
 
-def lengths(said: str | int, count: int, seed: int, what: str = "input") -> list[int]:
+def lengths(distribution: str | int, count: int, seed: int, what: str = "input") -> list[int]:
     """Lengths of so many prompts or answers, each at least 1.
 
     Parameters
     ----------
-    said : str or int
+    distribution : str or int
         ``512``; ``128:1024`` (uniform, both ends in it); ``normal:MEAN:DEVIATION``; ``lognormal:MEAN:DEVIATION`` (of
         the lengths themselves, not of their logarithms); ``exponential:MEAN``.
     count : int
@@ -81,14 +81,14 @@ def lengths(said: str | int, count: int, seed: int, what: str = "input") -> list
     >>> lengths("4:6", 5, seed=0)
     [5, 5, 4, 5, 6]
     """
-    kind, *numbers = str(said).split(":")
+    kind, *numbers = str(distribution).split(":")
     chance = random.Random(seed)  # noqa: S311 (no secret)
     draw: Callable[[], float]
     try:
         values = [float(one) for one in (numbers if kind in KINDS else [kind, *numbers])]
         wrong = not all(math.isfinite(one) and one >= 0 for one in values) or values[0] < 1
         if wrong:
-            raise ValueError(said)
+            raise ValueError(distribution)
         if kind in {"normal", "lognormal"} and len(values) == 2:
             draw = _normal(chance, *values) if kind == "normal" else _lognormal(chance, *values)
         elif kind == "exponential" and len(values) == 1:
@@ -102,7 +102,7 @@ def lengths(said: str | int, count: int, seed: int, what: str = "input") -> list
         wrong = True
     if wrong:
         raise ConfigError(
-            f"load.{what} is {said!r}",
+            f"load.{what} is {distribution!r}",
             expected="N, LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEAN:DEVIATION or exponential:MEAN, in tokens",
             key=f"load.{what}",
         )
@@ -165,20 +165,20 @@ def load(config: ExperimentConfig) -> Load | None:
     wanted = setting(config, "server", "num_prompts") if config.served else config.batch_size
     if file is not None:
         return _of_file(config, Path(file), wanted if "num_prompts" in config.server or not config.served else 0)
-    said = setting(config, "load", "input") or _said(config)
+    distribution = setting(config, "load", "input") or _input_length(config)
     out = setting(config, "load", "output")
     rate = setting(config, "server", "request_rate")
     kind = setting(config, "load", "arrival")
     return Load(
-        lengths(said, wanted, config.seed),
+        lengths(distribution, wanted, config.seed),
         None if out is None else lengths(out, wanted, config.seed + 1, "output"),
         arrivals(kind, wanted, rate, config.seed, setting(config, "load", "burst")) if config.served else None,
     )
 
 
-def _said(config: ExperimentConfig) -> str | int:
+def _input_length(config: ExperimentConfig) -> str | int:
     tokens = config.input_tokens
-    return f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or 64
+    return f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or DEFAULT_INPUT_TOKENS
 
 
 def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
@@ -237,14 +237,14 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         except ValueError as error:
             raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it at that place") from error
         return list(enumerate(whole, 1)) if isinstance(whole, list) else [(1, whole)]
-    found: list[tuple[int, Any]] = []
+    lines: list[tuple[int, Any]] = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
             try:
-                found.append((number, json.loads(line)))
+                lines.append((number, json.loads(line)))
             except ValueError:
-                found.append((number, line))
-    return found
+                lines.append((number, line))
+    return lines
 
 
 def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
@@ -284,8 +284,8 @@ def _prompt_of(values: Any) -> str | None:
     for name in ("conversations", "messages"):
         turns = values.get(name)
         if isinstance(turns, list) and turns and isinstance(turns[0], Mapping):
-            said = turns[0].get("value", turns[0].get("content"))
-            return said if isinstance(said, str) and said else None
+            content = turns[0].get("value", turns[0].get("content"))
+            return content if isinstance(content, str) and content else None
     return None
 
 
@@ -322,13 +322,13 @@ def texts(config: ExperimentConfig) -> list[str] | None:
         The file is missing, not UTF-8, or has no prompts.
     """
     if config.prompt is not None:
-        found = [config.prompt] if isinstance(config.prompt, str) else config.prompt
+        prompts = [config.prompt] if isinstance(config.prompt, str) else config.prompt
     elif config.prompt_file is not None:
-        found = from_file(Path(config.prompt_file))
+        prompts = from_file(Path(config.prompt_file))
     else:
         return None
-    wanted = config.batch_size or len(found)
-    return [found[i % len(found)] for i in range(wanted)]
+    wanted = config.batch_size or len(prompts)
+    return [prompts[i % len(prompts)] for i in range(wanted)]
 
 
 def from_file(path: Path) -> list[str]:
@@ -383,8 +383,8 @@ def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[in
         For :func:`llmprof.launch.engines._repeat.token_ids`.
     """
     if lengths is None:
-        said = config.input_tokens or DEFAULT_INPUT_TOKENS
-        low, high = said if isinstance(said, tuple) else (said, said)
+        wanted_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
+        low, high = wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)
         chance = random.Random(config.seed)  # noqa: S311 (no secret)
         wanted = max(1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0)
         lengths = [chance.randint(low, high) for _ in range(wanted)]

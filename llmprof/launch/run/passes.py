@@ -150,10 +150,10 @@ class Passes:
 
     def recall(self) -> None:
         """Take over the passes of an earlier attempt."""
-        said = files.read_json(self.folder.path / MADE) or {}
-        self.commands += said.get("commands") or []
-        self.notes += said.get("notes") or []
-        self.environment |= said.get("environment") or command.environment(self.config)
+        made = files.read_json(self.folder.path / MADE) or {}
+        self.commands += made.get("commands") or []
+        self.notes += made.get("notes") or []
+        self.environment |= made.get("environment") or command.environment(self.config)
 
 
 def tool(name: str) -> str:
@@ -164,10 +164,10 @@ def tool(name: str) -> str:
     LaunchError
         It is not on PATH.
     """
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise LaunchError(f"{name} is not on PATH", hint=_GOT[name])
-    return found
+    return program
 
 
 def ran(commands: Sequence[Sequence[str]], name: str) -> list[dict[str, Any]]:
@@ -196,11 +196,11 @@ def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
         timeline of the first, so the filter shown is that for when there is none.
     """
     folder = RunFolder(Path(config.results_dir).expanduser().absolute() / f"{config.name}_TIME")
-    found = []
+    lines = []
     for name, out in _outs(config, folder):
         script = folder.script if name != "ncu" or out == folder.path else out / folder.script.name
-        found.append((name, _wrapped(config, folder, name, command.worker(config, script, out))))
-    return found
+        lines.append((name, _wrapped(config, folder, name, command.worker(config, script, out))))
+    return lines
 
 
 def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]:

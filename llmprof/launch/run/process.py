@@ -110,9 +110,9 @@ class Lines:
             return
         self._at += len(new)
         *whole, self._rest = (self._rest + new).split(b"\n")
-        found = sum(line.startswith(self._begin) for line in whole)
-        if found:
-            self._done += found
+        finished = sum(line.startswith(self._begin) for line in whole)
+        if finished:
+            self._done += finished
             self._progress(self._what, min(self._done, self._total), self._total)
 
 

@@ -291,8 +291,8 @@ def _imported(folder: RunFolder, commands: list[tuple[str, ...]]) -> Path | None
 
 def find_importer() -> Path | None:
     """The importer of raw captures: on PATH, or in the folders of the nsys on PATH."""
-    if (found := shutil.which(_IMPORTER)) is not None:
-        return Path(found)
+    if (on_path := shutil.which(_IMPORTER)) is not None:
+        return Path(on_path)
     nsys = shutil.which("nsys")
     if nsys is None:
         return None

@@ -55,7 +55,7 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         .sort("total_ns", descending=True)
     )
     first, last = trace.span_ns
-    found = {
+    numbers = {
         "kernels": trace.kernels.height,
         "kernel_time_ns": int(trace.kernels["dur_ns"].sum()),
         "span_ns": last - first,
@@ -65,8 +65,8 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         "api": _rows(analyze.nsys.cuda_api_sum, trace),
         "copies": _rows(analyze.nsys.cuda_gpu_mem_time_sum, trace),
     }
-    files.write_json(folder.nsys_metrics, found)
-    return found
+    files.write_json(folder.nsys_metrics, numbers)
+    return numbers
 
 
 def _rows(of: Any, trace: Trace) -> list[dict[str, Any]] | None:
@@ -129,10 +129,10 @@ class Results:
                     self.summary["capture"] = {"imported": False, "advice": done.advice}
                     self.warned.append(f"the capture was not imported: {done.advice}")
                     return None
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TraceWarning)
                 self._trace = timeline(self.folder, self.config)
-            self.warned += [str(one.message) for one in said]
+            self.warned += [str(one.message) for one in caught]
         return self._trace
 
     def write(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
@@ -237,8 +237,8 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
             f"a run in mode {config.profile_mode} records no timeline", hint="run it in mode torch, nsys or nsys_ncu"
         )
     if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
-        said = files.read_json(folder.summary) or {}
-        advice = (said.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
+        summary = files.read_json(folder.summary) or {}
+        advice = (summary.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
         raise NotCapturedError(f"{folder.path.name} has no {folder.sqlite.name}", hint=advice)
     try:
         return read(folder.traces if config.profile_mode in _TRACES else folder.sqlite)
@@ -263,8 +263,8 @@ def metrics(folder: RunFolder) -> Any:
         ncu wrote nothing, or no kernel passed its filter.
     """
     if not folder.ncu_report.is_file():
-        said = known(failures.tail(folder.log))
-        words, hint = said or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
+        reason = known(failures.tail(folder.log))
+        words, hint = reason or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
         raise CaptureError(f"ncu wrote no report{f': {words}' if words else ''}", hint=hint)
     try:
         return read_metrics(folder.ncu_report)

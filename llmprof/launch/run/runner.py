@@ -113,20 +113,20 @@ class Run:
         NotCapturedError
             The mode records none, or its capture was not imported.
         """
-        found = results.timeline(self.folder, self.config)
+        trace = results.timeline(self.folder, self.config)
         if self.folder.monitors.is_file():
             from llmprof.launch import monitors
             from llmprof.launch.monitors import table
 
             try:
-                found = monitors.counters(table.read(self.folder.monitors), found)
+                trace = monitors.counters(table.read(self.folder.monitors), trace)
             except (AnalysisError, ReadError) as error:
                 warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
         try:
-            return cpu_sampling.beside(self.folder.path, found)
+            return cpu_sampling.beside(self.folder.path, trace)
         except ReadError as error:
             warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
-            return found
+            return trace
 
     @functools.cached_property
     def metrics(self) -> Metrics:
@@ -141,8 +141,8 @@ class Run:
             raise NotCapturedError(
                 f"a run in mode {self.config.profile_mode} measures no hardware counters", hint="run it in mode ncu"
             )
-        found: Metrics = results.metrics(self.folder)
-        return found
+        measured: Metrics = results.metrics(self.folder)
+        return measured
 
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"

@@ -170,14 +170,14 @@ class Series:
             return [self._outcome(folder, done, stopped, log) for folder in self.folders]
 
     def _jobs(self) -> list[dict[str, Any]]:
-        found = []
+        jobs = []
         for config, folder in zip(self.configs, self.folders, strict=True):
             model = resolve(config.model, folder.model)
             made, notes = job(config, model)
             self.notes += [note for note in notes if note not in self.notes]
-            found.append(made)
+            jobs.append(made)
         # one model for all: the folders hold the same, and a job with another one would need another engine
-        return [one | {"model": found[0]["model"]} for one in found]
+        return [one | {"model": jobs[0]["model"]} for one in jobs]
 
     def _prepare(self, jobs: Sequence[Mapping[str, Any]], argv: list[str], environment: Mapping[str, str]) -> None:
         """Give each point its folder in that of the engine, a script that repeats it alone, and where it was made."""
@@ -253,21 +253,21 @@ def gather(folder: RunFolder) -> None:
     OutputError
         A file cannot be written.
     """
-    said = files.read_json(folder.path / ENGINE_FILE)
-    if not isinstance(said, dict) or (folder.path / passes.MADE).is_file():
+    start = files.read_json(folder.path / ENGINE_FILE)
+    if not isinstance(start, dict) or (folder.path / passes.MADE).is_file():
         return
-    home = (folder.path / str(said["home"])).resolve()
+    home = (folder.path / str(start["home"])).resolve()
     worker = files.read_json(folder.worker) or {}
-    window = sum(_profiled(folder.path.parent / name) for name in said["before"])
+    window = sum(_profiled(folder.path.parent / name) for name in start["before"])
     _take_report(home, folder, window)
     _take_samples(home / "monitors.parquet", folder, worker)
     if (home / "experiment.log").is_file() and not folder.log.exists():
         files.write(folder.log, (home / "experiment.log").read_text("utf-8", errors="replace"))
-    points = said["points"]
-    words = f"point {said['point'] + 1} of {points} that one start of the engine measured"
-    commands = [{"pass": "engine", "argv": said["argv"], "status": None, "seconds": None}]
-    notes = [*said["notes"], *(worker.get("notes") or ()), *([words] if points > 1 else [])]
-    made = {"commands": commands, "environment": said["environment"], "notes": list(dict.fromkeys(notes))}
+    points = start["points"]
+    words = f"point {start['point'] + 1} of {points} that one start of the engine measured"
+    commands = [{"pass": "engine", "argv": start["argv"], "status": None, "seconds": None}]
+    notes = [*start["notes"], *(worker.get("notes") or ()), *([words] if points > 1 else [])]
+    made = {"commands": commands, "environment": start["environment"], "notes": list(dict.fromkeys(notes))}
     files.write_json(folder.path / passes.MADE, made)
 
 
@@ -288,8 +288,8 @@ def _take_report(home: Path, folder: RunFolder, window: int) -> None:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    found = re.findall(r"\d+", path.name)
-    return int(found[-1]) if found else 0, path.name
+    numbers = re.findall(r"\d+", path.name)
+    return int(numbers[-1]) if numbers else 0, path.name
 
 
 def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> None:
@@ -306,10 +306,10 @@ def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> N
 
 def groups(configs: Sequence[ExperimentConfig]) -> list[list[int]]:
     """Places of configurations that can share an engine, each group in order, by the first of each."""
-    found: dict[str, list[int]] = {}
+    by_key: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
-        found.setdefault(shared_key(config) or f"alone {place}", []).append(place)
-    return list(found.values())
+        by_key.setdefault(shared_key(config) or f"alone {place}", []).append(place)
+    return list(by_key.values())
 
 
 def engine_home(root: Path) -> Path:

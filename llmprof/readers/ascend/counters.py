@@ -23,12 +23,12 @@ _UNITS: Final = {
 """Factor and base unit of the units that stand in the names of series; msprof counts in powers of 1024."""
 
 
-def of_timeline(found: Timeline) -> pl.DataFrame | None:
+def of_timeline(timeline: Timeline) -> pl.DataFrame | None:
     """Counters of timeline files in the form of the table of counters.
 
     Rates of hits, which msprof writes as fractions although it calls them per cent, become per cent.
     """
-    samples = found.counters
+    samples = timeline.counters
     if not samples.height:
         return None
     unit = pl.col("series").str.extract(r"\(([^()]+)\)\s*$").fill_null(pl.col("series"))

@@ -116,9 +116,9 @@ def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
             if f"{stem}_{unit}" in frame.columns:
                 return ns_of_text(pl.col(f"{stem}_{unit}"), factor)
         if stem in frame.columns:  # the versions of 2023 do not say the unit of start times: us, or ns since the epoch
-            found = ns_of_text(pl.col(stem))
+            scaled_ns = ns_of_text(pl.col(stem))
             whole_ns = pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
-            return pl.coalesce(whole_ns, found)
+            return pl.coalesce(whole_ns, scaled_ns)
     return pl.lit(None, dtype=pl.Int64)
 
 
@@ -210,11 +210,11 @@ def is_database(path: Path) -> bool:
             if file.read(len(sqlite.MAGIC)) != sqlite.MAGIC:
                 return False
         with sqlite.connect(path) as connection:
-            found = sqlite.tables(connection)
+            names = sqlite.tables(connection)
     except (OSError, ReadError):
         return False
-    recorded = "STRING_IDS" in found and bool(set(TABLES) & set(found))
-    return recorded or bool({"StepTraceTime", "CommAnalyzerTime"} & set(found))
+    recorded = "STRING_IDS" in names and bool(set(TABLES) & set(names))
+    return recorded or bool({"StepTraceTime", "CommAnalyzerTime"} & set(names))
 
 
 def communication_times(path: Path) -> pl.DataFrame | None:

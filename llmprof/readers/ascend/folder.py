@@ -171,11 +171,11 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
         folder.files[kind].append(path)
         _read_head(folder, path.parent)
         return [folder], []
-    found: list[RankFolder] = []
+    ranks: list[RankFolder] = []
     raw: list[Path] = []
-    _search(path, found, raw, 0)
+    _search(path, ranks, raw, 0)
     notes = [f"{folder.name} was never exported and is left out" for folder in raw]
-    if not found:
+    if not ranks:
         if held := [own.name for own in (path, *raw) for name in OUTPUT if (own / name).is_dir() or own.name == name]:
             raise ReadError(
                 f"{held[0]} was exported, but holds no file that is known",
@@ -193,10 +193,10 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
             expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
             hint="pass the folder *_ascend_pt, or the one that holds those of all ranks",
         )
-    return found, notes
+    return ranks, notes
 
 
-def _search(path: Path, found: list[RankFolder], raw: list[Path], depth: int) -> None:
+def _search(path: Path, ranks: list[RankFolder], raw: list[Path], depth: int) -> None:
     own = RankFolder(path)
     _take(own, path)
     for name in OUTPUT:
@@ -213,15 +213,15 @@ def _search(path: Path, found: list[RankFolder], raw: list[Path], depth: int) ->
             _read_head(own, path.parent)
         for device in devices:
             _read_head(own, device)
-        found.append(own)
+        ranks.append(own)
         return
     inner = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink())
-    before = len(found)
+    before = len(ranks)
     if depth < _MOST_DEPTH:
         for entry in inner:
             if entry.name not in ("FRAMEWORK", "host", "data", "log", "logs", *CLUSTER, *(d.name for d in devices)):
-                _search(entry, found, raw, depth + 1)
-    if len(found) == before and (_RANK_FOLDER.search(path.name) or devices):
+                _search(entry, ranks, raw, depth + 1)
+    if len(ranks) == before and (_RANK_FOLDER.search(path.name) or devices):
         if _RAW.match(path.name) and path.parent.name.endswith(("_ascend_pt", "_ascend_ms")):
             return  # its parent says so
         raw.append(path)

@@ -57,8 +57,8 @@ def read(
         )
     notes: list[str] = []
     host, links = _host(db, python_functions=python_functions)
-    said = None if analysis is None else communication_times(analysis)
-    out = host | _device(db, links, host.get("runtime"), said)
+    times = None if analysis is None else communication_times(analysis)
+    out = host | _device(db, links, host.get("runtime"), times)
     if (allocations := counters.memory_of_database(db)) is not None:
         out["memory"] = allocations
     if (samples := counters.of_database(db)) is not None:
@@ -245,12 +245,12 @@ def _id(column: str) -> pl.Expr:
     return pl.when(pl.col(column) != NONE).then(column)
 
 
-def _device(db: Database, links: pl.DataFrame, runtime: pl.DataFrame | None, said: pl.DataFrame | None) -> Frames:
+def _device(db: Database, links: pl.DataFrame, runtime: pl.DataFrame | None, times: pl.DataFrame | None) -> Frames:
     tasks = db.read(
         "TASK",
         ("startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "contextId", "streamId", "taskId"),
     )
-    calls, pieces = _collectives(db, tasks, links, said)
+    calls, pieces = _collectives(db, tasks, links, times)
     if tasks is not None:
         tasks = tasks.drop_nulls("startNs").with_columns(
             start_ns="startNs",
@@ -326,7 +326,7 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _collectives(
-    db: Database, tasks: pl.DataFrame | None, links: pl.DataFrame, said: pl.DataFrame | None
+    db: Database, tasks: pl.DataFrame | None, links: pl.DataFrame, times: pl.DataFrame | None
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
     ops = db.read(
         "COMMUNICATION_OP",
@@ -353,9 +353,9 @@ def _collectives(
     ops = ops.join(links, on="correlation", how="left", maintain_order="left")
     pieces = _pieces(db, tasks, ops)
     calls = typed(ops, CALLS)
-    if said is not None and said.height:
+    if times is not None and times.height:
         calls = (
-            calls.join(said.unique("name", keep="first"), on="name", how="left", maintain_order="left")
+            calls.join(times.unique("name", keep="first"), on="name", how="left", maintain_order="left")
             .with_columns(group=pl.coalesce("_hash", "group"))
             .drop("_hash")
         )

@@ -75,45 +75,45 @@ def read(path: Path, *, python_functions: bool = False, progress: Progress | Non
         raise ReadError(f"none of {len(ranks)} ranks could be read: {failed[0]}", hint="export them again")
     parts[0].coverage.setdefault("notes", []).extend([*notes, *failed])
     if len(parts) > 1 or notes or failed:
-        said = [part.head.get("world_size") for part in parts]
-        world = max([size for size in said if isinstance(size, int)], default=None)
+        sizes = [part.head.get("world_size") for part in parts]
+        world = max([size for size in sizes if isinstance(size, int)], default=None)
         for part in parts if world else ():  # a ring names neighbours only: one rank may know of fewer
             part.head["world_size"] = world
     return parts
 
 
 def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress | None) -> Part:
-    found: Frames = {}
+    frames: Frames = {}
     head: dict[str, Any] = {"absolute": True, "backend": None, **rank.head}
     coverage: dict[str, Any] = {"file": rank.path.name, "events": 0, "kept": 0, "notes": []}
     if databases := rank.files.get(folder.DATABASE):
         analyses = rank.files.get(folder.ANALYSIS, [])
         try:
-            found, said, read_of = from_database.read(
+            frames, recorded, read_of = from_database.read(
                 databases[0], analyses[0] if analyses else None, python_functions=python_functions
             )
         except ReadError as error:
             coverage["notes"].append(f"{databases[0].name} is left out: {error.found}")
         else:
-            head |= {key: value for key, value in said.items() if key != "rank" or rank.rank is None}
+            head |= {key: value for key, value in recorded.items() if key != "rank" or rank.rank is None}
             coverage = _added(coverage, read_of)
             if len(databases) > 1:
                 coverage["notes"].append(f"of {len(databases)} databases only {databases[0].name} is read")
-    lacking = [name for name in _WANTED if name not in found]
+    lacking = [name for name in _WANTED if name not in frames]
     readable = {kind: paths for kind, paths in rank.files.items() if kind not in (folder.DATABASE, folder.ANALYSIS)}
     if lacking and any(kind not in _NO_TRACE for kind in readable):
         try:
             more, read_of = text.read(readable, python_functions=python_functions, progress=progress)
         except ReadError as error:
-            if not found:
+            if not frames:
                 raise
             coverage["notes"].append(error.found)
         else:
-            taken = {name: frame for name, frame in more.items() if name not in found}
-            if taken or not found:
+            taken = {name: frame for name, frame in more.items() if name not in frames}
+            if taken or not frames:
                 coverage = _added(coverage, read_of)
-            found |= taken
-    if not found:
+            frames |= taken
+    if not frames:
         only = sorted(rank.files)
         raise ReadError(
             f"{rank.path.name} holds {', '.join(only) or 'no file that can be read'}"
@@ -123,10 +123,10 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
         )
     if rank.rank is not None:
         head["rank"] = rank.rank
-    if "collectives" in found and found["collectives"].height:
+    if "collectives" in frames and frames["collectives"].height:
         head["backend"] = "hccl"
-        head.setdefault("world_size", _world(found))
-    return Part(rank.path, _with_device(found), {k: v for k, v in head.items() if v is not None}, coverage)
+        head.setdefault("world_size", _world(frames))
+    return Part(rank.path, _with_device(frames), {k: v for k, v in head.items() if v is not None}, coverage)
 
 
 def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -138,32 +138,32 @@ def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _world(found: Frames) -> int | None:
+def _world(frames: Frames) -> int | None:
     """Ranks of the run where the pieces of collective calls name all of them from 0 on."""
-    if "tasks" not in found or "src_rank" not in found["tasks"].columns:
+    if "tasks" not in frames or "src_rank" not in frames["tasks"].columns:
         return None
-    named = {*found["tasks"]["src_rank"].drop_nulls().unique(), *found["tasks"]["dst_rank"].drop_nulls().unique()}
+    named = {*frames["tasks"]["src_rank"].drop_nulls().unique(), *frames["tasks"]["dst_rank"].drop_nulls().unique()}
     return len(named) if named == set(range(len(named))) and len(named) in WHOLE_GROUPS else None
 
 
-def _with_device(found: Frames) -> Frames:
+def _with_device(frames: Frames) -> Frames:
     """Tables that do not say their device with the only one that the others name."""
     named = {
         device
-        for frame in found.values()
+        for frame in frames.values()
         if "device" in frame.columns
         for device in frame["device"].unique().to_list()
         if device is not None
     }
     if len(named) != 1:
-        return found
+        return frames
     device = pl.lit(named.pop(), dtype=pl.Int32)
     tables = ("kernels", "copies", "collectives", "tasks", "memory", "counters")
     return {
         name: frame.with_columns(device=device if "device" not in frame.columns else pl.col("device").fill_null(device))
         if name in tables
         else frame
-        for name, frame in found.items()
+        for name, frame in frames.items()
     }
 
 

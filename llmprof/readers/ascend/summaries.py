@@ -76,8 +76,8 @@ def kernels(path: Path) -> pl.DataFrame:
         },
         **dict(_counters(raw, pmu)),
     )
-    said_nothing = [c for c in frame.columns if c.startswith("ascend_") and frame[c].null_count() == frame.height]
-    return frame.drop(said_nothing).filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
+    empty = [c for c in frame.columns if c.startswith("ascend_") and frame[c].null_count() == frame.height]
+    return frame.drop(empty).filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
 
 
 def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, pl.Expr]]:
@@ -279,7 +279,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
         There is no such file, or none of them can be read.
     """
     ranks, _ = folder.find(Path(path))
-    found: dict[str, list[pl.DataFrame]] = {}
+    frames_of: dict[str, list[pl.DataFrame]] = {}
     for rank in ranks:
         of_rank: dict[str, list[pl.DataFrame]] = {}
         for analysis in rank.files.get(folder.ANALYSIS, ()):
@@ -292,14 +292,14 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
             frame = pl.concat(frames, how="diagonal_relaxed")
             if "rank" not in frame.columns:
                 frame = frame.insert_column(0, pl.Series("rank", [rank.rank] * frame.height, dtype=pl.Int32))
-            found.setdefault(name, []).append(frame)
-    if not found:
+            frames_of.setdefault(name, []).append(frame)
+    if not frames_of:
         raise ReadError(
             f"{Path(path).name} holds no sums of the profiler",
             expected=f"some of {sorted(_READERS)}, or analysis.db",
             hint="llmprof.read reads the trace itself",
         )
-    return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in found.items()}
+    return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in frames_of.items()}
 
 
 def step_trace_time(path: Path) -> pl.DataFrame:
@@ -348,8 +348,8 @@ def _data_preprocess(path: Path) -> pl.DataFrame:
 
 
 def _communication(path: Path) -> pl.DataFrame:
-    found = communication(path)
-    return found if found.height else cluster_communication(path)
+    frame = communication(path)
+    return frame if frame.height else cluster_communication(path)
 
 
 def cluster_communication(path: Path) -> pl.DataFrame:

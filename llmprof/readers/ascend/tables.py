@@ -62,13 +62,13 @@ def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
     A task of a compute type is a kernel whatever its name.
     """
     both = (name, task_type.fill_null(""))
-    found = [
+    by_pattern = [
         pl.when(pl.any_horizontal(text.str.contains(f"(?i){pattern}") for text in both)).then(pl.lit(what))
         for what, pattern in _TASKS
     ]
     computes = task_type.str.contains(COMPUTE_CORES).fill_null(value=False)
     generic = name.str.contains(f"(?i)^(?:{'|'.join(pattern.replace('^', '') for _, pattern in _TASKS[:4])})")
-    return pl.when(computes & ~generic).then(pl.lit(KERNEL)).otherwise(pl.coalesce(*found, pl.lit(KERNEL)))
+    return pl.when(computes & ~generic).then(pl.lit(KERNEL)).otherwise(pl.coalesce(*by_pattern, pl.lit(KERNEL)))
 
 
 def is_call(name: pl.Expr) -> pl.Expr:
@@ -315,10 +315,10 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
     told = [pl.col("ascend_direction")] if "ascend_direction" in tasks.columns else []
     by = pl.coalesce(*told, "launched_by") if told else pl.col("launched_by")
     is_fill = pl.col("name").str.contains("(?i)^memset")
-    found = copy_kind(pl.col("task_type"), by)
+    kind_of = copy_kind(pl.col("task_type"), by)
     return tasks.select(
         "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
-        pl.when(is_fill).then(pl.lit("memset")).otherwise(found).alias("kind"), *size,
+        pl.when(is_fill).then(pl.lit("memset")).otherwise(kind_of).alias("kind"), *size,
     )  # fmt: skip
 
 

@@ -47,36 +47,36 @@ def read(
         None of the files can be read.
     """
     notes: list[str] = []
-    found: timeline.Timeline | None = None
+    source: timeline.Timeline | None = None
     if files.get("timeline"):
-        found = _tried(
+        source = _tried(
             lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
         )
     kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
-    if kernels is None and found is None:  # level 0 of msprof: tasks by name and type, without what went in
+    if kernels is None and source is None:  # level 0 of msprof: tasks by name and type, without what went in
         kernels = _all(summaries.kernels, files.get("task_time", ()), notes)
-    calls_said = _all(summaries.communication, files.get("communication", ()), notes)
+    listed = _all(summaries.communication, files.get("communication", ()), notes)
     used = [_all(counters.operator_memory, files.get("operator_memory", ()), notes)]
     used += [_all(counters.memory_record, files.get("memory_record", ()), notes)]
     modules = _all(counters.module_memory, files.get("module_memory", ()), notes)
     caches = _all(summaries.l2_cache, files.get("l2_cache", ()), notes)
-    if found is None and all(frame is None for frame in (kernels, calls_said, modules, *used)):
+    if source is None and all(frame is None for frame in (kernels, listed, modules, *used)):
         raise ReadError(
             f"nothing could be read: {'; '.join(notes) or 'there is no file of the profiler'}",
             expected="trace_view.json, kernel_details.csv or others that torch_npu or msprof exports",
             hint="export again: torch_npu.profiler.profiler.analyse(folder), or msprof --export=on --output=folder",
         )
-    out = _tables(found, kernels, calls_said, caches)
+    out = _tables(source, kernels, listed, caches)
     there = [frame for frame in used if frame is not None]
     if there:
         out["memory"] = pl.concat(there, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
     samples = [
-        frame for frame in (None if found is None else counters.of_timeline(found), modules) if frame is not None
+        frame for frame in (None if source is None else counters.of_timeline(source), modules) if frame is not None
     ]
     if samples and sum(frame.height for frame in samples):
         out["counters"] = pl.concat(samples, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
-    coverage: dict[str, Any] = {"events": 0, "kept": 0, "notes": notes} | ({} if found is None else found.coverage)
-    if found is None:
+    coverage: dict[str, Any] = {"events": 0, "kept": 0, "notes": notes} | ({} if source is None else source.coverage)
+    if source is None:
         coverage["events"] = sum(frame.height for frame in out.values())
     coverage["kept"] = sum(frame.height for name, frame in out.items() if name != "collectives")
     return out, coverage
@@ -97,9 +97,9 @@ def _all(read_one: Any, paths: Sequence[Path], notes: list[str]) -> pl.DataFrame
 
 
 def _tables(
-    found: timeline.Timeline | None,
+    source: timeline.Timeline | None,
     kernels: pl.DataFrame | None,
-    calls_said: pl.DataFrame | None,
+    listed: pl.DataFrame | None,
     caches: pl.DataFrame | None,
 ) -> Frames:
     if kernels is not None and caches is not None:
@@ -108,33 +108,33 @@ def _tables(
     if kernels is not None:
         of_calls = summaries.is_call(kernels)
         kernels, listed_calls = kernels.filter(~of_calls), kernels.filter(of_calls)
-    if found is None:
-        calls = _with_said(_of_details(listed_calls), calls_said)
+    if source is None:
+        calls = _with_communication_times(_of_details(listed_calls), listed)
         return device_tables(kernels, calls if calls.height else None, None)
-    host = _host(found)
-    tasks = _tasks(found)
-    calls, pieces = _communication(found)
-    links = _links(found, host.get("ops"))
+    host = _host(source)
+    tasks = _tasks(source)
+    calls, pieces = _communication(source)
+    links = _links(source, host.get("ops"))
     tasks, calls = _linked(tasks, links), _linked(calls, links)
     tasks = _detailed(tasks, kernels)
-    calls = _with_said(_with_listed(calls, listed_calls), calls_said)
+    calls = _with_communication_times(_with_listed(calls, listed_calls), listed)
     group_of = dict(calls.drop_nulls("group").select("name", "group").iter_rows()) if calls.height else {}
     named = pl.col("collective").replace_strict(group_of, default=None, return_dtype=pl.String)
     pieces = pieces.with_columns(group=pl.coalesce(named, "group"))
-    recorded = tasks.height or found.layer("device").height or kernels is not None
+    recorded = tasks.height or source.layer("device").height or kernels is not None
     out = device_tables(tasks if recorded else None, calls, pieces, _launches(host.get("runtime")))
     if not recorded and not calls.height and not pieces.height:
         out = {}
-    markers = [frame for frame in (host.pop("markers", None), _iterations(found)) if frame is not None]
+    markers = [frame for frame in (host.pop("markers", None), _iterations(source)) if frame is not None]
     if markers:
         out["markers"] = pl.concat(markers, how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     return host | out
 
 
-def _host(found: timeline.Timeline) -> Frames:
+def _host(source: timeline.Timeline) -> Frames:
     """Operators, ranges and calls of the host."""
     out: Frames = {}
-    events = found.layer("host").sort("start_ns", maintain_order=True)
+    events = source.layer("host").sort("start_ns", maintain_order=True)
     ops = events.filter(~pl.col("cat").is_in(["enqueue", "dequeue"]) | pl.col("cat").is_null())
     if ops.height:
         ops = ops.with_columns(
@@ -153,7 +153,7 @@ def _host(found: timeline.Timeline) -> Frames:
             "process", "thread", "start_ns", "dur_ns", "name", on_device=pl.lit(value=False),
             domain=pl.when(pl.col("name") == tables.GC).then(pl.lit("gc")).otherwise(pl.lit("user_annotation")),
         )  # fmt: skip
-    tx = found.layer("msproftx")
+    tx = source.layer("msproftx")
     if tx.height:
         tx = tx.select(
             "process", "thread", "start_ns", "dur_ns", "name", domain=pl.coalesce("domain", pl.lit("mstx")),
@@ -161,7 +161,7 @@ def _host(found: timeline.Timeline) -> Frames:
         )  # fmt: skip
         out["markers"] = pl.concat([out["markers"], tx]) if "markers" in out else tx
     queue = events.filter(pl.col("cat").is_in(["enqueue", "dequeue"])).with_columns(level=pl.lit("queue"))
-    calls = pl.concat([found.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+    calls = pl.concat([source.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     if calls.height:
         own = events["process"].drop_nulls().unique()
         if own.len() == 1:  # the layer CANN has a number of its own, its threads are those of the process
@@ -183,8 +183,8 @@ def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
             return json.dumps(parts)
         return json.dumps([[int(n) for n in re.findall(r"\d+", part)] for part in parts])
 
-    said = pl.when(value != "").then(value)
-    return said.map_batches(lambda texts: _each(texts, one), return_dtype=pl.String)
+    filled = pl.when(value != "").then(value)
+    return filled.map_batches(lambda texts: _each(texts, one), return_dtype=pl.String)
 
 
 def _each(values: pl.Series, one: Any) -> pl.Series:
@@ -199,8 +199,8 @@ def stack(value: pl.Expr) -> pl.Expr:
     return value.str.replace_all(r"\s*;\s*", "\n").str.strip_chars()
 
 
-def _tasks(found: timeline.Timeline) -> pl.DataFrame:
-    events = found.layer("device").filter(pl.col("cat").is_null())
+def _tasks(source: timeline.Timeline) -> pl.DataFrame:
+    events = source.layer("device").filter(pl.col("cat").is_null())
     return events.select(
         stream=pl.coalesce("stream_physical", "stream", "thread"),
         start_ns="start_ns",
@@ -213,9 +213,9 @@ def _tasks(found: timeline.Timeline) -> pl.DataFrame:
     ).sort("start_ns", maintain_order=True)
 
 
-def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _communication(source: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Collective calls and their pieces; a piece belongs to the call of its group that began last before it."""
-    events = found.layer("communication").sort("start_ns", maintain_order=True)
+    events = source.layer("communication").sort("start_ns", maintain_order=True)
     whole = tables.is_call(pl.col("name")) | pl.col("thread_name").str.contains(r"(?i)communication(?: kernel)?$")
     whole = whole.fill_null(value=False)
     calls = events.filter(whole).select(
@@ -246,27 +246,27 @@ def _communication(found: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame
         src_rank=pl.when(pl.col("src_rank") != tables.NO_ID).then("src_rank").cast(pl.Int32, strict=False),
         dst_rank=pl.when(~none).then("dst_rank").cast(pl.Int32, strict=False),
         bytes="size",
-        link=_said(pl.col("link")),
-        transport=_said(pl.col("transport")),
+        link=_unless_placeholder(pl.col("link")),
+        transport=_unless_placeholder(pl.col("transport")),
         group=pl.lit(None, dtype=pl.String),
         notify=pl.col("notify").cast(pl.String),
         task_id="hccl_task",
     )  # fmt: skip
 
 
-def _said(value: pl.Expr) -> pl.Expr:
+def _unless_placeholder(value: pl.Expr) -> pl.Expr:
     return pl.when(~value.is_in(["INVALID_TYPE", "N/A", ""])).then(value)
 
 
-def _links(found: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
+def _links(source: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
     """Place of device work (stream, null for a collective call; start) and the operator it came from, by flows."""
     schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
-    if ops is None or not found.flows.height:
+    if ops is None or not source.flows.height:
         return pl.DataFrame(schema=schema)
     # the identifier is the start on the device: of two with one start, none is told
-    sources = found.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
-    processes = found.layer("communication")["process"].unique()
-    targets = found.flows.filter(~pl.col("is_source")).select(
+    sources = source.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
+    processes = source.layer("communication")["process"].unique()
+    targets = source.flows.filter(~pl.col("is_source")).select(
         "id", "start_ns", stream=pl.when(~pl.col("process").is_in(processes.implode())).then("thread")
     )
     # where two operators begin at once the inner one is shorter
@@ -321,18 +321,18 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
     return pl.concat([calls, _of_details(rest)], how="diagonal_relaxed").sort("start_ns") if rest.height else calls
 
 
-def _with_said(calls: pl.DataFrame, said: pl.DataFrame | None) -> pl.DataFrame:
+def _with_communication_times(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
     """Calls with their group and times of communication.json; without others, the calls that it lists."""
-    if said is None or not said.height:
+    if listed is None or not listed.height:
         return calls
     if not calls.height:
-        return said
-    facts = [c for c in said.columns if c.startswith("ascend_")]
+        return listed
+    facts = [c for c in listed.columns if c.startswith("ascend_")]
     return (
         calls.drop("group", strict=False)
         .sort("start_ns")
         .join_asof(
-            said.select("name", "start_ns", "group", *facts).sort("start_ns"),
+            listed.select("name", "start_ns", "group", *facts).sort("start_ns"),
             on="start_ns",
             by="name",
             strategy="nearest",
@@ -369,9 +369,9 @@ def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
     return rows.select("correlation", launched_by=pl.coalesce(within, "name"))
 
 
-def _iterations(found: timeline.Timeline) -> pl.DataFrame | None:
+def _iterations(source: timeline.Timeline) -> pl.DataFrame | None:
     """Iterations that the device marked, as MindSpore and msprof's step trace write them."""
-    events = found.layer("device", "steps").filter(pl.col("cat").is_not_null())
+    events = source.layer("device", "steps").filter(pl.col("cat").is_not_null())
     if not events.height:
         return None
     return events.select(

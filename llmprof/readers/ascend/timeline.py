@@ -141,16 +141,16 @@ def read(paths: Sequence[Path], *, python_functions: bool = False, progress: Pro
     UnknownFormatError
         A file is no Chrome trace.
     """
-    found = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
+    files = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
     coverage = {
-        key: sum(part.coverage[key] for part in found) for key in ("events", "bytes", "lost_bytes", "lost_pieces")
+        key: sum(part.coverage[key] for part in files) for key in ("events", "bytes", "lost_bytes", "lost_pieces")
     }
-    coverage["truncated"] = next((part.coverage["truncated"] for part in found if part.coverage["truncated"]), "")
-    coverage["repaired"] = any(part.coverage["repaired"] for part in found)
+    coverage["truncated"] = next((part.coverage["truncated"] for part in files if part.coverage["truncated"]), "")
+    coverage["repaired"] = any(part.coverage["repaired"] for part in files)
     tables = [
-        pl.concat([getattr(part, table) for part in found], how="diagonal_relaxed").unique(maintain_order=True)
-        if len(found) > 1
-        else getattr(found[0], table)
+        pl.concat([getattr(part, table) for part in files], how="diagonal_relaxed").unique(maintain_order=True)
+        if len(files) > 1
+        else getattr(files[0], table)
         for table in ("events", "counters", "flows")
     ]
     return Timeline(tables[0], tables[1], tables[2], coverage)

@@ -324,13 +324,13 @@ def _correlations(args: Sequence[kinds.CallArgs]) -> pl.Series:
 def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | None]:
     """JSON of the first of several fields that an event has."""
     nothing = kinds.NOTHING
-    found: list[msgspec.Raw] = []
+    values: list[msgspec.Raw] = []
     for column in (field(args) for field in fields):
         if column.count(nothing) < len(column):
-            found = [b if a is nothing else a for a, b in zip(found, column, strict=True)] if found else column
-            if nothing not in found:
+            values = [b if a is nothing else a for a, b in zip(values, column, strict=True)] if values else column
+            if nothing not in values:
                 break
-    return [None if v is nothing else bytes(v) for v in found] if found else [None] * len(args)
+    return [None if v is nothing else bytes(v) for v in values] if values else [None] * len(args)
 
 
 _Field = Callable[[list[kinds.OpArgs]], list[msgspec.Raw]]

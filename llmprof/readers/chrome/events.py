@@ -181,9 +181,9 @@ def in_one_form(events: list[Any]) -> list[Any]:
 
 
 def _exact_form(event: Event) -> ExactEvent:
-    found: ExactEvent = _EXACT_EVENTS[PHASES[type(event)]](event.cat, event.name, event.pid, event.tid, args=event.args)
-    found.ts, found.dur = msgspec.Raw(msgspec.json.encode(event.ts)), msgspec.Raw(msgspec.json.encode(event.dur))
-    return found
+    exact: ExactEvent = _EXACT_EVENTS[PHASES[type(event)]](event.cat, event.name, event.pid, event.tid, args=event.args)
+    exact.ts, exact.dur = msgspec.Raw(msgspec.json.encode(event.ts)), msgspec.Raw(msgspec.json.encode(event.dur))
+    return exact
 
 
 class EventDecoder:

@@ -224,8 +224,8 @@ class _Kinds(dict[str | None, str]):
     def __missing__(self, category: str | None) -> str:
         lower = (category or "").lower()
         kind = KINDS.get(lower, "process")
-        self[category] = found = self._python if kind == "python" else kind or lower
-        return found
+        self[category] = own = self._python if kind == "python" else kind or lower
+        return own
 
 
 _LABEL: Final = re.compile(r"\[((?:[A-Z]{2}\d+-?)+)\] (.*)", re.DOTALL)
@@ -263,9 +263,9 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
     for event in events:
         if (pid := getattr(event, "pid", None)) is None:
             out[""].append(event)
-        elif (found := known[pid]) is not None:
-            event.pid = found[1]
-            out[found[0]].append(event)
+        elif (label_and_pid := known[pid]) is not None:
+            event.pid = label_and_pid[1]
+            out[label_and_pid[0]].append(event)
         else:
             unlabelled.append(event)
     for event, args in zip(unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True):
@@ -279,17 +279,17 @@ class _Labels(dict[Any, tuple[str, str] | None]):
 
     def __missing__(self, pid: Any) -> tuple[str, str] | None:
         match = _LABEL.match(pid) if isinstance(pid, str) else None
-        self[pid] = found = (match[1], match[2]) if match else None
-        return found
+        self[pid] = label_and_pid = (match[1], match[2]) if match else None
+        return label_and_pid
 
 
 def ranks(labels: Iterable[str]) -> dict[str, int]:
     """Rank by label: its number where it is one, else its place by data, expert, pipeline and tensor part."""
-    found = sorted(labels, key=_parts)
-    numbers = [_parts(label)[-1] for label in found]
-    alone = all(label.isdecimal() or re.fullmatch(r"TP\d+", label) for label in found)
+    ordered = sorted(labels, key=_parts)
+    numbers = [_parts(label)[-1] for label in ordered]
+    alone = all(label.isdecimal() or re.fullmatch(r"TP\d+", label) for label in ordered)
     alone = alone and max(numbers) < MOST_RANKS
-    return dict(zip(found, numbers if alone else range(len(found)), strict=True))
+    return dict(zip(ordered, numbers if alone else range(len(ordered)), strict=True))
 
 
 def _parts(label: str) -> tuple[int, ...]:
@@ -373,7 +373,7 @@ def _only_part(stream: EventStream, decoder: EventDecoder, batches: Batches) -> 
 
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
     base = base_ns(stream.head)
-    found = tables(batches.frames(base), batches.process_names, batches.texts)
+    frames = tables(batches.frames(base), batches.process_names, batches.texts)
     coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,
@@ -384,9 +384,9 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
     head = {**describe(stream.head), "absolute": base != 0}
     if rank is not None:
         head["rank"] = rank
-    if "kernels" in found and "torch_annotation" in found["kernels"].columns:
+    if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
         coverage["notes"] = [_LANES]
-    return Part(path=stream.path, tables=found, head=head, coverage=coverage)
+    return Part(path=stream.path, tables=frames, head=head, coverage=coverage)
 
 
 def _tell_of_file(coverage: dict[str, Any], stream: EventStream, decoder: EventDecoder) -> None:

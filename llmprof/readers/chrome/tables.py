@@ -56,33 +56,35 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
     dict of str to polars.DataFrame
         Frames by table, without ``rank`` and those that were not recorded.
     """
-    found = {kind: _named(frame, texts) for kind, frame in frames.items()}
-    told = _told_apart(found.pop("process", None), process_names)
+    by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
+    told = _told_apart(by_kind.pop("process", None), process_names)
     for kind, frame in told.items():
-        found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
-    queue = _of_queue(found.pop("queue", None))
+        by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
+    queue = _of_queue(by_kind.pop("queue", None))
     tasks = queue.pop("tasks", None)
     for kind, frame in queue.items():
-        found[kind] = pl.concat([found[kind], frame], how="diagonal_relaxed") if kind in found else frame
-    kernels = found.get("kernel")
+        by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
+    kernels = by_kind.get("kernel")
     if kernels is not None and "torch_annotation" in kernels.columns:
-        found |= {kind: _lanes(found[kind]) for kind in ("kernel", "copy") if kind in found}
-        kernels = found["kernel"]
+        by_kind |= {kind: _lanes(by_kind[kind]) for kind in ("kernel", "copy") if kind in by_kind}
+        kernels = by_kind["kernel"]
     out = {
         "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
-        "copies": described(found.get("copy")),
+        "copies": described(by_kind.get("copy")),
         "runtime": _concat(
-            _with(found.get("runtime"), api=pl.lit("runtime")), _with(found.get("driver"), api=pl.lit("driver"))
+            _with(by_kind.get("runtime"), api=pl.lit("runtime")), _with(by_kind.get("driver"), api=pl.lit("driver"))
         ),
-        "ops": _concat(_with(found.get("op"), kind=pl.lit("op")), _with(found.get("python"), kind=pl.lit("python"))),
+        "ops": _concat(
+            _with(by_kind.get("op"), kind=pl.lit("op")), _with(by_kind.get("python"), kind=pl.lit("python"))
+        ),
         "markers": _concat(
-            _with(found.get("marker"), on_device=pl.lit(value=False)),
-            _with(found.get("module"), on_device=pl.lit(value=False)),
-            _with(found.get("device_marker"), on_device=pl.lit(value=True)),
+            _with(by_kind.get("marker"), on_device=pl.lit(value=False)),
+            _with(by_kind.get("module"), on_device=pl.lit(value=False)),
+            _with(by_kind.get("device_marker"), on_device=pl.lit(value=True)),
         ),
         "collectives": _collectives(kernels),
-        "memory": None if (memory := found.get("memory")) is None else memory.drop("name"),
-        "counters": found.get("counter"),
+        "memory": None if (memory := by_kind.get("memory")) is None else memory.drop("name"),
+        "counters": by_kind.get("counter"),
         "tasks": tasks,
     }
     return {name: frame for name, frame in out.items() if frame is not None}
@@ -179,8 +181,8 @@ def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
     named = copies.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name", how="left", maintain_order="left")
     if "direction" not in named.columns:
         return named
-    said = pl.col("direction").replace_strict(_DIRECTIONS, default=None, return_dtype=pl.String)
-    return named.with_columns(kind=pl.coalesce(said, "kind")).drop("direction")
+    by_direction = pl.col("direction").replace_strict(_DIRECTIONS, default=None, return_dtype=pl.String)
+    return named.with_columns(kind=pl.coalesce(by_direction, "kind")).drop("direction")
 
 
 def _describe(name: str) -> tuple[str, str | None, str | None]:
@@ -237,10 +239,10 @@ def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
     """Time that the document's times count from (ns since the epoch), 0 where it says nothing."""
     base = _decoded(head, "baseTimeNanoseconds")
     try:
-        found = int(base)
+        epoch_ns = int(base)
     except (TypeError, ValueError, OverflowError):
         return 0
-    return found if 0 <= found < 2**61 else 0
+    return epoch_ns if 0 <= epoch_ns < 2**61 else 0
 
 
 def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:

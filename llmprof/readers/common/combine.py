@@ -40,7 +40,7 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     if len(parts) == 1:
         return [known[0] if known[0] is not None else 0], []
     some_device = any(part.on_device for part in parts)
-    complete = {rank for rank in known if rank is not None} == set(range(said_world(parts) or -1))
+    complete = {rank for rank in known if rank is not None} == set(range(world_size_of(parts) or -1))
     ranks: list[int] = []
     warnings: list[str] = []
     for part, rank in zip(parts, known, strict=True):
@@ -73,7 +73,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
         The files belong to different runs or profiling windows.
     """
     workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
-    sizes = {size: p.path.name for p in workers if (size := said_world([p])) is not None}
+    sizes = {size: p.path.name for p in workers if (size := world_size_of([p])) is not None}
     if len(sizes) > 1:
         raise MixedRunsError(
             f"the files are of runs with different world sizes: {sizes}",
@@ -97,7 +97,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
         last = (end, name) if last is None else max(last, (end, name))
 
 
-def said_world(parts: Sequence[Part]) -> int | None:
+def world_size_of(parts: Sequence[Part]) -> int | None:
     """Number of ranks as the files say it; None where none does."""
     return max(
         (w for p in parts if isinstance(w := p.head.get("world_size"), int) and 0 < w <= MOST_RANKS), default=None
@@ -140,8 +140,8 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
     """
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
-    said = said_world(parts)
-    world = said or max(ranks, default=FRONT_END) + 1
+    stated_world = world_size_of(parts)
+    world = stated_world or max(ranks, default=FRONT_END) + 1
     missing = sorted(set(range(world)) - set(ranks))
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
@@ -160,7 +160,7 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
         "clock": "epoch" if origin > _EPOCH_NS else "since boot or unknown",
         "device": ", ".join(sorted({name for part in parts for name in part.head.get("devices", [])})) or None,
         "world_size": world,
-        "world_size_from": "file" if said else "ranks",
+        "world_size_from": "file" if stated_world else "ranks",
         "missing_ranks": missing,
         "versions": {k: v for part in parts for k, v in part.head.get("versions", {}).items()},
         "options": {k: v for part in parts for k, v in part.head.get("options", {}).items()},
@@ -215,10 +215,10 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple
 
 def _recorded(parts: Sequence[Part], *, device: bool, host: bool) -> set[str]:
     """Tables that were recorded: as the files say (``recorded``), else what a profiler records together."""
-    found = set().union(*(part.head["recorded"] for part in parts if "recorded" in part.head))
+    names = set().union(*(part.head["recorded"] for part in parts if "recorded" in part.head))
     if any("recorded" not in part.head for part in parts):
-        found |= {*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())}
-    return found
+        names |= {*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())}
+    return names
 
 
 def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:

@@ -326,12 +326,12 @@ class EventStream:
                 return self._close(text, whole.rindex(b"]", 0, end) - 1, decode), b""
             if damaged:
                 return self._salvage(text, cut.end, decode)
-        found = scan(text)
-        if found.list_end is not None:
-            return self._close(text, found.list_end, decode), b""
-        if found.last_end is None:
+        place = scan(text)
+        if place.list_end is not None:
+            return self._close(text, place.list_end, decode), b""
+        if place.last_end is None:
             return [], text  # one event, which goes on in the next block
-        return self._decode(text[: found.last_end], decode), text[found.last_end :]
+        return self._decode(text[: place.last_end], decode), text[place.last_end :]
 
     def _finish(self, text: bytes, decode: Decode) -> list[Any]:
         """Events at the end of the file: the list closes here, or the file is cut."""
@@ -429,13 +429,13 @@ class EventStream:
             self.repaired = True
             return events, rest
         self.repaired = self.repaired or attempt != damaged.translate(WHITE_SPACE)
-        found = salvage(attempt, self._separator, decode)
-        for size in found.lost:
+        saved = salvage(attempt, self._separator, decode)
+        for size in saved.lost:
             self._lose(size)
-        if found.rest is not None:
-            self._rest = [found.rest, text[end:]]
-            return found.events, b""
-        return found.events, found.tail + text[end:] if found.tail else rest
+        if saved.rest is not None:
+            self._rest = [saved.rest, text[end:]]
+            return saved.events, b""
+        return saved.events, saved.tail + text[end:] if saved.tail else rest
 
     def _lose(self, size: int) -> None:
         self.lost_bytes += size

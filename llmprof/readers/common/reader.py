@@ -99,9 +99,9 @@ class Part:
         if c.get("wrong_types"):
             out.append(f"{name}: {c['wrong_types']:,} field(s) of a wrong type were left out")
         for key in ("rank", "world_size"):
-            said = self.head.get(key)
-            if isinstance(said, int) and said > MOST_RANKS:
-                out.append(f"{name} says {key.replace('_', ' ')} {said:,}, which no run has: it is not believed")
+            number = self.head.get(key)
+            if isinstance(number, int) and number > MOST_RANKS:
+                out.append(f"{name} says {key.replace('_', ' ')} {number:,}, which no run has: it is not believed")
         if lost := c.get("skipped", {}).get(NO_TIME):
             out.append(f"{name}: {lost:,} event(s) without a time or name were left out")
         if "events" in c and not c["events"]:

@@ -295,12 +295,12 @@ class ListDecoder(Generic[Kind]):
             return self._decoder.decode(b"[" + b",".join(texts) + b"]")
         except UNFIT:
             pass
-        found = []
+        decoded = []
         for text in texts:
             fitted, wrong = fit(self.kind, text)
-            found.append(fitted)
+            decoded.append(fitted)
             self.wrong_types += wrong
-        return found
+        return decoded
 
 
 def objects(texts: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:

@@ -110,13 +110,13 @@ class Days:
         return self._days * DAY_NS + time_of_day_ns
 
 
-def csv_rows(lines: Iterable[str], found: Samples) -> Iterator[list[str]]:
+def csv_rows(lines: Iterable[str], samples: Samples) -> Iterator[list[str]]:
     """Rows of CSV, a line each: monitors break no cell over lines, so a quote that never ends costs no other row."""
     for line in lines:
         try:
             yield next(csv.reader([line]), [])
         except csv.Error:
-            found.lost += 1
+            samples.lost += 1
 
 
 class Samples:
@@ -191,7 +191,10 @@ class Samples:
         columns = {"time_ns": pl.Int64, "device": pl.Int32, "name": pl.String, "value": pl.Float64, "unit": pl.String}
         frame = pl.DataFrame(self._rows, schema=columns, orient="row")
         first = min(row[0] for row in self._rows)
-        said = [*notes, *([f"{path.name}: {self.lost:,} line(s) or value(s) could not be read"] if self.lost else [])]
+        warnings = [
+            *notes,
+            *([f"{path.name}: {self.lost:,} line(s) or value(s) could not be read"] if self.lost else []),
+        ]
         meta: dict[str, Any] = {
             "format": kind,
             "start_epoch_ns": first if clock == EPOCH else None,
@@ -210,7 +213,7 @@ class Samples:
             "bytes": path.stat().st_size,
             "skipped": dict(skipped or {}),
         }
-        coverage = {"files": [file], "events": kept, "kept": kept, "bytes": file["bytes"], "warnings": said}
+        coverage = {"files": [file], "events": kept, "kept": kept, "bytes": file["bytes"], "warnings": warnings}
         counters = frame.with_columns(pl.col("time_ns") - first, rank=pl.lit(-1, pl.Int32))
         return Trace({"counters": counters}, meta, coverage)
 

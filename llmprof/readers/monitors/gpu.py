@@ -94,9 +94,9 @@ def read_dmon(path: Path) -> Trace:
                 samples.lost += 1
                 continue
             seen.add(int(device))
-            said = dict(zip(names, units, strict=False))
+            unit_of = dict(zip(names, units, strict=False))
             for column in row.keys() - _PLACE:
-                name, unit = _COLUMNS.get(column) or (f"gpu.{column}", _UNITS.get(said.get(column, ""), ""))
+                name, unit = _COLUMNS.get(column) or (f"gpu.{column}", _UNITS.get(unit_of.get(column, ""), ""))
                 samples.add(time_ns, name, number(row[column]), unit, int(device))
     return samples.trace(path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else [])
 
@@ -288,15 +288,15 @@ def read_gpustat(path: Path) -> Trace:
     return samples.trace(path, "gpustat", clock=clock, devices=[d for d in devices if d])
 
 
-def _documents(text: str, found: Samples) -> list[dict[str, Any]]:
+def _documents(text: str, samples: Samples) -> list[dict[str, Any]]:
     """The documents of a file; one that is cut counts as lost."""
     decoder, at, out = json.JSONDecoder(), 0, list[Any]()
-    while found_at := _BEGIN.search(text, at):
-        at = found_at.start()
+    while begin := _BEGIN.search(text, at):
+        at = begin.start()
         try:
             document, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
-            found.lost += 1
+            samples.lost += 1
             break
         out += document if isinstance(document, list) else [document]
     return [document for document in out if isinstance(document, dict)]

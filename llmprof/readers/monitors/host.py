@@ -159,17 +159,17 @@ def _begin(text: str) -> tuple[datetime | None, str | None]:
         return None, None
 
 
-def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
+def _csv_rows(text: str, samples: Samples) -> Iterator[_Row]:
     groups: list[str] = []
     names: list[str] = []
     before: list[str] = []
-    for cells in csv_rows(text.splitlines(), found):
+    for cells in csv_rows(text.splitlines(), samples):
         if not any(cells):  # a blank line says nothing
             continue
         if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
             groups, names, before = [], [], []
         elif not names and any(figure(cell) is not None for cell in cells):  # a sample where titles should be
-            found.lost += 1
+            samples.lost += 1
         elif not names and not before:
             before = cells
         elif not names:
@@ -178,12 +178,12 @@ def _csv_rows(text: str, found: Samples) -> Iterator[_Row]:
                 last = cell or last
                 groups.append(last)
         elif len(cells) != len(names):
-            found.lost += 1
+            samples.lost += 1
         else:
             yield _Row(groups[: len(names)], names, cells)
 
 
-def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
+def _text_rows(text: str, samples: Samples) -> Iterator[_Row]:
     titles: list[str] = []
     groups: list[str] = []
     names: list[str] = []
@@ -201,11 +201,11 @@ def _text_rows(text: str, found: Samples) -> Iterator[_Row]:
         elif names:
             cells = _cells(parts, names)
             if not len(cells) == len(groups) == len(names):
-                found.lost += 1
+                samples.lost += 1
             else:
                 yield _Row(groups, names, cells)
         elif "|" in line:
-            found.lost += 1
+            samples.lost += 1
 
 
 def _cells(parts: list[str], names: list[str]) -> list[str]:
@@ -220,11 +220,11 @@ def _cells(parts: list[str], names: list[str]) -> list[str]:
 
 def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn: int) -> tuple[str, int | None]:
     """Clock and time of a row; no time where it cannot be read."""
-    said = {name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)}
-    if "epoch" in said:
-        since = number(said["epoch"])
+    cell_of = {name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)}
+    if "epoch" in cell_of:
+        since = number(cell_of["epoch"])
         return EPOCH, None if since is None else round(since * 1e6) * 1000
-    text = said.get("time") or said.get("date/time")
+    text = cell_of.get("time") or cell_of.get("date/time")
     if text is None:
         return NUMBERED, turn * NS_PER_S
     for form in _TIMES:
@@ -240,7 +240,7 @@ def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn:
     return (TIME_OF_DAY if begin is None else LOCAL), None
 
 
-def _put(found: Samples, row: _Row, time_ns: int) -> None:
+def _put(samples: Samples, row: _Row, time_ns: int) -> None:
     not_busy: dict[str, float] = {}
     idle_known = set[str]()
     for group, name, cell in zip(row.groups, row.names, row.cells, strict=True):
@@ -249,14 +249,14 @@ def _put(found: Samples, row: _Row, time_ns: int) -> None:
         if known is None or written is None:
             continue
         value = float(written[1]) * known.thousand ** _POWERS[written[2]]
-        found.add(time_ns, known.counter, value, known.unit)
+        samples.add(time_ns, known.counter, value, known.unit)
         head, _, part = known.counter.removeprefix("cpu.").partition(".")
         if known.counter.startswith("cpu.") and head in {"idle", "iowait"}:
             not_busy[part] = not_busy.get(part, 0) + value
             idle_known |= {part} if head == "idle" else set()
     for part in idle_known:
         share = not_busy[part]
-        found.add(time_ns, "cpu.utilization" + (f".{part}" if part else ""), max(0.0, 100 - share), "%")
+        samples.add(time_ns, "cpu.utilization" + (f".{part}" if part else ""), max(0.0, 100 - share), "%")
 
 
 _KEYS: Final = {"CPU": "cpu", "DEV": "disk", "IFACE": "network"}
@@ -290,7 +290,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
 _SYSSTAT_WHOLE: Final = {"all", "-1"}
 
 
-def put(found: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int) -> None:
+def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int) -> None:
     """Add the counters of one line: a name and a cell a column, the first of which may say which part it is of."""
     key = _KEYS.get(names[0])
     part = cells[0] if key and cells[0] not in _SYSSTAT_WHOLE else ""
@@ -300,10 +300,10 @@ def put(found: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int
         if value is None or (key and name == names[0]):
             continue
         counter, unit = _COUNTERS.get(name) or (f"sar.{key}.{name}" if key else f"sar.{name}", _unit(name))
-        found.add(time_ns, f"{counter}.{part}" if part else counter, value, unit)
+        samples.add(time_ns, f"{counter}.{part}" if part else counter, value, unit)
         not_busy += value if name in {"%idle", "%iowait"} else 0
     if key == "cpu" and "%idle" in names and figure(cells[names.index("%idle")]) is not None:
-        found.add(time_ns, f"cpu.utilization.{part}" if part else "cpu.utilization", max(0.0, 100 - not_busy), "%")
+        samples.add(time_ns, f"cpu.utilization.{part}" if part else "cpu.utilization", max(0.0, 100 - not_busy), "%")
 
 
 def _unit(name: str) -> str:

@@ -41,21 +41,21 @@ class Segment:
 
 
 @dataclass
-class Found:
-    """What a text holds: pages, what ncu said, and how many lines were neither."""
+class Pages:
+    """Pages of a text, the messages that ncu printed between them, and how many lines were neither."""
 
     segments: list[Segment] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    tool_lines: list[str] = field(default_factory=list)
     other_lines: int = 0
 
 
-def split(text: str) -> Found:
+def split(text: str) -> Pages:
     """Pages of a text.
 
     A row begins with the numbers of launch and process. A line that does not, continues a row whose quotes are open
     (the text of a rule), and otherwise was printed by the program or by ncu itself.
     """
-    found = Found()
+    pages = Pages()
     records: list[str] = []
     segment: Segment | None = None
     quoted, is_open = True, False
@@ -64,23 +64,23 @@ def split(text: str) -> Found:
             _close(segment, records)
             quoted = line.startswith('"')
             segment = Segment(_cells(line), quoted=quoted)
-            found.segments.append(segment)
+            pages.segments.append(segment)
             records, is_open = [], False
         elif _TOOL.match(line):
-            found.said = [*found.said, line][-_TOOLS_KEPT:]
-            found.other_lines += 1
+            pages.tool_lines = [*pages.tool_lines, line][-_TOOLS_KEPT:]
+            pages.other_lines += 1
         elif segment is not None and (start := _row_start(line, quoted=quoted, is_open=is_open)) is not None:
             if start and not is_open:
-                found.other_lines += 1
+                pages.other_lines += 1
             records.append(line[start:])
             is_open = line.count('"', start) % 2 == 1
         elif is_open and len(records[-1]) < _LONGEST:
             records[-1] += _LINE_BREAK + line
             is_open = line.count('"') % 2 == 0
         elif line.strip():
-            found.other_lines += 1
+            pages.other_lines += 1
     _close(segment, records)
-    return found
+    return pages
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from llmprof.metrics.data import Metrics
 from llmprof.names import functions
 from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import report
-from llmprof.readers.ncu.pages import LAUNCH, Found, Part, part_of, split
+from llmprof.readers.ncu.pages import LAUNCH, Pages, Part, part_of, split
 
 HEAD: Final = 1 << 16
 _PIECE: Final = 1 << 14
@@ -97,9 +97,9 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
     return data, True
 
 
-def is_text_page(said: str) -> bool:
+def is_text_page(printed: str) -> bool:
     """Whether it is what ncu prints for people, without ``--csv``."""
-    return "Section: " in said and "Metric Name" in said
+    return "Section: " in printed and "Metric Name" in printed
 
 
 def text(data: bytes) -> str:
@@ -277,12 +277,12 @@ def _files(paths: list[Path]) -> Iterator[Path]:
             continue
         inside = sorted(p for p in path.iterdir() if p.is_file())
         kinds = {p: kind(head(p)) for p in inside}
-        found = [p for p in inside if kinds[p] == "csv"] or [p for p in inside if kinds[p] == "report"]
-        if not found:
+        chosen = [p for p in inside if kinds[p] == "csv"] or [p for p in inside if kinds[p] == "report"]
+        if not chosen:
             raise UnknownFormatError(
                 f"{path} holds no file of Nsight Compute", expected="CSV of ncu --csv, or .ncu-rep", path=str(path)
             )
-        yield from found
+        yield from chosen
 
 
 def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
@@ -306,17 +306,17 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     yield from _pages(pages, path.name, coverage, path=path)
 
 
-def _pages(found: Found, name: str, coverage: dict[str, Any], path: Path | None = None) -> list[Part]:
+def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None = None) -> list[Part]:
     """Parts of the pages of one text, with what was lost counted and said."""
     where = str(path or name)
-    errors = [line for line in found.said if line.startswith("==ERROR==")]
-    coverage["other_lines"] += found.other_lines
-    coverage["said"] = [*coverage["said"], *found.said]
-    if not found.segments:
-        _refuse(found, errors, where)
-    parts = [part for number, segment in enumerate(found.segments) for part in part_of(segment, f"{where}:{number}")]
+    errors = [line for line in pages.tool_lines if line.startswith("==ERROR==")]
+    coverage["other_lines"] += pages.other_lines
+    coverage["said"] = [*coverage["said"], *pages.tool_lines]
+    if not pages.segments:
+        _refuse(pages, errors, where)
+    parts = [part for number, segment in enumerate(pages.segments) for part in part_of(segment, f"{where}:{number}")]
     cut, broken = sum(p.cut_rows for p in parts), sum(p.broken_rows for p in parts)
-    coverage["rows"] += sum(len(s.rows) for s in found.segments)
+    coverage["rows"] += sum(len(s.rows) for s in pages.segments)
     coverage["cut_rows"] += cut
     coverage["broken_rows"] += broken
     if cut:
@@ -332,8 +332,8 @@ def _pages(found: Found, name: str, coverage: dict[str, Any], path: Path | None 
     return parts
 
 
-def _refuse(found: Found, errors: list[str], where: str) -> None:
-    wording = "\n".join(found.said)
+def _refuse(pages: Pages, errors: list[str], where: str) -> None:
+    wording = "\n".join(pages.tool_lines)
     if _NO_PERMISSION in wording:
         raise ReadError(
             f"{where} holds no results: the profiler may not read the hardware counters ({_NO_PERMISSION})",

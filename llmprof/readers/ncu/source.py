@@ -82,13 +82,13 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
         report = Path(folder) / "report.ncu-rep"
         report.write_bytes(data)
         frames = list(_kernels(library, report, file))
-    found = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
-    if found.is_empty():
+    instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
+    if instructions.is_empty():
         raise NotCapturedError(
             f"{file.name} holds nothing of single instructions",
             hint="record with ncu --set full, or --section SourceCounters",
         )
-    return found
+    return instructions
 
 
 def _kernels(library: Any, report: Path, path: Path) -> Iterator[pl.DataFrame]:

@@ -105,10 +105,10 @@ def read_capture(pairs: Pairs, report: str) -> Capture:
     Capture
         What is known.
     """
-    said = list(_rows(pairs("META_DATA_CAPTURE")))
+    facts = list(_rows(pairs("META_DATA_CAPTURE")))
     system = dict(_rows(pairs("TARGET_INFO_SYSTEM_ENV")))
     values: dict[str, list[str]] = {}
-    for name, value in said:
+    for name, value in facts:
         values.setdefault(re.sub(r"^PROCESS_\d+:", "", name), []).append(value)
     traced = {EVENTS.get(value.lower(), value.lower()) for value in values.get("CAPTURE_EVENT_TYPE", [])}
     for key, what in (("COLLECT_CUDA_TRACE", "cuda"), ("COLLECT_NVTX_TRACE", "nvtx")):
@@ -123,7 +123,7 @@ def read_capture(pairs: Pairs, report: str) -> Capture:
         memory="true" in values.get("COLLECT_GPU_MEMORY_USAGE", []),
         host=next((host for host in hosts if host), ""),
         numbers={match[1]: int(match[2]) for match in reversed(matching)},
-        node_argument=_node([value for name, value in said if ":ARGUMENT_" in name]),
+        node_argument=_node([value for name, value in facts if ":ARGUMENT_" in name]),
         report=report,
     )
 

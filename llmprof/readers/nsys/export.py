@@ -168,13 +168,13 @@ class Export:
     @cached_property
     def _only_process(self) -> int:
         """Global identifier of the process of all events that name one; 0 if there are several or none."""
-        found: set[int] = set()
+        processes: set[int] = set()
         for table, columns in self.columns.items():
             if (whom := owner(table)) in columns:
                 pid = (pl.col(whom) // (1 << 24)) * (1 << 24)
                 rows = self._tables.read(table, {whom: pl.Int64()})
-                found |= set(rows.select(pid.unique()).to_series().drop_nulls())
-        return found.pop() if len(found) == 1 else 0
+                processes |= set(rows.select(pid.unique()).to_series().drop_nulls())
+        return processes.pop() if len(processes) == 1 else 0
 
     def note(self, text: str) -> None:
         """Something that the user should know of the file; each is said once."""

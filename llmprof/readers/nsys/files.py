@@ -84,14 +84,14 @@ class ArrowTables(FolderTables):
 
 
 def _columns(sources: Mapping[str, Path | bytes]) -> dict[str, list[str]]:
-    found = {}
+    columns = {}
     for table, source in sources.items():
         with _damage(table):
             if isinstance(source, Path) and source.suffix == ".parquet":
-                found[table] = list(pl.read_parquet_schema(source))
+                columns[table] = list(pl.read_parquet_schema(source))
             else:
-                found[table] = pl.read_ipc_stream(_stream(source), n_rows=0).columns
-    return found
+                columns[table] = pl.read_ipc_stream(_stream(source), n_rows=0).columns
+    return columns
 
 
 def _selected(source: Path | bytes, columns: list[str]) -> pl.DataFrame:
@@ -213,9 +213,9 @@ def is_nsys_sqlite(path: Path) -> bool:
 
 def find_nsys() -> str | None:
     """The ``nsys`` on PATH, else the newest that NVIDIA's installers put in their usual places; None without one."""
-    found = shutil.which("nsys")
-    if found is not None:
-        return found
+    on_path = shutil.which("nsys")
+    if on_path is not None:
+        return on_path
     usual = [str(path) for place in _PLACES for path in Path("/").glob(place) if shutil.which(path)]
     return max(usual, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], default=None)
 

@@ -58,8 +58,8 @@ def settle(parts: Sequence[Part]) -> None:
     files = [file for file in files if file.workers]
     workers = [part for file in files for part in file.workers]
     notes = _clocks(files)
-    said = [part.head["rank"] if part.head.get("rank_from") == PROCESSES else None for part in workers]
-    if None not in said and len(set(said)) == len(said):
+    stated = [part.head["rank"] if part.head.get("rank_from") == PROCESSES else None for part in workers]
+    if None not in stated and len(set(stated)) == len(stated):
         order = None
     elif all(len(file.workers) == 1 for file in files):
         order = _of_processes(files)
@@ -87,12 +87,12 @@ def settle(parts: Sequence[Part]) -> None:
 
 
 def _files(parts: Sequence[Part]) -> list[_File]:
-    found: dict[Path, _File] = {}
+    by_path: dict[Path, _File] = {}
     for part in parts:
-        file = found.setdefault(part.path, _File(part.path, part.head.get("capture", Capture()), []))
+        file = by_path.setdefault(part.path, _File(part.path, part.head.get("capture", Capture()), []))
         if not part.head.get("front_end"):
             file.workers.append(part)
-    return list(found.values())
+    return list(by_path.values())
 
 
 def _only_main_processes(files: Sequence[_File]) -> None:
@@ -109,8 +109,8 @@ def _only_main_processes(files: Sequence[_File]) -> None:
 
 def _of_processes(files: Sequence[_File]) -> _Order:
     """Ranks of reports of one process each."""
-    said = [file.capture.rank for file in files]
-    known = [rank for rank in said if rank is not None]
+    stated = [file.capture.rank for file in files]
+    known = [rank for rank in stated if rank is not None]
     if len({number for number, _ in known}) == len(files):
         return _Order([number for number, _ in known], f"recorded environment ({known[0][1]})", sure=True)
     return _by_names(files)
@@ -135,8 +135,8 @@ def _by_names(files: Sequence[_File]) -> _Order:
     in_folders = [f"{file.path.parent.name}/{name}" for file, name in zip(files, own, strict=True)]
     reports = [file.capture.report for file in files]
     alike = ((own, "file name"), (in_folders, "folder"), (reports, "name of the report"))
-    found = [(*told, words) for names, words in alike if (told := numbered(names)) is not None]
-    for numbers, sure, words in sorted(found, key=lambda entry: not entry[1]):
+    orders = [(*told, words) for names, words in alike if (told := numbered(names)) is not None]
+    for numbers, sure, words in sorted(orders, key=lambda entry: not entry[1]):
         if sure:
             return _Order(numbers, words, sure=True)
         ordered = sorted(numbers)

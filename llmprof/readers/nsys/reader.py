@@ -86,8 +86,8 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     source = _Export(path, wanted)
     frames = {name: source.frame(name) for name in _SOURCES}
     counters = source.counters() if "counters" in wanted else None
-    found = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
-    processes = pl.concat(found).unique().drop_nulls().sort() if found else pl.Series([], dtype=pl.Int64)
+    identifiers = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
+    processes = pl.concat(identifiers).unique().drop_nulls().sort() if identifiers else pl.Series([], dtype=pl.Int64)
     ranks = source.ranks(processes, frames)
     parts = []
     for rank, tables in _by_rank(frames, ranks).items():
@@ -166,15 +166,15 @@ class _Export(DeviceTables, HostTables):
         """Tables that were recorded, be there rows or not: those in the file, and those that the capture asked for."""
         asked, there = self.capture.asked, self.columns.keys()
         device = bool(there & {KERNEL, GRAPH, MEMCPY, MEMSET})
-        found = {
+        recorded = {
             "kernels": bool(there & {KERNEL, GRAPH}) or bool(asked("cuda") and device),
             "copies": bool(there & {MEMCPY, MEMSET}) or bool(asked("cuda") and device),
             "runtime": bool(asked("cuda")),
             "markers": bool(asked("nvtx")),
             "memory": self.capture.memory,
         }
-        found["collectives"] = found["kernels"]
-        return {name for name, was in found.items() if was}
+        recorded["collectives"] = recorded["kernels"]
+        return {name for name, was in recorded.items() if was}
 
     def ranks(self, processes: pl.Series, frames: dict[str, pl.DataFrame | None]) -> dict[int, int]:
         """Rank of each process: by the name of the worker, by an MPI mark, else by the order of its devices."""
@@ -185,8 +185,8 @@ class _Export(DeviceTables, HostTables):
             pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
         )
         order = on_device["pid"].to_list()
-        said = self._said_ranks(frames["markers"])
-        known = [said.get(pid) for pid in order]
+        stated = self._ranks_by_name(frames["markers"])
+        known = [stated.get(pid) for pid in order]
         recorded = self.capture.rank
         if None not in known and len(set(known)) == len(known):
             self.rank_from = PROCESSES
@@ -197,8 +197,8 @@ class _Export(DeviceTables, HostTables):
         ranks = {pid: rank for pid, rank in zip(order, known, strict=True) if rank is not None}
         return ranks | {pid: -1 for pid in processes.to_list() if pid not in ranks}
 
-    def _said_ranks(self, markers: pl.DataFrame | None) -> dict[int, int]:
-        said: dict[int, int] = {}
+    def _ranks_by_name(self, markers: pl.DataFrame | None) -> dict[int, int]:
+        by_mpi: dict[int, int] = {}
         names = self._read("PROCESSES", "globalPid", text=("name",))
         rows = list(names.iter_rows()) if names is not None else []
         threads = self._read(NVTX, "globalTid", "eventType", "textId", text=("text",))
@@ -213,9 +213,9 @@ class _Export(DeviceTables, HostTables):
             if worker and (worker[1] or worker[2]):
                 stages[pid] = (int(worker[1] or 0), int(worker[2] or 0))
             elif mpi:
-                said[pid] = int(mpi[1])
+                by_mpi[pid] = int(mpi[1])
         width = 1 + max((tp for _, tp in stages.values()), default=0)
-        return said | {pid: pp * width + tp for pid, (pp, tp) in stages.items()}
+        return by_mpi | {pid: pp * width + tp for pid, (pp, tp) in stages.items()}
 
     def head(self, rank: int, ranks: dict[int, int], tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
         """What the file says of the run, in the form that all readers use."""

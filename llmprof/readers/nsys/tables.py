@@ -192,9 +192,9 @@ class HostTables(Export):
             parts.append(calls)
         for library, pattern in LIBRARIES.items():
             for table in filter(pattern.fullmatch, self.columns):
-                found = self._library_calls(table)
-                if found is not None and (found.height or table == "OSRT_API"):
-                    parts.append(found.with_columns(api=pl.lit(library)))
+                rows = self._library_calls(table)
+                if rows is not None and (rows.height or table == "OSRT_API"):
+                    parts.append(rows.with_columns(api=pl.lit(library)))
         if not parts:
             return None
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
@@ -224,8 +224,8 @@ class HostTables(Export):
 
     def markers(self) -> pl.DataFrame | None:
         """NVTX ranges and marks, and the profiler's own overhead."""
-        found = [frame for frame in (self._ranges(), self._overhead()) if frame is not None]
-        return pl.concat(found, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False)) if found else None
+        frames = [frame for frame in (self._ranges(), self._overhead()) if frame is not None]
+        return pl.concat(frames, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False)) if frames else None
 
     def _overhead(self) -> pl.DataFrame | None:
         overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")

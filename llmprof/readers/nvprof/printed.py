@@ -66,7 +66,7 @@ def read(path: Path) -> Trace:
             hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM",
         )
     notes: list[str] = []
-    found: dict[str, list[dict[str, object]]] = {name: [] for name in ("total", "kernel", "copy", "call")}
+    rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("total", "kernel", "copy", "call")}
     devices: set[str] = set()
     lost = 0
     for table in tables:
@@ -80,7 +80,7 @@ def read(path: Path) -> Trace:
             units = dict(zip(table.heading, table.units, strict=True))
             if "Calls" in cells:
                 made = _total(cells, units)
-                found["total"] += [made] if made else []
+                rows["total"] += [made] if made else []
                 lost += not made
                 continue
             event = _event(cells, units)
@@ -88,15 +88,15 @@ def read(path: Path) -> Trace:
                 lost += 1
                 continue
             kind, values, device = event
-            found[kind].append(values)
+            rows[kind].append(values)
             devices |= {device} if device else set()
     if lost:
         notes.append(f"{lost:,} row(s) could not be read and were left out")
     frames = {
-        "totals": _frame(found["total"], _TOTALS),
-        "kernels": _frame(found["kernel"], _KERNELS),
-        "copies": _frame(found["copy"], _COPIES),
-        "runtime": _frame(found["call"], _CALLS),
+        "totals": _frame(rows["total"], _TOTALS),
+        "kernels": _frame(rows["kernel"], _KERNELS),
+        "copies": _frame(rows["copy"], _COPIES),
+        "runtime": _frame(rows["call"], _CALLS),
     }
     held = {name: frame for name, frame in frames.items() if frame.height}
     head = {"devices": sorted(devices), "absolute": False}
@@ -165,12 +165,12 @@ def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | 
     if times["total_ns"] is None or not name:
         return None
     count = cells["Calls"].replace(",", "")
-    said = cells.get("Type", "")
+    group = cells.get("Type", "")
     if name.startswith("[CUDA mem"):
         kind = "copy"
-    elif said == "API calls" or (not said and _CALL.fullmatch(name)):
+    elif group == "API calls" or (not group and _CALL.fullmatch(name)):
         kind = "call"
-    elif said.startswith("Range") or "NVTX" in said:
+    elif group.startswith("Range") or "NVTX" in group:
         kind = "range"
     else:
         kind = "kernel"

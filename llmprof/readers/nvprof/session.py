@@ -74,8 +74,8 @@ def read(path: Path) -> list[Part]:
         "runtime": session.calls(),
         "markers": session.markers(),
     }
-    found = {name: frame for name, frame in tables.items() if frame is not None}
-    rows = sum(frame.height for frame in found.values())
+    recorded = {name: frame for name, frame in tables.items() if frame is not None}
+    rows = sum(frame.height for frame in recorded.values())
     if not rows:
         raise ReadError(
             f"{path.name} holds no kernel, copy or call",
@@ -90,7 +90,7 @@ def read(path: Path) -> list[Part]:
         "notes": session.notes(),
     }
     head = {"devices": session.devices(), "versions": {}, "options": {}}
-    return [Part(path, found, head, coverage)]
+    return [Part(path, recorded, head, coverage)]
 
 
 class _Session:
@@ -146,21 +146,21 @@ class _Session:
             **dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64()),
             **dict.fromkeys(("copyKind", "srcKind", "dstKind"), pl.Int64()),
         }
-        found = []
+        parts = []
         for table in _COPIES:
             rows = self._rows(table, columns)
             if rows is not None:
                 kind = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
-                found.append(self._timed(rows).with_columns(kind=kind))
+                parts.append(self._timed(rows).with_columns(kind=kind))
         sets = self._rows(
             "CUPTI_ACTIVITY_KIND_MEMSET",
             {**dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64())},
         )
         if sets is not None:
-            found.append(self._timed(sets).with_columns(kind=pl.lit("memset")))
-        if not found:
+            parts.append(self._timed(sets).with_columns(kind=pl.lit("memset")))
+        if not parts:
             return None
-        rows = pl.concat(found, how="diagonal_relaxed")
+        rows = pl.concat(parts, how="diagonal_relaxed")
         rows = rows if "srcKind" in rows.columns else rows.with_columns(srcKind=None, dstKind=None)
         ends = {
             new: pl.col(old).cast(pl.Int64).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
@@ -178,7 +178,7 @@ class _Session:
 
     def calls(self) -> pl.DataFrame | None:
         """Calls of the runtime and the driver."""
-        found = []
+        parts = []
         for table, api in _CALLS.items():
             columns = ("cbid", "start", "end", "processId", "threadId", "correlationId")
             rows = self._rows(table, dict.fromkeys(columns, pl.Int64()))
@@ -189,13 +189,13 @@ class _Session:
             rows = self._timed(rows).with_columns(named=named)
             self.unnamed += rows["named"].null_count()
             name = pl.coalesce("named", pl.format(f"{api} call {{}}", pl.col("cbid").fill_null(-1)))
-            found.append(
+            parts.append(
                 rows.select(
                     "start_ns", "dur_ns", name=name, api=pl.lit(api), process="processId", thread="threadId",
                     correlation="correlationId",
                 )
             )  # fmt: skip
-        return pl.concat(found) if found else None
+        return pl.concat(parts) if parts else None
 
     def markers(self) -> pl.DataFrame | None:
         """NVTX ranges: a record where one begins and one where it ends, joined by their number."""

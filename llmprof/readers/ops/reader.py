@@ -21,8 +21,8 @@ def _sniff(probe: Probe) -> bool:
 
 
 def _read(path: Path, _request: Request) -> list[Part]:
-    said = document(path)
-    timings = together([(path, said)])
+    content = document(path)
+    timings = together([(path, content)])
     head = timings.ranks[0]
     epoch = head["start_epoch_ns"]
     cuda = head["platform"] == "cuda"

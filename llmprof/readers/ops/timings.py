@@ -148,15 +148,15 @@ def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
         A rank comes twice, or the runs have different numbers of ranks.
     """
     parts = list(parts)
-    ranks = [int(said.get("rank", 0)) for _, said in parts]
+    ranks = [int(content.get("rank", 0)) for _, content in parts]
     if len(set(ranks)) < len(ranks):
         raise MixedRunsError(f"ranks {sorted(ranks)} come more than once", expected="the files of one run")
-    if len({said.get("world_size", 1) for _, said in parts}) > 1:
+    if len({content.get("world_size", 1) for _, content in parts}) > 1:
         raise MixedRunsError("the files are of runs with different world sizes", expected="the files of one run")
     frames: dict[str, list[pl.DataFrame]] = {"calls": [], "steps": [], "collectives": [], "entries": []}
-    for (path, said), rank in zip(parts, ranks, strict=True):
+    for (path, content), rank in zip(parts, ranks, strict=True):
         try:
-            made = _frames(said)
+            made = _frames(content)
         except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise ReadError(
                 f"{path.name} has tables that make no sense ({type(error).__name__}: {str(error)[:200]})",
@@ -164,7 +164,7 @@ def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
             ) from error
         for name, frame in made.items():
             frames[name].append(frame.select(pl.lit(rank, dtype=pl.Int32).alias("rank"), pl.all()))
-    whole = {name: pl.concat(found) for name, found in frames.items()}
+    whole = {name: pl.concat(of_ranks) for name, of_ranks in frames.items()}
     origin = whole["steps"]["start_ns"].min()
     begin = int(origin) if isinstance(origin, int) else 0
     shifted = {
@@ -174,19 +174,19 @@ def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
         for name, frame in whole.items()
     }
     tables = {"calls", "steps", "collectives", "entries"}
-    heads = [{key: value for key, value in said.items() if key not in tables} for _, said in parts]
+    heads = [{key: value for key, value in content.items() if key not in tables} for _, content in parts]
     return Timings(**shifted, ranks=[{**head, "start_epoch_ns": begin} for head in heads])
 
 
-def _frames(said: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
-    steps = _table(said["steps"], _STEPS)
+def _frames(content: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+    steps = _table(content["steps"], _STEPS)
     phases = steps.select("step", "phase", "method", "held")
     steps = _durations(steps)
     return {
         "steps": steps,
-        "calls": _calls(said, phases),
-        "collectives": _collectives(said, phases),
-        "entries": _table(said["entries"], _ENTRIES),
+        "calls": _calls(content, phases),
+        "collectives": _collectives(content, phases),
+        "entries": _table(content["entries"], _ENTRIES),
     }
 
 
@@ -202,10 +202,10 @@ def _durations(frame: pl.DataFrame) -> pl.DataFrame:
     ).drop("end_ns", "host_end_ns")
 
 
-def _calls(said: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
-    names, kinds, path = said["names"], said["kinds"], said["layer_path"]
-    frame = _durations(_table(said["calls"], _CALLS))
-    frame = frame.with_columns(_as_json(said["calls"][key]).alias(key) for key in ("shapes", "values"))
+def _calls(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
+    names, kinds, path = content["names"], content["kinds"], content["layer_path"]
+    frame = _durations(_table(content["calls"], _CALLS))
+    frame = frame.with_columns(_as_json(content["calls"][key]).alias(key) for key in ("shapes", "values"))
     layer = pl.col("path").str.extract(rf"^{_escaped(path)}\.(\d+)(?:[./]|$)", 1).cast(pl.Int32) if path else None
     known = pl.DataFrame({"name": range(len(names)), "path": names, "kind": kinds}, schema_overrides={"name": pl.Int64})
     known = known.with_columns(layer=pl.lit(None, dtype=pl.Int32) if layer is None else layer)
@@ -236,8 +236,8 @@ def _nesting(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _collectives(said: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
-    frame = _durations(_table(said["collectives"], _COLLECTIVES))
+def _collectives(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
+    frame = _durations(_table(content["collectives"], _COLLECTIVES))
     frame = frame.join(phases, on="step", how="left", maintain_order="left")
     factor = pl.col("kind").replace_strict(_BUS, default=None, return_dtype=pl.Float64)
     bus = pl.when(factor.is_null()).then(1.0).otherwise(factor * (pl.col("world") - 1) / pl.col("world"))

@@ -77,8 +77,8 @@ def _read_folded(path: Path, request: Request) -> Trace:
     lines = pl.DataFrame({"line": pl.Series(text_of(data).splitlines(), dtype=pl.String)}).filter(
         (pl.col("line").str.strip_chars().str.len_bytes() > 0) & ~pl.col("line").str.starts_with("#")
     )
-    found = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest("row")
-    rows = found.filter(pl.col("count").is_not_null())
+    parsed = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest("row")
+    rows = parsed.filter(pl.col("count").is_not_null())
     frames = pl.col("stack").str.strip_chars(";").str.split(";")
     samples = rows.select(
         name=frames.list.last(),
@@ -86,9 +86,9 @@ def _read_folded(path: Path, request: Request) -> Trace:
         value=pl.col("count").cast(pl.Int64, strict=False).fill_null(0),
         unit=pl.lit("samples"),
     ).filter(pl.col("value") > 0)
-    lost = found.height - samples.height
+    lost = parsed.height - samples.height
     notes = [f"{lost:,} line(s) are no stack with a count and were left out"] if lost else []
-    return trace_of(path, "folded", {"samples": samples}, events=found.height, notes=notes, damage=damage)
+    return trace_of(path, "folded", {"samples": samples}, events=parsed.height, notes=notes, damage=damage)
 
 
 READERS: Final = (

@@ -95,16 +95,16 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     torn = lines.filter(~pl.col("outer") & ~pl.col("is_head")).height
     own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select("sample", line="rest")
     below = lines.filter("outer").select("sample", "line").filter(pl.col("sample") > 0)
-    found = pl.concat([own, below]).with_columns(frame=pl.col("line").str.extract_groups(_FRAME)).unnest("frame")
+    entries = pl.concat([own, below]).with_columns(frame=pl.col("line").str.extract_groups(_FRAME)).unnest("frame")
     library = (
         pl.col("module").replace("[unknown]", None).str.extract(r"([^/]+?)(?: \(deleted\))?$", 1).str.strip_chars("[]")
     )
     unnamed = pl.coalesce(pl.format("[{}]", library), pl.lit("[unknown]"))
     known = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(value=True)
-    found = found.filter(pl.col("address").is_not_null())
-    found = found.with_columns(symbol=pl.when(known).then("symbol").otherwise(unnamed))
-    odd = torn + lines.filter("outer").height - found.height + own.height
-    stacks = found.group_by("sample", maintain_order=True).agg(
+    entries = entries.filter(pl.col("address").is_not_null())
+    entries = entries.with_columns(symbol=pl.when(known).then("symbol").otherwise(unnamed))
+    odd = torn + lines.filter("outer").height - entries.height + own.height
+    stacks = entries.group_by("sample", maintain_order=True).agg(
         stack=pl.col("symbol").reverse().str.join("\n"), name=pl.col("symbol").first(), module=pl.col("module").first()
     )
     clock = pl.col("event").str.contains(_CLOCKS) & pl.col("period").is_not_null()

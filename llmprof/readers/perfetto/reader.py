@@ -225,7 +225,7 @@ class _Events:
         call = category.str.contains(r"^(?:hip|hsa|cuda|rccl|nccl)\w*api|runtime_api$")
         host = ("start_ns", "dur_ns", "name", "process", "thread")
         device = ("start_ns", "dur_ns", "name", "stream")
-        found = {
+        tables = {
             "kernels": rows.filter(kernel).select(*device, device=pl.lit(0, dtype=pl.Int32)),
             "copies": rows.filter(copy).select(*device, device=pl.lit(0, dtype=pl.Int32), kind=pl.lit("unknown")),
             "runtime": rows.filter(call).select(*host, api=pl.lit("runtime")),
@@ -237,8 +237,8 @@ class _Events:
             if math.isfinite(value)
         ]
         columns = {"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String}
-        found["counters"] = pl.DataFrame(counters, schema=columns, orient="row")
-        return {name: frame for name, frame in found.items() if frame.height}, notes
+        tables["counters"] = pl.DataFrame(counters, schema=columns, orient="row")
+        return {name: frame for name, frame in tables.items() if frame.height}, notes
 
     def _thread(self, uuid: int) -> tuple[int | None, int | None, int | None]:
         """Process and thread of a track, and its number as a lane of a device."""

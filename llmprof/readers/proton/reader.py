@@ -109,13 +109,13 @@ def _number(value: object) -> TypeGuard[int | float]:
 
 def _devices(notes: list[dict[str, Any]]) -> list[str]:
     """What the file says of its devices: their kind and architecture, since it has no names."""
-    found = set()
+    names = set()
     for note in notes:
         for kind, devices in note.items():
             for device in devices.values() if isinstance(devices, dict) else ():
                 if isinstance(device, dict) and isinstance(arch := device.get("arch"), str | int):
-                    found.add(f"{kind} {arch}")
-    return sorted(found)
+                    names.add(f"{kind} {arch}")
+    return sorted(names)
 
 
 READER: Final = Reader(

@@ -97,8 +97,8 @@ def _names(path: Path, there: dict[str, list[str]], table: str = "rocpd_string")
 
 
 def _named(column: str, names: dict[int, str]) -> pl.Expr:
-    found = pl.col(column).replace_strict(names, default=None, return_dtype=pl.String)
-    return pl.when(found != "").then(found)
+    name = pl.col(column).replace_strict(names, default=None, return_dtype=pl.String)
+    return pl.when(name != "").then(name)
 
 
 def _rpd(path: Path, there: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
@@ -137,7 +137,7 @@ def _rpd(path: Path, there: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
     copies = ops.filter(is_copy).join(moves, on="correlation", how="left", maintain_order="left")
     fill = pl.col("type").str.starts_with("FillBuffer")
     kind = pl.col("kind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
-    said = (
+    by_type = (
         pl.col("type").str.extract(r"^Copy(Host|Device)To(Host|Device)$", 1).str.slice(0, 1)
         + pl.lit("to")
         + pl.col("type").str.extract(r"^Copy(Host|Device)To(Host|Device)$", 2).str.slice(0, 1)
@@ -150,7 +150,7 @@ def _rpd(path: Path, there: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
         ),
         "copies": copies.select(
             **shared, name=pl.coalesce("type", pl.lit("unnamed copy")), bytes="size",
-            kind=pl.when(fill).then(pl.lit("memset")).otherwise(pl.coalesce(said, kind)),
+            kind=pl.when(fill).then(pl.lit("memset")).otherwise(pl.coalesce(by_type, kind)),
         ),
         "runtime": calls.filter(~roctx.fill_null(value=False)).select(
             process="pid", thread="tid", start_ns="start", end="end",

@@ -48,11 +48,11 @@ def kind_of(heading: list[str]) -> str | None:
 
 def files(folder: Path) -> dict[str, list[Path]]:
     """Files of rocprofv3 in a folder by process, as far as their names say it."""
-    found: dict[str, list[Path]] = defaultdict(list)
+    by_process: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*.csv")):
         if (match := _PROCESS.fullmatch(path.name)) and heading_of(path) is not None:
-            found[match["run"]].append(path)
-    return dict(found)
+            by_process[match["run"]].append(path)
+    return dict(by_process)
 
 
 def heading_of(path: Path) -> str | None:
@@ -104,10 +104,10 @@ def part(paths: list[Path]) -> Part:
             expected="CSV of rocprofv3",
             hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM",
         )
-    found = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in tables.items()}
-    kept = sum(frame.height for frame in found.values())
+    merged = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in tables.items()}
+    kept = sum(frame.height for frame in merged.values())
     coverage = {"file": paths[0].name, "events": events, "kept": kept, "bytes": size, "notes": notes}
-    return Part(paths[0], found, {"absolute": False}, coverage)
+    return Part(paths[0], merged, {"absolute": False}, coverage)
 
 
 def _frame(data: bytes) -> tuple[pl.DataFrame, int]:

@@ -110,19 +110,19 @@ def _read_times(path: Path, request: Request) -> Trace:
     def spans(begin: str, took: pl.Expr) -> pl.DataFrame:
         start = (pl.col(begin) * 1e6).round().cast(pl.Int64, strict=False)
         length = (took * 1e6).round().cast(pl.Int64, strict=False)
-        found = frame.select("iteration", start_ns=start, dur_ns=length).drop_nulls()
-        return found.filter((pl.col("dur_ns") >= 0) & pl.col("start_ns").is_between(0, MOST_NS))
+        times = frame.select("iteration", start_ns=start, dur_ns=length).drop_nulls()
+        return times.filter((pl.col("dur_ns") >= 0) & pl.col("start_ns").is_between(0, MOST_NS))
 
     device = pl.lit(0, dtype=pl.Int32)
     parts, copies = [], []
     for begin, length, name, copy in _STAGES:
-        found = spans(begin, pl.col(length)).with_columns(device=device)
+        stage = spans(begin, pl.col(length)).with_columns(device=device)
         if copy:
-            moved = found.filter(pl.col("dur_ns") > 0)
+            moved = stage.filter(pl.col("dur_ns") > 0)
             copies.append(moved.select("device", "start_ns", "dur_ns", name=pl.lit(name), kind=pl.lit(copy)))
         else:
             label = pl.format("iteration {}", "iteration")
-            made = found.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(value=True))
+            made = stage.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(value=True))
             parts.append(made.drop("iteration"))
     enqueue = spans("startEnqMs", pl.col("endEnqMs") - pl.col("startEnqMs"))
     calls = enqueue.select("start_ns", "dur_ns", name=pl.lit("enqueue"), api=pl.lit("runtime"))

@@ -39,10 +39,10 @@ def _heading(text: str) -> tuple[str, str] | None:
 def _sniff(probe: Probe) -> bool:
     if probe.is_folder or b"\0" in probe.start[:2] or not probe.start.strip()[:200]:
         return False
-    found = _heading(text_of(probe.start[: 1 << 14]))
-    if found is None:
+    heading = _heading(text_of(probe.start[: 1 << 14]))
+    if heading is None:
         return False
-    separator, line = found
+    separator, line = heading
     cells = [cell.strip().strip('"') for cell in line.split(separator)]
     return any(_TIME.fullmatch(cell) or cell.startswith("Hardware Event Count:") for cell in cells[1:])
 
@@ -50,10 +50,10 @@ def _sniff(probe: Probe) -> bool:
 def _read(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     text = text_of(data)
-    found = _heading(text)
-    if found is None:
+    heading = _heading(text)
+    if heading is None:
         raise ReadError(f"{path.name} has no heading of VTune", expected="Function or Function Stack in its first cell")
-    separator, line = found
+    separator, line = heading
     table, ragged = table_of(text[text.index(line) :], separator=separator)
     first = table.columns[0]
     times = {(match[1] or "").lower(): name for name in table.columns if (match := _TIME.fullmatch(name))}
@@ -107,8 +107,8 @@ def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tu
         return (seconds * 1e9).round().cast(pl.Int64, strict=False)
 
     if "self" in times or not stacked:
-        found = ns(times.get("self") or times.get("") or times["total"])
-        return found.fill_null(0), found.null_count()
+        own = ns(times.get("self") or times.get("") or times["total"])
+        return own.fill_null(0), own.null_count()
     whole = ns(times.get("total") or times[""])
     if not whole.null_count() < whole.len():
         raise ReadError(

@@ -403,6 +403,37 @@ class Trace:
         """
         return cls(*parquet.load(Path(folder)))
 
+    @property
+    def name(self) -> str | None:
+        """What the run is called, by the folder or file that was read; None where nothing says it.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").name
+        'torch_tp1_eager'
+        """
+        name = self._meta.get("name")
+        return str(name) if name else None
+
+    @checked
+    def called(self, name: str | None) -> Trace:
+        """The same trace under another name, which comparisons use.
+
+        Parameters
+        ----------
+        name : str or None
+            What the run is called; None where nothing is known.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").called("eager").name
+        'eager'
+        """
+        meta = {key: value for key, value in self._meta.items() if key != "name"}
+        return Trace(self._tables, meta | ({"name": name} if name else {}), self._coverage, database=self._database)
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self._tables.items())
         lo, hi = self.span_ns

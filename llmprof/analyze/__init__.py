@@ -17,7 +17,9 @@ On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
 Requests              :func:`requests`, :func:`request_steps`, :func:`slowest`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
-Conclusions           :func:`findings`, :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`
+Conclusions           :func:`findings`
+Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
+                      :func:`diff_waterfall`, :func:`diff_words`, :func:`diff_context`, :func:`run_names`
 ===================== ===========================================================================================
 
 Summaries under the names of Nsight Systems are in :mod:`llmprof.analyze.nsys`.
@@ -40,9 +42,12 @@ __all__ = [
     "core_time",
     "coverage",
     "diff",
+    "diff_context",
     "diff_events",
     "diff_reports",
     "diff_times",
+    "diff_waterfall",
+    "diff_words",
     "event_waits",
     "events_within",
     "findings",
@@ -71,6 +76,7 @@ __all__ = [
     "request_steps",
     "requests",
     "roofline_join",
+    "run_names",
     "slowest",
     "speed_of_light",
     "stacks",
@@ -90,6 +96,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.captures import captured, with_captures
     from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
     from llmprof.analyze.compare.diff import diff, diff_reports
+    from llmprof.analyze.compare.story import diff_context, diff_waterfall, diff_words, run_names
     from llmprof.analyze.compare.times import diff_events, diff_times
     from llmprof.analyze.coverage import coverage
     from llmprof.analyze.findings.findings import findings
@@ -130,9 +137,12 @@ else:
             "core_time": "llmprof.analyze.npu",
             "coverage": "llmprof.analyze.coverage",
             "diff": "llmprof.analyze.compare.diff",
+            "diff_context": "llmprof.analyze.compare.story",
             "diff_events": "llmprof.analyze.compare.times",
             "diff_reports": "llmprof.analyze.compare.diff",
             "diff_times": "llmprof.analyze.compare.times",
+            "diff_waterfall": "llmprof.analyze.compare.story",
+            "diff_words": "llmprof.analyze.compare.story",
             "event_waits": "llmprof.analyze.npu",
             "events_within": "llmprof.analyze.kernels",
             "findings": "llmprof.analyze.findings.findings",
@@ -159,6 +169,7 @@ else:
             "overlap_within": "llmprof.analyze.overlap",
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",
+            "run_names": "llmprof.analyze.compare.story",
             "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",
             "hot_lines": "llmprof.analyze.ncu.lines",

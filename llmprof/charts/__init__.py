@@ -19,6 +19,7 @@ __all__ = [
     "cuda_api",
     "dashboard",
     "diff",
+    "diff_waterfall",
     "flame",
     "idle",
     "kernels",
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from llmprof.charts.base.save import save, to_html, to_png_bytes
     from llmprof.charts.breakdown import breakdown, overlap
     from llmprof.charts.collectives import all_reduce
-    from llmprof.charts.compare import diff
+    from llmprof.charts.compare import diff, diff_waterfall
     from llmprof.charts.counters import counters
     from llmprof.charts.flame import flame, speedscope
     from llmprof.charts.idle import idle, launch_delay
@@ -79,6 +80,7 @@ else:
             "kernels": "llmprof.charts.kernels",
             "dashboard": "llmprof.charts.requests",
             "diff": "llmprof.charts.compare",
+            "diff_waterfall": "llmprof.charts.compare",
             "flame": "llmprof.charts.flame",
             "speedscope": "llmprof.charts.flame",
             "idle": "llmprof.charts.idle",

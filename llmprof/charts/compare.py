@@ -7,6 +7,8 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in
+from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base.data import constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
@@ -16,6 +18,7 @@ from llmprof.charts.base.theme import (
     NUMBER,
     PADDING,
     PHASES,
+    REST,
     SAME,
     SLOWER,
     TEXT_PX,
@@ -38,12 +41,15 @@ _ROW = 24
 MIN_PX = 2
 """Least length of a bar, so that its colour shows."""
 
+AXIS_FROM = 0.7
+"""Share of the longer step above which all changes must lie for the axis of a waterfall not to begin at 0."""
+
 MIN_SHARE = 0.002
 """Share of a phase's time, in the trace where it is shorter, below which a change goes into ``other (n)``."""
 
 
 def diff(
-    frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), top: AtLeastOne = 12, title: str | None = None
+    frame: pl.DataFrame, *, names: tuple[str, str] | None = None, top: AtLeastOne = 12, title: str | None = None
 ) -> alt.VConcatChart:
     """Diverging bars of the change from a to b, the largest first, a panel a phase.
 
@@ -51,8 +57,8 @@ def diff(
     ----------
     frame : polars.DataFrame
         Rows of ``diff(a, b)``, of which the parts of a step are drawn, or of ``diff_events(a, b)``.
-    names : (str, str)
-        What the two traces are called.
+    names : (str, str), optional
+        What the two traces are called; by default as the frame says.
     top : int
         Bars a phase; the rest, and changes below 0.2 % of the phase, are gathered in ``other (n)``.
     title : str, optional
@@ -76,7 +82,7 @@ def diff(
     by_part = "level" in frame.columns
     if by_part:
         frame = _parts(frame)
-    first, second = (shorten(name, 40) for name in names)
+    first, second = (shorten(name, 40) for name in names or names_in(frame))
     rows = frame.with_columns(pl.col("phase").fill_null("no phase"), row=_row_name(frame))
     known = rows.drop_nulls("delta_ns")
     if (known["delta_ns"] == 0).all():
@@ -103,6 +109,101 @@ def diff(
     return finish(
         alt.vconcat(*panels, spacing=20), title or _headline(known, phases, first, second, by_part=by_part), notes
     )
+
+
+def diff_waterfall(
+    frame: pl.DataFrame, *, phase: str | None = None, names: tuple[str, str] | None = None, title: str | None = None
+) -> alt.VConcatChart:
+    """The way from the step time of one run to that of the other, a bar a part, which add up.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``diff(a, b)``.
+    phase : str, optional
+        Phase whose steps are compared; the one with the most time if not given.
+    names : (str, str), optional
+        What the two runs are called; by default as the frame says.
+    title : str, optional
+        Title instead of the sentence that says what changed.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide: the first run above, the second below, between them what became less or more, by group.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the runs share no such phase.
+
+    Examples
+    --------
+    >>> chart = charts.diff_waterfall(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
+    """
+    require(frame, _COLUMNS[3:], chart="diff_waterfall", made_by=_SOURCE)
+    if names is not None:
+        frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
+    bars = _above_each_other(diff_waterfall_of(frame, phase=phase))
+    most_ns, least_ns = number(bars["to_ns"].max()), _axis_start(bars)
+    most_ns = max(most_ns, number(bars["from_ns"].max()))
+    unit = time_unit(most_ns)
+    width = WIDTH - 2 * PADDING - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in bars["row"])))
+    least, most = least_ns / unit.ns, most_ns / unit.ns
+    room = max(text_px(text) for text in bars["text"]) + 16
+    scale = alt.Scale(domain=[least, least + (most - least) * width / max(200.0, width - room)], nice=False)
+    what = "time of a step" if bars["group"][0] == "total" and frame["phase"].drop_nulls().len() else "recorded time"
+    axis = alt.Axis(title=f"{what} ({unit.symbol})", format=NUMBER, tickCount=8)
+    low, high = (fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal))
+    low = pl.max_horizontal(low, pl.lit(least))
+    data = bars.with_columns(low=low, high=pl.max_horizontal(high, low + MIN_PX * (most - least) / width))
+    table = {"total": MUTED, "less": FASTER, "more": SLOWER, "unexplained": REST}
+    shown = {name: fill for name, fill in table.items() if name in set(data["way"])}
+    y = row_axis(data["row"])
+    x = alt.X("low:Q", scale=scale, axis=axis)
+    tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("text:N", title="change"), alt.Tooltip("both:N")]
+    marks = alt.Chart(inline(data)).mark_bar(height=_ROW - 8)
+    marks = marks.encode(x=x, x2="high:Q", y=y, color=colour("way", shown), tooltip=tips)
+    words = alt.Chart(inline(data.select("row", "high", "text"))).mark_text(align="left", dx=5, color=INK)
+    words = words.encode(x=alt.X("high:Q", scale=scale, axis=axis), y=y, text="text:N")
+    panel = layered(marks, words).properties(width=width, height=_ROW * data.height)
+    note = "Each bar begins where the one above ends. Where several things run at once, compute counts first."
+    if least_ns:
+        note += f" The axis begins at {format_ns(least_ns)}."
+    first, second = (shorten(name, 30) for name in names_in(frame))
+    own = phase or next(iter(compared_phases(frame)), None)
+    of = f"A step of {own}" if own else "The recording"
+    change = f"{of}: {data['text'][0]} in {first}, {data['text'][-1]} in {second}"
+    return finish(alt.vconcat(panel), title or change, note)
+
+
+def _axis_start(bars: pl.DataFrame) -> float:
+    """Where the axis of a waterfall begins (ns): not at 0 where the changes would be slivers at its end."""
+    most = number(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
+    inner = bars.filter(pl.col("group") != "total")
+    least = min(number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()), number(bars["to_ns"][-1]))
+    return max(0.0, least - 0.5 * (most - least)) if least > AXIS_FROM * most else 0.0
+
+
+def _above_each_other(bars: pl.DataFrame) -> pl.DataFrame:
+    """Bars with the name of their row, their text and which way they go."""
+    total = pl.col("group") == "total"
+    rows = [shorten(label, 44) for label in bars["label"]]
+    if rows[0] == rows[-1]:
+        rows[0], rows[-1] = f"{rows[0]} (first)", f"{rows[-1]} (second)"
+    texts, both = [], []
+    for group, a, b, delta in bars.select("group", "a_ns", "b_ns", "delta_ns").iter_rows():
+        sign = "" if group == "total" or not delta else "+" if delta > 0 else "−"
+        texts.append(sign + format_ns(abs(delta)))
+        both.append("" if group == "total" else f"{format_ns(a)} → {format_ns(b)}")
+    way = pl.when(pl.col("delta_ns") < 0).then(pl.lit("less")).otherwise(pl.lit("more"))
+    way = (
+        pl.when(total).then(pl.lit("total")).when(pl.col("group") == GROUPS[-1]).then(pl.lit(GROUPS[-1])).otherwise(way)
+    )
+    return bars.with_columns(
+        pl.Series("row", rows, dtype=pl.String), pl.Series("text", texts, dtype=pl.String),
+        pl.Series("both", both, dtype=pl.String), way=way,
+    )  # fmt: skip
 
 
 def _parts(frame: pl.DataFrame) -> pl.DataFrame:

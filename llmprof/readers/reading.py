@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError
@@ -92,7 +94,38 @@ def read(
     chosen = None if format is None else registry.reader(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         trace = _read(paths, chosen, Request(wanted, python_functions, progress), cache=cache)
-    return _warned(trace)
+    return _warned(trace.called(name_of([Path(p) for p in given])))
+
+
+_PLAIN_NAME: Final = re.compile(r"(report|trace|profile|timeline|rank|dp\d|kineto|prof)[\w-]*|[\d_-]*", re.IGNORECASE)
+"""Names of files that say nothing of the run."""
+
+
+def name_of(paths: Sequence[Path]) -> str | None:
+    """What a run is called, from where its files are: the folder or file that was named, or the folder around it.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        What was read.
+
+    Returns
+    -------
+    str or None
+        One part of a path without its endings; None where none of them says anything.
+
+    Examples
+    --------
+    >>> name_of([Path("runs/eager/rank0.pt.trace.json.gz")])
+    'eager'
+    """
+    first = paths[0].absolute()
+    parts = (first.parent if len(paths) > 1 else first, *(first.parents[:2] if len(paths) == 1 else first.parents[1:2]))
+    for part in parts:
+        name = part.name if part.is_dir() else part.name.split(".")[0]
+        if name and not _PLAIN_NAME.fullmatch(name):
+            return name
+    return None
 
 
 def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None) -> Trace:

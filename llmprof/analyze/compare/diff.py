@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.compare.story import run_names
 from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.errors import AnalysisError
@@ -123,6 +124,8 @@ def diff(
     *,
     tolerance: float = 0.05,
     by: str | Sequence[str] = KEYS,
+    ranks: Sequence[int] | None = None,
+    names: tuple[str, str] | None = None,
 ) -> pl.DataFrame:
     """How much faster a step is in b than in a, which parts of it that is, and which kernels.
 
@@ -140,6 +143,10 @@ def diff(
     by : str or sequence of str
         Labels of :func:`~llmprof.analyze.attribute` by which events are aligned below the phase, such as ``("layer",
         "stage")`` or ``"name"``.
+    ranks : sequence of int, optional
+        Ranks whose steps and events count, on both sides; all if not given. Waiting is found with all ranks either way.
+    names : (str, str), optional
+        What the runs are called; by default as :func:`run_names` calls them.
 
     Returns
     -------
@@ -147,7 +154,8 @@ def diff(
         ``level`` (step or recording, part, between: the time to the next step, kernels), ``phase``, ``kind, part``
         (null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns, delta_ns`` (ns a step
         and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval of the change; null for kernels),
-        ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps`` and ``status``. The
+        ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps``, ``status`` and
+        ``a_run, b_run`` (what the runs are called). The
         rows of level ``part`` add up to the one of level ``step`` of their phase; those of ``kernels`` need not, since
         kernels overlap. For profiles of Nsight Compute the columns of :func:`diff_reports`.
 
@@ -174,11 +182,12 @@ def diff(
             "a trace cannot be compared with a profile of single kernels", expected="two traces or two Metrics"
         )
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
-    times = diff_times(*sides, tolerance=tolerance)
-    events = diff_events(*sides, tolerance=tolerance, by=by)
+    times = diff_times(*sides, tolerance=tolerance, ranks=ranks)
+    events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
+    first, second = names or run_names(*(side[0] for side in sides))
     labels = [c for c in events.columns[: events.columns.index("a_ns")] if c != "phase"]
     both = pl.concat([times, events.with_columns(level=pl.lit("kernels"))], how="diagonal_relaxed")
     return both.select(
         "level", "phase", "kind", "part", *labels, "a_ns", "b_ns", "delta_ns", "ratio", "low_ns", "high_ns",
-        "beyond_noise", "a_count", "b_count", "a_steps", "b_steps", "status",
+        "beyond_noise", "a_count", "b_count", "a_steps", "b_steps", "status", a_run=pl.lit(first), b_run=pl.lit(second),
     )  # fmt: skip

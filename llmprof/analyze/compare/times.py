@@ -47,7 +47,9 @@ SCHEMA = {
 }
 
 
-def diff_times(a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05) -> pl.DataFrame:
+def diff_times(
+    a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05, ranks: Sequence[int] | None = None
+) -> pl.DataFrame:
     """Time of a step in two runs, and its parts, which add up to it exactly.
 
     A step lasts from its first event on the device to its last (or to the first of the next step, if that comes
@@ -61,6 +63,8 @@ def diff_times(a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.0
         Repeats of the two runs, one or more each; ``a`` is the reference.
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
+    ranks : sequence of int, optional
+        Ranks whose steps count, on both sides; all if not given. Waiting is found with all ranks either way.
 
     Returns
     -------
@@ -79,14 +83,15 @@ def diff_times(a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.0
     NotCapturedError
         A trace holds no device activity and no operators.
     AnalysisError
-        A side is empty, or the tolerance is negative.
+        A side is empty, no trace has one of the ranks, or the tolerance is negative.
     """
     if tolerance < 0:
         raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     if not a or not b:
         raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")
+    check_ranks((a, b), ranks)
     whole = not all(has_steps(trace) for trace in (*a, *b))
-    sides = [_side(traces, whole=whole) for traces in (a, b)]
+    sides = [_side(traces, whole=whole, ranks=ranks) for traces in (a, b)]
     phases = sorted({phase for side in sides for phase in side}, key=lambda phase: (phase is None, phase or ""))
     rows = [row for phase in phases for row in _phase(phase, *(side.get(phase) for side in sides), tolerance=tolerance)]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
@@ -106,10 +111,10 @@ _Side = dict[str | None, tuple[pl.DataFrame, int]]
 """Of each phase a row a repeat (or step, where there is one repeat) and a column a part, and the number of steps."""
 
 
-def _side(traces: Sequence[Trace], *, whole: bool) -> _Side:
+def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) -> _Side:
     by_phase: dict[str | None, list[tuple[pl.DataFrame, int]]] = {}
     for trace in traces:
-        for phase, units in _steps(trace, whole=whole).items():
+        for phase, units in _steps(trace, whole=whole, ranks=ranks).items():
             by_phase.setdefault(phase, []).append(units)
     found: _Side = {}
     for phase, repeats in by_phase.items():
@@ -118,9 +123,27 @@ def _side(traces: Sequence[Trace], *, whole: bool) -> _Side:
     return found
 
 
-def _steps(trace: Trace, *, whole: bool) -> dict[str | None, tuple[pl.DataFrame, int]]:
+def check_ranks(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None) -> None:
+    """Refuse ranks that no trace has.
+
+    Raises
+    ------
+    AnalysisError
+        There is such a rank, or none is named.
+    """
+    known = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
+    if ranks is not None and (not ranks or set(ranks) - set(known)):
+        raise AnalysisError(f"ranks={list(ranks)} are not in the traces", expected=f"some of {known}")
+
+
+def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:
+    """Rows of some ranks; all if none are named."""
+    return frame if ranks is None else frame.filter(pl.col("rank").is_in(list(ranks)))
+
+
+def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[str | None, tuple[pl.DataFrame, int]]:
     """The typical steps of each phase, one a row, with a column for the step, each part and what follows it."""
-    windows = recorded_windows(trace) if whole else step_windows(trace)
+    windows = of_ranks(recorded_windows(trace) if whole else step_windows(trace), ranks)
     parts = time_parts(trace, windows.with_columns(dur_ns="span_ns"))
     place = pl.int_range(pl.len()).over(*LANE, "phase")
     windows = windows.with_row_index("window").with_columns(place=place)
@@ -239,6 +262,7 @@ def diff_events(
     *,
     tolerance: float = 0.05,
     by: str | Sequence[str] = KEYS,
+    ranks: Sequence[int] | None = None,
 ) -> pl.DataFrame:
     """Device time per step and rank of two runs, aligned by phase, stage and category.
 
@@ -255,6 +279,8 @@ def diff_events(
     by : str or sequence of str
         Labels of :func:`~llmprof.analyze.attribute` by which events are aligned, such as ``("layer", "stage")`` or
         ``"name"``. The phase is always one of them, and the first.
+    ranks : sequence of int, optional
+        Ranks whose events count, on both sides; all if not given.
 
     Returns
     -------
@@ -270,7 +296,7 @@ def diff_events(
     NotCapturedError
         A trace holds no device activity and no operators.
     AnalysisError
-        The tolerance is negative, or ``by`` names an unknown column.
+        The tolerance is negative, no trace has one of the ranks, or ``by`` names an unknown column.
 
     Examples
     --------
@@ -281,16 +307,17 @@ def diff_events(
     labels = [by] if isinstance(by, str) else list(by)
     keys = ["phase", *(label for label in labels if label != "phase")]
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
+    check_ranks(sides, ranks)
     whole = not all(has_steps(trace) for side in sides for trace in side)
-    before, after = (_events(side, keys, whole=whole) for side in sides)
+    before, after = (_events(side, keys, whole=whole, ranks=ranks) for side in sides)
     return diff_of(before, after, tolerance=tolerance, by=keys)
 
 
-def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool) -> pl.DataFrame:
+def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Sequence[int] | None) -> pl.DataFrame:
     """Labelled events of all repeats, each with ranks of its own; of whole recordings as one step without a phase."""
     parts = []
     for repeat, trace in enumerate(repeats):
-        events = labelled(trace, ["step", *keys]).with_columns(pl.col("rank") + RANKS_APART * repeat)
+        events = of_ranks(labelled(trace, ["step", *keys]), ranks).with_columns(pl.col("rank") + RANKS_APART * repeat)
         if whole:
             events = events.with_columns(
                 step=pl.lit(0, dtype=pl.Int32), **{"phase": pl.lit(None, dtype=pl.String)} if "phase" in keys else {}

@@ -1,0 +1,364 @@
+"""What a comparison of two runs says: the way from one step time to the other, in bars and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.activity import activity
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+GROUPS: Final = ("compute", "waiting", "transfer", "communication", "copies", "idle", "unexplained")
+"""Groups of the parts of a step, in the order of a waterfall."""
+
+WORDS: Final = {
+    ("communication", "wait"): ("waiting", "waiting for other ranks"),
+    ("communication", "transfer"): ("transfer", "transfer between ranks"),
+    ("communication", "wait or transfer"): ("communication", "waiting or transfer"),
+    ("idle", "host_bound"): ("idle", "idle: the host is late"),
+    ("idle", "sync"): ("idle", "idle: after a synchronising call"),
+    ("idle", "launch"): ("idle", "idle: launch under way"),
+    ("idle", "queued"): ("idle", "idle: between queued events"),
+    ("idle", "unknown"): ("unexplained", "idle without a recorded cause"),
+    ("idle", "outside"): ("unexplained", "idle at both ends of the recording"),
+    ("compute", "other"): ("unexplained", "compute without a known stage"),
+}
+"""Group and words of kinds and parts of :func:`llmprof.analyze.steps.summary.time_parts`."""
+
+REST: Final = "not explained by any part"
+_LEAST: Final = 0.01
+"""Share of the longer step below which a change of compute is gathered with others."""
+_ALWAYS: Final = 3
+"""Stages of compute that have a bar of their own however small their changes are."""
+_SAID: Final = 0.05
+"""Share of the changes below which a part is not named in a sentence."""
+_MOST_SAID: Final = 3
+_TOTALS: Final = ("step", "recording")
+
+WATERFALL: Final = {
+    "group": pl.String,
+    "label": pl.String,
+    "part": pl.String,
+    "a_ns": pl.Float64,
+    "b_ns": pl.Float64,
+    "delta_ns": pl.Float64,
+    "from_ns": pl.Float64,
+    "to_ns": pl.Float64,
+    "beyond_noise": pl.Boolean,
+}
+
+
+def run_names(*traces: Trace) -> tuple[str, ...]:
+    """What runs are called: by the folder or file that each was read from, and apart from each other.
+
+    Parameters
+    ----------
+    *traces : Trace
+        The runs.
+
+    Returns
+    -------
+    tuple of str
+        One name a run; ``run 1`` and so on where nothing is known, a number behind those that are the same.
+
+    Examples
+    --------
+    >>> run_names(trace.called("eager"), trace.called("graphs"), trace.called(None))
+    ('eager', 'graphs', 'run 3')
+    """
+    names = [trace.name or f"run {n}" for n, trace in enumerate(traces, start=1)]
+    return tuple(f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1))
+
+
+def names_in(frame: pl.DataFrame) -> tuple[str, str]:
+    """Names of the two runs of a comparison: what the frame says, else ``a`` and ``b``."""
+    if {"a_run", "b_run"} <= set(frame.columns) and frame.height:
+        first, second = frame.select("a_run", "b_run").row(0)
+        return str(first), str(second)
+    return "a", "b"
+
+
+def compared_phases(frame: pl.DataFrame) -> list[str | None]:
+    """Phases that both runs have, the one with the most time first; ``[None]`` for whole recordings."""
+    totals = _totals(frame).filter(pl.col("a_ns").is_not_null() & pl.col("b_ns").is_not_null())
+    time = pl.col("a_ns") * pl.col("a_steps") + pl.col("b_ns") * pl.col("b_steps")
+    return totals.sort(time, descending=True, maintain_order=True)["phase"].to_list()
+
+
+def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
+    """The way from the step time of one run to that of the other, as bars that add up.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        As :func:`diff` or :func:`diff_times` gives it.
+    phase : str, optional
+        Phase whose steps are compared; the one with the most time if not given.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained, and ``total`` for the first
+        and the last row), ``label``, ``part`` (the stage of compute, the cause of idle time; null where several are
+        gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (where the bar begins and ends: each begins where the
+        one before ends) and ``beyond_noise``. Changes of compute below 1 % of the longer step are gathered, but for
+        the three largest, and so are all copies. The last bar
+        before the total is what no part explains, always there, 0 where all is.
+
+    Raises
+    ------
+    AnalysisError
+        The frame is no comparison of traces, or the runs share no such phase.
+
+    Examples
+    --------
+    >>> rows = {"level": ["step", "part"], "phase": ["decode"] * 2, "kind": [None, "compute"],
+    ...         "part": [None, "norm"], "a_ns": [9.0, 8.0], "b_ns": [6.0, 5.0], "delta_ns": [-3.0] * 2,
+    ...         "a_steps": [4, 4], "b_steps": [4, 4], "beyond_noise": [True, True]}
+    >>> diff_waterfall(pl.DataFrame(rows)).select("label", "delta_ns").rows()
+    [('a', 9.0), ('norm', -3.0), ('not explained by any part', 0.0), ('b', 6.0)]
+    """
+    own, total = _phase_of(frame, phase)
+    named = [_named(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
+    rows = own.with_columns(
+        pl.Series("group", [group for group, _ in named], dtype=pl.String),
+        pl.Series("label", [label for _, label in named], dtype=pl.String),
+    )
+    longer = max(total["a_ns"], total["b_ns"])
+    size = pl.col("delta_ns").abs()
+    largest = size.rank("ordinal", descending=True).over("group") <= _ALWAYS
+    alone = (pl.col("group") != "copies") & ((size >= _LEAST * longer) | largest | (pl.col("group") != "compute"))
+    large = rows.filter(alone)
+    gathered = rows.filter(~alone).with_columns(
+        label=pl.when(pl.col("group") == "copies")
+        .then(pl.lit("copies"))
+        .when(pl.len().over("group") == 1)
+        .then("label")
+        .otherwise(pl.format("{}, {} smaller changes", "group", pl.len().over("group"))),
+        part=pl.when(pl.len().over("group") == 1).then("part"),
+    )
+    gathered = gathered.group_by("group", "label", "part", maintain_order=True).agg(
+        pl.col("a_ns", "b_ns", "delta_ns").sum(), beyond_noise=pl.lit(None, dtype=pl.Boolean)
+    )
+    columns = ["group", "label", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"]
+    place = pl.col("group").replace_strict({g: n for n, g in enumerate(GROUPS)}, return_dtype=pl.Int64)
+    many = pl.col("label").str.contains("smaller changes")
+    bars = pl.concat([large.select(columns), gathered.select(columns)], how="vertical_relaxed").sort(
+        place, many, pl.col("delta_ns").abs(), descending=[False, False, True], maintain_order=True
+    )
+    bars = bars.filter((pl.col("delta_ns") != 0) | (pl.col("group") == "unexplained"))
+    sums = [float(own[side].sum()) for side in ("a_ns", "b_ns")]
+    left = [_tidy(total[side] - of, longer) for side, of in zip(("a_ns", "b_ns"), sums, strict=True)]
+    names = names_in(frame)
+    table: list[tuple[object, ...]] = [("total", names[0], None, total["a_ns"], None, total["a_ns"], None)]
+    table += bars.iter_rows()
+    table.append(("unexplained", REST, None, left[0], left[1], left[1] - left[0], None))
+    done, out = 0.0, []
+    for group, label, part, before, after, delta, noise in table:
+        change = float(str(delta))
+        out.append((group, label, part, before, after, change, done, done + change, noise))
+        done += change
+    out.append(("total", names[1], None, None, total["b_ns"], total["b_ns"], 0.0, total["b_ns"], None))
+    return pl.DataFrame(out, schema=WATERFALL, orient="row")
+
+
+def _tidy(ns: float, of: float) -> float:
+    """A rest of which only the rounding of floating point is left is none."""
+    return 0.0 if abs(ns) <= 1e-6 * of else ns
+
+
+def _named(kind: str | None, part: str | None) -> tuple[str, str]:
+    """Group and words of a part."""
+    if (str(kind), str(part)) in WORDS:
+        return WORDS[str(kind), str(part)]
+    if kind == "copy":
+        return "copies", f"copies: {part}"
+    label = str(part or "other")
+    return (str(kind) if kind in GROUPS else "unexplained", f"idle: {label}" if kind == "idle" else label)
+
+
+def _totals(frame: pl.DataFrame) -> pl.DataFrame:
+    needed = {"level", "phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "a_steps", "b_steps", "beyond_noise"}
+    if missing := sorted(needed - set(frame.columns)):
+        raise AnalysisError(f"the frame has no columns {missing}", expected="the frame of llmprof.analyze.diff")
+    return frame.filter(pl.col("level").is_in(_TOTALS))
+
+
+def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Parts of a phase, and its row of the step."""
+    phases = compared_phases(frame)
+    chosen = phase if phase is not None else next(iter(phases), None)
+    if chosen not in phases:
+        raise AnalysisError(
+            f"the runs share no steps of {chosen}" if chosen else "the runs share no phase",
+            expected=f"one of {phases}" if phases else "two runs that have steps of one phase",
+        )
+    own = frame.filter(pl.col("phase").eq_missing(pl.lit(chosen, dtype=pl.String)))
+    total = own.filter(pl.col("level").is_in(_TOTALS)).row(0, named=True)
+    parts = own.filter(pl.col("level") == "part").with_columns(pl.col("a_ns", "b_ns", "delta_ns").fill_null(0.0))
+    return parts, total
+
+
+def diff_words(frame: pl.DataFrame) -> list[str]:
+    """What changed from one run to the other, as sentences whose figures are those of the frame.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        As :func:`diff` or :func:`diff_times` gives it.
+
+    Returns
+    -------
+    list of str
+        One sentence or two a phase that both runs have, the phase with the most time first, and one that names phases
+        of one run only. Parts are named down to 5 % of all changes; what may be noise is called so.
+
+    Raises
+    ------
+    AnalysisError
+        The frame is no comparison of traces.
+
+    Examples
+    --------
+    >>> rows = {"level": ["step", "part"], "phase": ["decode"] * 2, "kind": [None, "compute"],
+    ...         "part": [None, "norm"], "a_ns": [9.0, 8.0], "b_ns": [6.0, 5.0], "a_steps": [4, 4], "b_steps": [4, 4],
+    ...         "delta_ns": [-3.0, -3.0], "low_ns": [-3.5, -3.5], "high_ns": [-2.5, -2.5],
+    ...         "beyond_noise": [True, True], "status": ["faster", "faster"]}
+    >>> diff_words(pl.DataFrame(rows))
+    ['A step of decode takes 6 ns in b against 9 ns in a: 3 ns less (33.3 %). Less: norm 3 ns.']
+    """
+    first, second = names_in(frame)
+    said = []
+    for phase in compared_phases(frame):
+        parts, total = _phase_of(frame, phase)
+        said.append(f"{_change_in_words(total, first, second)} {_parts_in_words(parts, second, phase)}".strip())
+    for side, name in (("a", first), ("b", second)):
+        other = "b" if side == "a" else "a"
+        alone = _totals(frame).filter((pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0))["phase"]
+        if alone.len():
+            said.append(f"Only {name} has steps of {' and '.join(alone)}: they are not compared.")
+    return said
+
+
+def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
+    before, after = total["a_ns"], total["b_ns"]
+    if total["level"] == "recording":
+        return (
+            f"Not both runs have steps, so whole recordings are compared: {format_ns(before)} in {first}, "
+            f"{format_ns(after)} in {second}. How long a recording lasts says nothing of speed."
+        )
+    what = f"A step of {total['phase']} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
+    if before == after:
+        return f"{what}: the same."
+    more = "more" if after > before else "less"
+    size = f"{format_ns(abs(after - before))} {more} ({format_share(abs(after - before) / before)})" if before else more
+    if total["beyond_noise"] is None:
+        few = min(total["a_steps"], total["b_steps"])
+        doubt = "; one step says nothing of the noise" if few <= 1 else "; too few steps to know the noise"
+    else:
+        doubt = "" if total["beyond_noise"] else ", which is within the noise of the steps"
+    return f"{what}: {size}{doubt}."
+
+
+def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None) -> str:
+    """The parts that changed most, what became less and what became more."""
+    whole = float(parts["delta_ns"].abs().sum())
+    sure = parts.filter(
+        (pl.col("beyond_noise").fill_null(value=True)) & (pl.col("delta_ns").abs() >= max(1.0, _SAID * whole))
+    )
+    sentences = []
+    for word, rows in (("Less", sure.filter(pl.col("delta_ns") < 0)), ("More", sure.filter(pl.col("delta_ns") > 0))):
+        largest = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_SAID)
+        texts = [
+            f"{_named(kind, part)[1]} {format_ns(abs(delta))}"
+            for kind, part, delta in largest.select("kind", "part", "delta_ns").iter_rows()
+        ]
+        if texts:
+            sentences.append(f"{word}{f' in {second}' if phase is None else ''}: {', '.join(texts)}.")
+    return " ".join(sentences)
+
+
+CONTEXT: Final = {"what": pl.String, "a": pl.String, "b": pl.String, "same": pl.Boolean, "words": pl.String}
+
+
+def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> pl.DataFrame:
+    """What two runs have in common, and what of them cannot be laid side by side.
+
+    Parameters
+    ----------
+    a, b : Trace
+        The runs.
+    names : (str, str), optional
+        What they are called; by default as :func:`run_names` calls them.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens), ``a, b`` (as text;
+        null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference means for the
+        comparison, null where there is none.
+
+    Examples
+    --------
+    >>> diff_context(trace, trace)["same"].drop_nulls().all()
+    True
+    """
+    first, second = names or run_names(a, b)
+    sides = [_facts(trace) for trace in (a, b)]
+    meant = {
+        "device": "times of kernels compare the devices, too",
+        "profiler": "each costs the run something else",
+        "engine": "they may differ in where a step begins",
+        "ranks": "a step is the mean of the ranks on each side, and a rank may hold another share of the model",
+        "layers": "layers with the same number are laid side by side, the others stand alone",
+        "phases": "those of one run alone are not compared",
+        "decode batch": "a decode step does other work",
+        "prefill tokens": "a prefill step does other work",
+    }
+    rows = []
+    for what, meaning in meant.items():
+        before, after = (side.get(what) for side in sides)
+        same = None if before is None or after is None else before == after
+        words = None if same is not False else f"{what}: {before} in {first}, {after} in {second}; {meaning}"
+        rows.append((what, before, after, same, words))
+    return pl.DataFrame(rows, schema=CONTEXT, orient="row")
+
+
+def _facts(trace: Trace) -> dict[str, str | None]:
+    meta = trace.meta
+    facts: dict[str, str | None] = {
+        "device": str(meta["device"]) if meta.get("device") else None,
+        "profiler": str(meta["format"]) if meta.get("format") else None,
+    }
+    try:
+        events, step_rows = activity(trace), steps(trace)
+    except NotCapturedError:
+        return facts
+    facts["ranks"] = str(events["rank"].n_unique())
+    layers = attribute(trace)["layer"].drop_nulls()
+    facts["layers"] = str(layers.n_unique()) if layers.len() else None
+    own = step_rows.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
+    facts["phases"] = ", ".join(sorted(own["phase"].drop_nulls().unique())) or None
+    facts["engine"] = engine_of(own)
+    for what, phase, column in (
+        ("decode batch", "decode", "generation_requests"),
+        ("prefill tokens", "prefill", "context_tokens"),
+    ):
+        value = own.filter(pl.col("phase") == phase)[column].drop_nulls().mode()
+        facts[what] = str(value.min()) if value.len() else None
+    return facts
+
+
+ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
+
+
+def engine_of(step_rows: pl.DataFrame) -> str | None:
+    """Engine that wrote the labels of steps; None where no label says it."""
+    labelled: Sequence[str] = [source for source in step_rows["source"].drop_nulls().unique() if source in ENGINES]
+    return ", ".join(sorted(ENGINES[source] for source in labelled)) or None

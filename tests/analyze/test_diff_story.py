@@ -1,0 +1,189 @@
+"""What a comparison says: waterfalls that add up, sentences, and what cannot be laid side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.analyze import diff, diff_context, diff_waterfall, diff_words, run_names
+from llmprof.errors import AnalysisError
+from llmprof.readers.reading import name_of
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+COLUMNS = [
+    *("level", "phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"),
+    *("a_steps", "b_steps", "low_ns", "high_ns", "status"),
+]
+
+PAIRS = {
+    "eager and graphs": ("captures/torch_tp1_eager", "captures/torch_tp1_cudagraph"),
+    "custom and NCCL": ("captures/torch_tp4_eager_custom_allreduce", "captures/torch_tp4_eager_nccl"),
+    "before and after": ("real/nsys/nsysai_mfu_2gpu_before.sqlite", "real/nsys/nsysai_mfu_2gpu_after.sqlite"),
+    "ranks and phases": ("captures/torch_tp1_moe_eager", "captures/nsys_tp2_cudagraph"),
+}
+
+
+def frame_of(*rows: tuple[object, ...]) -> pl.DataFrame:
+    """Rows of a comparison: level, phase, kind, part, a, b, and whether the change is beyond the noise."""
+    made = [
+        (level, phase, kind, part, a, b, None if a is None or b is None else b - a, noise, *(
+            0 if side is None else 9 for side in (a, b)), None, None, None)
+        for level, phase, kind, part, a, b, noise in rows
+    ]  # fmt: skip
+    types = dict.fromkeys(("a_ns", "b_ns", "delta_ns", "low_ns", "high_ns"), pl.Float64) | {"beyond_noise": pl.Boolean}
+    return pl.DataFrame(made, schema={c: types.get(c) for c in COLUMNS}, orient="row")
+
+
+HAND = frame_of(
+    ("step", "decode", None, None, 100.0, 70.0, True),
+    ("part", "decode", "compute", "norm", 30.0, 10.0, True),
+    ("part", "decode", "compute", "rope", 9.0, 9.5, True),
+    ("part", "decode", "communication", "wait", 20.0, 5.0, True),
+    ("part", "decode", "communication", "transfer", 5.0, 15.0, True),
+    ("part", "decode", "copy", "memcpy DtoH", 1.0, 0.5, True),
+    ("part", "decode", "copy", "memset", 1.0, 2.0, True),
+    ("part", "decode", "idle", "host_bound", 30.0, 26.0, False),
+    ("part", "decode", "idle", "unknown", 3.0, 1.0, True),
+    ("step", "prefill", None, None, None, 900.0, None),
+)
+
+
+def test_bars_follow_each_other_and_add_up_with_the_rest_visible() -> None:
+    found = diff_waterfall(HAND)
+    # the parts are 99 of 100 ns in a and 69 of 70 in b: 1 ns is left on both sides
+    assert found.select("group", "label", "delta_ns").rows() == [
+        ("total", "a", 100.0),
+        ("compute", "norm", -20.0),
+        ("compute", "rope", 0.5),
+        ("waiting", "waiting for other ranks", -15.0),
+        ("transfer", "transfer between ranks", 10.0),
+        ("copies", "copies", 0.5),
+        ("idle", "idle: the host is late", -4.0),
+        ("unexplained", "idle without a recorded cause", -2.0),
+        ("unexplained", "not explained by any part", 0.0),
+        ("total", "b", 70.0),
+    ]
+    inner = found.slice(1, found.height - 2)
+    assert inner["from_ns"].to_list() == [100.0, *inner["to_ns"][:-1]]
+    assert (inner["to_ns"][-1], found["to_ns"][-1]) == (70.0, 70.0)
+    assert found.filter(label="not explained by any part").select("a_ns", "b_ns").row(0) == (1.0, 1.0)
+
+
+def test_small_changes_of_compute_are_gathered_but_for_the_three_largest() -> None:
+    stages = [("part", "decode", "compute", f"s{n}", 100.0, 100.0 + n, True) for n in range(1, 7)]
+    found = diff_waterfall(frame_of(("step", "decode", None, None, 1e6, 1e6 + 21.0, True), *stages))
+    compute = found.filter(group="compute")
+    assert compute["label"].to_list() == ["s6", "s5", "s4", "compute, 3 smaller changes"]
+    assert compute["delta_ns"].to_list() == [6.0, 5.0, 4.0, 6.0]
+
+
+def test_sentences_have_the_figures_of_the_frame_and_leave_out_what_may_be_noise() -> None:
+    names = HAND.with_columns(a_run=pl.lit("eager"), b_run=pl.lit("graphs"))
+    assert diff_words(names) == [
+        "A step of decode takes 70 ns in graphs against 100 ns in eager: 30 ns less (30.0 %). "
+        "Less: norm 20 ns, waiting for other ranks 15 ns. More: transfer between ranks 10 ns.",
+        "Only graphs has steps of prefill: they are not compared.",
+    ]
+    noisy = HAND.with_columns(beyond_noise=pl.lit(value=False))
+    assert diff_words(noisy)[0].endswith("30 ns less (30.0 %), which is within the noise of the steps.")
+
+
+def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
+    with pytest.raises(AnalysisError, match="has no columns"):
+        diff_waterfall(HAND.drop("kind"))
+    for phase in ("mixed", "prefill"):
+        with pytest.raises(AnalysisError, match=f"share no steps of {phase}"):
+            diff_waterfall(HAND, phase=phase)
+    with pytest.raises(AnalysisError, match="share no phase"):
+        diff_waterfall(HAND.filter(phase="prefill"))
+    assert diff_words(HAND.clear()) == []
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_parts_add_up_and_words_are_true_on_real_pairs(pair: str, shared: Path) -> None:
+    a, b = (llmprof.read(shared / path) for path in PAIRS[pair])
+    found = diff(a, b)
+    first, second = run_names(a, b)
+    assert (first, second) == tuple(Path(path).name.split(".")[0] for path in PAIRS[pair])
+    for phase in found.filter(pl.col("level").is_in(["step", "recording"]) & pl.col("delta_ns").is_not_null())["phase"]:
+        bars = diff_waterfall(found, phase=phase)
+        change = bars["b_ns"][-1] - bars["a_ns"][0]
+        assert bars.filter(pl.col("group") != "total")["delta_ns"].sum() == pytest.approx(change, rel=1e-6)
+        assert bars["label"][0] == first
+        assert bars["label"][-1] == second
+        rest = bars.filter(label="not explained by any part").row(0, named=True)
+        assert abs(rest["delta_ns"]) <= 0.01 * abs(change)
+    said = " ".join(diff_words(found))
+    for row in found.filter(pl.col("level") == "part").iter_rows(named=True):
+        if row["delta_ns"] and abs(row["delta_ns"]) > 0.3 * found["delta_ns"].abs().max():
+            assert format_ns(abs(row["delta_ns"])) in said
+    for row in found.filter(pl.col("level") == "step").iter_rows(named=True):
+        if row["delta_ns"] is not None:
+            more = "more" if row["delta_ns"] > 0 else "less"
+            assert f"{format_ns(row['b_ns'])} in {second} against {format_ns(row['a_ns'])} in {first}" in said
+            assert f"{format_ns(abs(row['delta_ns']))} {more}" in said
+        else:
+            assert f"Only {first if row['a_ns'] is not None else second} has steps of {row['phase']}" in said
+
+
+def test_runs_without_steps_are_not_called_slower(shared: Path) -> None:
+    a, b = (llmprof.read(shared / path) for path in PAIRS["before and after"])
+    (said,) = diff_words(diff(a, b, names=("before", "after")))
+    assert "How long a recording lasts says nothing of speed." in said
+    # sums of attention kernels in the files' own tables: 272.317 and 240.756 ms on two ranks
+    assert "Less in after: attention 15.8 ms" in said
+
+
+def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
+    a, b = (llmprof.read(shared / path) for path in PAIRS["ranks and phases"])
+    rows = {row["what"]: row for row in diff_context(a, b, names=("moe", "dense")).iter_rows(named=True)}
+    assert (rows["ranks"]["a"], rows["ranks"]["b"], rows["layers"]["a"], rows["layers"]["b"]) == ("1", "2", "48", "28")
+    assert rows["phases"]["words"].startswith("phases: decode, mixed, prefill in moe, decode, prefill in dense;")
+    assert rows["device"]["same"] is True
+    assert rows["device"]["words"] is None
+
+
+def test_a_trace_without_a_device_knows_little() -> None:
+    found = diff_context(Trace({}), Trace({}))
+    assert found["a"].null_count() == found.height
+    assert found["words"].null_count() == found.height
+
+
+def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
+    a, b = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
+    whole, one = diff(a, b), diff(a, b, ranks=[2])
+    assert (
+        one.filter(level="step", phase="decode")["a_steps"][0] * 4
+        == (whole.filter(level="step", phase="decode")["a_steps"][0])
+    )
+    with pytest.raises(AnalysisError, match=r"ranks=\[9\] are not in the traces; expected some of \[0, 1, 2, 3\]"):
+        diff(a, b, ranks=[9])
+    # waiting is still seen, though only one rank counts
+    assert one.filter(level="part", phase="decode", part="wait")["a_ns"][0] > 0
+    bars = diff_waterfall(one)
+    assert bars.filter(pl.col("group") != "total")["delta_ns"].sum() == pytest.approx(
+        bars["b_ns"][-1] - bars["a_ns"][0]
+    )
+
+
+def test_names_of_runs(tmp_path: Path, sample_trace: Callable[[str], Trace]) -> None:
+    for path, name in (
+        ("runs/eager/rank0.pt.trace.json.gz", "eager"),
+        ("runs/b/traces/rank_0.json", "b"),
+        ("sweep/point-3/report.sqlite", "point-3"),
+        ("before.sqlite", "before"),
+    ):
+        assert name_of([tmp_path / path]) == name
+    assert name_of([tmp_path / "eager" / f"rank{n}.json" for n in (0, 1)]) == "eager"
+    trace = sample_trace("torch_tp1_eager")
+    assert trace.name == "torch_tp1_eager"
+    assert trace.select(ranks=0).name == "torch_tp1_eager"
+    assert run_names(trace, trace, Trace({})) == ("torch_tp1_eager (1)", "torch_tp1_eager (2)", "run 3")
+    assert trace.redact().name is None
+    trace.save(tmp_path / "kept")
+    assert llmprof.read(tmp_path / "kept").name == "kept"

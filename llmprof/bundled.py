@@ -118,10 +118,10 @@ def notebook_data(name: str) -> Path:
     LlmprofError
         It is not installed.
     """
-    found = folder_of("notebooks", "LLMPROF_NOTEBOOKS") / "data" / name
-    if not found.is_dir():
+    folder = folder_of("notebooks", "LLMPROF_NOTEBOOKS") / "data" / name
+    if not folder.is_dir():
         raise LlmprofError(f"there are no results {name!r} of the notebooks", hint="install llmprof anew")
-    return found
+    return folder
 
 
 def describe(name: str) -> Sample:

@@ -34,11 +34,11 @@ def time(name: str) -> AbstractContextManager[None]:
     timers = _timers()
     if not timers:
         return contextlib.nullcontext()
-    found: AbstractContextManager[None] = timers[0].named(name)
-    return found
+    timing: AbstractContextManager[None] = timers[0].named(name)
+    return timing
 
 
 def _timers() -> list[Any]:
     """Timers whose window is open in this process: at most one, in the module that a run gives to the workers."""
-    found: list[Any] = getattr(sys.modules.get(_WORKER), "ACTIVE", [])
-    return found
+    active: list[Any] = getattr(sys.modules.get(_WORKER), "ACTIVE", [])
+    return active

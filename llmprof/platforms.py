@@ -198,9 +198,9 @@ def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> 
     """
     ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
     names = [meta.get("device"), *(name for rank in ranks for name in rank.get("devices") or ())]
-    said = pl.Series([str(name) for name in names if name], dtype=pl.String)
-    if (found := _first(said, _DEVICES)) is not None:
-        return found
+    devices = pl.Series([str(name) for name in names if name], dtype=pl.String)
+    if (named := _first(devices, _DEVICES)) is not None:
+        return named
     versions = " ".join(str(key) for key in meta.get("versions") or ())
     for platform, key in ((AMD, "hip_"), (ASCEND, "cann"), (NVIDIA, "cuda_"), (NVIDIA, "cupti_")):
         if key in versions:

@@ -137,7 +137,7 @@ def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: s
 def pairs(rows: Sequence[tuple[str, str]], *, indent: str = "  ") -> str:
     """Names and values, the values aligned."""
     longest = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{indent}{plain(name).ljust(longest)}  {plain(said)}".rstrip() for name, said in rows)
+    return "\n".join(f"{indent}{plain(name).ljust(longest)}  {plain(shown)}".rstrip() for name, shown in rows)
 
 
 _FORMULA = re.compile(r"^[=+\-@\t\r]")

@@ -221,9 +221,9 @@ class Trace:
     @property
     def device_ranks(self) -> list[int]:
         """Ranks whose recording holds kernels, be they in this part of the trace or not."""
-        said = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
+        stated = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
         kernels = self._tables.get("kernels")
-        return sorted(said if kernels is None else said | set(kernels["rank"].unique()))
+        return sorted(stated if kernels is None else stated | set(kernels["rank"].unique()))
 
     @checked
     def sql(self, query: str, *, on: Literal["tables", "file"] = "tables") -> pl.DataFrame:
@@ -271,10 +271,10 @@ class Trace:
     @property
     def ranks(self) -> list[int]:
         """Ranks with at least one row in any table, in order."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         for frame in self._tables.values():
-            found.update(frame["rank"].unique().to_list())
-        return sorted(found)
+            numbers.update(frame["rank"].unique().to_list())
+        return sorted(numbers)
 
     @property
     def span_ns(self) -> tuple[int, int]:

@@ -64,16 +64,16 @@ class Tools:
 
     def traces(self) -> list[dict[str, Any]]:
         """Traces in the folders, and the bundled samples: ``path, format, bytes``."""
-        found: list[dict[str, Any]] = []
+        files: list[dict[str, Any]] = []
         for folder in self.folders:
-            self._look(folder, 0, found)
+            self._look(folder, 0, files)
         samples = bundled.samples()
-        return found[:_MOST_LISTED] + [
+        return files[:_MOST_LISTED] + [
             {"path": SAMPLE + row["name"], "title": row["title"]} for row in samples.to_dicts()
         ]
 
-    def _look(self, folder: Path, depth: int, found: list[dict[str, Any]]) -> None:
-        if len(found) >= _MOST_LISTED or depth > _MOST_DEPTH:
+    def _look(self, folder: Path, depth: int, files: list[dict[str, Any]]) -> None:
+        if len(files) >= _MOST_LISTED or depth > _MOST_DEPTH:
             return
         for entry in sorted(folder.iterdir()):
             if entry.name.startswith(".") or entry.is_symlink():
@@ -84,9 +84,9 @@ class Tools:
                 form = None
             if form is not None:
                 size = entry.stat().st_size if entry.is_file() else None
-                found.append({"path": str(entry), "format": form, "bytes": size})
+                files.append({"path": str(entry), "format": form, "bytes": size})
             elif entry.is_dir():
-                self._look(entry, depth + 1, found)
+                self._look(entry, depth + 1, files)
 
     def inside(self, path: str) -> Path:
         """A path, if it lies in one of the folders; a relative one is looked for in each.

@@ -91,8 +91,8 @@ def notebooks_over(
             if progress:
                 progress(f"{source.stem} for {run}, cell {cell} of {cells}", done, len(chosen))
 
-        if (said := _unfinished(path)) is not None:
-            errors[run] = said
+        if (reason := _unfinished(path)) is not None:
+            errors[run] = reason
             continue
         try:
             given = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
@@ -127,15 +127,15 @@ def runs_in(path: Path) -> list[Path]:
 
 def _names(paths: list[Path]) -> dict[str, Path]:
     """Paths by a name that tells them apart."""
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
         stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz
         name, n = stem, 1
-        while name in found:
+        while name in by_name:
             n += 1
             name = f"{stem}-{n}"
-        found[name] = path
-    return found
+        by_name[name] = path
+    return by_name
 
 
 def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: dict[str, str]) -> str:

@@ -55,25 +55,25 @@ def parse(text: str) -> dict[str, list[Any]]:
     >>> batch.parse("batch_size:1,2,4;max_tokens:16,64")
     {'batch_size': [1, 2, 4], 'max_tokens': [16, 64]}
     """
-    found: dict[str, list[Any]] = {}
+    parameters: dict[str, list[Any]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, colon, value = part.partition(":")
         name = name.strip().replace("-", "_")
         if not colon or not name or not value.strip():
             raise ConfigError(f"the parameter {part!r} has no values", expected='"batch_size:1,2,4;max_tokens:16,64"')
-        if name in found:
+        if name in parameters:
             raise ConfigError(f"the parameter {name} comes twice", hint="give all its values in one list")
-        found[name] = _values(value)
-    if not found:
+        parameters[name] = _values(value)
+    if not parameters:
         raise ConfigError("there is no parameter to sweep", expected='"batch_size:1,2,4;max_tokens:16,64"')
-    return found
+    return parameters
 
 
-def _values(said: str) -> list[Any]:
+def _values(text: str) -> list[Any]:
     try:
-        return list(json.loads(f"[{said}]"))
+        return list(json.loads(f"[{text}]"))
     except ValueError:
-        return [_value(item.strip()) for item in said.split(",") if item.strip()]
+        return [_value(item.strip()) for item in text.split(",") if item.strip()]
 
 
 def _value(item: str) -> Any:
@@ -103,11 +103,11 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
     """
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}", expected=f"one of {', '.join(PRESETS)}")
-    found = {parameter: list(values) for parameter, values in PRESETS[name].items()}
+    parameters = {parameter: list(values) for parameter, values in PRESETS[name].items()}
     if name == "scaling":
         most = max(2, devices) if devices else 2
-        found["tensor_parallel_size"] = [size for size in found["tensor_parallel_size"] if size <= most]
-    return found
+        parameters["tensor_parallel_size"] = [size for size in parameters["tensor_parallel_size"] if size <= most]
+    return parameters
 
 
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

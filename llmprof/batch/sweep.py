@@ -140,28 +140,28 @@ def measures(run: Run) -> dict[str, Any]:
         ``measures`` (keys of :data:`SCHEMA`; the means are of the repeats without profiler where there are any),
         ``where`` (rows of ``analyze.step_time``) and ``note`` (why there are no rows, or empty).
     """
-    found: dict[str, Any] = dict.fromkeys(SCHEMA)
+    measured: dict[str, Any] = dict.fromkeys(SCHEMA)
     summary = summarize(run.requests)
     phases = summary["phase"].unique().to_list()
     if phases:
-        found["measured"] = phase = "plain" if "plain" in phases else phases[0]
+        measured["measured"] = phase = "plain" if "plain" in phases else phases[0]
         rows = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
-        found |= {name: rows[name]["mean"] for name in MEANS if name in rows}
-        found |= {f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"] for name in TAILS if name in rows}
-        found["repeats"] = max(row["repeats"] for row in rows.values())
-        found["agree"] = not disagreements(summary.filter(phase=phase)) if found["repeats"] > 1 else None
+        measured |= {name: rows[name]["mean"] for name in MEANS if name in rows}
+        measured |= {f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"] for name in TAILS if name in rows}
+        measured["repeats"] = max(row["repeats"] for row in rows.values())
+        measured["agree"] = not disagreements(summary.filter(phase=phase)) if measured["repeats"] > 1 else None
         ends = ("ci95_low", "ci95_high")
-        found |= {f"{name}_{end}": rows[name][end] for name in INTERVALS if name in rows for end in ends}
-    found["overhead"], found["overhead_clear"] = _overhead(run.requests)
+        measured |= {f"{name}_{end}": rows[name][end] for name in INTERVALS if name in rows for end in ends}
+    measured["overhead"], measured["overhead_clear"] = _overhead(run.requests)
     used = {one["phase"]: one for one in (run.summary.get("energy") or {}).get("phases") or ()}
-    found["joules_per_output_token"] = (used.get(found["measured"]) or {}).get("joules_per_output_token")
+    measured["joules_per_output_token"] = (used.get(measured["measured"]) or {}).get("joules_per_output_token")
     peaks = run.worker.get("peak_memory_bytes") or {}
-    found["peak_memory_bytes"] = max(peaks.values(), default=None)
-    found["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
+    measured["peak_memory_bytes"] = max(peaks.values(), default=None)
+    measured["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
     rows_of, note = _where(run)
     if rows_of:
-        found["ranks"] = max(row["ranks"] for row in rows_of)
-    return {"measures": found, "where": rows_of, "note": note}
+        measured["ranks"] = max(row["ranks"] for row in rows_of)
+    return {"measures": measured, "where": rows_of, "note": note}
 
 
 def _overhead(requests: pl.DataFrame) -> tuple[float | None, bool | None]:

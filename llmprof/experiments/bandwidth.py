@@ -51,8 +51,8 @@ class Bandwidth:
     @property
     def device(self) -> str:
         """Name of the device; ``CPU`` where there was none."""
-        found = self.document["devices"]
-        return str(found[0]["name"]) if found and self.document["platform"] == "cuda" else "CPU"
+        devices = self.document["devices"]
+        return str(devices[0]["name"]) if devices and self.document["platform"] == "cuda" else "CPU"
 
     def measured(self) -> hardware.Device:
         """The device with the ceilings that were measured in place of those of its data sheet.

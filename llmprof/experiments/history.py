@@ -93,14 +93,14 @@ def read_history(path: str | Path) -> pl.DataFrame:
         The file cannot be read, or is no history.
     """
     try:
-        found = pl.read_parquet(path)
+        history = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ReadError(
             f"{Path(path).name} cannot be read: {str(error)[:200]}", expected="a history of watch"
         ) from error
-    if dict(found.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
+    if dict(history.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
         raise ReadError(f"{Path(path).name} is no history of watch", expected=f"columns {list(SCHEMA)}")
-    return found
+    return history
 
 
 def regressions(
@@ -135,9 +135,9 @@ def regressions(
         raise AnalysisError("the history is empty", hint="run watch first")
     last = int(history["run"].max())  # type: ignore[arg-type]
     rows = []
-    for (metric, better), found in history.group_by("metric", "better", maintain_order=True):
-        now = found.filter(pl.col("run") == last)["value"].to_list()
-        before = found.filter(pl.col("run").is_between(last - window, last - 1))
+    for (metric, better), repeats in history.group_by("metric", "better", maintain_order=True):
+        now = repeats.filter(pl.col("run") == last)["value"].to_list()
+        before = repeats.filter(pl.col("run").is_between(last - window, last - 1))
         old = before["value"].to_list()
         change = _median(now) / _median(old) - 1 if now and old and _median(old) else None
         p = permutation(old, now) if min(len(old), len(now)) >= 3 else None

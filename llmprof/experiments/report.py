@@ -139,14 +139,14 @@ def write_report(
     return [*drawn, files.write(place / "performance_report.md", "\n".join(lines) + "\n")]
 
 
-def _bandwidth(found: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> list[str]:
-    lines = [f"## What the hardware reaches: {found.device}, {found.document['world']} rank(s)", ""]
-    if found.document["platform"] != "cuda":
+def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> list[str]:
+    lines = [f"## What the hardware reaches: {measured.device}, {measured.document['world']} rank(s)", ""]
+    if measured.document["platform"] != "cuda":
         lines += ["Measured on a CPU: figures of a GPU need one.", ""]
-    lines += [_table(found.memory), "", _table(found.matmul), ""]
-    if found.links.is_empty():
+    lines += [_table(measured.memory), "", _table(measured.matmul), ""]
+    if measured.links.is_empty():
         return [*lines, "One device: links between devices were not measured.", ""]
-    one_way = found.links.filter(~pl.col("both"))
+    one_way = measured.links.filter(~pl.col("both"))
     best: Any = one_way["gb_per_s"].max()
     share: Any = one_way["share"].max()
     peak: Any = one_way["peak_gb_per_s"].max()
@@ -155,12 +155,12 @@ def _bandwidth(found: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> l
         + (f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}." if share is not None else "."),
         *(f"{words[0].upper()}{words[1:]}." for words in unsuited(peak, grades)),
         "",
-        _table(found.links.drop("peak_gb_per_s")),
+        _table(measured.links.drop("peak_gb_per_s")),
         "",
-        _table(found.all_reduce.drop("peak_gbps")),
+        _table(measured.all_reduce.drop("peak_gbps")),
         "",
     ]
-    return [*lines, *(f"Note: {note}." for note in found.document["notes"]), ""]
+    return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
 
 
 def _limits(grades: Mapping[str, tuple[float, float]]) -> str:

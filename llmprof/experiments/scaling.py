@@ -89,14 +89,14 @@ def run_points(
     for run in map(open_run, sweep.runs):
         plain = run.requests.filter(pl.col("phase") == "plain")
         peaks = run.summary.get("peak_memory_bytes") or {}
-        for (rep,), found in plain.group_by("repeat", maintain_order=True):
+        for (rep,), requests in plain.group_by("repeat", maintain_order=True):
             tokens, one = run.config.max_tokens, run.config
-            first = found.select((pl.col("ttft_ns")).max()).item()
+            first = requests.select((pl.col("ttft_ns")).max()).item()
             rows.append({
                 "tp": one.tensor_parallel_size, "pp": one.pipeline_parallel_size, "prompt": one.input_tokens,
                 "batch": one.batch_size, "out": tokens, "rep": rep, "prefill_s": _s(first),
-                "decode_step_s": _s(found["tpot_ns"].median()), "tpot_s": _s(found["tpot_ns"].median()),
-                "ttft_s": _s(found["ttft_ns"].median()), "wall_s": _s(found["e2e_ns"].max()),
+                "decode_step_s": _s(requests["tpot_ns"].median()), "tpot_s": _s(requests["tpot_ns"].median()),
+                "ttft_s": _s(requests["ttft_ns"].median()), "wall_s": _s(requests["e2e_ns"].max()),
                 "peak_bytes": max(peaks.values(), default=None),
             })  # fmt: skip
     if not rows:
@@ -308,14 +308,14 @@ def cases_of(path: str | Path) -> dict[str, list[int]]:
     from llmprof.errors import ConfigError
     from llmprof.launch.config.files import checked, load, refuse_unknown
 
-    said = load(Path(path))
-    if not isinstance(said, Mapping):
+    content = load(Path(path))
+    if not isinstance(content, Mapping):
         raise ConfigError(f"{Path(path).name} holds no mapping", expected="lengths, batches, outputs")
-    refuse_unknown(said, ["lengths", "batches", "outputs"], Path(path).name)
-    found = {key: checked(value, list[int], key) for key, value in said.items()}
-    if bad := [key for key, values in found.items() if not values or min(values) < 1]:
-        raise ConfigError(f"{bad[0]} is {found[bad[0]]}", expected="a list of numbers above 0")
-    return found
+    refuse_unknown(content, ["lengths", "batches", "outputs"], Path(path).name)
+    cases = {key: checked(value, list[int], key) for key, value in content.items()}
+    if bad := [key for key, values in cases.items() if not values or min(values) < 1]:
+        raise ConfigError(f"{bad[0]} is {cases[bad[0]]}", expected="a list of numbers above 0")
+    return cases
 
 
 def ordered(values: Iterable[int]) -> list[int]:

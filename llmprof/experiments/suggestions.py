@@ -48,12 +48,12 @@ class Rule:
     evidence: str
 
 
-def suggestions(found: Evidence) -> pl.DataFrame:
+def suggestions(evidence: Evidence) -> pl.DataFrame:
     """What to try, from measured evidence only.
 
     Parameters
     ----------
-    found : Evidence
+    evidence : Evidence
         Results of experiments.
 
     Returns
@@ -67,9 +67,9 @@ def suggestions(found: Evidence) -> pl.DataFrame:
     0
     """
     rows = [
-        (rule.name, said[0], said[1], rule.suggestion, rule.evidence)
+        (rule.name, reason[0], reason[1], rule.suggestion, rule.evidence)
         for rule in RULES
-        if (said := rule.look(found)) is not None
+        if (reason := rule.look(evidence)) is not None
     ]
     schema = {
         "rule": pl.String,
@@ -82,37 +82,37 @@ def suggestions(found: Evidence) -> pl.DataFrame:
 
 
 def _median(frame: pl.DataFrame, column: str) -> float | None:
-    found: Any = frame[column].median()
-    return None if found is None else float(found)
+    median: Any = frame[column].median()
+    return None if median is None else float(median)
 
 
-def _layout(found: Evidence, phase: str, *, tp: bool) -> float | None:
+def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     """Median efficiency of TP (without PP) or of PP (without TP) in a phase."""
-    if found.layouts is None:
+    if evidence.layouts is None:
         return None
     one = (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
-    return _median(found.layouts.filter(one & (pl.col("phase") == phase)), "efficiency")
+    return _median(evidence.layouts.filter(one & (pl.col("phase") == phase)), "efficiency")
 
 
-def _tp_first(found: Evidence) -> tuple[str, float] | None:
-    tp, pp = _layout(found, "decode", tp=True), _layout(found, "decode", tp=False)
+def _tp_first(evidence: Evidence) -> tuple[str, float] | None:
+    tp, pp = _layout(evidence, "decode", tp=True), _layout(evidence, "decode", tp=False)
     if tp is None or pp is None or tp <= pp:
         return None
     return f"In decode TP keeps {format_share(tp)} of its devices busy by speed-up, PP {format_share(pp)}.", tp / pp
 
 
-def _pp_first(found: Evidence) -> tuple[str, float] | None:
-    tp, pp = _layout(found, "decode", tp=True), _layout(found, "decode", tp=False)
+def _pp_first(evidence: Evidence) -> tuple[str, float] | None:
+    tp, pp = _layout(evidence, "decode", tp=True), _layout(evidence, "decode", tp=False)
     if tp is None or pp is None or pp <= tp:
         return None
     return f"In decode PP reaches an efficiency of {format_share(pp)}, TP {format_share(tp)}.", pp / tp
 
 
-def _mixed(found: Evidence) -> tuple[str, float] | None:
-    decode = _layout(found, "decode", tp=True)
-    if found.layouts is None or decode is None:
+def _mixed(evidence: Evidence) -> tuple[str, float] | None:
+    decode = _layout(evidence, "decode", tp=True)
+    if evidence.layouts is None or decode is None:
         return None
-    one = found.layouts.filter((pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill"))
+    one = evidence.layouts.filter((pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill"))
     large = one.sort(pl.col("prompt") * pl.col("batch")).tail(1)
     best = _median(large, "efficiency")
     if best is None or best < 0.6:
@@ -123,10 +123,10 @@ def _mixed(found: Evidence) -> tuple[str, float] | None:
     )
 
 
-def _batch(found: Evidence) -> tuple[str, float] | None:
-    if found.lengths is None:
+def _batch(evidence: Evidence) -> tuple[str, float] | None:
+    if evidence.lengths is None:
         return None
-    one = found.lengths.filter((pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min()))
+    one = evidence.lengths.filter((pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min()))
     series = one.filter(pl.col("prompt") == pl.col("prompt").filter(pl.col("batch") > 1).min()).sort("batch")
     if series.height < 2:
         return None
@@ -138,31 +138,31 @@ def _batch(found: Evidence) -> tuple[str, float] | None:
     return f"{words} (prompts of {first['prompt']} tokens).", grown / slower
 
 
-def _weights(found: Evidence) -> tuple[str, float] | None:
+def _weights(evidence: Evidence) -> tuple[str, float] | None:
     """A flat decode over batch and length near its bound reads weights."""
-    if found.lengths is None or found.lengths["decode_share"].null_count() == found.lengths.height:
+    if evidence.lengths is None or evidence.lengths["decode_share"].null_count() == evidence.lengths.height:
         return None
-    one = found.lengths.filter((pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1))
+    one = evidence.lengths.filter((pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1))
     share = _median(one, "decode_share")
     if share is None or share < 0.5:
         return None
     return f"A decode step of one request takes {1 / share:.2f} times what reading the weights needs.", share
 
 
-def _launch_bound(found: Evidence) -> tuple[str, float] | None:
-    if found.layers is None or found.layers["waiting"].null_count() == found.layers.height:
+def _launch_bound(evidence: Evidence) -> tuple[str, float] | None:
+    if evidence.layers is None or evidence.layers["waiting"].null_count() == evidence.layers.height:
         return None
-    share = _median(found.layers.filter(pl.col("phase") == "decode"), "waiting")
+    share = _median(evidence.layers.filter(pl.col("phase") == "decode"), "waiting")
     if share is None or share < 0.5:
         return None
     return f"In {format_share(share)} of the timed decode calls the device had caught up with the host.", share
 
 
-def _headroom(found: Evidence) -> tuple[str, float] | None:
-    if found.lengths is None or found.memory_bytes is None or found.lengths["peak_bytes"].null_count():
+def _headroom(evidence: Evidence) -> tuple[str, float] | None:
+    if evidence.lengths is None or evidence.memory_bytes is None or evidence.lengths["peak_bytes"].null_count():
         return None
-    peak: Any = found.lengths["peak_bytes"].max()
-    left = 1 - float(peak) / found.memory_bytes
+    peak: Any = evidence.lengths["peak_bytes"].max()
+    left = 1 - float(peak) / evidence.memory_bytes
     return (f"{format_share(left)} of a device's memory was never used.", left) if left > 0.2 else None
 
 

@@ -123,7 +123,7 @@ def slices(file: Path) -> pl.DataFrame:
     rank_of: dict[int, int] = {}
     names: dict[int, tuple[int, str]] = {}
     open_: dict[int, list[tuple[int, str]]] = {}
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for packet in packets.packet:
         if packet.HasField("track_descriptor"):
             about = packet.track_descriptor
@@ -137,9 +137,9 @@ def slices(file: Path) -> pl.DataFrame:
                 open_.setdefault(event.track_uuid, []).append((packet.timestamp, event.name))
             else:
                 start, name = open_[event.track_uuid].pop()
-                found.append((*names[event.track_uuid], start, packet.timestamp - start, name))
+                rows.append((*names[event.track_uuid], start, packet.timestamp - start, name))
     schema = {"rank": pl.Int32, "row": pl.String, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String}
-    return pl.DataFrame(found, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
@@ -158,7 +158,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
         frame = trace.table(table)
         on_device = pl.col("on_device") if table == "markers" else pl.lit(value=group == "device")
         number = pl.coalesce(pl.when(on_device).then("stream"), row) if table == "markers" else pl.col(row)
-        said = pl.when(on_device).then(pl.lit("stream")).otherwise(pl.lit("thread"))
+        row_kind = pl.when(on_device).then(pl.lit("stream")).otherwise(pl.lit("thread"))
         parts.append(
             frame.select(
                 "rank", "start_ns", "dur_ns", "name",
@@ -166,7 +166,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
                 group=pl.when(on_device).then(pl.lit("device")).otherwise(pl.lit("host")),
                 category=pl.lit(_CATEGORIES[table]),
                 row=pl.concat_str(
-                    pl.lit("marks, ") if table == "markers" else pl.lit(""), said, pl.lit(" "),
+                    pl.lit("marks, ") if table == "markers" else pl.lit(""), row_kind, pl.lit(" "),
                     number.cast(pl.String).fill_null("?"),
                 ),
                 place=pl.lit(10 if group == "device" else 20, dtype=pl.Int32),
@@ -186,8 +186,8 @@ def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
         crosses = _crossing(rest.with_columns(_end=end), key)
         done.append(rest.filter(~crosses).with_columns(lane=pl.lit(lane, dtype=pl.Int32)))
         rest, lane = rest.filter(crosses), lane + 1
-    found = pl.concat(done) if done else rows.with_columns(lane=pl.lit(0, dtype=pl.Int32))
-    return found.sort(*key, "lane", "start_ns", maintain_order=True)
+    placed = pl.concat(done) if done else rows.with_columns(lane=pl.lit(0, dtype=pl.Int32))
+    return placed.sort(*key, "lane", "start_ns", maintain_order=True)
 
 
 def _crossing(rows: pl.DataFrame, key: list[str]) -> pl.Series:

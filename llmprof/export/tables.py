@@ -39,7 +39,7 @@ def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     >>> "kernels" in answers(trace)
     True
     """
-    found: dict[str, pl.DataFrame] = {}
+    frames: dict[str, pl.DataFrame] = {}
     for one in analyses():
         if not events and one.view in _LONG:
             continue
@@ -48,8 +48,8 @@ def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
         except LlmprofError:
             continue
         if frame.height:
-            found[one.view] = frame
-    return found
+            frames[one.view] = frame
+    return frames
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:

@@ -54,13 +54,14 @@ def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
             parts.append(make(trace).cast(SCHEMA).select(list(SCHEMA)))
         except (NotCapturedError, AnalysisError):
             continue
-    found = pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
-    found = found.filter(pl.col("start_ns").is_not_null() & (pl.col("dur_ns") > 0))
+    slices = pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+    slices = slices.filter(pl.col("start_ns").is_not_null() & (pl.col("dur_ns") > 0))
     if window is not None:
         end = pl.min_horizontal(pl.col("start_ns") + pl.col("dur_ns"), pl.lit(window[1]))
-        found = found.with_columns(start_ns=pl.max_horizontal("start_ns", pl.lit(window[0])), _end=end)
-        found = found.with_columns(dur_ns=pl.col("_end") - pl.col("start_ns")).drop("_end").filter(pl.col("dur_ns") > 0)
-    return found.sort("rank", "track", "start_ns", maintain_order=True)
+        slices = slices.with_columns(start_ns=pl.max_horizontal("start_ns", pl.lit(window[0])), _end=end)
+        slices = slices.with_columns(dur_ns=pl.col("_end") - pl.col("start_ns")).drop("_end")
+        slices = slices.filter(pl.col("dur_ns") > 0)
+    return slices.sort("rank", "track", "start_ns", maintain_order=True)
 
 
 def _findings(trace: Trace) -> pl.DataFrame:
@@ -128,13 +129,13 @@ def _waits(trace: Trace) -> pl.DataFrame:
 
 def _idle(trace: Trace) -> pl.DataFrame:
     gaps = analyze.idle(trace)
-    said: Callable[[str], pl.Expr] = lambda column: pl.col(column).fill_null("")  # noqa: E731
+    filled: Callable[[str], pl.Expr] = lambda column: pl.col(column).fill_null("")  # noqa: E731
     return gaps.select(
         "rank", "start_ns", "dur_ns", track=pl.lit("idle"), name="cause",
         detail=pl.concat_str(
-            pl.when(said("doing") != "").then(pl.format("host in {}", "doing")),
-            pl.when(said("held_by") != "").then(pl.format("held by {}", "held_by")),
-            pl.when(said("next_name") != "").then(pl.format("until {}", "next_name")),
+            pl.when(filled("doing") != "").then(pl.format("host in {}", "doing")),
+            pl.when(filled("held_by") != "").then(pl.format("held by {}", "held_by")),
+            pl.when(filled("next_name") != "").then(pl.format("until {}", "next_name")),
             separator="; ", ignore_nulls=True,
         ),
     )  # fmt: skip

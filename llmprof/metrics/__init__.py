@@ -59,7 +59,7 @@ class Explanation:
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.title}", self.meaning]
         lines += [f"{head}: {text}" for head, text in (("Good", self.good), ("Otherwise", self.action)) if text]
-        lines += [f"  {part}: {said}" for part, said in self.parts.items()]
+        lines += [f"  {part}: {meaning}" for part, meaning in self.parts.items()]
         if self.near:
             lines.append(f"Like it: {', '.join(self.near)}")
         return "\n".join([*(line for line in lines if line), f"Source: {self.source}"])

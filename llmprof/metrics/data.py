@@ -183,9 +183,9 @@ class Metrics:
         by_column = frame.group_by("column").agg("kernel_id", "value", "text")
         cells: dict[str, pl.Series] = {}
         for name, ids, values, texts in by_column.iter_rows():
-            found = values if name in numeric else texts
+            of_metric = values if name in numeric else texts
             whole: list[Any] = [None] * len(place)
-            for number, cell in reversed(list(zip(ids, found, strict=True))):  # the first of a repeated one stays
+            for number, cell in reversed(list(zip(ids, of_metric, strict=True))):  # the first of a repeated one stays
                 whole[place[number]] = cell
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
@@ -284,13 +284,13 @@ def parts(name: str) -> dict[str, str]:
         unit, quantity = (inner, rest) if inner in UNITS else (unit, quantity)
     if not joined or unit not in UNITS:
         return {}
-    found = {unit: UNITS[unit]}
+    meanings = {unit: UNITS[unit]}
     if quantity:
-        found[quantity] = quantity.replace("_", " ")
+        meanings[quantity] = quantity.replace("_", " ")
     for part in tail:
         if meaning := ROLLUPS.get(part) or SUBMETRICS.get(part):
-            found[part] = meaning
-    return found
+            meanings[part] = meaning
+    return meanings
 
 
 STALLS: Final[dict[str, tuple[str, str]]] = {

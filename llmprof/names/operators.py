@@ -171,7 +171,7 @@ def _values(
 
 def _of_ascii(pattern: str) -> str:
     """The pattern with classes of ASCII only: the same on names of ASCII, and four times as fast to compile."""
-    return re.sub(r"\\(b\{[a-z-]+\}|.)", lambda found: _ASCII.get(found[1], found[0]), pattern, flags=re.DOTALL)
+    return re.sub(r"\\(b\{[a-z-]+\}|.)", lambda escape: _ASCII.get(escape[1], escape[0]), pattern, flags=re.DOTALL)
 
 
 _ASCII = {"w": "[0-9A-Za-z_]", "d": "[0-9]", "s": r"[\t\n\x0b\x0c\r ]", "b": r"(?-u:\b)"}

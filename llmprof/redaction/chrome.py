@@ -205,17 +205,17 @@ class _Events:
     def _once(self, place: str, raw: bytes, make: Callable[[Any, str], Any]) -> bytes | None:
         if _NUMBER.fullmatch(raw):
             return raw
-        found = self._made.get((place, raw), b"")
-        if found == b"":
+        replacement = self._made.get((place, raw), b"")
+        if replacement == b"":
             try:
                 value = msgspec.json.decode(raw)
             except UNFIT:
-                found = None
+                replacement = None
             else:
-                found = msgspec.json.encode(make(value, place))
+                replacement = msgspec.json.encode(make(value, place))
             if len(self._made) < 1 << 18:
-                self._made[place, raw] = found
-        return found
+                self._made[place, raw] = replacement
+        return replacement
 
     def _text(self, value: Any, place: str) -> Any:
         return _cleaned(value, self._ledger, place)

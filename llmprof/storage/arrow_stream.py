@@ -135,5 +135,5 @@ def frames(stream: Any) -> Iterator[pl.DataFrame]:
 
 def _check(source: _Stream, address: int, status: int) -> None:
     if status:
-        said = source.get_last_error(address) or b"the stream failed"
-        raise OSError(status, said.decode("utf-8", "replace"))
+        message = source.get_last_error(address) or b"the stream failed"
+        raise OSError(status, message.decode("utf-8", "replace"))

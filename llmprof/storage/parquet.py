@@ -76,9 +76,9 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         head = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ReadError(f"{folder} holds no saved trace ({error})", expected=f"a folder with {META_FILE}") from error
-    found = head.get("schema") if isinstance(head, dict) else None
-    if found != schema.VERSION:
-        raise ReadError(f"{folder} was saved with schema {found}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
+    version = head.get("schema") if isinstance(head, dict) else None
+    if version != schema.VERSION:
+        raise ReadError(f"{folder} was saved with schema {version}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
     try:
         rows, meta, coverage = head["tables"], head["meta"], head["coverage"]
         asked = coverage.get("asked") or {}
@@ -101,8 +101,8 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
     return tables, meta, coverage
 
 
-def _are_ranks(found: object) -> bool:
-    return isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("rank"), int) for one in found)
+def _are_ranks(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) and isinstance(one.get("rank"), int) for one in value)
 
 
 def _check_replaceable(folder: Path) -> None:

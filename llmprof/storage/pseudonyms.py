@@ -191,8 +191,8 @@ def is_prose(text: str) -> bool:
         return True
     if text.startswith("<built-in "):  # how Python shows its own functions
         return False
-    for found in _RUN_OF_WORDS.finditer(text):
-        plain = [word.strip(",") for word in found[0].split(" ")]
+    for run in _RUN_OF_WORDS.finditer(text):
+        plain = [word.strip(",") for word in run[0].split(" ")]
         words = [word.lower() for word in plain if word == "I" or not word.isupper()]
         if not _PERSONAL_WORDS.isdisjoint(words):
             return True
@@ -294,11 +294,11 @@ class Pseudonyms:
     def label(self, text: str) -> str:
         """The same of a text that the program itself wrote into the profile (a range, a marker): no prompt is left."""
         if " " in text or _NOT_LATIN.search(text) or _PROMPT.search(text):
-            found = self._prose.get(text)
-            if found is None and is_prose(text):
-                found = self._prose[text] = self._word("text", text)
-            if found is not None:
-                return found
+            replacement = self._prose.get(text)
+            if replacement is None and is_prose(text):
+                replacement = self._prose[text] = self._word("text", text)
+            if replacement is not None:
+                return replacement
         return self.text(text)
 
     def frame(self, frame: pl.DataFrame, *, labels: bool = False) -> pl.DataFrame:

@@ -185,17 +185,17 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     1555000000000.0
     """
     if isinstance(name, hardware.Device):
-        found = name
+        peaks = name
     elif isinstance(name, Path) or str(name).endswith((".yaml", ".yml")):
-        found = read_device(name)
+        peaks = read_device(name)
     else:
-        found = hardware.device(name)
-    if found.memory_bytes_per_s is None or not any(found.flop_per_s.values()):
+        peaks = hardware.device(name)
+    if peaks.memory_bytes_per_s is None or not any(peaks.flop_per_s.values()):
         raise LlmprofError(
-            f"the memory bandwidth or the arithmetic rates of {found.name} are not stated by its vendor",
+            f"the memory bandwidth or the arithmetic rates of {peaks.name} are not stated by its vendor",
             hint="write those that you trust into a YAML file: llmprof.theory.read_device shows its form",
         )
-    return found
+    return peaks
 
 
 def read_device(path: str | Path) -> hardware.Device:

@@ -181,10 +181,10 @@ class Calibration:
         launches = operator.kernels if operator.stage == "router" else 1
         return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
 
-    def stage_s(self, machine: Machine, found: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
+    def stage_s(self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
         """Predicted device time of each stage over all layers, in seconds."""
         times: dict[str, float] = {}
-        for one in found:
+        for one in step_operators:
             times[one.stage] = times.get(one.stage, 0.0) + one.layers * self.operator_s(machine, one, prefill=prefill)
         return times
 
@@ -205,10 +205,10 @@ class Calibration:
         work = operators(shape, batch, machine.plan)
         return self._step(work, machine, len(shape.layers), batch, prefill=prefill)
 
-    def _step(self, found: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
+    def _step(self, work: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
         v = self.values
-        device = sum(one.layers * self.operator_s(machine, one, prefill=prefill) for one in found)
-        device += (v["step_fixed_us"] + v["gap_us"] * sum(one.kernels * one.layers for one in found)) * 1e-6
+        device = sum(one.layers * self.operator_s(machine, one, prefill=prefill) for one in work)
+        device += (v["step_fixed_us"] + v["gap_us"] * sum(one.kernels * one.layers for one in work)) * 1e-6
         requests = sum(part.count for part in batch)
         several = 1 - 1 / max(requests, 1)
         if not prefill:
@@ -216,7 +216,7 @@ class Calibration:
             host += v["host_request_us"] * math.pow(requests, v["host_power"])
             return _soft_max(device, host * 1e-6, CORNER)
         tokens = sum(part.tokens for part in batch)
-        experts = max((one.layers for one in found if one.component == "experts"), default=0)
+        experts = max((one.layers for one in work if one.component == "experts"), default=0)
         again = 1 + v["host_again"] * several
         host = v["host_graph_layer_us"] * layers * again
         if tokens > GRAPH_TOKENS:
@@ -379,11 +379,11 @@ def read_calibration(path: str | Path) -> Calibration:
     return _parsed(document, Path(path).name)
 
 
-def _parsed(said: Any, name: str) -> Calibration:
-    values = said.get("values") if isinstance(said, dict) else None
+def _parsed(content: Any, name: str) -> Calibration:
+    values = content.get("values") if isinstance(content, dict) else None
     if not isinstance(values, dict) or set(PRIORS) - set(values):
         raise LlmprofError(f"{name} is no calibration", expected=f"values of {', '.join(PRIORS)}")
-    return Calibration(str(said["device"]), values, str(said.get("source", "")), tuple(said.get("errors", ())))
+    return Calibration(str(content["device"]), values, str(content.get("source", "")), tuple(content.get("errors", ())))
 
 
 def _described(one: Observation) -> tuple[str, float, str, str, float, float, float]:

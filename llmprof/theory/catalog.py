@@ -76,8 +76,8 @@ def known(name: str) -> str:
     'Llama-2-70b-hf'
     """
     plain = {_plain(one): one for one in names()} | _OTHER_NAMES
-    found = plain.get(_plain(name))
-    if found is None:
+    match = plain.get(_plain(name))
+    if match is None:
         near = difflib.get_close_matches(_plain(name), plain, n=4, cutoff=0.6)
         nearest = list(dict.fromkeys(plain[one] for one in near))
         raise LlmprofError(
@@ -86,7 +86,7 @@ def known(name: str) -> str:
             hint="or the path of a config.json, or its content as a dict",
             near=nearest,
         )
-    return found
+    return match
 
 
 def config_of(name: str) -> dict[str, Any]:

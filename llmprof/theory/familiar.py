@@ -114,38 +114,38 @@ def llm_profile(
         inter_node_efficiency=inter_node_memory_efficiency,
         mode="training" if mode == "training" else "inference",
     )
-    found = as_dict(read)
+    values = as_dict(read)
     if print_sections:
-        print(sections(found))  # noqa: T201  the function is known for printing
-    return found
+        print(sections(values))  # noqa: T201  the function is known for printing
+    return values
 
 
-def as_dict(found: Profile) -> dict[str, Any]:
+def as_dict(result: Profile) -> dict[str, Any]:
     """The familiar dict of a profile, as :func:`llm_profile` returns it."""
-    plan, device, memory = found.plan, found.device, found.memory
-    table = found.parameter_table.with_columns(group=_group())
-    layers = len(found.shape.layers)
+    plan, device, memory = result.plan, result.device, result.memory
+    table = result.parameter_table.with_columns(group=_group())
+    layers = len(result.shape.layers)
     per_layer = {
         str(name): value
         for name, value in table.group_by("group", maintain_order=True)
         .agg(pl.when(pl.col("layers") > 1).then(pl.col("parameters") / layers).otherwise("parameters").sum())
         .iter_rows()
     }
-    flops = _sums(found, "prefill", "flops_per_layer")
-    first = {name: _sums(found, phase, "latency_s") for name, phase in (("prefill", "prefill"), ("decode", "decode"))}
+    flops = _sums(result, "prefill", "flops_per_layer")
+    first = {name: _sums(result, phase, "latency_s") for name, phase in (("prefill", "prefill"), ("decode", "decode"))}
     made: dict[str, Any] = {
         "inference_config": {
-            "model_name": found.shape.name,
-            "hidden_size": found.shape.hidden,
+            "model_name": result.shape.name,
+            "hidden_size": result.shape.hidden,
             "num_layers": layers,
-            "vocab_size": found.shape.vocab,
-            "bs": found.batch_size,
-            "seq_len": found.seq_len,
-            "generate_len": found.generate_len,
+            "vocab_size": result.shape.vocab,
+            "bs": result.batch_size,
+            "seq_len": result.seq_len,
+            "generate_len": result.generate_len,
             "tp_size": plan.tp,
             "pp_size": plan.pp,
             "dp_size": plan.dp,
-            "use_kv_cache": found.use_kv_cache,
+            "use_kv_cache": result.use_kv_cache,
         },
         "gpu_config": {
             "name": device.name,
@@ -154,12 +154,12 @@ def as_dict(found: Profile) -> dict[str, Any]:
             "gpu_intra_node_bw_GB_per_s": (device.link_bytes_per_s or 0) / 1e9,
             "gpu_fp16_TFLOPS": (device.flop_per_s.get("fp16") or 0) / 1e12 or None,
         },
-        "model_params": found.parameters,
-        "active_params": found.active_parameters,
+        "model_params": result.parameters,
+        "active_params": result.active_parameters,
         "params_per_layer": per_layer,
         "prefill_flops_per_layer": flops,
-        "prefill_flops": float(found.totals()["flops"][0]) * plan.tp,
-        "decode_flops_per_step": float(found.totals()["flops"][1]) * plan.tp,
+        "prefill_flops": float(result.totals()["flops"][0]) * plan.tp,
+        "decode_flops_per_step": float(result.totals()["flops"][1]) * plan.tp,
         "weight_memory_per_gpu": memory.weights,
         "kv_cache_memory_per_gpu": memory.kv_cache,
         "prefill_act_per_gpu": memory.prefill_activations,
@@ -170,37 +170,37 @@ def as_dict(found: Profile) -> dict[str, Any]:
         "max_batch_total_tokens": memory.max_batch_total_tokens,
         "prefill_latency_parts": first["prefill"],
         "decode_latency_parts": first["decode"],
-        "TTFT": found.prefill_latency_s,
-        "TTOT": found.decode_latency_s,
-        "kv_cache_latency": found.kv_cache_latency_s,
-        "total_infer_latency": found.total_latency_s,
+        "TTFT": result.prefill_latency_s,
+        "TTOT": result.decode_latency_s,
+        "kv_cache_latency": result.kv_cache_latency_s,
+        "total_infer_latency": result.total_latency_s,
     }
-    if found.training is not None:
-        made["training"] = {row["quantity"]: row["value"] for row in found.training.frame().iter_rows(named=True)}
+    if result.training is not None:
+        made["training"] = {row["quantity"]: row["value"] for row in result.training.frame().iter_rows(named=True)}
     return made
 
 
-def sections(found: dict[str, Any]) -> str:
+def sections(named: dict[str, Any]) -> str:
     """The familiar printed sections of a dict of :func:`as_dict`, with units."""
     parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
-        ("LLM main infer config", [*found["inference_config"].items(), *found["gpu_config"].items()], str),
-        ("LLM Params per_layer analysis", [*found["params_per_layer"].items(), ("params_model", found["model_params"])],
+        ("LLM main infer config", [*named["inference_config"].items(), *named["gpu_config"].items()], str),
+        ("LLM Params per_layer analysis", [*named["params_per_layer"].items(), ("params_model", named["model_params"])],
          lambda n: quantity(n, "")),
         ("LLM Prefill Flops per_layer analysis",
-         [*found["prefill_flops_per_layer"].items(), ("prefill flops_model", found["prefill_flops"]),
-          ("decode flops_per_step", found["decode_flops_per_step"])], lambda n: quantity(n, "")),
+         [*named["prefill_flops_per_layer"].items(), ("prefill flops_model", named["prefill_flops"]),
+          ("decode flops_per_step", named["decode_flops_per_step"])], lambda n: quantity(n, "")),
         ("LLM Memory analysis",
-         [(k, found[k]) for k in ("weight_memory_per_gpu", "kv_cache_memory_per_gpu", "prefill_act_per_gpu",
+         [(k, named[k]) for k in ("weight_memory_per_gpu", "kv_cache_memory_per_gpu", "prefill_act_per_gpu",
                                   "decode_act_per_gpu", "consume_memory_per_gpu")], lambda n: quantity(n, "B")),
-        ("LLM largest batches", [(k, found[k]) for k in ("prefill_max_bs", "decode_max_bs", "max_batch_total_tokens")],
+        ("LLM largest batches", [(k, named[k]) for k in ("prefill_max_bs", "decode_max_bs", "max_batch_total_tokens")],
          str),
-        ("LLM Latency analysis (Prefill)", [*found["prefill_latency_parts"].items(), ("TTFT", found["TTFT"])], seconds),
+        ("LLM Latency analysis (Prefill)", [*named["prefill_latency_parts"].items(), ("TTFT", named["TTFT"])], seconds),
         ("LLM Latency analysis (Decode)",
-         [*found["decode_latency_parts"].items(), ("kv_cache_latency", found["kv_cache_latency"]),
-          ("TTOT", found["TTOT"]), ("total_infer_latency", found["total_infer_latency"])], seconds),
+         [*named["decode_latency_parts"].items(), ("kv_cache_latency", named["kv_cache_latency"]),
+          ("TTOT", named["TTOT"]), ("total_infer_latency", named["total_infer_latency"])], seconds),
     ]  # fmt: skip
-    if "training" in found:
-        parts.append(("LLM Training analysis", list(found["training"].items()), lambda n: f"{n:.4g}"))
+    if "training" in named:
+        parts.append(("LLM Training analysis", list(named["training"].items()), lambda n: f"{n:.4g}"))
     lines: list[str] = []
     for title, rows, write in parts:
         lines += [f"{'-' * 26} {title} {'-' * 26}", *(f"    {name:<28}{write(value)}" for name, value in rows), ""]
@@ -244,9 +244,9 @@ def _group() -> pl.Expr:
     return pl.col("stage").replace_strict(named, default="other")
 
 
-def _sums(found: Profile, phase: str, column: str) -> dict[str, float]:
+def _sums(result: Profile, phase: str, column: str) -> dict[str, float]:
     """Sums of a phase by the familiar groups; FLOPs of the model, not of a rank."""
-    frame = found.components.filter(pl.col("phase") == phase).with_columns(group=_group())
-    scale = found.plan.tp if column == "flops_per_layer" else 1
+    frame = result.components.filter(pl.col("phase") == phase).with_columns(group=_group())
+    scale = result.plan.tp if column == "flops_per_layer" else 1
     rows = frame.group_by("group", maintain_order=True).agg(pl.col(column).sum() * scale).iter_rows()
     return {str(name): float(value) for name, value in rows if value}

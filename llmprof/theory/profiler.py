@@ -198,7 +198,7 @@ class Profile:
     def summary(self) -> dict[str, Any]:
         """The main numbers as a flat dict, SI units in the names."""
         m = self.memory
-        found: dict[str, Any] = {
+        numbers: dict[str, Any] = {
             "model": self.shape.name,
             "device": self.device.name,
             "tp": self.plan.tp,
@@ -230,8 +230,8 @@ class Profile:
             "notes": list(self.notes),
         }
         if self.training is not None:
-            found["training"] = {row["quantity"]: row["value"] for row in self.training.frame().iter_rows(named=True)}
-        return found
+            numbers["training"] = {row["quantity"]: row["value"] for row in self.training.frame().iter_rows(named=True)}
+        return numbers
 
 
 def machine_for(

@@ -81,10 +81,10 @@ def sweep(
             raise LlmprofError("no device is given", expected="sweep(model, device)")
         smallest = {"tp_size": max(values)} if over == "tp_size" and values else {}
         base = profile(model, device, **(options | smallest))
-    found = values or _DEFAULTS[over]
-    rows = [row for value in found if (row := _point(base, over, value, calibration)) is not None]
+    steps = values or _DEFAULTS[over]
+    rows = [row for value in steps if (row := _point(base, over, value, calibration)) is not None]
     if not rows:
-        raise LlmprofError(f"{base.shape.name} cannot be split over any of {list(found)} ranks")
+        raise LlmprofError(f"{base.shape.name} cannot be split over any of {list(steps)} ranks")
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -232,7 +232,7 @@ def observations(steps: pl.DataFrame, models: dict[str, Any] | None = None) -> l
     LlmprofError
         A model is unknown.
     """
-    found = []
+    measured = []
     for row in steps.iter_rows(named=True):
         given = (models or {}).get(row["model"], row["model"])
         low = number_format(row["dtype"] or "bf16")
@@ -241,5 +241,5 @@ def observations(steps: pl.DataFrame, models: dict[str, Any] | None = None) -> l
         batch = prefill(row["batch"], row["prompt"]) if row["phase"] == "prefill" else decode(row["batch"], middle)
         weight = 1 / (1 + (row["spread"] / 0.1) ** 2)
         read = shape(given, name=row["model"])
-        found.append(Observation(read, plan, batch, row["phase"], row["measured_s"], weight=weight))
-    return found
+        measured.append(Observation(read, plan, batch, row["phase"], row["measured_s"], weight=weight))
+    return measured

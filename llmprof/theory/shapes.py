@@ -358,5 +358,5 @@ class _Reader:
             if bits in (4, 8) or quantized.get("load_in_4bit") or quantized.get("load_in_8bit"):
                 return "int4" if bits == 4 or quantized.get("load_in_4bit") else "int8"
             self.notes.append(f"the quantization {method!r} is not known: weights taken as not quantized")
-        said = self.config.get("dtype", self.config.get("torch_dtype"))
-        return _DTYPES.get(str(said).removeprefix("torch."), "bf16") if said != "float32" else "bf16"
+        dtype = self.config.get("dtype", self.config.get("torch_dtype"))
+        return _DTYPES.get(str(dtype).removeprefix("torch."), "bf16") if dtype != "float32" else "bf16"

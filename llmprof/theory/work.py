@@ -122,7 +122,7 @@ def operators(
     True
     """
     before, inside, after = places(shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb)
-    return [*before, *(one for found in inside.values() for one in found), *after]
+    return [*before, *(one for parts in inside.values() for one in parts), *after]
 
 
 def places(

@@ -85,12 +85,12 @@ class Bench:
         for _ in range(self.spec["warmup"]):
             work()
         if not self.cuda:
-            found = []
+            seconds = []
             for _ in range(count):
                 began = time.perf_counter()
                 work()
-                found.append(time.perf_counter() - began)
-            return found
+                seconds.append(time.perf_counter() - began)
+            return seconds
         torch.cuda.synchronize()
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         marks[0].record()
@@ -297,21 +297,21 @@ class Bench:
 
     def _custom(self, cpu_group: Any) -> Any:
         try:
-            found = importlib.import_module(_CUSTOM).CustomAllreduce(cpu_group, self.device)
+            custom = importlib.import_module(_CUSTOM).CustomAllreduce(cpu_group, self.device)
         except (ImportError, RuntimeError, AssertionError, OSError, AttributeError, TypeError) as error:
             message = (str(error).splitlines() or [type(error).__name__])[0][:160]
             self.notes.append(f"vLLM's custom all-reduce is not there: {message}")
             return None
-        if found.disabled:
+        if custom.disabled:
             self.notes.append("vLLM's custom all-reduce is off here: it needs 2, 4, 6 or 8 GPUs with peer access")
             return None
-        return found
+        return custom
 
     def _sizes(self, first: int, last: int) -> list[int]:
-        found = [max(1, first)]
-        while found[-1] * 4 <= last:
-            found.append(found[-1] * 4)
-        return found if found[-1] == last or last < first else [*found, last]
+        sizes = [max(1, first)]
+        while sizes[-1] * 4 <= last:
+            sizes.append(sizes[-1] * 4)
+        return sizes if sizes[-1] == last or last < first else [*sizes, last]
 
 
 def topology() -> dict[str, str]:
@@ -323,29 +323,29 @@ def topology() -> dict[str, str]:
         "nvlink": ["nvlink", "-s"],
         "pcie": ["--query-gpu=index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current", "--format=csv"],
     }
-    found = {}
+    printed = {}
     for name, arguments in asked.items():
         done = subprocess.run(  # noqa: S603 (a fixed program and arguments)
             ["nvidia-smi", *arguments],  # noqa: S607
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         lines = [line for line in done.stdout.splitlines() if "UUID" not in line or name != "nvlink"]
-        found[name] = "\n".join(line.split(" (UUID")[0] for line in lines) or done.stdout
-    return found
+        printed[name] = "\n".join(line.split(" (UUID")[0] for line in lines) or done.stdout
+    return printed
 
 
 def device_facts(torch: Any) -> list[dict[str, Any]]:
     """Name, memory and multiprocessors of every device."""
     if not torch.cuda.is_available():
         return []
-    found = []
+    devices = []
     for index in range(torch.cuda.device_count()):
         one = torch.cuda.get_device_properties(index)
-        found.append({
+        devices.append({
             "index": index, "name": one.name, "memory_bytes": one.total_memory,
             "multiprocessors": one.multi_processor_count, "capability": f"{one.major}.{one.minor}",
         })  # fmt: skip
-    return found
+    return devices
 
 
 def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
@@ -365,21 +365,21 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
     torch: Any = importlib.import_module("torch")
     bench = Bench(torch, spec, rank, world)
     parts = set(spec["parts"])
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     began = time.perf_counter()
     if "memory" in parts:
-        found["memory"] = bench.memory()
+        measured["memory"] = bench.memory()
     if "matmul" in parts and rank == 0:
-        found["matmul"] = bench.matmul()
+        measured["matmul"] = bench.matmul()
     if "host" in parts and rank == 0:
-        found["host"] = bench.host()
+        measured["host"] = bench.host()
     if bench.cuda:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     if world > 1:
         dist: Any = importlib.import_module("torch.distributed")
         if bench.cuda and rank == 0 and "p2p" in parts:  # before the others' devices are busy with NCCL
-            found["p2p"] = bench.p2p_devices()
+            measured["p2p"] = bench.p2p_devices()
             torch.cuda.empty_cache()
         where = {"init_method": address, "rank": rank, "world_size": world} if address else {}
         more = {"device_id": bench.device} if bench.cuda else {}
@@ -387,13 +387,13 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
         cpu_group = dist.new_group(backend="gloo")
         dist.barrier()
         if "p2p" in parts:
-            found["p2p_ranks"] = bench.p2p_ranks(dist)
+            measured["p2p_ranks"] = bench.p2p_ranks(dist)
         if "all_reduce" in parts:
-            found["all_reduce"] = bench.all_reduce(dist, cpu_group)
+            measured["all_reduce"] = bench.all_reduce(dist, cpu_group)
         dist.barrier()
         dist.destroy_process_group()
-    found["notes"], found["seconds"] = bench.notes, time.perf_counter() - began
-    Path(out, f"rank{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    measured["notes"], measured["seconds"] = bench.notes, time.perf_counter() - began
+    Path(out, f"rank{rank}.json").write_text(json.dumps(measured), encoding="utf-8")
 
 
 def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`hot_lines`,
                       :func:`ncu_command`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
-Requests              :func:`requests`, :func:`request_steps`, :func:`slowest`
+Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
 Conclusions           :func:`findings`
 Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
@@ -73,6 +73,7 @@ __all__ = [
     "ops_to_kernels",
     "overlap",
     "overlap_within",
+    "request_spans",
     "request_steps",
     "requests",
     "roofline_join",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     )
     from llmprof.analyze.overlap import overlap, overlap_within
     from llmprof.analyze.requests.requests import request_steps, requests, slowest
+    from llmprof.analyze.requests.spans import request_spans
     from llmprof.analyze.roofline import roofline_join, stage_observations
     from llmprof.analyze.stacks import stacks
     from llmprof.analyze.steps.steps import steps
@@ -167,6 +169,7 @@ else:
             "ops_to_kernels": "llmprof.analyze.kernels",
             "overlap": "llmprof.analyze.overlap",
             "overlap_within": "llmprof.analyze.overlap",
+            "request_spans": "llmprof.analyze.requests.spans",
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",
             "run_names": "llmprof.analyze.compare.story",

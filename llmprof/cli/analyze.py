@@ -6,7 +6,7 @@ import textwrap
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -101,19 +101,29 @@ def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
     return names
 
 
+OF_REQUESTS: Final = "requests"
+"""Evidence of the finding that is about requests and not about the time of a step."""
+
+
 def findings_text(findings: pl.DataFrame, width: int | None) -> str:
     """Findings as numbered paragraphs."""
     if not findings.height:
         return "No rule found anything worth saying in this capture."
-    of = findings["denominator"].unique().to_list() if "denominator" in findings.columns else []
+    whole = findings.filter(pl.col("evidence") != OF_REQUESTS)
+    of = whole["denominator"].unique().to_list() if "denominator" in findings.columns else []
     out = [wrapped(f"All shares are of one time, {of[0]}.", width, "", "")] if len(of) == 1 and of[0] else []
     for row in findings.iter_rows(named=True):
         number = f"{row['order']}. "
-        about = f"[{row['severity']}, {format_share(row['share_of_time'])} of the time]"
+        of_requests = row["evidence"] == OF_REQUESTS
+        what = "their time to the first token" if of_requests else "the time"
+        about = f"[{row['severity']}, {format_share(row['share_of_time'])} of {what}]"
         out.append(wrapped(f"{row['title']} {about}", width, number, " " * len(number)))
         for words, label in ((row["detail"], ""), (row["suggestion"], "Try: "), (row["evidence"], "See: ")):
             if words:
-                said = f"llmprof analyze --what {_view_of(words)}{_place(row)}" if label == "See: " else words
+                said = words
+                if label == "See: ":
+                    seen = "analyze.requests(run)" if of_requests else f"llmprof analyze --what {_view_of(words)}"
+                    said = f"{seen}{_place(row)}"
                 out.append(wrapped(label + said, width, " " * len(number), " " * len(number)))
     return "\n".join(out)
 

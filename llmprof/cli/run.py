@@ -305,7 +305,11 @@ def _capture(done: Run, terminal: Terminal) -> str:
     from llmprof import analyze
 
     try:
-        top = analyze.findings(trace).head(MOST_FINDINGS)
+        joined = None if done.engine_steps.is_empty() else analyze.requests(done)
+    except LlmprofError:  # the clocks disagree, or no request has times: the report says which
+        joined = None
+    try:
+        top = analyze.findings(trace, requests=joined).head(MOST_FINDINGS)
     except LlmprofError as error:
         return wrapped(f"No findings: {error}", terminal.width, "", "")
     return findings_text(top, terminal.width) if top.height else ""

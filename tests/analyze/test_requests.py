@@ -166,3 +166,61 @@ def test_what_was_not_noted_is_said():
         analyze.requests(run)
     with pytest.raises(AnalysisError, match="identifiers do not match"):
         analyze.requests(SimpleNamespace(**vars(made(ids="x{}")) | {"requests": made().requests}))
+
+
+def test_spans_of_each_request_follow_each_other():
+    found = analyze.request_spans(made())
+    whole = pl.col("start_ns") + pl.col("dur_ns")
+    parts = found.select("request", "part", pl.col("start_ns") // MS, end=whole // MS).rows()
+    assert parts == [
+        (0, "waiting", 5, 10), (0, "prefill", 10, 30), (0, "decode beside prefill", 30, 60), (0, "decode", 65, 75),
+        (0, "decode", 75, 85),
+        (1, "waiting", 12, 30), (1, "prefill", 30, 60), (1, "decode", 65, 75), (1, "decode", 75, 85),
+        (1, "decode", 90, 100), (1, "decode", 100, 110),
+        (2, "waiting", 80, 112), (2, "prefill", 112, 120), (2, "decode", 120, 130),
+    ]  # fmt: skip
+    assert found.filter(request=2)["step"].to_list() == [None, 6, 7]
+    assert found.filter(request=1)["tokens"].to_list() == [None, 300, 1, 1, 1, 1]
+
+
+def test_spans_name_steps_that_left_a_request_out_and_prefills_that_were_shared():
+    steps = [(b, e, dict(t), dict(c)) for b, e, t, c in STEPS]
+    steps[3] = (75, 85, {"a": 1}, {"a": 102})
+    steps[6] = (112, 120, {"c": 50, "b": 10}, {"c": 0, "b": 304})
+    found = analyze.request_spans(made(steps=steps))
+    out = found.filter(part="left out")
+    assert out.select("request", "start_ns", "dur_ns").rows() == [(1, 75 * MS, 15 * MS)]
+    # C has 50 of 60 tokens of its prefill
+    assert found.filter(request=2)["part"].to_list() == ["waiting", "prefill with others", "decode"]
+
+
+def test_the_finding_about_first_tokens_has_its_own_denominator():
+    run = made()
+    frame = analyze.requests(run)
+    late = frame.with_columns(
+        ttft_ns=pl.lit(90 * MS), queue_prefill_ns=pl.lit(62 * MS), queue_decode_ns=pl.lit(0), queue_other_ns=pl.lit(0),
+        prefill_ns=pl.lit(28 * MS), prefill_others_ns=pl.lit(0), ttft_others_ns=pl.lit(62 * MS),
+    )  # fmt: skip
+    first = analyze.findings(run.trace, requests=late).row(0, named=True)
+    assert first["title"] == "The p99 of the time to the first token is prefill of others: 62.0 ms of 90.0 ms."
+    assert (first["order"], first["rule"], first["severity"]) == (1, "slow_first_tokens", "high")
+    assert first["share_of_time"] == pytest.approx(62 / 90)
+    assert (first["figure"], first["gain_ns"], first["unit"]) == (62 * MS, 62 * MS, "ns a request")
+    assert first["denominator"] == "their time to the first token, 90.0 ms on average"
+    assert frame.filter(pl.sql_expr(first["where"])).height == 3
+    # its own prefill is no fault of the machine, and comes after what is
+    told = analyze.findings(run.trace, requests=frame)
+    assert told.filter(rule="slow_first_tokens").select("severity", "gain_ns").row(0) == ("info", 0.0)
+    assert analyze.findings(run.trace)["rule"].to_list() == [
+        rule for rule in told["rule"].to_list() if rule != "slow_first_tokens"
+    ]
+    assert analyze.findings(run.trace, requests=frame.clear()).equals(analyze.findings(run.trace))
+
+
+def test_findings_of_one_step():
+    trace = made().trace
+    found = analyze.findings(trace, step=1)
+    assert set(found["scope"]) == {"step 1"}
+    assert "over step 1, which is" in found["denominator"][0]
+    with pytest.raises(AnalysisError, match="there is no step 99 with device work; expected one from 0 to 7"):
+        analyze.findings(trace, step=99)

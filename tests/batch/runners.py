@@ -9,7 +9,7 @@ from typing import Any
 
 from llmprof.errors import LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
-from llmprof.launch.run.requests import requests_of
+from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
 from tests.launch.test_requests import worker
 from tests.report.builders import build
@@ -26,6 +26,7 @@ class FakeRun:
         self.worker: dict[str, Any] = worker((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
         self.requests = requests_of(self.worker)
         self.summary: dict[str, Any] = {}
+        self.engine_steps = engine_steps_of({})
 
     @property
     def trace(self) -> Trace:

@@ -16,6 +16,8 @@ from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.timeline.view import LIMIT
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, NORM, forward, kernels, labels, launches, ops
+from tests.analyze.test_requests import MS
+from tests.analyze.test_requests import made as served_run
 
 DTYPES = {"start": "<f4", "dur": "<f4", "code": "u1", "name": "<u4", "id": "<u4", "busy": "u1", "main": "u1",
           "samples": "<f4"}  # fmt: skip
@@ -437,3 +439,44 @@ def test_markers_on_the_device_only_need_no_row_of_the_host():
     calls = pl.DataFrame({"rank": 0, "start_ns": [0], "dur_ns": [1], "name": ["enqueue"], "api": ["runtime"]})
     assert explore.timeline(Trace({"markers": marks, "runtime": calls})) is not None
     assert explore.timeline(Trace({"markers": marks})) is not None
+
+
+def test_requests_stand_on_top_a_row_each():
+    run = served_run()
+    widget = explore.timeline(run.trace, run=run)
+    described, _ = ask(widget, "rows")
+    assert next((group["rank"], group["label"], group["detail"]) for group in described["groups"]) == (
+        -2,
+        "requests",
+        "3",
+    )
+    rows = [row for row in described["rows"] if row["kind"] == "requests"]
+    assert [(row["label"], row["count"]) for row in rows] == [("request 0", 5), ("request 1", 6), ("request 2", 3)]
+    # at first the window is that of the requests, not of the monitors that ran since the engine was started
+    assert widget.window == [5.0 * MS, 130.0 * MS]
+    said, _ = ask(widget, "describe", row=1, id=6)
+    assert said["hit"]["name"] == "prefill of 300 tokens, step 1"
+    facts = dict(said["facts"])
+    assert (facts["part"], facts["its tokens"], facts["step"], facts["duration"]) == ("prefill", "300", "1", "30.0 ms")
+    widget.selection = {"row": 1, "id": 6}
+    assert widget.selected.select("request", "part", "step").row(0) == (1, "prefill", 1)
+    assert (widget.step, widget.rank) == (1, None)
+    widget.selection = {"row": 1, "id": 5}
+    assert widget.selected["part"].to_list() == ["waiting"]
+    widget.selection, widget.span, widget.span_rows = None, [61 * MS, 80 * MS], [0, 1]
+    assert widget.selected.select("request", "part").rows() == [
+        (0, "decode"),
+        (0, "decode"),
+        (1, "decode"),
+        (1, "decode"),
+    ]
+    title, _ = ask(widget, "span", span=widget.span, rows=[0, 1])
+    assert title["title"] == "request 0, request 1"
+    assert widget.picture().startswith(b"\x89PNG")
+    assert explore.timeline(run.trace)._data.rows[0].kind != "requests"
+
+
+def test_requests_of_a_run_that_cannot_be_joined_are_refused():
+    run = served_run(apart_ms=3.0)
+    with pytest.raises(AnalysisError, match="clocks of requests and trace disagree"):
+        explore.timeline(run.trace, run=run)

@@ -18,7 +18,7 @@ _MEANING: Final = {
     "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
-    "unit": "ns a step or ns a rank",
+    "unit": "ns a step, ns a rank or ns a request",
     "share_of_time": "figure as a share of the denominator, 0 to 1",
     "gain_ns": "the most that removing it could gain, in the same unit",
     "scope": "which part of the run it is about",
@@ -96,7 +96,7 @@ def findings_schema() -> dict[str, Any]:
         kind = _TYPES[dtype]
         columns[name] = {"type": [kind, "null"] if name in _MAY_BE_NULL else kind, "description": _MEANING[name]}
     columns["severity"]["enum"] = ["high", "medium", "low", "info"]
-    columns["unit"]["enum"] = ["ns a step", "ns a rank"]
+    columns["unit"]["enum"] = ["ns a step", "ns a rank", "ns a request"]
     columns["share_of_time"] |= {"minimum": 0, "maximum": 1}
     columns["order"]["minimum"] = 1
     summary = {"type": ["string", "null"]}

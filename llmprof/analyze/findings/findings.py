@@ -14,6 +14,7 @@ from llmprof.analyze.findings import npu, waiting, work
 from llmprof.analyze.findings.scope import Measure, Scope, scope_of
 from llmprof.analyze.findings.waiting import CUSTOM_ALL_REDUCE_BYTES
 from llmprof.analyze.operator_times import refuse_samples
+from llmprof.analyze.requests.spans import FIRST_TOKENS, first_token_finding
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
@@ -278,7 +279,7 @@ class Findings(pl.DataFrame):
 
 
 @per_trace
-def findings(trace: Trace) -> pl.DataFrame:
+def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None) -> pl.DataFrame:
     """What takes the time, the most first.
 
     Every rule measures the time that something takes; a rule without its figure, or whose figure is below its
@@ -293,6 +294,11 @@ def findings(trace: Trace) -> pl.DataFrame:
     ----------
     trace : Trace
         Any trace with device activity or operators.
+    step : int, optional
+        What takes the time of this step, on every rank that has it, and not of the run: why was it slow?
+    requests : polars.DataFrame, optional
+        Rows of ``analyze.requests(run)``: what the slowest first tokens are made of comes first, with a share of its
+        own denominator.
 
     Returns
     -------
@@ -301,9 +307,10 @@ def findings(trace: Trace) -> pl.DataFrame:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info for
           what is no fault), ``title`` (one sentence with the figure);
-        - ``figure`` (ns a step and device, or a device: what it is ranked by), ``unit`` (ns a step or ns a rank),
-          ``share_of_time``; ``gain_ns``: the most that removing it could gain, in the same unit;
-        - ``scope`` (steady decode steps, steps, whole recording), ``denominator`` (what shares are of, in words);
+        - ``figure`` (ns a step and device, or a device: what it is ranked by), ``unit`` (ns a step, ns a rank or ns a
+          request), ``share_of_time``; ``gain_ns``: the most that removing it could gain, in the same unit;
+        - ``scope`` (steady decode steps, steps, a step, whole recording), ``denominator`` (what shares are of, in
+          words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
           ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it) and ``start_ns, end_ns`` (when it is worst
           there; null where no moment stands out);
@@ -313,6 +320,8 @@ def findings(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has neither kernels nor copies nor operators.
+    AnalysisError
+        There is no such step.
 
     Examples
     --------
@@ -321,12 +330,16 @@ def findings(trace: Trace) -> pl.DataFrame:
     True
     """
     refuse_samples(trace, "what takes the time of a step")
-    scope = scope_of(trace)
+    scope = scope_of(trace, step=step)
     rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
+    if requests is not None and (waited := first_token_finding(requests)) is not None:
+        frame = pl.concat([pl.DataFrame([waited], schema=frame.schema), frame])
+    own = pl.col("rule") == FIRST_TOKENS
+    own_fault = own & (pl.col("severity") != "info")
     return Findings(
-        frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
+        frame.sort(~own_fault, last | own, "share_of_time", descending=[False, False, True], maintain_order=True)
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
     )

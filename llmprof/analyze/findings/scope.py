@@ -12,6 +12,7 @@ from llmprof.analyze.intervals import clip
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
+from llmprof.errors import AnalysisError
 from llmprof.platforms import Platform
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -132,7 +133,8 @@ class Scope:
         if self.steps is None:
             return f"recorded time, host and device: {format_ns(self.span_ns / self.parts)} {of}"
         number = self.windows["step"].n_unique()
-        what = f"{number} {self.words}, which are" if number > 1 else f"1 {self.words.removesuffix('s')}, which is"
+        one = self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
+        what = f"{number} {self.words}, which are" if number > 1 else f"{one}, which is"
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
         return f"time from step to step: {mean} on average {of} over {what} {share} of the recorded time"
@@ -186,7 +188,7 @@ class Scope:
         return frame.join(self.steps.select("rank", "step"), on=["rank", "step"], how="semi")
 
 
-def scope_of(trace: Trace) -> Scope:
+def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
     """Steady decode steps if every rank has some, else all steps with device work, else the whole recording.
 
     Captures of graphs are not part of a run; a recording that holds nothing else has an empty scope.
@@ -195,22 +197,42 @@ def scope_of(trace: Trace) -> Scope:
     ----------
     trace : Trace
         Any trace with device activity or operators.
+    step : int, optional
+        This step alone.
 
     Returns
     -------
     Scope
         The time that findings are about.
+
+    Raises
+    ------
+    AnalysisError
+        There is no such step with device work.
     """
     step_rows, recorded = steps(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
-    if not step_rows.height:
+    if not step_rows.height and step is None:
         return Scope(trace, "whole recording", None, recorded, recorded_ns)
     windows = step_windows(trace)
     every = step_rows.join(
         windows.select("rank", "step").unique(), on=["rank", "step"], how="semi", maintain_order="left"
     )
+    if step is not None:
+        return Scope(trace, f"step {step}", _only(every, step), windows.filter(pl.col("step") == step), recorded_ns)
     steady = steady_state(trace)
     whole = steady.height and steady["rank"].n_unique() == every["rank"].n_unique()
     chosen, words = (steady, "steady decode steps") if whole else (every, "steps")
     windows = windows.join(chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left")
     return Scope(trace, words, chosen, windows, recorded_ns)
+
+
+def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:
+    chosen = every.filter(pl.col("step") == step)
+    if chosen.is_empty():
+        there = every["step"].unique().sort().to_list()
+        raise AnalysisError(
+            f"there is no step {step} with device work",
+            expected=f"one from {there[0]} to {there[-1]}" if there else "a trace with steps",
+        )
+    return chosen

@@ -97,8 +97,9 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     -------
     polars.DataFrame
         A row a request, by arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
-        first_token_ns, end_ns``, ``ttft_ns, e2e_ns, prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns``
-        and ``ttft_others_ns`` (of the time to the first token: waiting for its first step, and the prefill of others
+        first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the longest from token to token; null where
+        the client did not see them), ``prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns`` and
+        ``ttft_others_ns`` (of the time to the first token: waiting for its first step, and the prefill of others
         before and beside its own), ``steps, prefill_steps, preemptions``, ``behind`` (requests whose prefill ran while
         it waited), ``slowest_step`` (number of the step in the trace that was longest against the median of its kind),
         ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words) and ``unexplained_ns``.
@@ -125,6 +126,7 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     epoch = _epoch(run.trace)
     asked = told.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
+        worst_gap_ns=pl.col("itl_ns").list.max(),
         start_ns=pl.col("start_epoch_ns") - epoch,
     ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
     own = _own(members, steps)
@@ -143,7 +145,7 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
         )
         .select(
             *("request", "id", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "e2e_ns"),
-            *("prompt_tokens", "output_tokens", *PARTS, "ttft_queue_ns", "ttft_others_ns"),
+            *("worst_gap_ns", "prompt_tokens", "output_tokens", *PARTS, "ttft_queue_ns", "ttft_others_ns"),
             *("steps", "prefill_steps", "preemptions", "behind", "slowest_step", "slowest_times", "reason"),
             "unexplained_ns",
         )

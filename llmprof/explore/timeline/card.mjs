@@ -95,6 +95,7 @@ export function eventLines(view, i, item, keys) {
   const key = keys[view.code[i]];
   const lines = [["duration", formatNs(view.dur[i])]];
   if (item.kind === "stream" || item.kind === "idle") lines.unshift([key.kind, key.name]);
+  if (item.kind === "requests") lines.unshift(["request", item.label]);
   if (item.kind === "collectives") lines.unshift(["part", key.name]);
   return lines;
 }

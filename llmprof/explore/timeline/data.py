@@ -13,6 +13,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as found
+from llmprof.explore.timeline.requests import GROUP, KIND, request_rows
 from llmprof.explore.timeline.rows import Keys, Names, Row, counter_rows, device_events, host_rows, stream_rows
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -27,15 +28,17 @@ class TimelineData:
     ----------
     trace : Trace
         Any trace, also one without events.
+    requests : polars.DataFrame, optional
+        Rows of :func:`llmprof.analyze.request_spans`, for a row a request.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, requests: pl.DataFrame | None = None) -> None:
+        self.trace, self.requests = trace, requests
         self.keys, self.names = Keys(), Names()
         self.events = device_events(trace)
         self.found = not self.events.height
         self.missing: str = ""
-        self.rows: list[Row] = []
+        self.rows: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
         streams = list(stream_rows(self.events, self.keys, self.names))
         counters, host = list(counter_rows(trace)), list(host_rows(trace, self.keys, self.names))
         for rank in sorted(trace.ranks, key=_last_is_the_host):
@@ -114,13 +117,15 @@ class TimelineData:
                 return activity(self.trace)
         if kind in HOST:
             return self.trace.table(kind)
+        if kind == KIND and self.requests is not None:
+            return self.requests
         frame: pl.DataFrame = getattr(analyze, kind)(self.trace)
         return frame
 
     def _present(self) -> dict[str, list[int]]:
         """Colours that streams have, by what they mean, and those of collectives and idle time, as in the palette."""
         lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
-        lost = [lane for row in self.rows if row.kind in ("collectives", "idle") for lane in row.lanes]
+        lost = [lane for row in self.rows if row.kind in (KIND, "collectives", "idle") for lane in row.lanes]
         present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
         return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
 
@@ -140,8 +145,11 @@ class TimelineData:
         ]
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
+        count = sum(row.kind == KIND for row in self.rows)
+        told = [{"rank": GROUP, "label": _group(GROUP), "detail": f"{count:,}", "waits": None}] if count else []
         return sorted(
             [
+                *told,
                 *here,
                 *({"rank": rank, "label": _group(rank), "detail": "not in this trace", "waits": None} for rank in gone),
             ],
@@ -182,11 +190,11 @@ def _by_thread(rows: list[Row]) -> list[Row]:
 
 
 def _last_is_the_host(rank: int) -> tuple[bool, int]:
-    return rank < 0, rank
+    return rank < 0 and rank != GROUP, rank
 
 
 def _group(rank: int) -> str:
-    return "host" if rank < 0 else f"rank {rank}"
+    return {GROUP: "requests", -1: "host"}.get(rank, f"rank {rank}")
 
 
 def _range(row: Row) -> list[float] | None:
@@ -293,5 +301,7 @@ def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None)
 
 def _named(row: Row, data: TimelineData) -> str:
     several = len(data.trace.ranks) > 1
-    place = "host" if row.rank < 0 else f"rank {row.rank}"
+    if row.kind == KIND:
+        return row.label
+    place = _group(row.rank)
     return f"{place} · {row.label}" if several else row.label

@@ -13,6 +13,7 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError
 from llmprof.explore.timeline.data import HOST, TimelineData
 from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.requests import KIND
 from llmprof.explore.timeline.rows import Row
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
@@ -204,6 +205,9 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
 def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
     """Rank, step, layer and stage of a span, as far as they are known."""
     at = data.row(row)
+    if at.kind == KIND:
+        step = data.frame(at.kind)["step"][number]
+        return {} if step is None else {"step": step}
     if at.kind in HOST or at.kind == "counter" or (at.kind == "stream" and not data.found):
         return {"rank": at.rank}
     record = data.frame(at.kind).row(number, named=True)
@@ -267,7 +271,8 @@ def _shape(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
 
 _DURATIONS = {"busy_ns": "busy", "wait_ns": "waiting", "transfer_ns": "transfer", "arrival_skew_ns": "arrival skew",
               "host_dur_ns": "on the host", "gap_ns": "whole gap"}  # fmt: skip
-_FOUND = {"phase": "phase", "step": "step", "layer": "layer", "stage": "stage", "kernels": "kernels", "kind": "kind",
+_FOUND = {"part": "part", "id": "identifier", "tokens": "its tokens",
+          "phase": "phase", "step": "step", "layer": "layer", "stage": "stage", "kernels": "kernels", "kind": "kind",
           "algorithm": "algorithm", "world": "ranks in the group", "last_rank": "last rank", "cause": "cause",
           "next_name": "next event", "after_name": "event before", "doing": "the host is in",
           "held_by": "held by", "sync_name": "waits in", "context_tokens": "prompt tokens",

@@ -10,6 +10,8 @@ import traitlets
 
 from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.ncu.speed_of_light import speed_of_light
+from llmprof.analyze.requests.requests import AnyRun
+from llmprof.analyze.requests.spans import request_spans
 from llmprof.errors import AnalysisError
 from llmprof.explore.base.messages import Message, Record, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
@@ -217,11 +219,17 @@ class Timeline(Explorer):
     colour_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
     """What the colour of a kernel means."""
 
-    def __init__(self, trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> None:
-        self._data = TimelineData(trace)
+    def __init__(
+        self, trace: Trace, *, metrics: Metrics | None = None, run: AnyRun | None = None, **traits: Any
+    ) -> None:
+        requests = None if run is None else request_spans(run)
+        self._data = TimelineData(trace, requests)
         self._search = find.Search(self._data)
         self._metrics = metrics
         self._joined: pl.DataFrame | None = None
+        if requests is not None and requests.height:  # monitors ran since the engine was started
+            ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+            traits = {"window": [float(ns) for ns in ends]} | traits
         super().__init__(trace, **traits)
 
     @property
@@ -229,7 +237,8 @@ class Timeline(Explorer):
         """What is selected: the row of one span, or what touches the range of time in the rows that were dragged over.
 
         A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
-        trace's table, and a step, layer, collective or idle gap one of the analysis of its name.
+        trace's table, a step, layer, collective or idle gap one of the analysis of its name, and a span of a request
+        one of ``analyze.request_spans(run)``.
         """
         if self.selection:
             kind = self._data.row(self.selection["row"]).kind
@@ -340,7 +349,7 @@ class Timeline(Explorer):
         return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
 
 
-def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Timeline:
+def timeline(trace: Trace, *, metrics: Metrics | None = None, run: AnyRun | None = None, **traits: Any) -> Timeline:
     """Timeline of a trace to zoom, search and select in; what is selected comes back as a frame.
 
     Rows: for each rank its steps, layers with their stages, collectives, idle time, streams, counters and host
@@ -353,6 +362,9 @@ def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> 
         Any trace.
     metrics : Metrics, optional
         Hardware metrics of some kernels (``llmprof.read_metrics``), shown with them.
+    run : Run, optional
+        The run that the trace is of (``launch.open_run``): its requests stand on top, a row each, with what each
+        waited for, its prefill and its decode.
     **traits
         ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category), ``theme``, to begin with.
 
@@ -365,6 +377,6 @@ def timeline(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> 
     Raises
     ------
     LlmprofError
-        An argument is of another kind.
+        An argument is of another kind, or the requests of the run cannot be joined to the trace.
     """
-    return Timeline(trace, metrics=metrics, **traits)
+    return Timeline(trace, metrics=metrics, run=run, **traits)

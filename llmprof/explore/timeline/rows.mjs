@@ -1,6 +1,10 @@
 // Where the rows of the timeline stand, and how high they are. Pure functions.
 
+/** Number of the group of requests; the host's is -1. */
+const REQUESTS = -2;
+
 const LEVEL_HEIGHTS = {
+  requests: 12,
   steps: 18,
   layers: 17,
   collectives: 17,
@@ -15,6 +19,7 @@ const HOST = ["markers", "ops", "runtime"];
 const FOLDED_HEIGHT = 9;
 const GROUP_HEIGHT = 24;
 const ROW_GAP = 4;
+const REQUEST_GAP = 1;
 const LEVEL_GAP = 1;
 
 const FEW_RANKS = 8;
@@ -50,22 +55,27 @@ export function layOut(described, state) {
         const item = rowItem(row, state, pinnedY);
         item.label = `${group.label} · ${row.label}`;
         pinned.push(item);
-        pinnedY += item.height + ROW_GAP;
+        pinnedY += item.height + gapAfter(row);
       } else if (!closed && !(state.devices && HOST.includes(row.kind))) {
         const item = rowItem(row, state, y);
         items.push(item);
-        y += item.height + ROW_GAP;
+        y += item.height + gapAfter(row);
       }
     }
   }
   return { items, height: y, pinned, pinnedHeight: pinnedY };
 }
 
-/** Groups that are shown: by rank, or those that wait least first, for whom the others wait; the host comes last. */
+const gapAfter = (row) => (row.kind === "requests" ? REQUEST_GAP : ROW_GAP);
+
+/**
+ * Groups that are shown: requests, then by rank, or those that wait least first, for whom the others wait; the host
+ * comes last.
+ */
 export function groupsInOrder(groups, state) {
-  const shown = groups.filter((group) => !state.hidden?.has(group.rank) && !(state.devices && group.rank < 0));
+  const shown = groups.filter((group) => !state.hidden?.has(group.rank) && !(state.devices && group.rank === -1));
   if (state.order !== "waits") return shown;
-  const key = (group) => (group.rank < 0 ? 2 : (group.waits ?? 1));
+  const key = (group) => (group.rank === REQUESTS ? -1 : group.rank < 0 ? 2 : (group.waits ?? 1));
   return [...shown].sort((a, b) => key(a) - key(b) || a.rank - b.rank);
 }
 
@@ -93,7 +103,8 @@ function stripLevels(rows, heights) {
 /** Ranks that are closed at first: all with a device, where there are several. */
 export function closedAtFirst(described) {
   const ranks = new Set(described.rows.filter((row) => row.kind === "stream").map((row) => row.rank));
-  return ranks.size > 1 ? new Set(described.groups.map((group) => group.rank)) : new Set();
+  const groups = described.groups.map((group) => group.rank).filter((rank) => rank !== REQUESTS);
+  return ranks.size > 1 ? new Set(groups) : new Set();
 }
 
 /** Item and level where a level of a row is drawn; null where its rank is closed or it is not shown. */

@@ -34,6 +34,12 @@ _OWN: dict[tuple[str, str], str] = {
     ("collective", "transfer and waiting"): "#EB8A3E",
     ("category", "waits for the device"): theme.CAUSES["sync"],
     ("category", "marker"): "#7FA7A1",
+    ("request", "waiting"): theme.WAIT,
+    ("request", "prefill"): theme.PHASES["prefill"],
+    ("request", "prefill with others"): "#E2A36F",
+    ("request", "decode"): theme.PHASES["decode"],
+    ("request", "decode beside prefill"): theme.COMMUNICATION,
+    ("request", "left out"): theme.REST,
 }
 
 
@@ -96,7 +102,7 @@ class Row:
     """One row of the timeline.
 
     ``kind`` says which frame the ids of its spans count (stream: ``activity``; ops, runtime, markers: the trace's
-    tables; steps, layers, collectives, idle: the analyses); ``lanes`` are its levels.
+    tables; steps, layers, collectives, idle: the analyses; requests: ``request_spans``); ``lanes`` are its levels.
     """
 
     kind: str

@@ -15,6 +15,8 @@ from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.requests import GROUP as REQUESTS
+from llmprof.explore.timeline.requests import KIND as REQUEST
 from llmprof.explore.timeline.rows import KINDS, Row
 from llmprof.units import format_ns, format_share
 
@@ -166,7 +168,9 @@ def _joined(parts: list[Any]) -> Any:
 
 WIDTH, GUTTER, MOST_HEIGHT = 1000, 150, 640
 HEAD, GROUP, GAP, FOOT = 30, 20, 4, 26
-HEIGHTS = {"stream": 24, "counter": 30, "idle": 11}
+HEIGHTS = {"stream": 24, "counter": 30, "idle": 11, "requests": 12}
+MOST_REQUESTS = 16
+"""Requests that a picture shows, the first ones; the live timeline has all."""
 LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
 FEW_RANKS = 8
 STRIPS = {False: (16, 24, 9), True: (0, 16, 8)}
@@ -271,9 +275,7 @@ def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
     """A strip for each rank, as many as fit: its steps, its busiest stream, and what it waits for and idles."""
     ranks = sorted({row.rank for row in data.rows if row.kind == "stream"})
     steps, stream, lost = STRIPS[len(ranks) > FEW_RANKS]
-    places: list[Place] = []
-    labels: list[Label] = []
-    y = HEAD
+    places, labels, y = _request_rows(data)
     for rank in ranks:
         mine = [(number, row) for number, row in enumerate(data.rows) if row.rank == rank and row.count]
         busiest = next(number for number, row in mine if row.kind == "stream")
@@ -284,7 +286,7 @@ def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
         )
         parts = [(high, numbers) for high, numbers in wanted if high and numbers]
         height = sum(high + 1 for high, _ in parts) + 8
-        if y + height > MOST_HEIGHT and labels:
+        if y + height > MOST_HEIGHT and any(label.rank >= 0 for label in labels):
             break
         labels.append(Label(rank, None, y, height - 3))
         top = y + 3
@@ -297,11 +299,10 @@ def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
 
 def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
     """Rows under the head of their rank, as many as fit."""
-    places: list[Place] = []
-    labels: list[Label] = []
-    y, rank = HEAD, None
+    rank: int | None = None
+    places, labels, y = _request_rows(data)
     for number, row in enumerate(data.rows):
-        if row.kind in KINDS and not data.found:
+        if row.kind == REQUEST or (row.kind in KINDS and not data.found):
             continue
         head = GROUP if row.rank != rank else 0
         if y + head + _height(row) > MOST_HEIGHT and number:
@@ -314,6 +315,22 @@ def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
         places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
         y += _height(row) + GAP
     return places, labels
+
+
+def _request_rows(data: TimelineData) -> tuple[list[Place], list[Label], int]:
+    """Rows of the first requests under their head, and where the next row stands."""
+    numbers = [number for number, row in enumerate(data.rows) if row.kind == REQUEST][:MOST_REQUESTS]
+    if not numbers:
+        return [], [], HEAD
+    high = HEIGHTS[REQUEST]
+    tops = [HEAD + GROUP + place * (high + 1) for place in range(len(numbers))]
+    labels = [Label(REQUESTS, None, HEAD, GROUP - 3)]
+    labels += [Label(REQUESTS, number, top, high) for number, top in zip(numbers, tops, strict=True)]
+    return (
+        [Place(number, 0, top, high) for number, top in zip(numbers, tops, strict=True)],
+        labels,
+        tops[-1] + high + GAP,
+    )
 
 
 def _height(row: Row) -> int:
@@ -332,7 +349,8 @@ def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
 
 def _label(data: TimelineData, label: Label, waits: float | None) -> Iterator[str]:
     if label.row is None:
-        name, middle = "host" if label.rank < 0 else f"rank {label.rank}", label.top + label.height / 2 + 4
+        name = next(group["label"] for group in data.groups() if group["rank"] == label.rank)
+        middle = label.top + label.height / 2 + 4
         yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
         yield _text(6, middle, name, ink=INK)
         if waits is not None:
@@ -341,7 +359,7 @@ def _label(data: TimelineData, label: Label, waits: float | None) -> Iterator[st
     row = data.rows[label.row]
     text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
     note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
-    yield _text(GUTTER - 10, label.top + 12, text, anchor="end")
+    yield _text(GUTTER - 10, label.top + min(12, label.height - 2), text, anchor="end")
     if note:
         yield _text(GUTTER + 6, label.top + 12, note)
 

@@ -129,3 +129,21 @@ test("ranks are hidden, ordered by what they wait, and shown without the host", 
   const { items } = layOut(DESCRIBED, { ...open(), devices: true });
   assert.ok(!items.some((item) => item.kind === "ops"));
 });
+
+test("requests stand before the ranks, close together, and stay open where ranks are closed", () => {
+  const described = {
+    groups: [
+      { rank: -2, label: "requests" },
+      { rank: 0, label: "rank 0" },
+      { rank: 1, label: "rank 1" },
+      { rank: -1, label: "host" },
+    ],
+    rows: [row("requests", -2), row("requests", -2), row("stream", 0), row("stream", 1), row("ops", -1)],
+  };
+  assert.deepEqual([...closedAtFirst(described)], [0, 1, -1]);
+  const ranks = (state) => groupsInOrder(described.groups, state).map((group) => group.rank);
+  assert.deepEqual(ranks({ ...open(), order: "waits" }), [-2, 0, 1, -1]);
+  assert.deepEqual(ranks({ ...open(), devices: true }), [-2, 0, 1]);
+  const { items } = layOut(described, { ...open(), closed: closedAtFirst(described) });
+  assert.deepEqual(names(items).slice(0, 4), ["requests@0", "requests@24", "requests@37", "rank 0@50"]);
+});

@@ -1,0 +1,132 @@
+"""What each request did over time, span by span, and the finding about its first token."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.requests.requests import AnyRun, request_steps, requests, slowest
+from llmprof.units import format_ns, format_share
+
+PARTS_OVER_TIME: Final = ("waiting", "prefill", "prefill with others", "decode", "decode beside prefill", "left out")
+"""Parts of :func:`request_spans`, in the order in which a request meets them."""
+
+OTHERS_SHARE: Final = 0.1
+"""Share of the tokens of a step from which on a prefill counts as one with others."""
+
+FIRST_TOKENS: Final = "slow_first_tokens"
+"""Rule of :func:`first_token_finding`."""
+
+_ADVICE: Final = {
+    "prefill of others": "Smaller chunks of prefill (max_num_batched_tokens), or prefill on devices of its own, keep "
+    "long prompts of others out of the way.",
+    "decode of others": "All seats are taken: raise max_num_seqs if the cache of keys and values has room, add a "
+    "replica, or send fewer requests.",
+    "its own prefill": "The first token costs the prompt itself: a larger chunk (max_num_batched_tokens), tensor "
+    "parallelism, or a cached prefix.",
+    "no step running": "Look at the front end, the tokenizer and the scheduler, and at idle time of the device then.",
+    "the rest": "Look at the steps of the slowest request: analyze.request_spans(run).",
+}
+
+
+def request_spans(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
+    """What each request did, from its arrival to its last step, as spans that follow each other.
+
+    Parameters
+    ----------
+    run : Run
+        As for :func:`requests`.
+    phase : str
+        Phase of the run; only the profiled one has a trace.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a span, by request and time: ``request, id``; ``part``: ``waiting`` (arrived, no step carried it yet),
+        ``prefill``, ``prefill with others`` (more than a tenth of the tokens of its step were not its own),
+        ``decode``, ``decode beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or
+        no room); ``start_ns, dur_ns`` (on the clock of the trace); of a step ``step`` (of
+        :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``tokens`` (of this request),
+        ``context_tokens, generation_tokens`` (of all) and ``preempted``.
+
+    Raises
+    ------
+    NotCapturedError
+        The run has no trace, no requests of the phase, or its engine noted no steps.
+    AnalysisError
+        The clocks of requests and trace disagree by more than 1 ms.
+
+    Examples
+    --------
+    >>> analyze.request_spans(run).filter(part="left out")  # doctest: +SKIP
+    """
+    joined = requests(run, phase=phase)
+    steps = request_steps(run, phase=phase).join(joined.select("request", "id"), on="request").sort("request", "step")
+    shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (pl.col("context_tokens") + pl.col("generation_tokens"))
+    prefill = pl.when(shared).then(pl.lit("prefill with others")).otherwise(pl.lit("prefill"))
+    beside = pl.when(pl.col("context_tokens") > 0).then(pl.lit("decode beside prefill")).otherwise(pl.lit("decode"))
+    before = pl.col("end_ns").shift(1).over("request")
+    missed = pl.col("step") > pl.col("step").shift(1).over("request") + 1
+    columns = ("request", "id", "part", "start_ns", "dur_ns", "step", "tokens", "context_tokens", "generation_tokens")
+    carried = steps.with_columns(
+        part=pl.when(pl.col("part") == "prefill").then(prefill).otherwise(beside),
+        dur_ns=pl.col("end_ns") - pl.col("start_ns"),
+        step=pl.col("trace_step"),
+    ).select(*columns, "preempted")
+    left_out = (
+        steps.with_columns(before=before, missed=missed)
+        .filter(pl.col("missed") & (pl.col("start_ns") > pl.col("before")))
+        .select(
+            "request", "id", part=pl.lit("left out"), start_ns="before", dur_ns=pl.col("start_ns") - pl.col("before")
+        )
+    )
+    begun = pl.min_horizontal("start_ns", "first_step_ns")
+    waiting = joined.select(
+        "request", "id", part=pl.lit("waiting"), start_ns=begun, dur_ns=pl.col("first_step_ns") - begun
+    ).filter(pl.col("dur_ns") > 0)
+    every = pl.concat([waiting, carried, left_out], how="diagonal").sort("request", "start_ns", maintain_order=True)
+    return every.select(*columns, "preempted")
+
+
+def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
+    """What the slow first tokens are made of, as a row of :func:`llmprof.analyze.findings`; None without requests.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of :func:`requests`.
+    quantile : float
+        Which requests: those whose time to the first token is at least this quantile of all.
+    """
+    if frame.is_empty():
+        return None
+    slow = slowest(frame, quantile=quantile)
+    parts: dict[str, float] = slow["parts"]
+    whole = sum(parts.values())
+    name, largest = max(parts.items(), key=lambda item: item[1])
+    share = largest / whole if whole else 0.0
+    own = name == "its own prefill"
+    worst = frame.sort("ttft_ns", descending=True).row(0, named=True)
+    others = ", ".join(f"{other} {format_ns(ns)}" for other, ns in parts.items() if other != name and ns > 0)
+    numbers = ", ".join(str(one) for one in slow["requests"])
+    count = len(slow["requests"])
+    return {
+        "rule": FIRST_TOKENS,
+        "severity": "info" if own else "high" if share >= 0.2 else "medium",
+        "title": slow["title"],
+        "figure": largest,
+        "unit": "ns a request",
+        "share_of_time": share,
+        "gain_ns": 0.0 if own else largest,
+        "scope": f"the {count} slowest of {slow['of']} requests",
+        "denominator": f"their time to the first token, {format_ns(whole)} on average",
+        "evidence": "requests",
+        "where": f"request IN ({numbers})",
+        "rank": None,
+        "start_ns": worst["start_ns"],
+        "end_ns": worst["first_token_ns"],
+        "detail": f"{format_share(share)} of it; besides {others or 'nothing'}. The slowest is request "
+        f"{worst['request']}, {format_ns(worst['ttft_ns'])}.",
+        "suggestion": _ADVICE[name],
+    }

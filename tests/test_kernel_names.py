@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.names import functions
+from llmprof.names import kernels
 
 # the same kernels as ncu, ncu's report, CUPTI (torch, nsys) write them
 SAME = [
@@ -36,8 +36,8 @@ SAME = [
 @pytest.mark.parametrize("names", SAME, ids=lambda names: names[0])
 def test_one_kernel_written_in_several_ways_compares_equal(names):
     function, *written = names
-    assert functions.function(pl.Series(written)).to_list() == [function] * len(written)
-    assert functions.comparable(pl.Series(written)).n_unique() == 1
+    assert kernels.function(pl.Series(written)).to_list() == [function] * len(written)
+    assert kernels.comparable(pl.Series(written)).n_unique() == 1
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_one_kernel_written_in_several_ways_compares_equal(names):
     ],
 )
 def test_functions_of_names(name, function):
-    assert functions.function(pl.Series([name])).to_list() == [function]
+    assert kernels.function(pl.Series([name])).to_list() == [function]
 
 
 def test_other_template_arguments_do_not_compare_equal():
     names = pl.Series("n", ["void f<4, float>(int)", "void f<8, float>(int)", "void g<4, float>(int)", None])
-    out = functions.comparable(names)
+    out = kernels.comparable(names)
     assert out.n_unique() == 4
     assert out[3] is None
     assert out.name == "n"

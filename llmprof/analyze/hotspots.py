@@ -129,7 +129,7 @@ HOTSPOTS = Analysis(
         "A sampler looked at the call stack at fixed intervals. Self is the time in the function itself, total "
         "includes what it calls; waiting threads are seen only by samplers that record them.",
     ),
-    figures=("llmprof.report.sampled:FLAME",),
+    figures=("llmprof.report.figures:FLAME",),
 )
 TOTALS = Analysis(
     function=totals,
@@ -144,5 +144,5 @@ TOTALS = Analysis(
         "What did the profiler add up itself?",
         "The file holds sums, not single times: there are no steps, no order and no overlap in it.",
     ),
-    figures=("llmprof.report.sampled:TOTALS",),
+    figures=("llmprof.report.figures:TOTALS",),
 )

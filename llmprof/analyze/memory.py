@@ -394,5 +394,5 @@ ANALYSIS: Final = Analysis(
         "Allocated is what tensors hold, reserved what the allocator took from the device. Who holds memory follows "
         "from the call stack of the allocation, the profiler's category, or how long it lives; the rest is unknown.",
     ),
-    figures=("llmprof.report.memory:MEMORY", "llmprof.report.memory:HOLDERS"),
+    figures=("llmprof.report.figures:MEMORY", "llmprof.report.figures:HOLDERS"),
 )  # fmt: skip

@@ -62,13 +62,12 @@ if TYPE_CHECKING:
     from llmprof.charts.kernels import cuda_api, kernels, stalls
     from llmprof.charts.layers import layer_heatmap
     from llmprof.charts.memory import memory, memory_holders
-    from llmprof.charts.requests import dashboard, request_latency, requests
+    from llmprof.charts.requests import dashboard, request_latency, request_waterfall, requests
     from llmprof.charts.roofline import roofline
     from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
     from llmprof.charts.theory.curves import bound_gap, predicted, theory_curves, theory_memory
     from llmprof.charts.theory.structure import theory_parameters, theory_roofline, theory_shares, theory_structure
     from llmprof.charts.timeline.timeline import timeline
-    from llmprof.charts.waterfall import request_waterfall
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -90,7 +89,7 @@ else:
             "memory_holders": "llmprof.charts.memory",
             "overlap": "llmprof.charts.breakdown",
             "request_latency": "llmprof.charts.requests",
-            "request_waterfall": "llmprof.charts.waterfall",
+            "request_waterfall": "llmprof.charts.requests",
             "requests": "llmprof.charts.requests",
             "roofline": "llmprof.charts.roofline",
             "save": "llmprof.charts.base.save",

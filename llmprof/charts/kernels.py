@@ -30,7 +30,7 @@ from llmprof.charts.base.theme import (
     text_px,
 )
 from llmprof.metrics import explain
-from llmprof.names import functions
+from llmprof.names import kernels as names_kernels
 from llmprof.units import format_ns
 
 _SOURCE = "llmprof.analyze.kernel_summary(trace)"
@@ -117,7 +117,7 @@ def _part() -> pl.Expr:
 
 def _names(names: pl.Series) -> pl.Series:
     """Function of each kernel; what CUTLASS runs in its ``device_kernel`` is named by the first template of it."""
-    function = functions.function(names).fill_null("unnamed")
+    function = names_kernels.function(names).fill_null("unnamed")
     inner = names.str.extract(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)")
     return pl.select(
         pl.when(function == "device_kernel").then(pl.coalesce(inner, function)).otherwise(function)
@@ -296,7 +296,7 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
     has = [name for name in ("stage", "kernel_name") if name in valid.columns]
     texts = {"stage": pl.col("stage")}
     if "kernel_name" in has:
-        function = functions.function(valid["kernel_name"].fill_null("unnamed"))
+        function = names_kernels.function(valid["kernel_name"].fill_null("unnamed"))
         texts["kernel_name"] = pl.lit(function)
     launch = pl.format("launch {}", "kernel_id")
     bar = pl.concat_str([texts[name] for name in has], separator=": ", ignore_nulls=True) if has else launch

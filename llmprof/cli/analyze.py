@@ -269,7 +269,7 @@ def _names(a: str, b: str) -> tuple[str, str]:
 
 def info(args: Namespace, terminal: Terminal) -> str:
     """What a trace holds."""
-    from llmprof.report import about
+    from llmprof.report import cards
 
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
@@ -279,7 +279,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
         summary["steps"] = steps if isinstance(steps, str) else rows_of(steps)
         return to_json(summary | {"reading": trace.coverage})
-    parts = [about.headline(trace).partition(": ")[2], text.pairs(about.facts(trace))]
+    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
     rows = []
     for name, table in _tables().items():
         if name in trace.tables:
@@ -289,8 +289,8 @@ def info(args: Namespace, terminal: Terminal) -> str:
     width = terminal.width or 10_000
     parts += ["Tables", "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines())]
     parts += ["Steps", steps if isinstance(steps, str) else _indented(text.table(steps, width=_inner(terminal)))]
-    parts += ["Reading", text.pairs(about.reading(trace))]
-    parts += [f"Note: {text.plain(warning)}" for warning in about.warnings(trace)]
+    parts += ["Reading", text.pairs(cards.reading(trace))]
+    parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)
 
 

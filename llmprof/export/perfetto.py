@@ -38,7 +38,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     trace : Trace
         What is written; ranks below 0 are left out.
     added : polars.DataFrame
-        As :func:`llmprof.export.tracks.tracks` gives them.
+        As :func:`llmprof.export.write.tracks` gives them.
     file : pathlib.Path
         Where to.
 

@@ -17,7 +17,7 @@ import polars as pl
 from llmprof import plugins
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
-from llmprof.names import ascend
+from llmprof.names import kernels
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
@@ -79,7 +79,7 @@ the moe_forward after, but they themselves only compute element by element or al
 
 KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
-    *ascend.PATTERNS,
+    *kernels.PATTERNS,
     ("collective", _COLLECTIVE),
     ("copy", r"^memcpy"),
     ("fill", r"^memset"),

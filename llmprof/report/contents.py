@@ -11,7 +11,7 @@ from llmprof import plugins
 from llmprof.analyze.analysis import Analysis
 from llmprof.analyze.catalog import analyses
 from llmprof.progress import Progress
-from llmprof.report import about
+from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure
 from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table, run
 from llmprof.trace import Trace
@@ -189,14 +189,14 @@ def contents(
             drawn(figures[drawing.name])
     absent += [part.absent for part in figures.values() if part.absent is not None]
     return Contents(
-        title=title or about.headline(trace),
-        facts=[*more, *about.facts(trace)],
-        files=about.files(trace),
-        warnings=about.warnings(trace),
-        shares=about.shares(found.get("coverage")),
-        reading=about.reading(trace),
+        title=title or cards.headline(trace),
+        facts=[*more, *cards.facts(trace)],
+        files=cards.files(trace),
+        warnings=cards.warnings(trace),
+        shares=cards.shares(found.get("coverage")),
+        reading=cards.reading(trace),
         findings=found.get("findings", pl.DataFrame()),
-        sections=[*first, *sections(figures, results, about.work(trace))],
+        sections=[*first, *sections(figures, results, cards.work(trace))],
         frames=found,
         absent=absent,
     )

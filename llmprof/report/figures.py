@@ -15,6 +15,7 @@ from llmprof.analyze.roofline import coverage_of
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.report import parts
 from llmprof.report.parts import Absent, Figure, Section
+from llmprof.text import shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -340,3 +341,59 @@ def config_in(folder: Path) -> Path | None:
     """The ``config.json`` of the model that a run wrote into its folder, if there is one."""
     paths = sorted(folder.glob("*/config.json"))
     return paths[0] if len(paths) == 1 else None
+
+
+_MOST_PANELS = 4
+
+
+def _memory(trace: Trace) -> Drawn:
+    found = analyze.memory(trace, per="time")
+    device = found.filter("on_device")
+    found = device if device.height else found
+    places = found.select("rank", "device").unique(maintain_order=True)
+    kept = found.join(places.head(_MOST_PANELS), on=["rank", "device"], nulls_equal=True, maintain_order="left")
+    note = f"Drawn: {_MOST_PANELS} of {places.height} devices." if places.height > _MOST_PANELS else ""
+    return charts.memory(kept), note
+
+
+def _holders(trace: Trace) -> Drawn:
+    found = analyze.memory(trace, per="holder")
+    if not found.height:
+        raise NotCapturedError("nothing is known to hold memory", hint="record with profile_memory=True")
+    device = found.filter("on_device")
+    found = device if device.height else found
+    rank = found["rank"].sort()[0]
+    note = "" if found["rank"].n_unique() == 1 else f"Drawn: rank {rank}; analyze.memory(trace, per='holder') has all."
+    return charts.memory_holders(found.filter(pl.col("rank") == rank)), note
+
+
+MEMORY = Drawing("memory", "allocated and reserved memory over time", _memory)
+HOLDERS = Drawing("memory_holders", "what holds memory at the peak", _holders)
+
+
+def _flame(trace: Trace) -> Drawn:
+    found = analyze.stacks(trace, of="samples")
+    units = found["unit"].unique().sort().to_list()
+    note = f"Drawn: what was counted in {units[0]}; hotspots.csv has all." if len(units) > 1 else ""
+    return charts.flame(found.filter(pl.col("unit") == units[0]) if units else found), note
+
+
+def _totals(trace: Trace) -> Drawn:
+    found = analyze.totals(trace)
+    if not found.height:
+        raise AnalysisError("the summary holds no row", hint="was the profiler active?")
+    kinds = found.group_by("kind").agg(pl.col("total_ns").sum())
+    on_device = kinds.filter(pl.col("kind").is_in(["kernel", "layer"]))
+    kind = (on_device if on_device.height else kinds).sort("total_ns", "kind", descending=[True, False])["kind"][0]
+    rows = found.filter(pl.col("kind").is_in(["kernel", "copy"] if kind == "kernel" else [kind]))
+    note = "" if rows.height == found.height else f"Drawn: what is of the kind {kind}; totals.csv has all."
+    rows = rows.with_columns(pl.col("count").fill_null(0), category=pl.coalesce("category", "scope"))
+    if kind == "kernel":
+        return charts.kernels(rows), note
+    first = rows.sort("total_ns", descending=True).row(0, named=True)
+    title = f"{shorten(first['name'], 48)} takes {format_share(first['share'])} of the time of all {kind}s"
+    return charts.kernels(rows, variants=True, title=title), note
+
+
+FLAME = Drawing("hotspots", "call stacks that the CPU was in", _flame)
+TOTALS = Drawing("totals", "names by the sum of their times", _totals)

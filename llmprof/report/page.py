@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from llmprof import __version__
 from llmprof.report import parts as report_parts
-from llmprof.report.about import MEASURES
+from llmprof.report.cards import MEASURES
 from llmprof.report.parts import Absent, Contents, Figure, Section, Table
 from llmprof.units import format_ns, format_share
 

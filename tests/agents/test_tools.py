@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmprof import bundled
-from llmprof.agents import Tools
-from llmprof.agents.tools import RefusedError
+from llmprof.agents import RefusedError, Tools
 from llmprof.cli import main
 from llmprof.errors import AnalysisError, LlmprofError
 

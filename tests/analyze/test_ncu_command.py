@@ -10,7 +10,7 @@ import pytest
 import llmprof
 from llmprof.analyze import attribute, ncu_command
 from llmprof.errors import AnalysisError
-from llmprof.names import functions as names_functions
+from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
@@ -103,7 +103,7 @@ def test_names_become_expressions_for_exactly_themselves():
     assert found.startswith("regex:^(")
     assert "\x00" not in found
     assert "\n" not in found
-    function = names_functions.function(pl.Series([name]))[0]
+    function = names_kernels.function(pl.Series([name]))[0]
     assert re.search(found.removeprefix("regex:"), function, re.DOTALL)
     assert not re.search(found.removeprefix("regex:"), "weirdXkernel")
     assert all(isinstance(argument, str) for argument in command)
@@ -154,7 +154,7 @@ def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     ]
     step = events["step"][wanted.index(True)]
     wanted = [w and s == step for w, s in zip(wanted, events["step"], strict=True)]
-    functions = names_functions.function(events["name"]).to_list()
+    functions = names_kernels.function(events["name"]).to_list()
     mine = {f for f, w in zip(functions, wanted, strict=True) if w}
     assert set(re.fullmatch(r"regex:\^\((.*)\)\$", chosen["--kernel-name"])[1].split("|")) == mine
     passing = [w for f, w in zip(functions, wanted, strict=True) if f in mine]

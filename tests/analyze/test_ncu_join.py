@@ -9,7 +9,7 @@ import llmprof
 from llmprof.analyze import name_layers, ncu_join
 from llmprof.errors import NotCapturedError
 from llmprof.metrics.data import Metrics
-from llmprof.names import functions
+from llmprof.names import kernels as names_kernels
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
 
@@ -173,7 +173,7 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
 def test_the_capture_against_a_run_of_other_shapes_is_little_sure():
     found = ncu_join(llmprof.read(SHARED / "torch_tp1_eager"), read_metrics(SHARED / "ncu_tp1_eager"))
     by_function = {name: part for (name,), part in found.with_columns(
-        f=functions.function(found["kernel_name"])).group_by("f")}  # fmt: skip
+        f=names_kernels.function(found["kernel_name"])).group_by("f")}  # fmt: skip
     assert by_function["fused_add_rms_norm_kernel"]["agrees"].unique().to_list() == ["name"]
     assert by_function["device_kernel"]["agrees"].unique().to_list() == ["name, grid and block"]
     assert found.filter(pl.col("name").is_null())["kernel_name"].str.starts_with("nvjet").all()

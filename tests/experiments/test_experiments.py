@@ -15,10 +15,9 @@ import pytest
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
 from llmprof.experiments.history import append, permutation, read_history, regressions, watch
-from llmprof.experiments.report import saved, write_report
+from llmprof.experiments.report import Evidence, saved, suggestions, write_report
 from llmprof.experiments.scaling import cases_of, parallelism, read_points, run_points, sequence_length, unsuited
 from llmprof.experiments.self_test import self_test
-from llmprof.experiments.suggestions import Evidence, suggestions
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 

@@ -15,7 +15,7 @@ from llmprof import analyze
 from llmprof.cli import main
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError, TraceWarning
 from llmprof.export import FORMS, export, perfetto
-from llmprof.export.tracks import tracks
+from llmprof.export.write import tracks
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, launches
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.report import about, figures
+from llmprof.report import cards, figures
 from llmprof.report.contents import kernels_table, steps_table
 from llmprof.report.page import figure_of, sentence, shorten, table, words
 from llmprof.report.parts import Column, Table
@@ -152,16 +152,16 @@ def test_figures_of_findings(figure, unit, said):
     ],
 )
 def test_versions_as_people_write_them(key, value, said):
-    assert about.version(key, value) == said
+    assert cards.version(key, value) == said
 
 
 def test_facts_of_a_trace(small):
-    said = dict(about.facts(small))
+    said = dict(cards.facts(small))
     assert said["Ranks"] == "0-1 (2 of 2)"
     assert said["Device"] == "Test GPU"
     assert said["CUDA driver"] == "12.4"
-    assert about.headline(small) == "Where the time goes: 2 ranks on Test GPU"
-    assert about.warnings(small) == []
+    assert cards.headline(small) == "Where the time goes: 2 ranks on Test GPU"
+    assert cards.warnings(small) == []
 
 
 def test_shares_name_the_worst_rank():
@@ -175,10 +175,10 @@ def test_shares_name_the_worst_rank():
             "of": ["summed time"] * 2,
         }
     )
-    assert about.shares(coverage).row(0, named=True) == {
+    assert cards.shares(coverage).row(0, named=True) == {
         "measure": "step", "share": 0.75, "least": 0.5, "rank": 1, "of": "summed time",
     }  # fmt: skip
-    assert about.shares(None).height == 0
+    assert cards.shares(None).height == 0
 
 
 def test_small_parts():

@@ -16,7 +16,7 @@ from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.steps.summary import MAD_TO_SIGMA, MAX_DEVIATIONS
 from llmprof.errors import AnalysisError
 from llmprof.metrics.data import Metrics
-from llmprof.names import functions
+from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 
 _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
@@ -327,7 +327,7 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
             layer=pl.lit(None, pl.Int32), stage=pl.lit(None, pl.String), confidence=pl.lit(None, pl.Float64)
         )
     )
-    key = kernels.select(function=functions.function(kernels["kernel_name"]), grid="grid", block="block")
+    key = kernels.select(function=names_kernels.function(kernels["kernel_name"]), grid="grid", block="block")
     rows = found.select("rank", "layer", "stage", "confidence").hstack(key.select(key=pl.struct(pl.all()))).rows()
     ends = [
         stage for rank in dict.fromkeys(row[0] for row in rows) for stage in _ends([r for r in rows if r[0] == rank])

@@ -12,8 +12,7 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import AnalysisError
 from llmprof.metrics.data import Metrics
-from llmprof.names import functions
-from llmprof.names import functions as names_functions
+from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 
 _LEVELS: Final = (
@@ -43,7 +42,7 @@ _SCHEMA: Final = {
 def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Match profiled launches with the kernels of a timeline, by name, grid, block and order.
 
-    Names are compared without what profilers write differently (:mod:`llmprof.names.functions`). Launches of a run are
+    Names are compared without what profilers write differently (:mod:`llmprof.names.kernels`). Launches of a run are
     taken in order and looked up as sequences: among the timeline's kernels of the kinds that were profiled, the
     longest stretches in which kind follows kind as in the profile. So a filter on names, or skipped collectives, do
     no harm. Kernels of a model repeat from layer to layer and step to step; where a stretch fits several places, the
@@ -81,8 +80,8 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     timeline = _timeline(trace)
     launches = metrics.kernels
     launches = launches.with_columns(
-        comparable=functions.comparable(launches["kernel_name"]),
-        function=functions.function(launches["kernel_name"]),
+        comparable=names_kernels.comparable(launches["kernel_name"]),
+        function=names_kernels.function(launches["kernel_name"]),
     )
     found: list[pl.DataFrame] = [pl.DataFrame(schema=_SCHEMA)]
     groups = launches.select("kernel_id", "run", "process", "device").fill_null(-1)
@@ -115,8 +114,8 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
 def _timeline(trace: Trace) -> pl.DataFrame:
     """Kernels in the order of their start, with what is compared."""
     kernels = trace.kernels.with_columns(
-        comparable=functions.comparable(trace.kernels["name"]),
-        function=functions.function(trace.kernels["name"]),
+        comparable=names_kernels.comparable(trace.kernels["name"]),
+        function=names_kernels.function(trace.kernels["name"]),
         grid=_size("grid"),
         block=_size("block"),
     ).sort("rank", "start_ns", "stream", maintain_order=True)
@@ -311,7 +310,7 @@ def ncu_command(
     if launches is not None and launches < 1:
         raise AnalysisError(f"launches is {launches}", expected="at least 1")
     events = attribute(trace).filter(pl.col("source") == "kernel")
-    events = events.with_columns(names_functions.function(events["name"]).alias("function"))
+    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
     chosen = _chosen(events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank})
     if launches is None and kernel is not None:
         launches = 1

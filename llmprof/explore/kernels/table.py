@@ -18,7 +18,7 @@ from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Buffers, array, pack
 from llmprof.metrics import explain
 from llmprof.metrics.data import Metrics
-from llmprof.names import functions
+from llmprof.names import kernels
 from llmprof.trace import Trace
 
 BINS: Final = 48
@@ -117,7 +117,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
 
 def short(names: pl.Series) -> pl.Series:
     """Names of C++ functions without return type, namespaces and parameters: their beginnings tell them apart."""
-    made = pl.DataFrame({"name": names, "short": functions.comparable(names)})
+    made = pl.DataFrame({"name": names, "short": kernels.comparable(names)})
     cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
     return made.select(pl.when(cpp).then("short").otherwise("name").alias("short"))["short"]
 
@@ -362,7 +362,7 @@ def roofline(found: Profiled, kernel_id: int) -> dict[str, Any] | None:
     flat = {t: rate for t in types if peaks is not None and (rate := peaks.flop_per_s.get(t))}
     points = placed.select("kernel_id", "dtype", x, y, ns="profiled_ns")
     return {
-        "points": points.with_columns(function=functions.function(placed["kernel_name"])).to_dicts(),
+        "points": points.with_columns(function=kernels.function(placed["kernel_name"])).to_dicts(),
         "bandwidth": peaks.memory_bytes_per_s if peaks is not None else None,
         "peaks": flat,
         "device": peaks.name if peaks is not None else None,

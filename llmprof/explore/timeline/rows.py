@@ -19,7 +19,7 @@ from llmprof.analyze.memory import memory
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
 from llmprof.explore.timeline.lanes import Codes, Ints, Lane, Numbers, levels
-from llmprof.names import functions
+from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 
 LIMIT = 160
@@ -165,7 +165,7 @@ def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names) -> Iterator[Row]
         "start_ns",
         "dur_ns",
         id=pl.col("event"),
-        name=texts.numbers(events["name"], None if on_host else functions.function),
+        name=texts.numbers(events["name"], None if on_host else names_kernels.function),
         code=keys.codes("category", events["category"]),
     )
     for (rank, device, stream), part in made.partition_by("rank", "device", "stream", as_dict=True).items():

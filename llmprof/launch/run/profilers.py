@@ -18,7 +18,7 @@ from llmprof.launch.run import command
 from llmprof.launch.run.command import DEFAULT_LAUNCHES
 from llmprof.launch.run.folder import RunFolder
 from llmprof.metrics.data import Metrics
-from llmprof.names import functions as names_functions
+from llmprof.names import kernels as names_kernels
 from llmprof.storage import files
 from llmprof.trace import Trace
 
@@ -73,7 +73,7 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
         All kernels are collectives.
     """
     events = analyze.attribute(trace).filter(pl.col("source") == "kernel")
-    events = events.with_columns(names_functions.function(events["name"]).alias("function"))
+    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
     waits = events.filter(pl.col("category") == "collective")["function"].unique()
     alone = events.filter(~pl.col("function").is_in(waits.implode()))
     if not alone.height:

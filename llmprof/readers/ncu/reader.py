@@ -15,7 +15,7 @@ import polars as pl
 from llmprof import schema
 from llmprof.errors import ReadError, TraceWarning, UnknownFormatError
 from llmprof.metrics.data import Metrics
-from llmprof.names import functions
+from llmprof.names import kernels
 from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Pages, Part, part_of, split
@@ -155,7 +155,7 @@ def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
 
 
 def _named(part: Part) -> pl.DataFrame:
-    return part.launches.with_columns(functions.function(part.launches["kernel_name"]).alias("_base"))
+    return part.launches.with_columns(kernels.function(part.launches["kernel_name"]).alias("_base"))
 
 
 def _match(run: Part, part: Part) -> pl.DataFrame | None:

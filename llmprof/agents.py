@@ -15,7 +15,7 @@ import polars as pl
 
 from llmprof import __version__, analyze, bundled, charts
 from llmprof.analyze.catalog import views
-from llmprof.analyze.compare.gate import gate, markdown
+from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError

@@ -73,7 +73,7 @@ class Trace:
         asked = self.asked or {}
         self._tables = {name: schema.conform(frame, name, asked.get(name)).clone() for name, frame in tables.items()}
         self._database = database
-        self._results: Any = None  # what analyses keep: llmprof.analyze.analysis
+        self._results: Any = None  # what analyses keep: llmprof.analyze.catalog
         self._collectives: tuple[int, pl.DataFrame | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:

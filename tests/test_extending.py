@@ -163,7 +163,7 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     project = tomllib.loads(files_of(section)["pyproject.toml"])["project"]
     analysis = files_of(page["Add an analysis with chart, report section and command"])
     modules = {
-        "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace/reader.py"],
+        "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
         "jitter": analysis["llmprof/analyze/jitter.py"].replace(
             "llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"
         ),

@@ -10,14 +10,14 @@ import pytest
 
 from llmprof import analyze, names, plugins, report
 from llmprof.analyze import catalog
-from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, LlmprofError, PluginWarning
 from tests import plugin_package
 from tests.report.builders import build
 
 ACME = """
 import polars as pl
-from llmprof.analyze.analysis import Analysis, Section
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.report.figures import Drawing
 from llmprof.report.parts import Column, Table
 

@@ -101,15 +101,13 @@ if TYPE_CHECKING:
     from llmprof.analyze.compare.times import diff_events, diff_times
     from llmprof.analyze.coverage import coverage
     from llmprof.analyze.findings.findings import findings
-    from llmprof.analyze.hotspots import hotspots, totals
     from llmprof.analyze.idle import idle, launch_delay, stream_gaps
     from llmprof.analyze.kernels import events_within, kernel_summary, kernels_within, ops_to_kernels
     from llmprof.analyze.layers.attribution import attribute
     from llmprof.analyze.layers.layers import layer_gaps, layers, name_layers
     from llmprof.analyze.memory import memory
+    from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light, stalls
     from llmprof.analyze.ncu.launches import ncu_command, ncu_join
-    from llmprof.analyze.ncu.lines import hot_lines
-    from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
     from llmprof.analyze.npu import (
         core_time,
         event_waits,
@@ -123,7 +121,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.requests.requests import request_steps, requests, slowest
     from llmprof.analyze.requests.spans import request_spans
     from llmprof.analyze.roofline import roofline_join, stage_observations
-    from llmprof.analyze.stacks import stacks
+    from llmprof.analyze.stacks import hotspots, stacks, totals
     from llmprof.analyze.steps.steps import steps
     from llmprof.analyze.steps.summary import steady_state, step_time
 else:
@@ -149,7 +147,7 @@ else:
             "events_within": "llmprof.analyze.kernels",
             "findings": "llmprof.analyze.findings.findings",
             "host_synchronisation": "llmprof.analyze.npu",
-            "hotspots": "llmprof.analyze.hotspots",
+            "hotspots": "llmprof.analyze.stacks",
             "idle": "llmprof.analyze.idle",
             "kernel_categories": "llmprof.analyze.activity",
             "kernel_summary": "llmprof.analyze.kernels",
@@ -175,16 +173,16 @@ else:
             "run_names": "llmprof.analyze.compare.story",
             "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",
-            "hot_lines": "llmprof.analyze.ncu.lines",
-            "speed_of_light": "llmprof.analyze.ncu.speed_of_light",
+            "hot_lines": "llmprof.analyze.ncu.hardware",
+            "speed_of_light": "llmprof.analyze.ncu.hardware",
             "stacks": "llmprof.analyze.stacks",
             "stage_observations": "llmprof.analyze.roofline",
-            "stalls": "llmprof.analyze.ncu.speed_of_light",
+            "stalls": "llmprof.analyze.ncu.hardware",
             "steady_state": "llmprof.analyze.steps.summary",
             "step_time": "llmprof.analyze.steps.summary",
             "steps": "llmprof.analyze.steps.steps",
             "stream_gaps": "llmprof.analyze.idle",
-            "totals": "llmprof.analyze.hotspots",
+            "totals": "llmprof.analyze.stacks",
             "with_captures": "llmprof.analyze.captures",
         },
     )

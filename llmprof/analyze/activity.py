@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError

@@ -14,7 +14,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, operator_categories
-from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import step_of_events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.trace import Trace
 

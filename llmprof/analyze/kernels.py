@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.activity import CAPTURED
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import innermost
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown

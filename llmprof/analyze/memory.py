@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof import units
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze import nesting
-from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.nesting import innermost, parents
 from llmprof.names import operators
 from llmprof.trace import Trace

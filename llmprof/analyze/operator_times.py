@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import NotCapturedError
-from llmprof.readers.ops.timings import Timings
+from llmprof.readers.ops import Timings
 from llmprof.trace import Trace
 
 NEAR_NS: Final = 50_000
@@ -39,7 +39,7 @@ def layer_times(timings: Timings) -> pl.DataFrame:
     Parameters
     ----------
     timings : Timings
-        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+        Of :func:`~llmprof.readers.ops.read_timings`.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def operator_times(timings: Timings) -> pl.DataFrame:
     Parameters
     ----------
     timings : Timings
-        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+        Of :func:`~llmprof.readers.ops.read_timings`.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def communication_times(timings: Timings) -> pl.DataFrame:
     Parameters
     ----------
     timings : Timings
-        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+        Of :func:`~llmprof.readers.ops.read_timings`.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     Parameters
     ----------
     timings : Timings
-        Of :func:`~llmprof.readers.ops.timings.read_timings`; of a run with ``cycle`` each method has steps of its own
+        Of :func:`~llmprof.readers.ops.read_timings`; of a run with ``cycle`` each method has steps of its own
         in one engine, of any other the steps that were not timed stand against those that were.
 
     Returns
@@ -186,7 +186,7 @@ def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
     Parameters
     ----------
     timings : Timings
-        Of :func:`~llmprof.readers.ops.timings.read_timings`.
+        Of :func:`~llmprof.readers.ops.read_timings`.
     trace : Trace
         A recording of kernels over the same window; its steps are taken in their order.
 

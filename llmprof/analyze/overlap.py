@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns, Window

@@ -11,11 +11,10 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, text
-from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.catalog import analyses, views
-from llmprof.analyze.compare import gate as gating
+from llmprof.analyze.catalog import Analysis, analyses, views
+from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document, findings_schema
-from llmprof.analyze.ncu.views import VIEWS
+from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.readers.ncu.reader import read_metrics
@@ -164,8 +163,8 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     if args.fail_over is None and not args.markdown:
         return _diff_text(frame, names, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
-    said = gating.markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, args, terminal)
-    judged = gating.gate(frame, over=over)
+    said = markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, args, terminal)
+    judged = gate(frame, over=over)
     slower = judged.filter(verdict="slower")
     if not args.markdown and not args.json and not args.csv:
         words = [f"{row['phase'] or 'the recording'}: {row['verdict']}" for row in judged.iter_rows(named=True)]

@@ -328,7 +328,7 @@ def _reading() -> argparse.ArgumentParser:
 
 def _analyze(sub: argparse.ArgumentParser) -> None:
     from llmprof.analyze.catalog import views
-    from llmprof.analyze.ncu.views import VIEWS
+    from llmprof.analyze.ncu.hardware import VIEWS
 
     by_name = {name: view.help for name, view in views().items()} | {name: view.help for name, view in VIEWS.items()}
     sub.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -8,8 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from llmprof import plugins
-from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.catalog import analyses
+from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from llmprof import analyze, charts, plugins
-from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.roofline import coverage_of
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.report import parts

@@ -14,7 +14,7 @@ from llmprof.charts.base.save import save
 from llmprof.charts.operators import CHARTS
 from llmprof.errors import AnalysisError
 from llmprof.progress import Progress
-from llmprof.readers.ops.timings import Timings, read_timings
+from llmprof.readers.ops import Timings, read_timings
 from llmprof.storage import files
 from llmprof.units import format_ns, format_share
 
@@ -38,7 +38,7 @@ def write_operators(
         Where to; the folder ``ops`` in that of the run if it is not given.
     charts : mapping of str to callable, optional
         Charts of your own by file name, beside those of :data:`llmprof.charts.operators.CHARTS`: each takes a
-        :class:`~llmprof.readers.ops.timings.Timings` and returns an Altair chart.
+        :class:`~llmprof.readers.ops.Timings` and returns an Altair chart.
     progress : callable, optional
         Told what is being done, how much is done, and of how much.
 

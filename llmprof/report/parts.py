@@ -18,7 +18,7 @@ import platformdirs
 import polars as pl
 import vl_convert as vlc
 
-from llmprof.analyze.analysis import Analysis
+from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.save import spec_json, vega_lite_version
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError
 from llmprof.trace import Trace

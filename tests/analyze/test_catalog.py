@@ -9,7 +9,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze import catalog
-from llmprof.analyze.analysis import Section
+from llmprof.analyze.catalog import Section
 from llmprof.errors import LlmprofError
 from llmprof.report.contents import sections
 from llmprof.report.figures import drawings

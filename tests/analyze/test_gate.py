@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from llmprof.analyze.compare.gate import VERDICTS, gate, markdown
+from llmprof.analyze.compare.diff import VERDICTS, gate, markdown
 from llmprof.analyze.compare.times import SCHEMA
 from llmprof.errors import AnalysisError
 

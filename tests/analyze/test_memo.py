@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze import analysis as analyze_analysis
-from llmprof.analyze.analysis import Results, per_trace, results_of
+from llmprof.analyze import catalog as analyze_analysis
+from llmprof.analyze.catalog import Results, per_trace, results_of
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, kernels
 

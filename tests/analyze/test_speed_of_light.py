@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from llmprof.analyze.ncu.speed_of_light import speed_of_light, stalls
+from llmprof.analyze.ncu.hardware import speed_of_light, stalls
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import TYPES, Device
 from llmprof.metrics.data import Metrics

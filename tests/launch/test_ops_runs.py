@@ -12,7 +12,7 @@ from llmprof import analyze
 from llmprof.analyze.operator_times import communication_times, operator_times
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 from llmprof.launch.config.ops import sized
-from llmprof.readers.ops.timings import read_timings
+from llmprof.readers.ops import read_timings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
 

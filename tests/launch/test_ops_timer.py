@@ -14,7 +14,7 @@ from llmprof.launch.config.ops import sized
 from llmprof.launch.engines import ops_timer, vllm_ops
 from llmprof.launch.engines.ops_parts import layers_of, overhead, result_of
 from llmprof.launch.engines.ops_timer import OpsTimer
-from llmprof.readers.ops.timings import together
+from llmprof.readers.ops import together
 
 
 class Tensor:

@@ -12,7 +12,7 @@ import pytest
 import llmprof
 from llmprof import analyze, charts
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers.perf import script
+from llmprof.readers import perf
 from llmprof.readers.registry import detect
 from llmprof.redaction import redact
 
@@ -95,8 +95,8 @@ def test_folded_stacks_by_hand(tmp_path):
 @pytest.mark.parametrize("size", [64, 150, 1 << 20])
 def test_the_result_does_not_depend_on_the_size_of_blocks(tmp_path, size):
     path = write(tmp_path, SCRIPT * 3)
-    whole = script.samples(path)[0]
-    assert whole.equals(script.samples(path, block_bytes=size)[0])
+    whole = perf.samples(path)[0]
+    assert whole.equals(perf.samples(path, block_bytes=size)[0])
 
 
 def test_gzip_is_read(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 import llmprof
 from llmprof.errors import MixedRunsError, TraceWarning
-from llmprof.readers.nsys.capture import read_capture
+from llmprof.readers.nsys.export import read_capture
 from llmprof.readers.nsys.ranks import numbered
 from tests.readers.test_nsys import EPOCH, PID_A, PID_B, TABLES, write
 

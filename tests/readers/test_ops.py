@@ -13,7 +13,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.analyze.operator_times import communication_times, layer_times, operator_times
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError
-from llmprof.readers.ops.timings import read_timings
+from llmprof.readers.ops import read_timings
 
 BEGIN = 1_700_000_000_000_000_000
 

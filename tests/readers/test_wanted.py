@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze, schema
-from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.catalog import per_trace
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, ReadError
 from llmprof.readers.nsys import reader
 from llmprof.trace import Trace

@@ -10,7 +10,7 @@ import pytest
 
 from llmprof.charts import operators as charts
 from llmprof.errors import AnalysisError, ReadError
-from llmprof.readers.ops.timings import read_timings
+from llmprof.readers.ops import read_timings
 from llmprof.report.operators import write_operators
 from tests.readers.test_ops import document, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names, schema
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls, with_sizes
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import LlmprofError

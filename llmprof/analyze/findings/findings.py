@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, per_trace
-from llmprof.analyze.findings import npu, waiting, work
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.findings import waiting, work
 from llmprof.analyze.findings.scope import Measure, Scope, scope_of
 from llmprof.analyze.findings.waiting import CUSTOM_ALL_REDUCE_BYTES
 from llmprof.analyze.operator_times import refuse_samples
@@ -177,7 +177,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ai_cpu_operators",
-        npu.ai_cpu,
+        work.ai_cpu,
         "{time} of {part} ({share}) goes to operators on the AI CPUs and not on the AI cores: {count} of them in "
         "{part}, longest in sum {name}.",
         "An operator falls back to the AI CPUs where CANN has no kernel for its types or shapes.",
@@ -188,7 +188,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "format_changes",
-        npu.format_changes,
+        work.format_changes,
         "{time} of {part} ({share}) goes to changes of format (TransData): {count} of them in {part}, longest in sum "
         "{name}.",
         "CANN puts them between operators that want their tensors in different formats, such as ND and NZ.",
@@ -218,7 +218,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ai_core_units",
-        npu.core_units,
+        work.core_units,
         "{time} of {part} ({share}) is kernels whose AI cores were measured: in that time {units} are at work.",
         "{count} kernels in {part}; the rest of their time the cores move data or wait.",
         "See them by category: the cube units compute MatMul and attention, the vector units the rest.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import HOST_SPANS, doing, holds_the_device, host_spans, is_synchronising, waits_for_event
 from llmprof.analyze.intervals import gaps, length_within
 from llmprof.analyze.layers.attribution import labelled

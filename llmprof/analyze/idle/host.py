@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import LAUNCHES_GRAPH
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.intervals import Line, clip, lay, merged, place
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import innermost, innermost_pieces

@@ -21,7 +21,7 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.passes import REASONS, beside, by_captures, by_modules, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, name_stages, stage

@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import outermost_ops
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.analyze.layers.attribution import attribute, label
 from llmprof.analyze.layers.stages import STAGE

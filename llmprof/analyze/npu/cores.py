@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError

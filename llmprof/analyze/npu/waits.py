@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.activity import outermost_ops
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.idle.host import is_synchronising
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.steps.steps import events_with_steps

@@ -37,12 +37,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from llmprof.analyze.nsys.calls import (
-        mpi_event_sum,
-        openacc_sum,
-        openmp_sum,
-        osrt_sum,
-    )
     from llmprof.analyze.nsys.nvtx import (
         nvtx_gpu_proj_sum,
         nvtx_kernels,
@@ -61,6 +55,10 @@ if TYPE_CHECKING:
         cuda_gpu_mem_size_sum,
         cuda_gpu_mem_time_sum,
         cuda_kern_exec_sum,
+        mpi_event_sum,
+        openacc_sum,
+        openmp_sum,
+        osrt_sum,
     )
 else:
     __getattr__, __dir__ = attach(
@@ -73,15 +71,15 @@ else:
             "cuda_gpu_mem_time_sum": "llmprof.analyze.nsys.summaries",
             "cuda_kern_exec_sum": "llmprof.analyze.nsys.summaries",
             "gpu_time_util_map": "llmprof.analyze.nsys.recipes",
-            "mpi_event_sum": "llmprof.analyze.nsys.calls",
+            "mpi_event_sum": "llmprof.analyze.nsys.summaries",
             "nvtx_gpu_proj_sum": "llmprof.analyze.nsys.nvtx",
             "nvtx_kernels": "llmprof.analyze.nsys.nvtx",
             "nvtx_pushpop_sum": "llmprof.analyze.nsys.nvtx",
             "nvtx_pushpop_trace": "llmprof.analyze.nsys.nvtx",
             "nvtx_startend_sum": "llmprof.analyze.nsys.nvtx",
             "nvtx_sum": "llmprof.analyze.nsys.nvtx",
-            "openacc_sum": "llmprof.analyze.nsys.calls",
-            "openmp_sum": "llmprof.analyze.nsys.calls",
-            "osrt_sum": "llmprof.analyze.nsys.calls",
+            "openacc_sum": "llmprof.analyze.nsys.summaries",
+            "openmp_sum": "llmprof.analyze.nsys.summaries",
+            "osrt_sum": "llmprof.analyze.nsys.summaries",
         },
     )

@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.nesting import column, inside
 from llmprof.analyze.nsys.summaries import statistics, summarise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.analysis import per_trace
+from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.intervals import length_within
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmprof.analyze.analysis import Analysis
-from llmprof.analyze.nsys import calls, nvtx, recipes, summaries
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.nsys import nvtx, recipes, summaries
 
 _SUMMARIES: Final = {
     summaries.cuda_gpu_kern_sum: ("Which kernels take the time?", "nsys: time of kernels by name"),
@@ -16,10 +16,13 @@ _SUMMARIES: Final = {
     nvtx.nvtx_pushpop_sum: ("Which pushed ranges take the time?", "nsys: time of push/pop ranges by name"),
     nvtx.nvtx_startend_sum: ("Which started ranges take the time?", "nsys: time of start/end ranges by name"),
     nvtx.nvtx_gpu_proj_sum: ("Which ranges keep the device busy?", "nsys: NVTX ranges projected onto the device"),
-    calls.osrt_sum: ("What does the host wait for in the operating system?", "nsys: time of calls of the OS by name"),
-    calls.openacc_sum: ("Which events of OpenACC take the time?", "nsys: time of OpenACC events by name and line"),
-    calls.openmp_sum: ("Which events of OpenMP take the time?", "nsys: time of OpenMP events by name"),
-    calls.mpi_event_sum: ("Which calls of MPI take the time?", "nsys: time of MPI calls by name"),
+    summaries.osrt_sum: (
+        "What does the host wait for in the operating system?",
+        "nsys: time of calls of the OS by name",
+    ),
+    summaries.openacc_sum: ("Which events of OpenACC take the time?", "nsys: time of OpenACC events by name and line"),
+    summaries.openmp_sum: ("Which events of OpenMP take the time?", "nsys: time of OpenMP events by name"),
+    summaries.mpi_event_sum: ("Which calls of MPI take the time?", "nsys: time of MPI calls by name"),
 }
 _OTHERS: Final = {
     summaries.cuda_kern_exec_sum: ("How long do launches wait?", "nsys: launch, queue and run time of kernels"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.analysis import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.trace import Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.analysis import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle
 from llmprof.analyze.intervals import clip, length_within, union_lengths

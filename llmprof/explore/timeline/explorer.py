@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 import polars as pl
 import traitlets
 
+from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
-from llmprof.analyze.ncu.speed_of_light import speed_of_light
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.analyze.requests.spans import request_spans
 from llmprof.errors import AnalysisError

@@ -16,8 +16,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import LaunchError, ReadError
-from llmprof.readers import read
-from llmprof.readers.perf import script
+from llmprof.readers import perf, read
 from llmprof.storage import files
 from llmprof.trace import Trace
 
@@ -125,7 +124,7 @@ def beside(folder: Path, trace: Trace) -> Trace:
         The samples cannot be read.
     """
     if (folder / TEXT).is_file():
-        rows, *_ = script.samples(folder / TEXT)
+        rows, *_ = perf.samples(folder / TEXT)
         clock = files.read_json(folder / CLOCK)
         offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
         epoch = trace.meta.get("start_epoch_ns")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from llmprof.readers.common.reader import MOST_RANKS, Part
-from llmprof.readers.nsys.capture import Capture
+from llmprof.readers.nsys.export import Capture
 
 PROCESSES: Final = "names of the processes"
 DEVICES: Final = "order of the devices"

@@ -1,8 +1,18 @@
-"""Readers of PyTorch's memory: snapshots of its allocator (pickle or JSON), and memory timelines of its profiler."""
+"""Readers of PyTorch's memory: snapshots of its allocator (pickle or JSON), and memory timelines of its profiler.
+
+``torch.cuda.memory._record_memory_history()`` keeps the last events, ``_dump_snapshot`` writes them with the state at
+that moment. What is allocated at any time follows from the end backwards: the state minus all that happened later. So
+what was allocated before the history began is known by its sum, and as far as it is still there, or was released
+within the history, by its blocks.
+
+Sizes of the history are those that were asked for; a block is up to 512 bytes (of large ones 2 MiB) larger. Both stand
+in the state, and the difference is a counter.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +22,215 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
-from llmprof.readers.torch_memory import snapshot
 from llmprof.readers.torch_memory.plain import data_of
 from llmprof.trace import Trace
+
+_ACTIONS: Final = {"alloc": 1, "free_requested": -1, "free": -1}
+"""Events that change what is allocated: memory that was given back counts as free at once, as in
+``torch.cuda.memory_allocated``."""
+
+_SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_LIVE: Final = ("active_allocated", "active_pending_free", "active_awaiting_free")
+_MOST: Final = 2**62
+_SCHEMA: Final = {
+    "time_ns": pl.Int64, "bytes": pl.Int64, "address": pl.Int64, "torch_reserved": pl.Int64, "torch_action": pl.String,
+    "torch_stream": pl.Int64, "torch_stack": pl.String, "torch_pool": pl.String,
+}  # fmt: skip
+
+Tables = dict[str, pl.DataFrame]
+
+
+def is_snapshot(document: object) -> bool:
+    """Whether data are those of a snapshot."""
+    return isinstance(document, dict) and isinstance(document.get("segments"), list)
+
+
+def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
+    """Tables of a snapshot.
+
+    Parameters
+    ----------
+    document : mapping
+        ``segments`` and, where a history was recorded, ``device_traces``.
+
+    Returns
+    -------
+    tuple of (dict, list of str, int)
+        ``memory`` and ``counters`` with absolute times, notes on what is missing, and the count of events.
+
+    Raises
+    ------
+    ReadError
+        There is neither a history nor a segment.
+    """
+    segments = [s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))]
+    traces = document.get("device_traces")
+    traces = traces if isinstance(traces, list) else []
+    devices = {int(s.get("device") or 0) for s in segments if _natural(s.get("device") or 0)}
+    devices |= {place for place, trace in enumerate(traces) if isinstance(trace, list) and trace}
+    if not devices:
+        raise ReadError(
+            "the snapshot holds no segment and no event",
+            expected="a snapshot of a process that used the device",
+            hint="call torch.cuda.memory._record_memory_history() before the work, and dump after it",
+        )
+    notes: list[str] = []
+    if not any(isinstance(trace, list) and trace for trace in traces):
+        notes.append(
+            "the snapshot has no history: only what was held when it was taken is known; "
+            "call torch.cuda.memory._record_memory_history() first"
+        )
+    texts = _Stacks()
+    frames, counters, events = [], [], 0
+    for device in sorted(devices):
+        trace = traces[device] if device < len(traces) and isinstance(traces[device], list) else []
+        mine = [s for s in segments if int(s.get("device") or 0) == device]
+        frame, count, timed = _memory(trace, mine, texts)
+        events += count
+        if lost := len(trace) - count:
+            notes.append(f"{lost:,} event(s) of device {device} are not as torch writes them and were left out")
+        if not timed and count:
+            notes.append(f"the events of device {device} have no times: they are a nanosecond apart, in their order")
+        here = pl.lit(device, dtype=pl.Int32).alias("device")
+        frames.append(frame.with_columns(here, on_device=pl.lit(value=True)))
+        counters.append(_counters(mine, frame["time_ns"].to_list()[-1]).with_columns(here))
+    return {"memory": pl.concat(frames), "counters": pl.concat(counters)}, notes, events
+
+
+def _natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _blocks(segments: list[dict[str, Any]]) -> Iterator[tuple[int | None, dict[str, Any], dict[str, Any]]]:
+    """Address, block and segment of every block."""
+    for segment in segments:
+        address = segment.get("address")
+        place = address if isinstance(address, int) else None
+        for block in segment.get("blocks") or []:
+            if not isinstance(block, dict) or not _natural(block.get("size")):
+                continue
+            own = block.get("address")
+            yield (own if isinstance(own, int) else place), block, segment
+            place = None if place is None else place + block["size"]
+
+
+def _asked(block: Mapping[str, Any]) -> int:
+    """Bytes that were asked for: what the history counts."""
+    asked = block.get("requested_size")
+    return int(asked) if _natural(asked) and asked else int(block["size"])
+
+
+class _Stacks:
+    """Texts of call stacks, made once for each list of frames."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, str | None]] = {}
+
+    def text(self, frames: object) -> str | None:
+        """Frames, one a line, the outermost first; None where there are none."""
+        if not isinstance(frames, list) or not frames:
+            return None
+        known = self._known.get(id(frames))
+        if known is None:
+            lines = [
+                f"{frame.get('filename') or '??'}({frame.get('line')}): {frame.get('name') or '??'}"
+                for frame in reversed(frames)
+                if isinstance(frame, dict)
+            ]
+            known = self._known[id(frames)] = (frames, "\n".join(lines).replace("\0", "") or None)
+        return known[1]
+
+
+def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) -> tuple[pl.DataFrame, int, bool]:
+    """Rows of one device, how many events there were, and whether they have times."""
+    events = [e for e in trace if isinstance(e, dict) and isinstance(e.get("action"), str)]
+    timed = bool(events) and all(_natural(e.get("time_us")) for e in events)
+    rows: list[tuple[Any, ...]] = []
+    open_blocks: dict[int, int] = {}
+    before: list[tuple[int | None, int, str | None, Any]] = []
+    for number, event in enumerate(events):
+        action, size, address = event["action"], event.get("size"), event.get("addr")
+        size = size if isinstance(size, int) and _natural(size) else 0
+        address = address if isinstance(address, int) and 0 <= address < 2**63 else None
+        sign = _ACTIONS.get(action, 0)
+        if action == "free_completed":
+            continue
+        if sign > 0 and address is not None:
+            open_blocks[address] = size
+        elif sign < 0 and address is not None and open_blocks.pop(address, None) is None:
+            before.append((address, size, None, event.get("stream")))
+        at = event["time_us"] * 1000 if timed else number
+        rows.append(
+            (
+                at,
+                sign * size if sign else None,
+                address,
+                _SEGMENTS[action] * size if action in _SEGMENTS else None,
+                action,
+                _integer(event.get("stream")),
+                texts.text(event.get("frames")),
+                _pool(event.get("pool_id")),
+            )
+        )
+    start = rows[0][0] if rows else 0
+    for address, block, segment in _blocks(segments):
+        if block.get("state") in _LIVE[:1] and (address is None or address not in open_blocks):
+            before.append((address, _asked(block), texts.text(block.get("frames")), segment.get("stream")))
+    held = [
+        (start, size, address, None, "held", _integer(stream), stack, None) for address, size, stack, stream in before
+    ]
+    reserved = sum(int(s["total_size"]) for s in segments) - sum(row[3] or 0 for row in rows)
+    first = (start, None, None, max(0, reserved), "held", None, None, None)
+    frame = pl.DataFrame([first, *held, *rows], schema=_SCHEMA, orient="row")
+    return (
+        frame.with_columns(
+            allocated_bytes=pl.col("bytes").fill_null(0).cum_sum(),
+            reserved_bytes=pl.col("torch_reserved").fill_null(0).cum_sum(),
+        ).drop("torch_reserved"),
+        len(events),
+        timed,
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
+
+
+def _pool(value: object) -> str | None:
+    """Number of a private pool, such as that of a CUDA graph; None for the common one."""
+    pair = tuple(value) if isinstance(value, list | tuple) else ()
+    return None if not pair or not any(pair) else ".".join(str(part) for part in pair[:2])
+
+
+def _counters(segments: list[dict[str, Any]], at: int) -> pl.DataFrame:
+    """The state when the snapshot was taken."""
+    live = free = split = largest = rounding = waiting = 0
+    for segment in segments:
+        states = [(b.get("state"), int(b["size"]), _asked(b)) for _, b, _ in _blocks([segment])]
+        inactive = [size for state, size, _ in states if state not in _LIVE]
+        free += sum(inactive)
+        largest = max([largest, *inactive])
+        if len(inactive) < len(states):
+            split += sum(inactive)
+        live += sum(size for state, size, _ in states if state == _LIVE[0])
+        waiting += sum(size for state, size, _ in states if state in _LIVE[1:])
+        rounding += sum(size - asked for state, size, asked in states if state == _LIVE[0])
+    values = {
+        "memory: segments": (float(len(segments)), "1"),
+        "memory: reserved": (float(sum(int(s["total_size"]) for s in segments)), "B"),
+        "memory: allocated blocks": (float(live), "B"),
+        "memory: waiting to be free": (float(waiting), "B"),
+        "memory: free in segments": (float(free), "B"),
+        "memory: free in segments that are in use": (float(split), "B"),
+        "memory: largest free block": (float(largest), "B"),
+        "memory: rounding of blocks": (float(rounding), "B"),
+    }
+    return pl.DataFrame(
+        [(at, name, value, unit) for name, (value, unit) in values.items()],
+        schema={"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String},
+        orient="row",
+    )
+
 
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _SNAPSHOT_JSON: Final = re.compile(rb'\{\s*"(?:segments|device_traces)"\s*:\s*\[')
@@ -39,11 +255,11 @@ def _is_snapshot(probe: Probe) -> bool:
 def _read_snapshot(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     document = data_of(data) if _PICKLE.match(data) else _json(path, data)
-    if not snapshot.is_snapshot(document):
+    if not is_snapshot(document):
         raise ReadError(
             f"{path.name} is no snapshot", expected="a dictionary with the lists segments and device_traces"
         )
-    tables, notes, events = snapshot.tables(document)
+    tables, notes, events = tables_of(document)
     return trace_of(path, "torch-snapshot", tables, events=events, notes=notes, damage=damage)
 
 

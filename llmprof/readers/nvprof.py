@@ -1,0 +1,480 @@
+"""Readers of nvprof: CSV that it printed, and its sessions (SQLite with CUPTI's records).
+
+Units stand in a row of their own under the heading, or in each cell (``542.36ms``). Lines that begin with ``=`` are
+nvprof's own words; the program's output may stand between them.
+
+Calls are numbered (``cbid``) and not named; only the numbers whose names are sure are named here. Times are ns since
+the epoch.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from llmprof.errors import ReadError
+from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.readers.common.summaries import MOST_NS, bytes_of, text_of, trace_of
+from llmprof.storage import sqlite
+from llmprof.trace import Trace
+
+SUMMARY: Final = ("Time", "Calls", "Avg", "Min", "Max", "Name")
+TRACE: Final = ("Start", "Duration", "Name")
+_FACTORS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+_SIZES: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+_CELL: Final = re.compile(r"\s*([\d.,]+(?:e[+-]?\d+)?)\s*([a-zA-Z%/]*)\s*")
+_DEVICE: Final = re.compile(r"(?P<name>.*\S)\s*\((?P<number>\d{1,4})\)")
+_CALL: Final = re.compile(r"(?:cuda|cu|acc|nvtx|vector)[A-Z_]\w*")
+_CORRELATED: Final = re.compile(r"\s*\[\d+\]$")
+
+
+class _Table(NamedTuple):
+    """A heading, the units of its columns, and its rows."""
+
+    heading: list[str]
+    units: list[str]
+    rows: list[list[str]]
+
+
+def is_heading(cells: list[str]) -> bool:
+    """Whether cells are a heading of nvprof's CSV."""
+    return all(name in cells for name in SUMMARY) or all(name in cells for name in TRACE)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Lines of a text as cells; a line that is no CSV is one cell."""
+    try:
+        return list(csv.reader(line for line in text.splitlines() if line.strip() and not line.startswith("=")))
+    except csv.Error as error:
+        raise ReadError(f"the table cannot be read: {error}", expected="CSV of nvprof") from error
+
+
+def read_printed(path: Path) -> Trace:
+    """Read what ``nvprof --csv`` printed.
+
+    Raises
+    ------
+    ReadError
+        There is no table of times in it.
+    """
+    data, damage = bytes_of(path)
+    tables = _tables(rows_of(text_of(data)))
+    if not tables:
+        raise ReadError(
+            f"{path.name} holds no table of times",
+            expected="a summary, a GPU trace or an API trace of nvprof",
+            hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM",
+        )
+    notes: list[str] = []
+    rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("total", "kernel", "copy", "call")}
+    devices: set[str] = set()
+    lost = 0
+    for table in tables:
+        for row in table.rows:
+            if len(row) > len(table.heading) and table.heading[-1] == "Name":  # a name with commas, not quoted
+                row[len(table.heading) - 1 :] = [", ".join(row[len(table.heading) - 1 :])]
+            if len(row) != len(table.heading):
+                lost += 1
+                continue
+            cells = dict(zip(table.heading, row, strict=True))
+            units = dict(zip(table.heading, table.units, strict=True))
+            if "Calls" in cells:
+                made = _total(cells, units)
+                rows["total"] += [made] if made else []
+                lost += not made
+                continue
+            event = _event(cells, units)
+            if event is None:
+                lost += 1
+                continue
+            kind, values, device = event
+            rows[kind].append(values)
+            devices |= {device} if device else set()
+    if lost:
+        notes.append(f"{lost:,} row(s) could not be read and were left out")
+    frames = {
+        "totals": _frame(rows["total"], _TOTALS),
+        "kernels": _frame(rows["kernel"], _KERNELS),
+        "copies": _frame(rows["copy"], _COPIES),
+        "runtime": _frame(rows["call"], _CALLS),
+    }
+    held = {name: frame for name, frame in frames.items() if frame.height}
+    head = {"devices": sorted(devices), "absolute": False}
+    events = lost + sum(frame.height for frame in frames.values())
+    return trace_of(path, "nvprof", held, head=head, events=events, notes=notes, damage=damage)
+
+
+_TOTALS: Final = {
+    "kind": pl.String, "name": pl.String, "count": pl.Int64, "total_ns": pl.Int64, "min_ns": pl.Int64,
+    "max_ns": pl.Int64,
+}  # fmt: skip
+_CALLS: Final = {
+    "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "api": pl.String, "correlation": pl.Int64,
+}  # fmt: skip
+_DEVICE_COLUMNS: Final = {
+    "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String,
+    "correlation": pl.Int64,
+}  # fmt: skip
+_COPIES: Final = {**_DEVICE_COLUMNS, "kind": pl.String, "bytes": pl.Int64, "src_kind": pl.String, "dst_kind": pl.String}
+_SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers")
+_KERNELS: Final = {**_DEVICE_COLUMNS, **dict.fromkeys(_SHAPE, pl.Int32), "shared_bytes": pl.Int64}
+
+
+def _frame(rows: list[dict[str, object]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _tables(rows: list[list[str]]) -> list[_Table]:
+    tables: list[_Table] = []
+    for cells in rows:
+        stripped = [cell.strip() for cell in cells]
+        if is_heading(stripped):
+            tables.append(_Table(stripped, [""] * len(stripped), []))
+        elif tables and not tables[-1].rows and _are_units(stripped):
+            tables[-1].units[:] = (stripped + [""] * len(tables[-1].units))[: len(tables[-1].units)]
+        elif tables:
+            tables[-1].rows.append(stripped)
+    return tables
+
+
+def _are_units(cells: list[str]) -> bool:
+    there = {cell for cell in cells if cell}
+    return bool(there) and there <= {*_FACTORS, *_SIZES, "%", "GB/s", "MB/s", "KB/s", "B/s"}
+
+
+def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) -> int | None:
+    """A cell with its own unit or that of its column, in the base unit."""
+    match = _CELL.fullmatch(cell)
+    factor = factors.get(match[2] or unit) if match else None
+    if match is None or factor is None:
+        return None
+    try:
+        value = float(match[1].replace(",", "")) * factor
+    except ValueError:
+        return None
+    return round(value) if math.isfinite(value) and value < MOST_NS else None
+
+
+def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | None:
+    """A row of a summary."""
+    name = cells["Name"]
+    times = {
+        column: _quantity(cells[source], units[source], _FACTORS)
+        for column, source in (("total_ns", "Time"), ("min_ns", "Min"), ("max_ns", "Max"))
+    }
+    if times["total_ns"] is None or not name:
+        return None
+    count = cells["Calls"].replace(",", "")
+    group = cells.get("Type", "")
+    if name.startswith("[CUDA mem"):
+        kind = "copy"
+    elif group == "API calls" or (not group and _CALL.fullmatch(name)):
+        kind = "call"
+    elif group.startswith("Range") or "NVTX" in group:
+        kind = "range"
+    else:
+        kind = "kernel"
+    return {"kind": kind, "name": name, "count": int(count) if count.isdecimal() else None, **times}
+
+
+def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str, object], str] | None:
+    """A row of a trace: its kind, its values and the name of its device."""
+    start = _quantity(cells["Start"], units["Start"], _FACTORS)
+    length = _quantity(cells["Duration"], units["Duration"], _FACTORS)
+    name = _CORRELATED.sub("", cells["Name"])
+    if start is None or length is None or not name:
+        return None
+    correlation = cells.get("Correlation_ID", "")
+    shared = {
+        "start_ns": start,
+        "dur_ns": length,
+        "name": name,
+        "correlation": int(correlation) if correlation.isdecimal() and len(correlation) < 18 else None,
+    }
+    if "Device" not in cells:
+        return "call", {**shared, "api": "driver" if re.match(r"cu[A-Z]", name) else "runtime"}, ""
+    match = _DEVICE.fullmatch(cells["Device"])
+    stream = cells.get("Stream", "")
+    shared |= {
+        "device": int(match["number"]) if match else None,
+        "stream": int(stream) if stream.isdecimal() and len(stream) < 18 else None,
+    }
+    device = match["name"] if match else cells["Device"]
+    if name.startswith("[CUDA mem"):
+        kind = name.removeprefix("[CUDA memcpy ").removesuffix("]") if "memcpy" in name else "memset"
+        kind = kind if kind in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset") else "unknown"
+        sizes = {
+            "kind": kind,
+            "bytes": _quantity(cells.get("Size", ""), units.get("Size", ""), _SIZES),
+            "src_kind": cells.get("SrcMemType", "").lower() or None,
+            "dst_kind": cells.get("DstMemType", "").lower() or None,
+        }
+        return "copy", {**shared, **sizes}, device
+    shape = {
+        column: int(text) if (text := cells.get(title, "")).isdecimal() and len(text) < 10 else None
+        for column, title in zip(
+            _SHAPE,
+            ("Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Registers Per Thread"),
+            strict=True,
+        )
+    }
+    static = _quantity(cells.get("Static SMem", ""), units.get("Static SMem", ""), _SIZES)
+    dynamic = _quantity(cells.get("Dynamic SMem", ""), units.get("Dynamic SMem", ""), _SIZES)
+    memory = None if static is None and dynamic is None else (static or 0) + (dynamic or 0)
+    return "kernel", {**shared, **shape, "shared_bytes": memory}, device
+
+
+_SESSION_KERNELS: Final = ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL")
+_SESSION_COPIES: Final = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMCPY2")
+_SESSION_CALLS: Final = {"CUPTI_ACTIVITY_KIND_RUNTIME": "runtime", "CUPTI_ACTIVITY_KIND_DRIVER": "driver"}
+
+_NAMED_CALLS: Final = {
+    ("runtime", 13): "cudaLaunch",
+    ("runtime", 164): "cudaDeviceReset",
+    ("runtime", 211): "cudaLaunchKernel",
+    ("driver", 307): "cuLaunchKernel",
+}
+"""Calls by their number in CUPTI's lists of callbacks, as far as they were checked."""
+
+# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind
+_COPY_KINDS: Final = {
+    1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD", 8: "DtoD", 9: "HtoH", 10: "PtoP",
+}  # fmt: skip
+_MEMORY_KINDS: Final = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
+
+_SESSION_SHAPE: Final = {
+    "gridX": "grid_x", "gridY": "grid_y", "gridZ": "grid_z", "blockX": "block_x", "blockY": "block_y",
+    "blockZ": "block_z", "registersPerThread": "registers",
+}  # fmt: skip
+
+
+def is_session(path: Path) -> bool:
+    """Whether an SQLite file is a session of nvprof: names are in its ``StringTable``, not in ``StringIds``."""
+    with sqlite.connect(path) as connection:
+        names = sqlite.tables(connection)
+    return (
+        "StringTable" in names
+        and "StringIds" not in names
+        and any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in names)
+    )
+
+
+def read_session(path: Path) -> list[Part]:
+    """Read one session.
+
+    Returns
+    -------
+    list of Part
+        One, with absolute times.
+
+    Raises
+    ------
+    ReadError
+        There is neither device work nor a call in it.
+    """
+    with sqlite.connect(path) as connection:
+        there = sqlite.tables(connection)
+    texts = sqlite.read(path, "StringTable", {"_id_": pl.Int64(), "value": pl.String()})
+    session = _Session(path, there, dict(texts.iter_rows()))
+    tables = {
+        "kernels": session.kernels(),
+        "copies": session.copies(),
+        "runtime": session.calls(),
+        "markers": session.markers(),
+    }
+    recorded = {name: frame for name, frame in tables.items() if frame is not None}
+    rows = sum(frame.height for frame in recorded.values())
+    if not rows:
+        raise ReadError(
+            f"{path.name} holds no kernel, copy or call",
+            expected="a session of nvprof with CUDA activity",
+            hint="record again with nsys profile -t cuda,nvtx",
+        )
+    coverage = {
+        "file": path.name,
+        "events": rows + session.lost,
+        "kept": rows,
+        "bytes": path.stat().st_size,
+        "notes": session.notes(),
+    }
+    head = {"devices": session.devices(), "versions": {}, "options": {}}
+    return [Part(path, recorded, head, coverage)]
+
+
+class _Session:
+    """A file with its tables."""
+
+    def __init__(self, path: Path, there: dict[str, list[str]], texts: dict[int, str]) -> None:
+        self.path, self.there, self.texts = path, there, texts
+        self.lost = 0
+        self.unnamed = 0
+
+    def notes(self) -> list[str]:
+        """What was lost or cannot be told, in words."""
+        out = [f"{self.lost:,} record(s) without a whole time were left out"] if self.lost else []
+        if self.unnamed:
+            out.append(f"{self.unnamed:,} call(s) have numbers and no names in the file: they are called by them")
+        return out
+
+    def _rows(self, table: str, wanted: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
+        if table not in self.there:
+            return None
+        frame = sqlite.read(self.path, table, wanted)
+        missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns]
+        return frame.with_columns(missing)
+
+    def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        whole = frame.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
+        self.lost += frame.height - whole.height
+        return whole.with_columns(start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
+
+    def _named(self, frame: pl.DataFrame, column: str, default: str) -> pl.Expr:
+        return pl.col(column).replace_strict(self.texts, default=default, return_dtype=pl.String)
+
+    def kernels(self) -> pl.DataFrame | None:
+        """Kernels, serial ones too."""
+        numbers = (
+            "start", "end", "deviceId", "streamId", "correlationId", "name", "staticSharedMemory",
+            "dynamicSharedMemory", *_SESSION_SHAPE,
+        )  # fmt: skip
+        matching = [
+            rows for t in _SESSION_KERNELS if (rows := self._rows(t, dict.fromkeys(numbers, pl.Int64()))) is not None
+        ]
+        if not matching:
+            return None
+        rows = self._timed(pl.concat(matching))
+        return rows.select(
+            "start_ns", "dur_ns", name=self._named(rows, "name", "unnamed kernel"), device="deviceId",
+            stream="streamId", correlation="correlationId",
+            shared_bytes=pl.sum_horizontal("staticSharedMemory", "dynamicSharedMemory"),
+            **{new: pl.col(old) for old, new in _SESSION_SHAPE.items()},
+        )  # fmt: skip
+
+    def copies(self) -> pl.DataFrame | None:
+        """Copies, between devices too, and memory sets."""
+        columns = {
+            **dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64()),
+            **dict.fromkeys(("copyKind", "srcKind", "dstKind"), pl.Int64()),
+        }
+        parts = []
+        for table in _SESSION_COPIES:
+            rows = self._rows(table, columns)
+            if rows is not None:
+                kind = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
+                parts.append(self._timed(rows).with_columns(kind=kind))
+        sets = self._rows(
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            {**dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64())},
+        )
+        if sets is not None:
+            parts.append(self._timed(sets).with_columns(kind=pl.lit("memset")))
+        if not parts:
+            return None
+        rows = pl.concat(parts, how="diagonal_relaxed")
+        rows = rows if "srcKind" in rows.columns else rows.with_columns(srcKind=None, dstKind=None)
+        ends = {
+            new: pl.col(old).cast(pl.Int64).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
+            for new, old in (("src_kind", "srcKind"), ("dst_kind", "dstKind"))
+        }
+        name = (
+            pl.when(pl.col("kind") == "memset")
+            .then(pl.lit("[CUDA memset]"))
+            .otherwise(pl.format("[CUDA memcpy {}]", "kind"))
+        )
+        return rows.select(
+            "start_ns", "dur_ns", "kind", "bytes", name=name, device="deviceId", stream="streamId",
+            correlation="correlationId", **ends,
+        )  # fmt: skip
+
+    def calls(self) -> pl.DataFrame | None:
+        """Calls of the runtime and the driver."""
+        parts = []
+        for table, api in _SESSION_CALLS.items():
+            columns = ("cbid", "start", "end", "processId", "threadId", "correlationId")
+            rows = self._rows(table, dict.fromkeys(columns, pl.Int64()))
+            if rows is None:
+                continue
+            known = {cbid: name for (of, cbid), name in _NAMED_CALLS.items() if of == api}
+            named = pl.col("cbid").replace_strict(known, default=None, return_dtype=pl.String)
+            rows = self._timed(rows).with_columns(named=named)
+            self.unnamed += rows["named"].null_count()
+            name = pl.coalesce("named", pl.format(f"{api} call {{}}", pl.col("cbid").fill_null(-1)))
+            parts.append(
+                rows.select(
+                    "start_ns", "dur_ns", name=name, api=pl.lit(api), process="processId", thread="threadId",
+                    correlation="correlationId",
+                )
+            )  # fmt: skip
+        return pl.concat(parts) if parts else None
+
+    def markers(self) -> pl.DataFrame | None:
+        """NVTX ranges: a record where one begins and one where it ends, joined by their number."""
+        columns = {**dict.fromkeys(("flags", "timestamp", "id", "name"), pl.Int64())}
+        rows = self._rows("CUPTI_ACTIVITY_KIND_MARKER", columns)
+        if rows is None:
+            return None
+        # CUpti_ActivityFlag: 1 a mark, 2 begin and 4 end of a range
+        begins = rows.filter(pl.col("flags").cast(pl.Int64) & 2 != 0)
+        ends = rows.filter(pl.col("flags").cast(pl.Int64) & 4 != 0).select("id", end="timestamp")
+        marks = rows.filter(pl.col("flags").cast(pl.Int64) & 1 != 0).with_columns(end="timestamp")
+        both = begins.join(ends.unique("id"), on="id", how="inner").select(*rows.columns, "end")
+        self.lost += begins.height - both.height
+        whole = self._timed(pl.concat([both, marks.select(both.columns)]).rename({"timestamp": "start"}))
+        return whole.select(
+            "start_ns", "dur_ns", name=self._named(whole, "name", "unnamed range"), domain=pl.lit("nvtx"),
+            on_device=pl.lit(value=False),
+        )  # fmt: skip
+
+    def devices(self) -> list[str]:
+        """Names of the devices."""
+        rows = self._rows("CUPTI_ACTIVITY_KIND_DEVICE", {"name": pl.Int64()})
+        return [] if rows is None else sorted({self.texts[n] for n in rows["name"].to_list() if n in self.texts})
+
+
+def _is_printed(probe: Probe) -> bool:
+    if probe.is_folder or b"\0" in probe.start[:1024]:
+        return False
+    try:
+        rows = rows_of(text_of(probe.start[: 1 << 14]))
+    except ReadError:
+        return False
+    return any(is_heading([cell.strip() for cell in cells]) for cells in rows[:40])
+
+
+def _is_session(probe: Probe) -> bool:
+    return probe.start.startswith(sqlite.MAGIC) and is_session(probe.path)
+
+
+def _printed_of(path: Path, request: Request) -> Trace:
+    return read_printed(path)
+
+
+def _session_of(path: Path, request: Request) -> list[Part]:
+    return read_session(path)
+
+
+READERS: Final = (
+    Reader(
+        name="nvprof-session",
+        version=1,
+        what="a session of nvprof (SQLite, .nvvp)",
+        sniff=_is_session,
+        read=_session_of,
+        suffixes=(".nvvp", ".nvprof"),
+        database=lambda path, _: path,
+    ),
+    Reader(
+        name="nvprof",
+        version=1,
+        what="CSV that nvprof printed",
+        sniff=_is_printed,
+        read=_printed_of,
+        alone=True,
+    ),
+)

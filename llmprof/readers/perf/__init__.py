@@ -1,1 +1,0 @@
-"""Samples of call stacks: what Linux perf prints, and folded stacks of any sampler."""

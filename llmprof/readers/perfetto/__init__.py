@@ -1,1 +1,0 @@
-"""Traces of Perfetto in its own binary form."""

@@ -1,1 +1,0 @@
-"""Files of trtexec: profiles of layers, times of iterations, descriptions of layers."""

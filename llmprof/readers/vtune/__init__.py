@@ -1,1 +1,0 @@
-"""CSV reports of Intel VTune Profiler."""

@@ -442,7 +442,7 @@ class Trace:
         return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"
 
     def _repr_html_(self) -> str:
-        # by name: the layers below know nothing of pages
+        # imported by name: lower layers do not know the report
         shown: str = import_module("llmprof.report.cards").of_trace(self)
         return shown
 

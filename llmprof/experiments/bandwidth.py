@@ -135,7 +135,7 @@ def run_bandwidth(
     timeout_s : float
         Longest time.
     progress : callable, optional
-        Told what is being done.
+        Called with what is being done.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Launching profiled runs: configuration, command lines, the run's folder, and what comes out.
+"""Launches profiled runs: configuration, command lines, the run's folder and its results.
 
 >>> from llmprof.launch import ExperimentConfig, ExperimentRunner
 >>> run = ExperimentRunner(ExperimentConfig(model="random:tiny", profile_mode="torch")).run()  # doctest: +SKIP

@@ -199,7 +199,7 @@ class Metrics:
         )
 
     def _repr_html_(self) -> str:
-        # by name: the layers below know nothing of pages
+        # imported by name: lower layers do not know the report
         shown: str = import_module("llmprof.report.cards").of_metrics(self)
         return shown
 

@@ -178,9 +178,9 @@ def test_any_values_survive_a_file(tmp_path_factory, prompt, tokens, temperature
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model: !!python/object/apply:os.system [touch hacked]", "no plain data: .* line 1; .*nothing of it was run"),
-        ("model: !!python/name:os.system", "no plain data"),
-        ("model: !evil x", "no plain data"),
+        ("model: !!python/object/apply:os.system [touch hacked]", "not plain data: .* line 1; .*nothing of it was run"),
+        ("model: !!python/name:os.system", "not plain data"),
+        ("model: !evil x", "not plain data"),
         ("model: [a", "not valid YAML: .* in line"),
         ("model: a\nmodel: b", "the key 'model' twice"),
         ("- a", "the configuration is list"),

@@ -172,7 +172,7 @@ def test_models(tmp_path):
         (having(gpus=()), config(), "fail", "no NVIDIA GPU"),
         (having(gpus=()), config(engine="transformers"), "warn", "no NVIDIA GPU"),
         (having(gpus=(), interpreter=CPU), config(), "ok", "no NVIDIA GPU"),
-        (having(interpreter=CPU), config(), "warn", "but the engine is a build for processors"),
+        (having(interpreter=CPU), config(), "warn", "but the engine is a CPU build"),
         (having(gpus=None, gpu_problem="Driver/library version mismatch"), config(), "unknown", "mismatch"),
     ],
     ids=["two", "visible", "none", "vllm-cuda", "transformers", "vllm-cpu", "cpu-build-beside-gpus", "broken-driver"],

@@ -113,7 +113,7 @@ def test_two_runs_do_not_work_in_one_folder(config):
 
 
 def test_what_is_no_run_folder_is_said(tmp_path, config):
-    with pytest.raises(ReadError, match=r"no run folder: it has no state\.json"):
+    with pytest.raises(ReadError, match=r"not a run folder: it has no state\.json"):
         RunFolder.open(tmp_path / "none")
     made = RunFolder.create(config)
     with pytest.raises(ReadError, match="not the one around it"):

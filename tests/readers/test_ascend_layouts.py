@@ -96,7 +96,7 @@ def test_a_folder_that_was_exported_without_a_known_file_says_so(tmp_path):
     found = tmp_path / "x_ascend_pt" / OUTPUT
     found.mkdir(parents=True)
     (found / "notes.txt").write_text("nothing")
-    with pytest.raises(ReadError, match="x_ascend_pt was exported, but holds no file that is known"):
+    with pytest.raises(ReadError, match="x_ascend_pt was exported, but holds no known file"):
         llmprof.read(found.parent)
 
 

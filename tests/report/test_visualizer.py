@@ -123,7 +123,7 @@ def test_hardware_metrics_of_a_run_under_ncu(folder_of, monkeypatch):
 
 
 def test_only_run_folders(tmp_path):
-    with pytest.raises(ReadError, match="no run folder"):
+    with pytest.raises(ReadError, match="not a run folder"):
         Visualizer(tmp_path)
 
 

@@ -273,7 +273,7 @@ class Findings(pl.DataFrame):
         if not set(SCHEMA) <= set(self.columns):
             plain: str = super()._repr_html_(**kwargs)
             return plain
-        # by name: the layers below know nothing of pages
+        # imported by name: lower layers do not know the report
         shown: str = import_module("llmprof.report.cards").of_findings(self)
         return shown
 

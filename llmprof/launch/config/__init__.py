@@ -1,1 +1,1 @@
-"""Configuration of a run: options, files, rules and models."""
+"""Configuration of a run: its options, their files, the rules between them, and the models."""

@@ -1,7 +1,7 @@
-"""Disclosure: which variables and engine arguments of a run may be written down or shown, by one rule for all files.
+"""Disclosure: the rule by which variables and engine arguments of a run may be written to files or shown.
 
-A value is written only where its name is on a list of harmless ones and neither name nor value looks like a credential.
-Everything else is replaced by a word, and a run that goes on from its folder takes it from its own environment.
+A value is written only if its name is on a list of harmless names and neither name nor value looks like a credential.
+Any other value is replaced by a word; a run that is resumed from its folder reads it from its own environment.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def _tells(value: object) -> bool:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables as they may be written down or shown: a word in place of every value that may not."""
+    """The variables with a word in place of every value that may not be written down or shown."""
     return {name: value if harmless(name, value) else REMOVED for name, value in variables.items()}
 
 
 def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an engine as they may be written down, those inside of others too."""
+    """The arguments of an engine, nested ones too, with a word in place of every value that may not be written down."""
     return _replaced(values, lambda path, value: REMOVED)
 
 
@@ -65,7 +65,7 @@ Replace = Callable[[tuple[str, ...], Any], Any]
 
 
 def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
-    """The arguments, with each value that may not be written replaced by what a function makes of its place and it."""
+    """The arguments, with a function of place and value applied to each value that may not be written."""
 
     def each(value: Any, path: tuple[str, ...], *, hidden: bool) -> Any:
         if isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
 
 
 def config(given: ExperimentConfig) -> ExperimentConfig:
-    """The configuration as it may be written down."""
+    """The configuration with a word in place of every value that may not be written down."""
     return given.replace(
         environment=environment(given.environment),
         engine_args=arguments(given.engine_args),
@@ -115,5 +115,5 @@ def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def for_script(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they stand in a script: in place of a secret the variable that it is read from."""
+    """Arguments as they are written into a script: a secret is replaced by the variable that it is read from."""
     return _replaced(values, lambda path, value: {"from_environment": variable_of(*path)})

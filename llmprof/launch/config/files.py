@@ -32,7 +32,7 @@ def load(path: Path) -> Any:
     Raises
     ------
     ConfigError
-        It is missing, not UTF-8, not valid, has a key twice, or has tags that would make Python objects.
+        The file is missing, not UTF-8, not valid, has a key twice, or has tags that would make Python objects.
     """
     text = read_text(path, "a configuration (YAML or JSON)")
     if path.suffix == ".json":
@@ -53,7 +53,7 @@ def load(path: Path) -> Any:
         return yaml.load(text, Loader=Loader)
     except yaml.constructor.ConstructorError as error:
         raise ConfigError(
-            f"{path.name} has something that is no plain data: {_parser_message(error)}",
+            f"{path.name} has a value that is not plain data: {_parser_message(error)}",
             expected="text, numbers, true and false, null, lists and mappings",
             hint="take tags such as !!python/object out; nothing of it was run",
         ) from error
@@ -64,7 +64,7 @@ def load(path: Path) -> Any:
 
 
 def save(values: dict[str, Any], path: Path) -> Path:
-    """Write values as YAML or JSON by the suffix, whole or not at all.
+    """Write values as YAML or JSON, by the suffix; the file appears whole or not at all.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def _dumped(values: dict[str, Any]) -> str:
-    """YAML of values; texts with line breaks that YAML folds (NEL, LS, PS) are quoted, so that they survive."""
+    """The values as YAML; texts with line breaks that YAML folds (NEL, LS, PS) are quoted, so that they survive."""
     yaml = _yaml()
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]
@@ -157,7 +157,7 @@ _WORDS = {
 
 
 def checked(value: Any, hint: Any, name: str) -> Any:
-    """Value in the type that was declared.
+    """Check that a value has its declared type, and return it.
 
     Whole numbers pass as numbers and lists as tuples; nothing else is converted, so that ``"4"`` or ``yes`` in the
     wrong place is an error and not a guess.
@@ -165,7 +165,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     Parameters
     ----------
     value : object
-        What was given.
+        The value.
     hint : type
         Any type that msgspec knows.
     name : str
@@ -192,7 +192,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
 
 
 def _refusal(value: Any, hint: Any, name: str, problem: str) -> ConfigError:
-    """The error of msgspec in the words of a configuration, with the place inside the value that it names."""
+    """The error of msgspec in the words of a configuration, with its place inside the value."""
     for step in re.findall(r"\[(\d+|\.\.\.)\]|`(key)` in", problem):
         if step[0] == "...":
             declared = typing.get_args(hint)[1]
@@ -224,7 +224,7 @@ def _converts(value: Any, hint: Any) -> bool:
 
 
 def _items(hint: Any, index: int) -> Any:
-    """Type of an item of a list or tuple, which may be one of several types that were declared."""
+    """Type of the items of a list or tuple, also where several types were declared."""
     for one in (hint, *typing.get_args(hint)):
         origin, args = typing.get_origin(one), typing.get_args(one)
         if origin is list:
@@ -235,7 +235,7 @@ def _items(hint: Any, index: int) -> Any:
 
 
 def nearest(key: object, known: Iterable[object]) -> str:
-    """``did you mean X?`` for the known key that is most like one; empty where none is."""
+    """``did you mean X?`` with the known key that is most similar; empty if none is."""
     names = [str(k) for k in known]
     matches = difflib.get_close_matches(str(key).replace("-", "_").lower(), names, n=1, cutoff=0.6)
     return f"did you mean {matches[0]}?" if matches else ""
@@ -290,11 +290,11 @@ _ALIASES: Final = {
     "model_name": "experiment_name",
     "name": "experiment_name",
 }
-"""Keys that people type by habit, and what they are called here."""
+"""Keys that people type by habit -> their names here."""
 
 
 def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Values with the keys that a configuration has, for those that people type by habit.
+    """The values with keys that people type by habit replaced by the keys of a configuration.
 
     Raises
     ------

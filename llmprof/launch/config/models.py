@@ -16,7 +16,7 @@ __all__ = ["NAMES", "SOURCES", "config_of", "resolve"]
 PREFIX: Final = "random:"
 
 NAMES: Final = catalog.names()
-"""Models of the catalogue (:mod:`llmprof.theory.catalog`); ``random:`` in front of one asks for random weights."""
+"""Models of the catalogue (:mod:`llmprof.theory.catalog`); the prefix ``random:`` asks for random weights."""
 
 SOURCES: Final[dict[str, str]] = {name: catalog.source(name) for name in NAMES}
 """Where the shapes of each model come from."""
@@ -93,5 +93,5 @@ def resolve(name: str, folder: str | Path) -> Path:
 
 
 def _looks_like_a_path(name: str) -> bool:
-    """A name on a hub is ``NAME`` or ``OWNER/NAME``; anything with more to it is a path."""
+    """Whether a name is a path: a name on a hub is ``NAME`` or ``OWNER/NAME``, anything else is a path."""
     return name.startswith(("/", ".", "~")) or name.count("/") != 1

@@ -1,4 +1,4 @@
-"""Options of mode ``ops``, the timing of operators: their types, what goes together, and ready-made sizes."""
+"""Options of mode ``ops``, which times operators: their types, the rules between them, and ready-made sizes."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ def sized(
 
 
 def options_of(config: ExperimentConfig) -> dict[str, Any]:
-    """All options of the timer, defaults where nothing was said."""
+    """All options of the timer, with defaults for those that were not given."""
     return {key: config.ops_options.get(key, default) for key, (_, default) in OPTIONS.items()}
 
 
 def check_ops(config: ExperimentConfig) -> None:
-    """Raise where the options of mode ``ops`` make no sense or do not go with the others.
+    """Raise if options of mode ``ops`` make no sense or contradict other options.
 
     Raises
     ------

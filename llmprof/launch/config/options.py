@@ -1,4 +1,4 @@
-"""Options of a run: one typed description for a notebook, a file and the command line; and which options clash."""
+"""Options of a run: one typed description for notebooks, files and the command line, and the rules between options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVER: Final[dict[str, tuple[Any, Any]]] = {
     "profile_after_s": (float, 0.0),
     "health_timeout_s": (float, 300.0),
 }
-"""Keys of ``server`` with their types and defaults; port 0 is a free one, rate 0 is all at once."""
+"""Keys of ``server`` with their types and defaults. Port 0 means a free port, rate 0 all requests at once."""
 
 LOAD: Final[dict[str, tuple[Any, Any]]] = {
     "input": (str | int | None, None),
@@ -77,7 +77,7 @@ _LARGEST_PORT: Final = 65535
 
 
 def check_together(config: ExperimentConfig) -> None:
-    """Raise where options do not go together.
+    """Raise if options contradict each other.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def _option(default: Any, help: str, *, least: float | None = None) -> Any:  # noqa: A002
-    """Field with what it means and its smallest value."""
+    """A field with its meaning and its smallest value."""
     metadata = {"help": help, "least": least}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -237,10 +237,10 @@ def _option(default: Any, help: str, *, least: float | None = None) -> Any:  # n
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
-    """Description of one profiled run; every field has a default but the model.
+    """Description of one profiled run; every field except the model has a default.
 
-    Wrong types, unknown keys and options that do not go together are refused when it is made. Each field's meaning is
-    in ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in ``llmprof run --help``.
+    Wrong types, unknown keys and contradicting options are refused when it is made. The meaning of each field is in
+    ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in ``llmprof run --help``.
 
     Raises
     ------

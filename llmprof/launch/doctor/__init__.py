@@ -1,1 +1,1 @@
-"""The doctor: whether this machine can run an experiment."""
+"""The doctor: checks whether this machine can run an experiment."""

@@ -1,4 +1,4 @@
-"""The doctor: whether this machine can run an experiment, and what would spoil its figures.
+"""The doctor: checks whether this machine can run an experiment, and what would distort its figures.
 
 >>> from llmprof.launch.doctor.doctor import doctor
 >>> doctor()                      # the machine  # doctest: +SKIP
@@ -70,7 +70,7 @@ def _tool(name: str, tool: Tool, *, needed: bool, without: str) -> Finding:
         return Finding(name, "fail" if needed else "warn", sentence, f"{product} on PATH", advice)
     if tool.version is None:
         return Finding(
-            name, "warn", f"{tool.path} does not say its version", f"a working {name}", f"try {name} --version"
+            name, "warn", f"{tool.path} does not print its version", f"a working {name}", f"try {name} --version"
         )
     return Finding(name, "ok", f"{tool.version} ({tool.path})", f"{product} on PATH")
 
@@ -100,7 +100,7 @@ def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findi
         return
     name, expected = "perf_event_paranoid", "at most 2, for --sample and --cpuctxsw of nsys"
     if facts.paranoid is None:
-        yield Finding(name, "unknown", "the kernel does not say it", expected)
+        yield Finding(name, "unknown", "the kernel does not report it", expected)
     elif facts.paranoid > 2 and not facts.administrator:
         advice = "needed only for sampling the processors: sysctl kernel.perf_event_paranoid=2"
         yield Finding(name, "warn", str(facts.paranoid), expected, advice)
@@ -111,7 +111,7 @@ def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findi
 def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     """The processors' clocks follow the load at once."""
     if facts.governors is None:
-        yield Finding("CPU governor", "unknown", "this machine does not say it", "performance")
+        yield Finding("CPU governor", "unknown", "this machine does not report it", "performance")
     elif facts.governors != ("performance",):
         advice = "the host launches kernels more slowly and less evenly: cpupower frequency-set -g performance"
         yield Finding("CPU governor", "warn", ", ".join(facts.governors), "performance", advice)
@@ -120,9 +120,9 @@ def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
 
 
 def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
-    """Which nodes of memory there are, and at which of them the GPUs are."""
+    """NUMA nodes of the host, and those that the GPUs are attached to."""
     if facts.numa_nodes is None:
-        yield Finding("NUMA", "unknown", "this machine does not say its nodes", "")
+        yield Finding("NUMA", "unknown", "this machine does not report its nodes", "")
         return
     nodes = sorted({gpu.numa_node for gpu in facts.gpus or () if gpu.numa_node is not None})
     sentence = f"{facts.numa_nodes} node{'s' * (facts.numa_nodes > 1)}, {facts.cores} processors"
@@ -140,7 +140,7 @@ def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     """The host has memory for the engine."""
     free = facts.memory_free_bytes
     if free is None:
-        yield Finding("host memory", "unknown", "this machine does not say it")
+        yield Finding("host memory", "unknown", "this machine does not report it")
     else:
         little = free < LITTLE_MEMORY_BYTES
         advice = "the engine and torch's trace need some GiB: end other programs, or record fewer iterations"
@@ -186,11 +186,11 @@ def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
 _HELD: Final = {"applications_clocks_setting", "display_clocks_setting", "sync_boost"}
 _SLOWED: Final = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "reliability"}
 _SHARE: Final = 0.9
-"""Share of a GPU's memory that vLLM takes unless told otherwise (0.9, 0.92 in the newest versions)."""
+"""Share of a GPU's memory that vLLM takes by default (0.9, 0.92 in the newest versions)."""
 
 
 def is_cpu_build(facts: Facts) -> bool:
-    """Whether the engine is known to run on processors only."""
+    """Whether the engine is known to run on a CPU only."""
     one = facts.interpreter
     if one is None or one.error or "torch" not in one.modules:
         return False
@@ -198,7 +198,7 @@ def is_cpu_build(facts: Facts) -> bool:
 
 
 def is_cuda_build(facts: Facts) -> bool:
-    """Whether vLLM is there and is known to need a GPU of NVIDIA."""
+    """Whether vLLM is installed and known to need an NVIDIA GPU."""
     one = facts.interpreter
     return one is not None and "vllm" in one.modules and bool(one.torch_cuda) and not is_cpu_build(facts)
 
@@ -220,7 +220,7 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         sentence = f"{len(facts.gpus)} × {names}{visible}"
         if on_host:
             advice = "install the engine's build for CUDA to use them"
-            yield Finding("GPUs", "warn", f"{sentence}, but the engine is a build for processors", expected, advice)
+            yield Finding("GPUs", "warn", f"{sentence}, but the engine is a CPU build", expected, advice)
         else:
             yield Finding("GPUs", "ok", sentence, expected)
     else:
@@ -231,7 +231,7 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         elif on_host:
             yield Finding("GPUs", "ok", sentence, expected)
         else:
-            yield Finding("GPUs", "warn", sentence, expected, "runs are on processors: kernels of a GPU are not seen")
+            yield Finding("GPUs", "warn", sentence, expected, "runs use the CPU: there are no GPU kernels to see")
 
 
 def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -280,7 +280,7 @@ def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findin
     for gpu in used(facts, config):
         name = f"GPU {gpu.index} memory"
         if gpu.memory_bytes is None or gpu.free_bytes is None:
-            yield Finding(name, "unknown", "the driver does not say it")
+            yield Finding(name, "unknown", "the driver does not report it")
             continue
         sentence = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
         expected = f"{share:.0%} free, what vLLM takes (gpu_memory_utilization)"
@@ -297,7 +297,7 @@ def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
     for gpu in used(facts, config):
         name = f"GPU {gpu.index} processes"
         if gpu.processes is None:
-            yield Finding(name, "unknown", "the driver does not say them", "none")
+            yield Finding(name, "unknown", "the driver does not report them", "none")
         elif gpu.processes:
             who = [f"{one.name or 'unnamed'} ({one.pid})" for one in gpu.processes[:4]]
             more = f" and {len(gpu.processes) - 4} more" if len(gpu.processes) > 4 else ""
@@ -308,7 +308,7 @@ def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
 
 
 def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The clocks are not held at a value, and nothing slows the GPU down; they are never changed here."""
+    """The clocks are not locked at a value, and nothing slows the GPU down. The check never changes them."""
     for gpu in used(facts, config):
         name, expected = f"GPU {gpu.index} clocks", "not held, not slowed down"
         reasons = None if gpu.reasons is None else set(reasons_of(gpu.reasons))
@@ -429,7 +429,7 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     -------
     polars.DataFrame
         ``check, status, found, expected, advice``. The status is ``ok``; ``warn``: figures may suffer; ``fail``: the
-        run would not work; ``unknown``: this machine does not say.
+        run would not work; ``unknown``: this machine does not report it.
     """
     known = gather(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(known, config)]

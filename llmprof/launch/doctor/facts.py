@@ -1,4 +1,4 @@
-"""Facts of a machine as data, so that the doctor's checks need no machine."""
+"""Facts about a machine as data, so that the doctor's checks can be tested without that machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
-    """A process that computes on a GPU; name and memory are None where the driver does not say."""
+    """A process that computes on a GPU; name and memory are None if the driver does not report them."""
 
     pid: int
     name: str | None = None
@@ -33,7 +33,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU; None is what the driver does not say. Clocks in Hz."""
+    """One GPU; a value that the driver does not give is None. Clocks in Hz."""
 
     index: int
     name: str
@@ -52,7 +52,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A program on PATH and what it says of its version; ``elsewhere`` is a usual folder that has it instead."""
+    """A program on PATH and the version that it prints; ``elsewhere`` is a usual folder that has it if PATH has not."""
 
     path: str | None = None
     version: str | None = None
@@ -85,14 +85,14 @@ class Interpreter:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A machine; None is what could not be found out.
+    """Facts about a machine; a fact that could not be found out is None.
 
     Attributes
     ----------
     gpus : tuple of Gpu or None
         GPUs that a run can see; None where NVML cannot be asked.
     gpu_problem : str
-        What NVML said instead.
+        The message of NVML if it cannot be asked.
     restricted : bool or None
         Whether only an administrator may read the GPU's counters.
     administrator : bool
@@ -106,7 +106,7 @@ class Facts:
     cores : int
         Processors that this process may use.
     shm_bytes, shm_free_bytes : int or None
-        Size of ``/dev/shm`` and what is free of it.
+        Size of ``/dev/shm`` and its free space.
     disk : str
         The folder that exists where results are to go.
     disk_free_bytes : int or None
@@ -252,7 +252,7 @@ print(json.dumps(found))
 
 
 def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Interpreter:
-    """What the interpreter of a configuration has.
+    """Ask the interpreter of a configuration for its packages.
 
     Parameters
     ----------

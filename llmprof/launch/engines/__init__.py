@@ -1,7 +1,7 @@
 """Engines: stand-alone scripts that run a model, each made of the modules of this folder as text.
 
-An engine runs in a process of its own, with the interpreter that has it; llmprof is not imported there. What the script
-runs (the job) stands in it as data, so it repeats a run by itself: ``python inference_script.py --out FOLDER``.
+An engine runs in a process of its own, with the interpreter that has it; llmprof is not imported there. The job
+is written into the script as data, so the script repeats a run by itself: ``python inference_script.py --out FOLDER``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BUILT_IN: Final = (
     "llmprof.launch.engines.vllm:SERVED",
     "llmprof.launch.engines.transformers:OFFLINE",
 )
-"""The list of engines: a new one is its own modules, and one line here."""
+"""List of the engines: a new engine is its own modules and one line here."""
 
 _COMMON: Final = ("_machine", "_job", "_points")
 
 
 def engines() -> tuple[Engine, ...]:
-    """All engines, each way to run one for itself.
+    """All engines; an engine that runs in two ways (offline, served) has two records.
 
     >>> sorted({one.name for one in engines()})
     ['transformers', 'vllm']
@@ -106,7 +106,7 @@ def script(job: Mapping[str, Any]) -> str:
 
 
 def _together(first: str, *others: str) -> str:
-    """Text of one module, or of several put into one."""
+    """Text of one module, or of several modules joined."""
     if not others:
         return _source(first)
     imports: dict[str, None] = {}
@@ -116,7 +116,7 @@ def _together(first: str, *others: str) -> str:
 
 
 def _literal(parts: list[str]) -> str:
-    """A text as literals, one of its parts a line."""
+    """A text as string literals, one line of the text on each line."""
     return "(\n" + "\n".join(f"    {part!r}" for part in parts) + "\n)"
 
 
@@ -128,7 +128,7 @@ def _source(name: str) -> str:
 
 
 def _body(source: str, imports: dict[str, None]) -> str:
-    """A module without its head; its imports go to ``imports``, those of llmprof away."""
+    """A module without its docstring and imports; imports are collected in ``imports``, except those of llmprof."""
     lines = source.splitlines()
     tree = ast.parse(source)
     heads = {1}  # the module's docstring

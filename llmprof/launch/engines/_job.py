@@ -1,4 +1,4 @@
-"""Part of an engine script: its command line and signals, what it records as it goes, and the end of all it started."""
+"""Part of an engine script: its command line, signals and records, and the end of the processes that it started."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _UNKNOWN = (
 )
 
 _HELD = 0.8
-"""A share of the rate: below it the server does not hold it, whatever the last requests take."""
+"""Share of the requested rate below which the server does not hold that rate, however long the last requests take."""
 
 
 class Record:
-    """Files of one run of an engine script; of one point of it while that lasts, if it has several.
+    """Files of one run of an engine script, or of its current point if it measures several.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Record:
         }
 
     def event(self, event: str, message: str = "", *, done: int = 0, total: int = 0) -> None:
-        """Append an event; a reader sees it at once."""
+        """Append an event to the file of events, which readers follow."""
         values = {"time_ns": time.time_ns(), "event": event, "done": done, "total": total, "message": message}
         _append(self.events, values)
         if self.out != self.home:
@@ -74,7 +74,7 @@ class Record:
 
     @contextlib.contextmanager
     def stage(self, name: str, *, repeat: int | None = None, total: int = 0, message: str = "") -> Iterator[None]:
-        """Time what is done inside; it counts only if it ends well."""
+        """Time the block as a stage; it counts only if it ends without an error."""
         self.event(name, message, done=repeat or 0, total=total)
         start, began = time.time_ns(), time.perf_counter_ns()
         yield
@@ -82,12 +82,12 @@ class Record:
         self.document["stages"].append({"name": name, "start_ns": start, "dur_ns": took, "repeat": repeat})
 
     def note(self, text: str) -> None:
-        """Say something that the user should know; once."""
+        """Add a note for the user, once."""
         if text not in self.document["notes"]:
             self.document["notes"].append(text)
 
     def request(self, phase: str, repeat: int, request: int, **known: Any) -> None:
-        """Add a request; what is not given is not known."""
+        """Add a request; a value that is not given is unknown."""
         head = {"phase": phase, "repeat": repeat, "request": request}
         self.document["requests"].append({**head, **dict.fromkeys(_UNKNOWN), **known})
 
@@ -97,7 +97,7 @@ class Record:
         self.document["engine_steps"] += [{"phase": phase, **dict(zip(names, step))} for step in steps]  # noqa: B905
 
     def prefix_cache(self, phase: str, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        """Write down how many tokens of the prompts of a phase were looked up in the cache of prefixes, and found."""
+        """Write down how many prompt tokens of a phase were looked up in the prefix cache, and how many were hits."""
         counts = {}
         for kind in ("queries", "hits"):
             values = [
@@ -110,7 +110,7 @@ class Record:
             self.document["prefix_cache"][phase] = counts
 
     def held(self, phase: str, repeat: int, rates: Mapping[str, float | None], asked: float) -> None:
-        """Write down which rate of requests was asked for, came and was answered; a note where that is too little."""
+        """Write down the requested, arrived and answered rate; a note says if the server did not hold the rate."""
         loads = self.document["load"] or []
         self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": asked or None, **rates}]
         answered = rates["answered_per_s"]
@@ -126,14 +126,14 @@ class Record:
         return str(self.out / "memory_snapshot_rankRANK.pickle")
 
     def snapshots(self, paths: Sequence[str]) -> None:
-        """Write down which snapshots of the allocators there are."""
+        """Write down the names of the snapshots of the allocators."""
         names = [Path(path).name for path in paths if path]
         self.document["memory_snapshots"] = names
         if not names:
             self.note("there is no snapshot of the allocator: it is CUDA's, and this run used no GPU")
 
     def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
-        """Write what was generated: the text, or the tokens where there is no tokenizer."""
+        """Write the generated text, or the tokens if there is no tokenizer."""
         parts = []
         for k, (text, ids) in enumerate(zip(texts, tokens)):  # noqa: B905 (the engine's Python may be older than ours)
             body = text or (" ".join(map(str, ids)) if ids else "(nothing)")
@@ -153,7 +153,7 @@ def _append(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def version_of(*distributions: str) -> str | None:
-    """Version of the first distribution that is installed, without importing it."""
+    """Version of the first of some distributions that is installed, without importing it."""
     for name in distributions:
         try:
             return importlib.metadata.version(name)
@@ -168,13 +168,13 @@ _POLL_S = 0.05
 
 
 def adopt() -> None:
-    """Become the parent of processes whose own parent dies, so that none is lost (Linux)."""
+    """Become the parent of processes whose own parent dies, so that all of them can be ended (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(root: int | None = None) -> list[int]:
-    """Processes below one (this one if none is given), without the trackers of Python, which end by themselves."""
+    """Descendants of a process (this one by default), without Python's resource trackers, which end by themselves."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -191,7 +191,7 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
-    """End all processes below this one: asked first, then killed.
+    """End all descendants of this process: by termination first, then by a kill.
 
     Returns
     -------
@@ -234,7 +234,7 @@ _INTERRUPTED = 130
 
 
 def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], None]) -> int:
-    """Run a job and write what there is of it, however it ends.
+    """Run a job and write its record, however it ends.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
 
 
 def _with_secrets(value: Any, name: str = "") -> Any:
-    """Arguments of the engine; those that are not written into the script come from its environment."""
+    """Arguments of the engine; those that are not written into the script are read from the environment."""
     if isinstance(value, list):
         return [_with_secrets(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Part of an engine script: the machine, the environment that an engine needs there, and what its errors mean."""
+"""Part of an engine script: facts about the machine, the environment of an engine, and advice for its errors."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 
 
 class Refused(Exception):  # noqa: N818 (the user reads this name)
-    """Something that the user can change.
+    """An error that the user can correct.
 
     Parameters
     ----------
     message : str
-        What was found.
+        What is wrong.
     advice : str, optional
         What to do.
     """
@@ -91,14 +91,14 @@ class Refused(Exception):  # noqa: N818 (the user reads this name)
 
 
 def failure(error: BaseException, log: str) -> dict[str, Any]:
-    """An error as ``worker.json`` has it.
+    """Form of an error in ``worker.json``.
 
     Parameters
     ----------
     error : BaseException
         What was raised.
     log : str
-        End of the engine's output: where its workers write the cause.
+        End of the engine's output, where its workers write the cause.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def advice(text: str) -> str | None:
 
 
 def _messages(error: BaseException | None) -> str:
-    """Messages of an error and of those that led to it, without the paths and code of their tracebacks."""
+    """Messages of an error and of its causes, without the paths and code of their tracebacks."""
     messages: list[str] = []
     while error is not None:
         messages.append(f"{type(error).__name__}: {error}")
@@ -133,13 +133,13 @@ def _messages(error: BaseException | None) -> str:
 
 
 def errors_in(log: str) -> list[str]:
-    """Errors in a log; the first is the cause, later ones mostly its consequences."""
+    """Lines with errors in a log. The first is usually the cause; lines that only follow from it are left out."""
     lines = [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
     return [line for line in lines if not line.startswith(_CONSEQUENCES)]
 
 
 class OwnLog:
-    """The file that this process writes its output to, if it is one: engines tell the cause of a failure only there."""
+    """The file that this process writes its output to, if any: only there engines write the cause of a failure."""
 
     def __init__(self) -> None:
         status = os.fstat(1) if _is_open(1) else None
@@ -147,7 +147,7 @@ class OwnLog:
         self._from = status.st_size if self._path and status else 0
 
     def tail(self) -> str:
-        """What was written since this object was made; the end of it."""
+        """End of the output that was written since this object was made."""
         return tail(self._path, self._from) if self._path else ""
 
 
@@ -174,7 +174,7 @@ _SAFE = {
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # a forked worker is lost to profilers, and CUDA cannot be used again after a fork
+    # profilers cannot follow a forked worker, and CUDA cannot be used again after a fork
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # NVLink multicast hangs in graph replay under nsys, and must stay off on shared hosts
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
@@ -202,7 +202,7 @@ def guard(job: Mapping[str, Any]) -> None:
 
 
 def check_model(model: str) -> None:
-    """See that a model that is given as a folder is one.
+    """Check the folder of a model that is given as a path.
 
     Raises
     ------
@@ -218,13 +218,13 @@ def check_model(model: str) -> None:
 
 
 def has_tokenizer(model: str) -> bool:
-    """Whether a model comes with a tokenizer; a name on the hub is taken to have one."""
+    """Whether a model comes with a tokenizer; a model on the hub is assumed to have one."""
     folder = Path(model)
     return not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZERS)
 
 
 def gpu_names() -> list[str] | None:
-    """Names of the NVIDIA GPUs that this process may use; None where that is not known. No CUDA context is made."""
+    """Names of the NVIDIA GPUs that this process may use; None if that is not known. No CUDA context is made."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

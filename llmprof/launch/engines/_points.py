@@ -1,4 +1,4 @@
-"""Part of an engine script: the points that one start of an engine measures, their repeats and their prompts."""
+"""Part of an engine script: the points that one start of an engine measures, with their repeats and prompts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from llmprof.launch.engines._job import Record
 from llmprof.launch.engines._machine import Refused, failure
 
 _OF_THE_POINT = (Refused, ValueError)
-"""Errors of a request, after which an engine still works; any other one may have left it broken."""
+"""Errors of a request, after which the engine still works; any other error may have broken it."""
 
 
 def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[str, Any]], None]) -> None:
     """Do the work of a job, or of each of its points in order.
 
-    A point has the values of the job with its own ones over them, and a folder in that of the job. Its ``worker.json``
-    is written when it ends, so what was measured stays whatever becomes of the engine later. A point that is refused
-    is left with its error, and the next one begins.
+    The values of a point override those of the job, and its folder is inside that of the job. Its ``worker.json`` is
+    written when it ends, so its measurements are kept whatever happens to the engine later. If a point is refused, its
+    error is written and the next point begins.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[s
 
 
 def take_traces(record: Record) -> None:
-    """Move what a profiler wrote into the folder of the job to that of the point that was profiled."""
+    """Move the traces in the folder of the job to the folder of the point that was profiled."""
     here = record.home / "traces"
     if record.out == record.home or not here.is_dir():
         return
@@ -73,7 +73,7 @@ def take_traces(record: Record) -> None:
 
 
 def drop_traces(record: Record) -> None:
-    """Remove what a profiler wrote of a window that does not count."""
+    """Remove the traces of a window that does not count."""
     for path in (record.home / "traces").glob("*"):
         path.unlink(missing_ok=True)
 
@@ -88,7 +88,7 @@ _LEAST = 3
 
 
 def t95(freedom: int) -> float:
-    """Factor of a two-sided 95 % interval for so many degrees of freedom.
+    """Factor of a two-sided 95 % interval for a number of degrees of freedom (Student's t).
 
     Above 30 it is the Cornish-Fisher expansion of the quantile, right to the third decimal.
     """

@@ -1,4 +1,4 @@
-"""Part of an engine script: a server as a child process from its start to its certain end, and timed requests to it."""
+"""Part of an engine script: a server as a supervised child process, and timed requests to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OK = 200
 
 
 async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
-    """One streamed completion.
+    """Request one streamed completion and time it.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 class _Seen:
-    """What a client saw of a request."""
+    """The times and the text of one request, as a client saw them."""
 
     def __init__(self) -> None:
         self.start_ns, self._began = time.time_ns(), time.perf_counter()
@@ -145,7 +145,7 @@ class _Seen:
 async def load(
     port: int, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], *, concurrency: int
 ) -> list[dict[str, Any]]:
-    """Many completions.
+    """Request many completions.
 
     Parameters
     ----------
@@ -187,9 +187,9 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
 
 
 def achieved(requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> dict[str, float | None]:
-    """Requests a second: that arrived, and that were answered, both over the time from the first to the last one.
+    """Rates of requests (1/s): of arrivals and of answers, each over the time from the first to the last.
 
-    They are None where fewer than two requests or no time is between them.
+    They are None if there are fewer than two requests or no time between them.
     """
     ends = sorted(one["start_ns"] / 1e9 + one["e2e_s"] for one in requests)
     starts = [one["start_ns"] / 1e9 - one["arrived_s"] for one in requests]
@@ -205,7 +205,7 @@ _END_S = 20.0
 
 
 def free_port(wanted: int) -> int:
-    """The port that was asked for, or a free one for 0.
+    """The wanted port, or a free one for 0; refused if it is in use.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 class Server:
-    """A server on this machine; it and its children lead a session of their own.
+    """A server on this machine; it and its children run in a session of their own.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = _ANSWER_S
     ) -> tuple[int, str]:
-        """Status and text of an answer."""
+        """Ask the server; status and text of its answer."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
         try:
             data = None if body is None else json.dumps(body)
@@ -299,7 +299,7 @@ class Server:
             connection.close()
 
     def command(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """Ask for something to be done; it may take long, as writing a trace does.
+        """Send a command, which may take long (writing a trace does).
 
         Raises
         ------
@@ -312,7 +312,7 @@ class Server:
         return text
 
     def metrics(self) -> dict[str, float]:
-        """Values of its Prometheus metrics; the name stands with its labels."""
+        """Values of its Prometheus metrics by name with labels."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             status, text = self.ask("GET", "/metrics")
             if status == OK:
@@ -321,7 +321,7 @@ class Server:
         return {}
 
     def stop(self) -> None:
-        """End it: an interrupt first, so that it ends its workers; in the end, a kill of its whole session."""
+        """End it: by an interrupt, so that it ends its workers, and if needed by a kill of its whole session."""
         for how, patience in ((signal.SIGINT, _END_S), (signal.SIGTERM, _ANSWER_S)):
             if self._process.poll() is None:
                 self._process.send_signal(how)

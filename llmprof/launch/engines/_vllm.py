@@ -1,4 +1,4 @@
-"""Part of an engine script: what this version of vLLM knows, found without importing it, and its own profiler."""
+"""Part of an engine script: the options of the installed vLLM, read without importing it, and its own profiler."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
 def engine_options(
     job: Mapping[str, Any], record: Record, platform: str, *, also: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Arguments of the engine; those of ``engine_args`` that this version does not know are left out with a note.
+    """Arguments of the engine; arguments in ``engine_args`` that this version does not know are left out with a note.
 
     Parameters
     ----------
     job, record, platform
-        As everywhere here.
+        The job, its record, and ``cuda`` or ``cpu``.
     also : collection of str
         More names that are known.
     """
@@ -173,7 +173,7 @@ def engine_options(
 
 @contextlib.contextmanager
 def extension(out: Path, text: str) -> Iterator[None]:
-    """Let this process and its children find the module of the workers' extension; its folder is removed at the end."""
+    """Make the workers' extension importable here and in child processes; its folder is removed at the end."""
     folder = out / ".extension"
     folder.mkdir(exist_ok=True)
     folder.joinpath(f"{EXTENSION_MODULE}.py").write_text(text, encoding="utf-8")
@@ -187,7 +187,7 @@ def extension(out: Path, text: str) -> Iterator[None]:
 
 
 def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """Arguments of the engine for its profiler; versions up to 0.12 are asked by the environment, which is set here.
+    """Arguments of the engine for its profiler; for versions up to 0.12 environment variables are set instead.
 
     Returns
     -------
@@ -208,7 +208,7 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
             "torch_profiler_with_stack": job["with_stack"],
             "torch_profiler_record_shapes": job["record_shapes"],
             "torch_profiler_with_memory": job["profile_memory"],
-            "torch_profiler_dump_cuda_time_total": False,  # a table in the log, for seconds of work
+            "torch_profiler_dump_cuda_time_total": False,  # it would print a table into the log, which takes seconds
             "ignore_frontend": True,  # the server's own process has no work of the model
         }
     known = fields_of(folder / "config" / "profiler.py", "ProfilerConfig")

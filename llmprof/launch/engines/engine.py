@@ -1,4 +1,4 @@
-"""The record of an engine: its name, and the modules that its stand-alone script is made of."""
+"""Record type of an engine: its name, and the modules that its stand-alone script is made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Engine:
     """One way to run a model.
 
-    Its place is a module of this folder that imports nothing of the engine, and one line in
+    An engine is a module of this folder that does not import the engine itself, and one line in
     :mod:`llmprof.launch.engines`. A script with the modules below runs in a process of its own, with the Python that
     has the engine.
     """

@@ -1,4 +1,4 @@
-"""Part of the text for workers: what the timer of operators needs to know of models, arguments and times."""
+"""Part of the text for workers: facts about models, arguments and times that the timer of operators needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEP = (
 
 
 def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
-    """The stack of layers of a model: of its lists of modules the one with the most parameters.
+    """The stack of layers of a model: the list of modules with the most parameters.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
 
 
 def runs(module: Any) -> bool:
-    """Whether a module has a forward of its own: lists only hold others, and stand-ins of other stages do nothing."""
+    """Whether a module has a forward that computes; lists of modules and placeholders of other stages have not."""
     name = type(module).__name__
     return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
 
@@ -64,7 +64,7 @@ def located(where: str) -> Any:
 
 
 def holder_of(where: str) -> tuple[Any, str]:
-    """What holds the attribute of ``module:attribute``, and its last name."""
+    """The object that has the attribute of ``module:attribute``, and the attribute's last name."""
     module, _, path = where.partition(":")
     holder = importlib.import_module(module)
     *above, last = path.split(".")
@@ -89,7 +89,7 @@ def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process that is in use, in bytes; None where the system does not say."""
+    """Resident memory of this process in bytes; None if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (quicker inside a step)
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -98,7 +98,7 @@ def resident_bytes() -> int | None:
 
 
 def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
-    """Time from step to step by the method of the step, of decode steps that follow each other.
+    """Time from one decode step to the next, by the method of the step.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str
 
 
 def result_of(timer: Any) -> dict[str, Any]:
-    """All that was measured: columns of steps, calls and collectives; times in ns since the epoch.
+    """The measurements of a timer: columns of steps, calls and collectives; times in ns since the epoch.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def result_of(timer: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write what :func:`result_of` gave; the file appears whole or not at all."""
+    """Write the result of :func:`result_of`; the file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"ops_rank{result['rank']}.json.gz"
     part = folder / f".{path.name}.{os.getpid()}"

@@ -1,8 +1,8 @@
-"""Part of the text for workers: times of the modules of a model, taken inside the process that runs it.
+"""Part of the text for workers: a timer of a model's modules inside the process that runs the model.
 
-Each module's own ``forward`` is wrapped, and only in the steps and layers that are sampled: what is not sampled runs as
-it was. On a GPU a time is the distance of two CUDA events on the stream of the model, read when the window is over; on
-a CPU it is a clock of the host. PyTorch itself is not changed.
+The ``forward`` of single modules is wrapped, and only in the steps and layers that are sampled: all others run
+unchanged. On a GPU a time is the distance of two CUDA events on the stream of the model, read when the window is over;
+on a CPU it is the difference of two readings of the host's clock. PyTorch itself is not changed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from llmprof.launch.engines.ops_parts import holder_of, layers_of, located, resident_bytes, runs, shapes_of, tensors
 
 _SHARED_BORDER_NS = 25_000
-"""Two layers whose calls follow each other this fast on the host have nothing between them, and share a border: what
-launches a kernel takes longer."""
+"""If the calls of two layers follow each other this fast on the host, no kernel was launched between them, since a
+launch takes longer: the two layers then share a border."""
 _Wrap = tuple[dict[str, Any], Callable[..., Any]]
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
@@ -37,7 +37,7 @@ class OpsTimer:
     root : torch.nn.Module
         The model.
     options : mapping
-        Over :data:`DEFAULTS`; what each means is said of ``ops_options`` of a configuration.
+        They override :data:`DEFAULTS`; their meaning is that of ``ops_options`` in a configuration.
     cuda : bool
         Whether the model is on a GPU.
     rank : int
@@ -96,7 +96,7 @@ class OpsTimer:
     # --- the window -----------------------------------------------------------------------------------------------
 
     def begin_step(self, label: str, phase: str) -> None:
-        """A step of the engine begins: decide whether it is timed, and how."""
+        """Begin a step of the engine: decide whether it is timed, and how."""
         self.end_step()
         self.step += 1
         method, layers, held = self._plan()
@@ -128,7 +128,7 @@ class OpsTimer:
         ACTIVE[:] = [self]
 
     def end_step(self) -> None:
-        """The step is over: put everything back, and keep its end."""
+        """End the step: remove the wrappers and keep the time of its end."""
         if self._open is None:
             return
         row, self._open = self._open, None
@@ -174,7 +174,7 @@ class OpsTimer:
     # --- what is wrapped ------------------------------------------------------------------------------------------
 
     def _modules_outside(self) -> list[_Wrap]:
-        """Modules that lie in no layer, to the depth of the layers or of the option, and the model itself."""
+        """Wrappers of the modules outside of the layers, to the layers' or the option's depth, and of the model."""
         prefix = f"{self.layer_path}." if self.layers else None
         depth = self.layer_path.count(".") + 1 if self.layers else self.options["depth"]
         outside = []
@@ -185,7 +185,7 @@ class OpsTimer:
         return [*outside, self._timed(self.root, {None: self._number(type(self.root).__name__, "model")})]
 
     def _modules_inside(self) -> dict[int, list[_Wrap]]:
-        """Modules of each layer; one that several layers share has a name for each of them."""
+        """Modules of each layer; a module that several layers share has a name for each of them."""
         shared: dict[int, tuple[Any, dict[int | None, int]]] = {}
         inside: dict[int, list[int]] = {}
         for number, layer in self.layers.items():
@@ -198,7 +198,7 @@ class OpsTimer:
         return {number: [wraps[key] for key in keys] for number, keys in inside.items()}
 
     def _install(self, wraps: Sequence[_Wrap]) -> None:
-        """Put wrappers in the place of the forward of single modules, which is quick and reaches no other object."""
+        """Replace the forward of single modules by wrappers, which is quick and changes no other object."""
         for own, forward in wraps:
             was = own.get("forward")
             if was is not forward:
@@ -284,7 +284,7 @@ class OpsTimer:
 
     @contextlib.contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """Time what is done inside, under a name of the user's own."""
+        """Time the block under a name that the user gives."""
         if not self.detail:
             yield
             return
@@ -295,7 +295,7 @@ class OpsTimer:
         self.calls.append((self.step, number, begin, end, host, time.perf_counter_ns(), None, None, None, None))
 
     def communicate(self, kind: str, group: str, world: int, original: Any) -> Any:
-        """A collective of a group: the same function, timed where operators are."""
+        """Wrap a collective of a group: its calls are timed in steps whose operators are timed."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.timing:
@@ -340,7 +340,7 @@ class OpsTimer:
         ))  # fmt: skip
 
     def mark(self) -> Any:
-        """A moment of the stream, in the way of this step's method."""
+        """Mark a moment of the stream by the method of this step: an event or a time."""
         return self._mark()
 
     def _mark(self) -> Any:
@@ -393,7 +393,7 @@ class OpsTimer:
     # --- the clock of the device ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Before the window: make events, and find how long a forward pass has to be held."""
+        """Before the window: make events, and measure how long a forward pass has to be held."""
         if not self.cuda:
             return
         stream = self.torch.cuda.current_stream()
@@ -419,7 +419,7 @@ class OpsTimer:
         return 4 + 2 * (len(self._outside) + len(self.layers) + detailed * below)
 
     def anchor(self) -> None:
-        """One event whose time on the host's clock is known: the best of several."""
+        """An event whose time on the host's clock is known; the best of several attempts."""
         tries = []
         for _ in range(_ANCHORS):
             self.torch.cuda.synchronize()
@@ -433,7 +433,7 @@ class OpsTimer:
         self.anchors.append((event, at, width))
 
     def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
-        """Host-clock ns of marks, which are events or ns already; events by way of a mark of their own step."""
+        """Times of marks on the host's clock (ns). Events are converted through a mark of their own step."""
         out: dict[int, int] = {}
         first = self.anchors[0] if self.anchors else None
         near: dict[int, tuple[Any, int]] = {}

@@ -1,4 +1,4 @@
-"""The engine transformers: ``generate`` of Hugging Face's library, on any device that torch knows."""
+"""Record of the engine transformers: ``generate`` of Hugging Face's library, on any device that torch knows."""
 
 from __future__ import annotations
 

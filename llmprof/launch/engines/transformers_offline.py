@@ -1,4 +1,4 @@
-"""Part of an engine script: a batch of prompts through ``generate`` of transformers, and what its modules tell."""
+"""Part of an engine script: runs a batch of prompts through ``generate`` of transformers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Steps:
         self.tokens, self.ended_ns = tokens, []
 
     def stop_after(self, steps: int, stop: Callable[[], None]) -> None:
-        """Call something once after so many steps; never for 0."""
+        """Call a function once after a number of steps; never for 0."""
         self._left, self._stop, self.stopped = steps or -1, stop, False
 
     def token(self, _ids: Any, _scores: Any, **_more: Any) -> Any:
@@ -86,7 +86,7 @@ def _nothing() -> None:
 
 
 def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
-    """Put a range around each call of each module: ``layer::`` and its name. How many modules that are."""
+    """Put a range ``layer::`` and its name around each call of each module. Returns the number of modules."""
     open_ranges: list[Any] = []
     count = 0
 
@@ -304,7 +304,7 @@ class _Run:
         return outputs
 
     def _times(self, began: int, k: int, output: list[int]) -> dict[str, Any]:
-        """All requests of a batch get their tokens together; one that ended earlier counts to its end."""
+        """Times of the requests of a batch, which get their tokens together; a request counts up to its last token."""
         ends = self._end_ids()
         count = next((i + 1 for i, one in enumerate(output) if one in ends), len(output))
         at = self.steps.ended_ns[:count]

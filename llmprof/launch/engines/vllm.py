@@ -1,4 +1,4 @@
-"""The engine vLLM: offline through ``LLM``, or as a server under load."""
+"""Records of the engine vLLM: offline through ``LLM``, or as a server under load."""
 
 from __future__ import annotations
 

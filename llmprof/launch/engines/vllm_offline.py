@@ -1,4 +1,4 @@
-"""Part of an engine script: a batch of prompts through vLLM's ``LLM``, profiled once it is warm."""
+"""Part of an engine script: runs a batch of prompts through vLLM's ``LLM``, and profiles it after the warm-up."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _annotate(job: Mapping[str, Any], record: Record, llm: Any) -> None:
 
 
 def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
-    """Start the profiler of PyTorch once for nothing: its first start is slow, and would count to the first request."""
+    """Start and stop PyTorch's profiler once: its first start is slow, and would count to the first request."""
     if job["profiler"] != "torch" or not job["warmup"]:
         return
     own = _own_options(llm)
@@ -142,7 +142,7 @@ def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_cla
 
 
 def _prefix_cache(llm: Any) -> dict[str, float]:
-    """Tokens that were looked up in the cache of prefixes and found there, since the engine started."""
+    """Tokens that were looked up in the prefix cache, and those that were hits, since the engine started."""
     try:
         told = llm.get_metrics()
     except (AttributeError, AssertionError):  # versions without it, or without statistics
@@ -177,7 +177,7 @@ def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: boo
 
 
 def _times(output: Any) -> dict[str, Any]:
-    """What vLLM tells of a request. Its clocks differ: arrival is wall-clock time, the rest is the engine's own."""
+    """Times that vLLM gives of a request. Arrival is wall-clock time, the others are by the engine's own clock."""
     tokens = sum(len(one.token_ids) for one in output.outputs)
     longest = max(len(one.token_ids) for one in output.outputs)
     record: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Part of the text for vLLM's workers: the timer of operators in the steps of the engine, on every rank."""
+"""Part of the text for vLLM's workers: applies the timer of operators to the steps of the engine, on every rank."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _KINDS = {
     "send": "send_recv",
     "recv": "send_recv",
 }
-"""Methods of a group's communicator that are timed, and what they are."""
+"""Methods of a group's communicator that are timed -> kind of collective."""
 
 
 class LlmprofOps(LlmprofWorker):
-    """Mixed into the class of the workers; the names of its methods must not be theirs."""
+    """Methods mixed into vLLM's worker class; their names must differ from those of vLLM's own."""
 
     vllm_config: Any
 
@@ -52,7 +52,7 @@ class LlmprofOps(LlmprofWorker):
         return {"rank": int(self.rank), "layers": sorted(timer.layers), "groups": sorted(groups)}
 
     def llmprof_ops_stop(self) -> dict[str, Any]:
-        """Close the window and write ``ops_rankN.json.gz``; what was found, in a few numbers."""
+        """Close the window and write ``ops_rankN.json.gz``; returns a summary."""
         state = self.__dict__.pop("llmprof_ops_state", None)
         if state is None:
             raise RuntimeError("the timing of operators was not started in this worker")
@@ -82,7 +82,7 @@ class LlmprofOps(LlmprofWorker):
 
 
 def _check_eager(config: Any, *, cuda: bool) -> None:
-    """Refuse where modules do not run as Python: their times would be missing, or those of something else."""
+    """Refuse if modules do not run as Python code: their times would be missing or wrong."""
     compilation = getattr(config, "compilation_config", None)
     graphs, mode = getattr(compilation, "cudagraph_mode", None), getattr(compilation, "mode", None)
     if cuda and graphs is not None and getattr(graphs, "name", str(graphs)) != "NONE":
@@ -136,7 +136,7 @@ def _watch_group(timer: OpsTimer, name: str, group: Any, back: list[Any]) -> Non
 
 
 def _between_stages(timer: OpsTimer, name: str, world: int, method: str, original: Any) -> Any:
-    """Sending and receiving between pipeline stages; what is only posted ends when it has been waited for."""
+    """Wrap sends and receives between pipeline stages; an asynchronous one ends when it has been waited for."""
     sends = "send" in method
 
     def call(values: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -161,7 +161,7 @@ def _between_stages(timer: OpsTimer, name: str, world: int, method: str, origina
 
 
 class _Waited:
-    """A handle of something posted, which tells the timer when it was waited for.
+    """A handle of an asynchronous call, which tells the timer when it was waited for.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class _Waited:
 
 
 def _put(holder: Any, name: str, function: Any, back: list[Any]) -> None:
-    """Set an attribute of one object, and remember how to take it away."""
+    """Set an attribute of one object, and remember how to undo that."""
     own = holder.__dict__
     was = own.get(name)
     own[name] = function

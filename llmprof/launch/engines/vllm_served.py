@@ -1,4 +1,4 @@
-"""Part of an engine script: a vLLM server under load, profiled for a window of it."""
+"""Part of an engine script: runs a vLLM server under load, and profiles a window of it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
             first.prepare()
             each_point(job, record, lambda point: _Client(point, record, server, options).all())
         except RuntimeError:
-            time.sleep(1.0)  # an engine that fails needs a moment to say why
+            time.sleep(1.0)  # an engine that fails needs a moment to write the reason
             raise
         finally:
             server.stop()
@@ -127,7 +127,7 @@ class _Client:
         ]
 
     def prepare(self) -> None:
-        """What is done once after the start of the engine: names of layers, and a first start of the profiler."""
+        """Prepare the engine once after its start: annotate layers, and start the profiler for the first time."""
         job, record = self._job, self._record
         if job["layer_annotations"]:
             self._rpc("llmprof_annotate", *(["1"] if job["profiler"] == "cuda" else []))
@@ -168,7 +168,7 @@ class _Client:
             record.document["peak_memory_bytes"] = {str(fact["rank"]): fact["peak"] for fact in facts}
 
     def _rpc(self, method: str, *args: str) -> list[Any]:
-        """What each worker answers; nothing where this run or this version cannot ask them."""
+        """Answers of the workers to a call; empty if this run or this version of vLLM cannot call them."""
         if os.environ.get("VLLM_SERVER_DEV_MODE") != "1":
             return []
         status, text = self._server.ask("POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0)
@@ -224,7 +224,7 @@ class _Client:
             await asyncio.get_running_loop().run_in_executor(None, lambda: self._profile(on=True))
 
     async def _watch(self) -> None:
-        """Look at the cache of keys and values now and then."""
+        """Sample the use of the KV cache from time to time."""
         while True:
             await asyncio.sleep(_LOOK_S)
             told = await asyncio.get_running_loop().run_in_executor(None, self._server.metrics)

@@ -1,4 +1,4 @@
-"""Methods that a run adds to vLLM's workers: names of layers in the trace, CUDA's profiler, and facts of the device."""
+"""Methods that a run adds to vLLM's workers: annotation of layers, CUDA's profiler, and facts about the device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _DEPTH = 5
 
 
 def _torch() -> Any:
-    """PyTorch: imported late, since this module is read and checked where there is none."""
+    """Import PyTorch late, since this module is also read and checked without it."""
     return importlib.import_module("torch")
 
 
 class LlmprofWorker:
-    """Mixed into the class of the workers; the names of its methods must not be theirs."""
+    """Methods mixed into vLLM's worker class; their names must differ from those of vLLM's own."""
 
     model_runner: Any
     rank: int
     execute_model: Any
 
     def llmprof_annotate(self, nvtx: bool = False) -> int:
-        """Put a range around each call of each module: ``layer::`` and its name. How many modules that are."""
+        """Put a range ``layer::`` and its name around each call of each module. Returns the number of modules."""
         torch = _torch()
         open_ranges: list[Any] = []
         count = 0
@@ -58,7 +58,7 @@ class LlmprofWorker:
         (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
 
     def llmprof_watch_steps(self) -> None:
-        """Note of each step of the engine from now on when it was worked on, and whose tokens were in it."""
+        """From now on, note the begin, the end and the tokens of each request of every step of the engine."""
         if not hasattr(self, "_llmprof_steps"):
             execute = self.execute_model
 
@@ -73,7 +73,7 @@ class LlmprofWorker:
         self._llmprof_steps: list[list[Any]] = []
 
     def llmprof_steps(self) -> list[list[Any]]:
-        """Steps that were noted: begin, end (epoch, ns), tokens and earlier tokens by request, preempted ones."""
+        """The noted steps: begin, end (epoch, ns), tokens and earlier tokens by request, preempted requests."""
         return [step for step in self._llmprof_steps if step[2]]
 
     def llmprof_memory(self, path: str = "") -> str:
@@ -91,13 +91,13 @@ class LlmprofWorker:
         return written
 
     def llmprof_begin(self) -> None:
-        """Forget the peak of the memory that earlier points of this engine needed."""
+        """Reset the peak of the memory, so that earlier points of this engine do not count."""
         torch = _torch()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 
     def llmprof_facts(self) -> dict[str, Any]:
-        """Rank, name of the device, peak memory and size of the cache of keys and values, in bytes."""
+        """Rank, name of the device, peak memory and size of the KV cache, in bytes."""
         torch = _torch()
         cuda = torch.cuda.is_available()
         caches: dict[int, int] = {}
@@ -115,7 +115,7 @@ class LlmprofWorker:
 
 
 def _scheduled(scheduled: Any) -> tuple[dict[str, int], dict[str, int], list[str]]:
-    """Tokens of each request in a step, how many it had before, and requests that were preempted for it."""
+    """Tokens of each request in a step, its earlier tokens, and the requests that were preempted in the step."""
     tokens = dict(getattr(scheduled, "num_scheduled_tokens", None) or {})
     done = {one.req_id: one.num_computed_tokens for one in getattr(scheduled, "scheduled_new_reqs", None) or ()}
     cached = getattr(scheduled, "scheduled_cached_reqs", None)

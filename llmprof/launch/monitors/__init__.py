@@ -1,4 +1,4 @@
-"""Monitors beside a run: GPUs through NVML, the host and the run's processes through psutil.
+"""Monitors that sample beside a run: GPUs through NVML, the host and the run's processes through psutil.
 
 >>> from llmprof.launch.monitors import Sampler, counters
 >>> with Sampler("monitors.parquet", hz=2) as sampler:  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The host through psutil: processors, memory, disks and network, and the processes of a run."""
+"""Monitors of the host, through psutil: processors, memory, disks and network, and the processes of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ except ImportError as missing:
     ) from missing
 
 _TREE_EVERY_S: Final = 1.0
-"""How often new children are looked for: that reads the state of every process of the machine."""
+"""Seconds between searches for new child processes: each reads the state of every process of the machine."""
 
 _GONE: Final = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
 
@@ -42,7 +42,7 @@ class Host:
     def sample(self, now_s: float) -> Iterator[Value]:
         """``cpu.utilization``, ``memory.used``, and rates of disks and network."""
         share = self._api.cpu_percent()
-        if self._asked:  # what it says first is of no interval
+        if self._asked:  # its first value covers no interval
             yield Value("cpu.utilization", "%", share)
         self._asked = True
         yield Value("memory.used", "B", self._api.virtual_memory().used)
@@ -57,7 +57,7 @@ class Host:
                     yield Value(name, "B/s", rate)
 
     def _totals(self, call: str) -> Any:
-        """Totals of a kind of device; None, once noted, where the machine has none or does not say."""
+        """Totals of a kind of device. None if the machine has none or does not report it, which is noted once."""
         if call in self._missing:
             return None
         try:
@@ -72,11 +72,11 @@ class Host:
         return totals
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: psutil holds no resources."""
 
 
 class Processes:
-    """Counters of processes and all their children, as long as there are any.
+    """Counters of processes and all their children while at least one runs.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class Processes:
                             self._seen[process] = times.user + times.system
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: psutil holds no resources."""
 
 
 HOST = Monitor("host", lambda _: (Host(), ""))

@@ -1,4 +1,4 @@
-"""GPUs through NVML."""
+"""Monitor of GPUs, through NVML."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Gpus:
         }
 
     def sample(self, now_s: float) -> Iterator[Value]:
-        """Values of all devices; a question that a device does not support is asked once."""
+        """Values of all devices; a counter that a device does not support is asked for once only."""
         for device, handle, questions in self._devices:
             for what in list(questions):
                 try:
@@ -102,7 +102,7 @@ class Gpus:
                 device, now_s, "nvlink", lambda way: self._of_links(h, _NVLINK_5[way])
             )
         else:
-            self.notes.append(f"GPU {device} does not say its {what}: {why}")
+            self.notes.append(f"GPU {device} does not report its {what}: {why}")
 
     def _utilization(self, handle: Any, _: float) -> list[tuple[str, str, float]]:
         rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
@@ -110,14 +110,14 @@ class Gpus:
 
     def _memory(self, handle: Any, _: float) -> list[tuple[str, str, float]]:
         nvml = self._nvml
-        try:  # the second version leaves out what the driver reserves, as nvidia-smi does
+        try:  # the second version leaves out the memory that the driver reserves, as nvidia-smi does
             used = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
         except nvml.NVMLError:
             used = nvml.nvmlDeviceGetMemoryInfo(handle).used
         return [("gpu.memory_used", "B", used)]
 
     def _energy(self, device: int, handle: Any) -> list[tuple[str, str, float]]:
-        """Energy since the first sample: the counter itself goes on since the driver was loaded (Volta and later)."""
+        """Energy since the first sample. The counter itself counts since the driver was loaded (Volta and later)."""
         joules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
         return [("gpu.energy", "J", joules - self._first_j.setdefault(device, joules))]
 
@@ -136,7 +136,7 @@ class Gpus:
         return [(f"gpu.{link}_{way}", "B/s", rate) for way, rate in rates.items() if rate is not None]
 
     def _of_links(self, handle: Any, field: int) -> float:
-        """Sum of a total over the links that have it."""
+        """Sum of a total over the NVLinks that report it."""
         totals = []
         for link in range(_MOST_LINKS):
             try:
@@ -171,7 +171,7 @@ class Gpus:
 
 
 def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
-    """Handles of the visible GPUs in their order; all of them where the choice cannot be followed (MIG)."""
+    """Handles of the visible GPUs in their order; all GPUs if the choice cannot be matched to them (MIG)."""
     if visible is None:
         return list(handles)
     out: list[Any] = []
@@ -182,7 +182,7 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
             out += [handle for handle in handles if str(nvml.nvmlDeviceGetUUID(handle)).startswith(name)]
         elif name.startswith("MIG-"):
             return list(handles)
-        else:  # CUDA, too, stops at the first that is none
+        else:  # like CUDA, stop at the first that is not a GPU
             break
     return out
 
@@ -192,7 +192,7 @@ def _forever(nvml: Any, error: Any) -> bool:
 
 
 def open_gpus(visible: str | None = None) -> tuple[Gpus | None, str]:
-    """GPUs of this machine; None, and why, where NVML is not to be had."""
+    """GPUs of this machine; None and the reason if NVML is not available."""
     try:
         import pynvml
     except ImportError:

@@ -1,4 +1,4 @@
-"""The thread that samples beside a run, and its samples on the clock of a trace."""
+"""Sampler thread that runs the monitors beside a run, and the conversion of its samples to the clock of a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmprof.launch.monitors.table import Source, Watched, monitors
 from llmprof.trace import Trace
 
 MOST_HZ: Final = 100.0
-"""Samples a second beyond which the sampler itself would be in the way."""
+"""Most samples a second: at a higher rate the sampler would disturb the run."""
 
 _JOIN_S: Final = 10.0
 
@@ -53,7 +53,7 @@ class Sampler:
     notes : list of str
         What could not be sampled, and why.
     late : int
-        Turns that were left out because the one before took too long.
+        Number of turns that were left out because the turn before took too long.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def counters(
 
 
 def _spread(frame: pl.DataFrame) -> pl.DataFrame:
-    """The samples with a row for each reason of a mask."""
+    """The samples, with one row for each reason of a mask."""
     masks = frame.filter(name=_MASK).with_columns(pl.col("value").cast(pl.Int64))
     reasons = [
         masks.with_columns(name=pl.lit(f"gpu.throttle.{reason}"), value=active.cast(pl.Float64))
@@ -235,7 +235,7 @@ def _spread(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rank(trace: Trace) -> pl.Expr:
-    """Rank of a device: of the only rank with work on it, else -1."""
+    """Rank of a device: the only rank with work on it, else -1."""
     tables = trace.tables
     work = [tables[name].select("rank", "device") for name in ("kernels", "copies") if name in tables]
     if not work:

@@ -1,4 +1,4 @@
-"""The list of monitors (a new one is its own module, and one line here), and the tables of their samples."""
+"""List of the monitors (a new one is its own module and one line here), and the tables of their samples."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Value(NamedTuple):
 
 
 class Source(Protocol):
-    """Something that can be asked again and again."""
+    """A source of values that is sampled again and again."""
 
     notes: list[str]
-    """What it cannot say, in words; each thing once."""
+    """Values that it cannot give, in words; each once."""
 
     def sample(self, now_s: float) -> Iterator[Value]:
         """Values of now; ``now_s`` is a clock that only goes forward."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Free its resources."""
 
 
 class Watched(NamedTuple):
-    """What monitors look at."""
+    """What the monitors sample."""
 
     visible: str | None
     """``CUDA_VISIBLE_DEVICES`` of the run."""
@@ -60,9 +60,9 @@ class Monitor:
 
 
 class Rates:
-    """Rates of totals that only grow: the difference to the last time over the time between.
+    """Rates of totals that only grow: the difference from the last sample over the time between the two.
 
-    The first time there is no rate, and none where a total went back (a counter that began again).
+    The first sample has no rate, and neither has a total that went back (a counter that began again).
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Table:
 
 
 def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
-    """Write samples and what is known of them; the file appears whole or not at all.
+    """Write samples and their metadata; the file appears whole or not at all.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def read(path: Path) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        The file is damaged or none of samples.
+        The file is damaged or holds no samples.
     """
     try:
         frame = pl.read_parquet(path)
@@ -177,14 +177,14 @@ def read(path: Path) -> pl.DataFrame:
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         message = str(error).strip().splitlines() or [type(error).__name__]
         raise ReadError(
-            f"{path.name} holds no samples that can be read: {message[0][:200]}",
+            f"{path.name} holds no readable samples: {message[0][:200]}",
             expected=f"a Parquet file with the columns {', '.join(SCHEMA)}",
             hint="the run itself is not touched by it: remove the file to go on without samples",
         ) from error
 
 
 def about(path: Path) -> dict[str, Any]:
-    """What the sampler said of a file: ``hz``, ``late`` (turns that came too late) and ``notes``."""
+    """Metadata that the sampler wrote into a file: ``hz``, ``late`` (turns that were left out) and ``notes``."""
     text = pl.read_parquet_metadata(path).get(META_KEY)
     return dict(json.loads(text)) if text else {}
 

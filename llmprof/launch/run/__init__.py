@@ -1,1 +1,1 @@
-"""A run: its passes, processes, folder and results."""
+"""A run of an engine: its passes, processes, folder and results."""

@@ -1,4 +1,4 @@
-"""Command lines, environment and jobs of a run: pure functions, and no shell is ever given a string."""
+"""Command lines, environment and jobs of a run: pure functions that give lists of arguments, never shell strings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAFE: Final = {
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # a forked worker is lost to nsys, and CUDA cannot be used again after a fork
+    # nsys cannot follow a forked worker, and CUDA cannot be used again after a fork
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # NVLink multicast hangs in graph replay under nsys, and must stay off on shared hosts
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
@@ -49,7 +49,7 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
     if config.model.startswith("random:") or Path(config.model).is_dir():
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if mode == "ncu" or config.profile_mode == "nsys_ncu":
-        # one process for the engine: all requests are there before the first step, so each pass has the same launches
+        # one process for the engine: all requests arrive before the first step, so each pass has the same launches
         variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if config.layer_annotations and mode in {"nsys", "nsys_ncu", "ncu"}:
         # the V2 runner ignores layer-wise NVTX without a word
@@ -90,8 +90,8 @@ NSYS: Final[dict[str, Any]] = {
     "capture-range-end": "stop",
     "force-overwrite": True,
 }
-"""Options of ``nsys profile``. Without a node each, a CUDA graph is one row for some 97 % of the time; the capture
-range keeps start-up out, and its end must not stop the program (the default)."""
+"""Options of ``nsys profile``. The nodes of CUDA graphs are traced: a graph would else be one row of about 97 % of the
+time. The capture range leaves the start of the engine out; its end must not stop the program, which is the default."""
 
 NCU: Final[dict[str, Any]] = {
     "target-processes": "all",
@@ -108,7 +108,7 @@ COLLECTIVES: Final = (
     "(nccl|NCCL|rccl|cross_device_reduce|all_?reduce|AllReduce|all_?gather|AllGather|reduce_?scatter|ReduceScatter|"
     "multimem|one_?shot|two_?shot|nvshmem|deep_ep)"
 )
-"""Functions that wait for other ranks: replayed alone they wait for ever."""
+"""Functions that wait for other ranks: ncu replays a kernel alone, so they would wait for ever."""
 
 DEFAULT_LAUNCHES: Final = 24
 """Launches that ncu profiles unless told otherwise: about a minute with the full set."""
@@ -202,9 +202,9 @@ def _kernel_names(config: ExperimentConfig, kernels: Sequence[str]) -> str | Non
 
 
 def _as_regex(config: ExperimentConfig, name: str) -> str:
-    """A wanted name as ncu takes a regular expression; without ``regex:`` ncu would take it for the whole name.
+    """A wanted name as a regular expression for ncu; without ``regex:`` ncu would compare it with the whole name.
 
-    With several ranks collectives are left out of whatever it matches, unless it names them.
+    With several ranks, collectives that it matches are left out unless it names them.
     """
     wanted = name.removeprefix("regex:")
     if config.world_size == 1 or asks_for_collectives(config):
@@ -225,7 +225,7 @@ def asks_for_collectives(config: ExperimentConfig) -> bool:
 
 
 def exactly(name: str) -> str:
-    """A name as a regular expression for it alone; what cannot be printed matches any character."""
+    """A regular expression that matches one name only; a character that cannot be printed matches any character."""
     return re.sub(r"[^\x20-\x7e]", ".", re.sub(r"([.^$*+?()\[\]{}|\\/])", r"\\\1", name))
 
 
@@ -276,9 +276,9 @@ def job(
     model : path or str
         Folder of the model, or its name on a hub.
     under_ncu : bool
-        The run is for ncu, which replays kernels: nothing is measured without profiler.
+        The run is for ncu, which replays kernels: no repeat is measured without the profiler.
     steps : int, optional
-        The run is over after so many steps of the engine at the earliest: fewer tokens do.
+        Least number of engine steps that the run needs: it can stop after fewer tokens.
 
     Returns
     -------
@@ -315,7 +315,7 @@ def job(
     tokens_out = config.max_tokens if steps is None else min(config.max_tokens, steps)
     if tokens_out < config.max_tokens:
         notes.append(
-            f"the run under ncu ends after {tokens_out} output tokens: steps are slow there, and these suffice"
+            f"the run under ncu ends after {tokens_out} output tokens: steps are slow there, and this many are enough"
         )
     made = {
         "engine": config.engine,
@@ -365,7 +365,7 @@ def job(
 
 
 def _check_shape(config: ExperimentConfig, folder: Path) -> None:
-    """Raise where a model cannot be split as asked, before an engine is started for it."""
+    """Raise if a model cannot be split as configured, before an engine is started for it."""
     values = _model_values(folder)
     heads, layers = (values.get(name) for name in ("num_attention_heads", "num_hidden_layers"))
     size, stages = config.tensor_parallel_size, config.pipeline_parallel_size
@@ -383,7 +383,7 @@ def _check_shape(config: ExperimentConfig, folder: Path) -> None:
 
 
 def _model_values(folder: Path) -> dict[str, Any]:
-    """Values of a model's ``config.json``; none where it is no folder with one."""
+    """Values of a model's ``config.json``; empty if the model is not a folder that has one."""
     try:
         values = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -393,6 +393,6 @@ def _model_values(folder: Path) -> dict[str, Any]:
 
 
 def vocabulary_size(folder: Path) -> int | None:
-    """``vocab_size`` of a model's ``config.json``; None where it is not said."""
+    """``vocab_size`` of a model's ``config.json``; None if it is missing."""
     size = _model_values(folder).get("vocab_size")
     return size if isinstance(size, int) and size > 0 else None

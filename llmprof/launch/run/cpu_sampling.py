@@ -1,7 +1,7 @@
-"""Call stacks of the host, sampled beside a run: ``perf record`` or VTune around the engine.
+"""Sampling of the host's call stacks beside a run: ``perf record`` or VTune wraps the engine.
 
-perf samples by the monotonic clock, whose distance from the epoch is written down when the run starts: so the samples
-stand on the clock of the timeline, and can be cut to a step or to a gap of the device. VTune's report holds sums only.
+perf samples by the monotonic clock, whose offset from the epoch is written down when the run starts. So the samples
+share the clock of the timeline and can be cut to a step or to a gap of the device. VTune's report holds sums only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmprof.storage import files
 from llmprof.trace import Trace
 
 HZ: Final = 199
-"""Samples a second of each processor that is busy: enough for a few seconds, and no multiple of usual timers."""
+"""Samples a second of each busy processor: enough for a run of a few seconds, and no multiple of usual timers."""
 
 TEXT: Final = "cpu_samples.txt"
 TABLE: Final = "cpu_samples.csv"
@@ -35,7 +35,7 @@ _GOT: Final = {
 
 
 def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: str | None = None) -> list[str]:
-    """Command of the engine with a sampler before it.
+    """The engine's command, wrapped by a sampler.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: s
 
 
 def start(sampler: str, folder: Path) -> str:
-    """Path of the sampler's program; the distance of its clock from the epoch is written into the run's folder.
+    """Path of the sampler's program; the offset of its clock from the epoch is written into the run's folder.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def start(sampler: str, folder: Path) -> str:
 
 
 def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
-    """Have the sampler print what it recorded; what goes wrong is a note, and costs nothing else of the run."""
+    """Have the sampler print its recording; if that fails, a note says why, and the rest of the run is kept."""
     executable = shutil.which(sampler) or sampler
     if sampler == "perf":
         argv = [executable, "script", "-i", str(folder / _DATA)]
@@ -104,7 +104,7 @@ def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
 
 
 def beside(folder: Path, trace: Trace) -> Trace:
-    """A timeline with the samples of the CPU that were taken beside it.
+    """A timeline together with the samples of the CPU that were taken beside it.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def beside(folder: Path, trace: Trace) -> Trace:
     Returns
     -------
     Trace
-        With the table ``samples``; their times are those of the timeline, or null where that has no epoch.
+        With the table ``samples``; their times are on the clock of the timeline, or null if that has no epoch.
 
     Raises
     ------

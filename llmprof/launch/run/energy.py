@@ -1,4 +1,4 @@
-"""Energy of a run: joules a phase and a token, from the counter of the GPUs."""
+"""Energy of a run: joules per phase and per token, from the energy counter of the GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmprof.units import NS_PER_S
 
 COUNTER: Final = "gpu.energy"
 LEAST_SAMPLES: Final = 3
-"""Samples of each GPU within a repeat below which its energy is not told: the counter moves in steps."""
+"""Least samples of each GPU within a repeat: with fewer no energy is given, since the counter moves in steps."""
 
 _SCHEMA = {
     "phase": pl.String,
@@ -33,8 +33,8 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     """Energy of the GPUs in each repeat of a run.
 
     ``joules = sum over the GPUs of E(end) - E(start)``, where ``E`` is the counter of NVML
-    (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), straight between two samples. It is what the whole
-    board took, work of others on it included.
+    (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), interpolated linearly between two samples. It is the
+    energy of the whole board, including work of others on it.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Joules an output token of each phase, with the 95 % interval of its mean over the repeats.
+    """Joules per output token of each phase, with the 95 % interval of the mean over its repeats.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def _between(one: pl.DataFrame, first: int, last: int) -> tuple[float, int]:
 
 
 def _at(times: list[int], values: list[float], when: int) -> float:
-    """Value at a time, straight between its neighbours; the nearest one outside."""
+    """Value at a time, interpolated linearly between the samples; outside of them the nearest one."""
     after = next((k for k, at in enumerate(times) if at >= when), len(times))
     if after == 0 or after == len(times):
         return float(values[min(after, len(times) - 1)])

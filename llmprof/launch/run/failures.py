@@ -1,4 +1,4 @@
-"""Checks whether a capture is whole, and errors for an engine or profiler that failed, from its output."""
+"""Failures of a run: the check that a capture is complete, and errors of an engine or profiler from its output."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
         "raise server.health_timeout_s; experiment.log says how far it came",
     ),
 )
-"""Patterns of what engines and profilers say, what that means, and what to do."""
+"""Patterns of messages of engines and profilers, with their meaning and advice."""
 
 
 def known(text: str) -> tuple[str, str] | None:
-    """Meaning and advice for a text of an engine or profiler; None where it says nothing known."""
+    """Meaning and advice for the output of an engine or profiler; None if no known message is in it."""
     return next(((words, advice) for pattern, words, advice in KNOWN if re.search(pattern, text)), None)
 
 
@@ -144,7 +144,7 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     Parameters
     ----------
     worker : mapping or None
-        What the engine script wrote of itself, if it came that far.
+        The engine script's ``worker.json``, if it came that far.
     finished : Finished
         How its process ended.
     log : pathlib.Path
@@ -171,7 +171,7 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
 
 
 def _full(log: Path) -> bool:
-    """Whether the disk of the run has hardly any room: then the engine could not even say so."""
+    """Whether the disk of the run is nearly full: then the engine may not have been able to write its error."""
     try:
         return shutil.disk_usage(log.parent).free < _LEAST_ROOM
     except OSError:
@@ -195,12 +195,12 @@ def _ending(status: int) -> str:
 
 
 def _alarming(output: str) -> str:
-    """Lines that speak of something bad; engines name their options in many others."""
+    """Lines with words of alarm; the many others, in which engines list their options, are left out."""
     return "\n".join(line for line in output.splitlines() if _ALARM.search(line))
 
 
 def _last_error(output: str) -> str:
-    """The last line that looks like the message of an exception; that of the cause, where an engine core failed."""
+    """The last line that looks like the message of an exception; if an engine core failed, the line of the cause."""
     lines = [line.strip() for line in output.splitlines()]
     matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
     causes = [line for line in matching if "Engine core initialization failed" not in line]
@@ -217,7 +217,7 @@ _MOST_WINDOW: Final = 0.5
 
 
 def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Whether a trace holds what the run was to record.
+    """Check that a trace holds what the run was to record.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The processes of a run, found whatever they did to hide: used by the runner, and as a program by its guard.
+"""Finds all processes of a run, also those that left its session; used by the runner, and as a program by its guard.
 
 Engines and profilers start sessions of their own and rename their processes (which wipes the environment that others
 can see), so a process belongs to a run if any of these holds: it descends from one that does, it carries the run's
@@ -23,7 +23,7 @@ PATIENCE_S: Final = 10.0
 _LAST_S: Final = 5.0
 
 Known = dict[int, float]
-"""Processes by number, with the time of their start, because numbers are used again."""
+"""Start times of processes by their number, because numbers are used again."""
 
 
 class Family:
@@ -74,7 +74,7 @@ class Family:
         return running
 
     def end(self, *, patience_s: float = PATIENCE_S) -> list[str]:
-        """End what still runs, first kindly.
+        """End what still runs: by termination first, then by a kill.
 
         Returns
         -------
@@ -112,7 +112,7 @@ class Family:
 
 
 def send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:
-    """Send a signal to processes; those that are gone do not matter."""
+    """Send a signal to processes; processes that have ended are skipped."""
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             process.send_signal(how)
@@ -126,7 +126,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def guard(root: int, mark: str, log: Path) -> None:
-    """Wait for the end of the standard input; if it comes without a word, the runner is gone: end its processes."""
+    """Wait for the end of the standard input; if it ends without a message, the runner is gone: end its processes."""
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, signal.SIG_IGN)
     if sys.stdin.buffer.read(1):

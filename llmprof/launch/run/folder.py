@@ -1,4 +1,4 @@
-"""The folder of a run: where everything is, what state it is in, who works in it, and what made it."""
+"""The folder of a run: its files, its state, the lock of the process that works in it, and its manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llmprof.storage import files
 
 
 def hold(file: IO[bytes]) -> bool:
-    """Hold an open file until it is closed; False where another one holds it."""
+    """Lock an open file until it is closed; False if another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -34,7 +34,7 @@ def hold(file: IO[bytes]) -> bool:
 
 
 def held(path: Path) -> bool:
-    """Whether a process holds a file now; a file that cannot be opened for it is held by none."""
+    """Whether a process holds the lock of a file now; False if the file cannot be opened."""
     try:
         with path.open("ab") as file:
             return not hold(file)
@@ -44,7 +44,7 @@ def held(path: Path) -> bool:
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 UNIMPORTED: Final = "finished without import"
-"""The profiler's raw capture is there, but nothing on this machine could turn it into a report."""
+"""State of a run whose raw capture exists, but which no program on this machine could turn into a report."""
 
 _LOCK = ".lock"
 _KEPT: Final = {STATE_FILE, CONFIG_FILE, _LOCK}
@@ -131,7 +131,7 @@ class RunFolder:
         where = Path(path).expanduser().absolute()
         if not (where / STATE_FILE).is_file():
             raise ReadError(
-                f"{where} is no run folder: it has no {STATE_FILE}",
+                f"{where} is not a run folder: it has no {STATE_FILE}",
                 expected="a folder that llmprof run wrote",
                 hint="pass the folder MODEL_MODE_TIME itself, not the one around it" if where.is_dir() else "",
             )
@@ -189,7 +189,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Work in the folder alone.
+        """Lock the folder, so that no other process works in it.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class RunFolder:
             yield
 
     def part(self, name: str) -> Path:
-        """Folder for what one pass of several writes, made if missing.
+        """Folder for the files of one pass of several; it is made if missing.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class RunFolder:
         return folder
 
     def clear(self) -> None:
-        """Remove what a run wrote, and keep its configuration."""
+        """Remove the files that a run wrote, except its configuration."""
         for path in self.path.iterdir():
             if path.name in _KEPT:
                 continue
@@ -251,13 +251,13 @@ def _new(where: Path, stamp: str) -> Path:
 
 
 def runs(root: str | Path) -> list[RunFolder]:
-    """Run folders in a folder, in the order of their names."""
+    """The run folders inside a folder, in the order of their names."""
     where = Path(root).expanduser()
     return [RunFolder(path.parent.absolute()) for path in sorted(where.glob(f"*/{STATE_FILE}"))]
 
 
 def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), match: str = "*") -> list[Path]:
-    """Remove the folders of runs in some states; one that a process works in is never touched.
+    """Remove the folders of runs that are in given states; a folder that a process works in is never touched.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ _TIMEOUT_S: Final = 20
 
 
 def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """GPUs and host of this machine, with what the engine said of them.
+    """Facts about the GPUs and the host of this machine, with those that the engine wrote.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
 
 
 def tool_version(name: str) -> str | None:
-    """What ``nsys`` or ``ncu`` says of its version; None where it is not on PATH or says nothing."""
+    """Version that ``nsys`` or ``ncu`` prints; None if it is not on PATH or prints none."""
     path = shutil.which(name)
     if path is None:
         return None
@@ -387,7 +387,7 @@ _UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
 
 
 def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Variables of an environment that are written down: known ones of engines, and the names of those that were set.
+    """Variables of an environment that are written down: the known ones of engines, and those that were set.
 
     Parameters
     ----------

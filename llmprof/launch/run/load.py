@@ -1,4 +1,4 @@
-"""The load of a run: its prompts, how long they and the answers are, what they share, and when each request arrives."""
+"""The load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrivals of the requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig
 
 KINDS: Final = ("normal", "lognormal", "exponential")
-"""Distributions of lengths, beside a number and a range."""
+"""Distributions of lengths, besides a number and a range."""
 
 _TIMES: Final = ("timestamp", "TIMESTAMP", "arrival", "arrival_time", "time")
 _INPUTS: Final = ("input_length", "ContextTokens", "prompt_tokens", "input_tokens", "prompt_len")
@@ -42,7 +42,7 @@ class Load:
     output_tokens : list of int or None
         Tokens that each request asks for; None: ``max_tokens`` for all.
     arrivals_s : list of float or None
-        When each arrives, in seconds from the first; None: as the rate says.
+        Arrival of each request, in seconds from the first; None: by the rate.
     texts : list of str or None
         Their prompts.
     notes : tuple of str
@@ -57,7 +57,7 @@ class Load:
 
 
 def lengths(distribution: str | int, count: int, seed: int, what: str = "input") -> list[int]:
-    """Lengths of so many prompts or answers, each at least 1.
+    """Draw the lengths of prompts or answers, each at least 1.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
         ``512``; ``128:1024`` (uniform, both ends in it); ``normal:MEAN:DEVIATION``; ``lognormal:MEAN:DEVIATION`` (of
         the lengths themselves, not of their logarithms); ``exponential:MEAN``.
     count : int
-        How many.
+        Number of lengths.
     seed : int
         The same seed gives the same lengths.
     what : str
@@ -152,12 +152,12 @@ def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[
 
 
 def load(config: ExperimentConfig) -> Load | None:
-    """The load that a configuration asks for by ``load``; None where it asks for none.
+    """The load that the option ``load`` of a configuration describes; None without that option.
 
     Raises
     ------
     ConfigError
-        A length is none, or the load file is missing or has broken lines.
+        A length is not valid, or the load file is missing or has broken lines.
     """
     if not config.load:
         return None
@@ -226,7 +226,7 @@ def _some(lines: list[int]) -> str:
 
 
 def _lines(path: Path) -> list[tuple[int, Any]]:
-    """Lines of a load file with their numbers; what cannot be read as a value stands as its text."""
+    """Lines of a load file with their numbers; a line that is no valid value is kept as text."""
     content = read_text(path, "a load as JSON lines or CSV")
     if path.suffix == ".csv":
         reader = csv.DictReader(io.StringIO(content))
@@ -310,7 +310,7 @@ DEFAULT_INPUT_TOKENS: Final = 64
 
 
 _FIRST_ID, _LAST_ID = 5, 30_000
-"""Tokens of synthetic prompts: neither the special ones at the start of a vocabulary nor the rare ones at its end."""
+"""Range of the tokens of synthetic prompts, without special tokens (first in a vocabulary) and rare ones (last)."""
 
 
 def texts(config: ExperimentConfig) -> list[str] | None:
@@ -366,7 +366,7 @@ def from_file(path: Path) -> list[str]:
 
 
 def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None) -> dict[str, Any]:
-    """What synthetic prompts are made of; the same for the same seed.
+    """Parameters of synthetic prompts; the same for the same seed.
 
     Parameters
     ----------
@@ -400,6 +400,6 @@ def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[in
 
 
 def as_tokens(prompts: list[str], vocabulary: int | None) -> list[list[int]]:
-    """A token a byte of the text, for models without a tokenizer."""
+    """One token for each byte of the text, for models without a tokenizer."""
     room = max(1, (vocabulary or _LAST_ID) - _FIRST_ID)
     return [[_FIRST_ID + byte % room for byte in prompt.encode()] for prompt in prompts]

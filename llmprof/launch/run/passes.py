@@ -1,4 +1,4 @@
-"""The passes that each mode makes, with their profilers and monitors."""
+"""The passes of each mode, with their profilers and monitors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GOT = {
 
 @dataclass
 class Passes:
-    """Runs the passes of one run and keeps what they said.
+    """Runs the passes of one run, and collects their commands, notes and environment.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Passes:
     model : path or str
         Folder or name of the model.
     progress : callable or None
-        Told what is being done.
+        Called with what is being done.
     commands : list of dict
         ``pass, argv, status, seconds`` of each.
     notes : list of str
@@ -94,7 +94,7 @@ class Passes:
         started : callable, optional
             Called with the number of its process.
         watch : callable, optional
-            Called now and then while it runs.
+            Called from time to time while it runs.
         steps : int, optional
             Steps of the engine that are enough.
 
@@ -127,7 +127,7 @@ class Passes:
         )
         self.commands.append({"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)})
         if done.left_over:
-            self.notes.append(f"{name}: processes that were left over were ended: {', '.join(done.left_over)}")
+            self.notes.append(f"{name}: processes that still ran afterwards were ended: {', '.join(done.left_over)}")
         worker = files.read_json(out / self.folder.worker.name)
         if not isinstance(worker, dict) or worker.get("error") or (done.status and wrap is None):
             raise failures.failure(worker if isinstance(worker, dict) else None, done, self.folder.log)
@@ -143,13 +143,13 @@ class Passes:
             self.notes.append(words)
 
     def _remember(self) -> None:
-        """Keep what a later attempt must know of the passes that were made."""
+        """Write down the passes that were made, for a later attempt."""
         environment = run_folder.allowed(self.environment, self.config.environment)
         summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
         files.write_json(self.folder.path / MADE, summary)
 
     def recall(self) -> None:
-        """Take over the passes of an earlier attempt."""
+        """Read the passes of an earlier attempt."""
         made = files.read_json(self.folder.path / MADE) or {}
         self.commands += made.get("commands") or []
         self.notes += made.get("notes") or []
@@ -171,12 +171,12 @@ def tool(name: str) -> str:
 
 
 def ran(commands: Sequence[Sequence[str]], name: str) -> list[dict[str, Any]]:
-    """Command lines of a step that is no pass, for the manifest."""
+    """Add the command lines of a step that is not a pass, for the manifest."""
     return [{"pass": name, "argv": list(argv), "status": None, "seconds": None} for argv in commands]
 
 
 _FEW_STEPS: Final = 4
-"""Steps of the engine under ncu, where nothing says which launches are wanted: a prefill and some decode steps."""
+"""Steps of the engine under ncu if the wanted launches are not known: a prefill and some decode steps."""
 
 _COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
 
@@ -214,7 +214,7 @@ def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]
 def _wrapped(
     config: ExperimentConfig, folder: RunFolder, name: str, program: list[str], choice: profilers.Choice | None = None
 ) -> list[str]:
-    """Command of a pass with its profiler before it."""
+    """Command of a pass, wrapped by its profiler."""
     if name == "nsys":
         report = folder.nsys_report.with_suffix("")
         return command.nsys(config, program, report, executable=shutil.which("nsys") or "nsys")
@@ -269,7 +269,7 @@ def _warn_of_collectives(passes: Passes) -> None:
 
 
 def ncu_pass(passes: Passes, trace: Trace | None) -> None:
-    """The second pass of ``nsys_ncu``: the kernels that the timeline found most expensive."""
+    """The second pass of ``nsys_ncu``: profile the kernels that are most expensive in the timeline."""
     config, folder = passes.config, passes.folder
     _warn_of_collectives(passes)
     choice = None
@@ -292,7 +292,7 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
 
 
 def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> int | None:
-    """Steps of the engine that ncu needs; None where the configuration counts launches itself."""
+    """Steps of the engine that ncu needs; None if the configuration gives the number of launches."""
     if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
         return None
     if choice is None:
@@ -302,7 +302,7 @@ def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> 
 
 
 def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
-    """What to call now and then to say how many launches ncu has profiled."""
+    """A function to call from time to time, which reports how many launches ncu has profiled."""
     if passes.progress is None:
         return None
     wanted = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
@@ -311,7 +311,7 @@ def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
 
 @contextlib.contextmanager
 def monitors_beside(config: ExperimentConfig, path: Path) -> Iterator[Callable[[int], object] | None]:
-    """Sample the machine meanwhile; what comes is told the process to watch."""
+    """Sample the machine meanwhile; gives the function that takes the process to watch."""
     if not config.monitor_hz:
         yield None
         return
@@ -323,7 +323,7 @@ def monitors_beside(config: ExperimentConfig, path: Path) -> Iterator[Callable[[
 
 
 def ask_doctor(config: ExperimentConfig, progress: Progress | None) -> None:
-    """Stop before the engine starts where the doctor finds that the run cannot work."""
+    """Stop before the engine starts if the doctor finds that the run cannot work."""
     from llmprof.launch.doctor.doctor import doctor
 
     if progress is not None:

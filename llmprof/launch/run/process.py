@@ -1,4 +1,4 @@
-"""One supervised program: its output in a log, its progress read, its end certain."""
+"""Runs one supervised program: its output goes to a log, its progress is reported, none of its processes survives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """The events of a file, read as it grows.
+    """Reads the events of a file as it grows.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Events:
         return f"{self.last.get('event', 'start')}{f': {message}' if message else ''}"
 
     def read(self) -> None:
-        """Take in what was appended; a line that is not whole waits for its rest."""
+        """Read the lines that were appended; an incomplete line waits for its rest."""
         if self._path is None:
             return
         try:
@@ -79,7 +79,7 @@ class Events:
 
 
 class Lines:
-    """Lines of a log that begin with some words, counted as the log grows.
+    """Counts the lines of a log that begin with some words, as the log grows.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Lines:
     begin : bytes
         How the lines begin.
     what : str
-        What is said of them.
+        The words of the progress.
     total : int
         How many there will be.
     progress : callable
@@ -101,7 +101,7 @@ class Lines:
         self._rest, self._done = b"", 0
 
     def read(self) -> None:
-        """Take in what was appended."""
+        """Count the lines that were appended."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -119,7 +119,7 @@ class Lines:
 _POLL_S: Final = 0.1
 _LOOK_EVERY: Final = 10
 INTERRUPT_S: Final = 15.0
-"""How long a program may take to write what it has after an interrupt."""
+"""Seconds that a program has after an interrupt to write its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def run(
     argv : sequence of str
         Program and arguments; no shell is used.
     log : pathlib.Path
-        File that gets all its output, after what is there.
+        File that its output is appended to.
     env : mapping
         Its whole environment; the mark of the run is added.
     events : pathlib.Path, optional
@@ -181,7 +181,7 @@ def run(
     started : callable, optional
         Called with the number of its process.
     watch : callable, optional
-        Called now and then while it runs.
+        Called from time to time while it runs.
 
     Returns
     -------
@@ -258,7 +258,7 @@ def _forever() -> Iterator[int]:
 
 
 def _end(process: subprocess.Popen[bytes], family: Any) -> tuple[str, ...]:
-    """End whatever of a run still runs; a second interrupt meanwhile makes it quick."""
+    """End the processes of a run that still run; a second interrupt ends them at once."""
     try:
         if process.poll() is None:
             _interrupt(process)
@@ -271,7 +271,7 @@ def _end(process: subprocess.Popen[bytes], family: Any) -> tuple[str, ...]:
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """End the first process: it may write what it has, and is killed if it does not end."""
+    """Interrupt the first process, so that it can write its files; kill it if it does not end."""
     for how, patience in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, INTERRUPT_S / 3), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(how)
@@ -315,7 +315,7 @@ def _opened(log: Path) -> Iterator[IO[bytes]]:
 
 
 def _note(out: IO[bytes], log: Path, words: str) -> None:
-    """A line of ours in the log."""
+    """Write a line of llmprof's own into the log."""
     try:
         out.write(f"# {words}\n".encode())
     except OSError as error:
@@ -324,7 +324,7 @@ def _note(out: IO[bytes], log: Path, words: str) -> None:
 
 @contextlib.contextmanager
 def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
-    """A process that ends the run's processes if this one is killed."""
+    """Start a guard process, which ends the run's processes if this process is killed."""
     program = Path(__file__).with_name("family.py")
     guard = subprocess.Popen(  # noqa: S603
         [sys.executable, "-P", str(program), str(root), mark, str(log)],
@@ -341,7 +341,7 @@ def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
 
 
 def _families() -> ModuleType:
-    """What finds the processes of a run; it needs psutil, and reading traces does not."""
+    """Module that finds the processes of a run; imported here since it needs psutil, which reading traces does not."""
     try:
         from llmprof.launch.run import family
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Work around NVIDIA's profilers: what nsys left becomes a report and SQLite, and which kernels ncu profiles again."""
+"""Use of NVIDIA's profilers: imports captures of nsys, chooses the kernels for ncu, and writes ncu's numbers."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
 
 
 def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Time of each value of a column, the longest first."""
+    """Total time of each value of a column, the longest first."""
     return events.group_by(by).agg(pl.col("dur_ns").sum()).sort(["dur_ns", by], descending=[True, False])
 
 
 def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
-    """First launch, and the one after the last, of one step of the longest phase; all where steps are not known."""
+    """Range of the launches of one step of the longest phase; all launches if steps are not known."""
     known = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
     if not known.height:
         return 0, sequence.height
@@ -114,7 +114,7 @@ def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
 
 
 def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int, int]:
-    """First place and length of the shortest stretch with all functions, or of the costliest of at most ``most``."""
+    """Start and length of the shortest stretch with all functions, or of the costliest of at most ``most`` launches."""
     best: tuple[tuple[float, ...], int, int] | None = None
     last: dict[str, int] = {}
     for end, function in enumerate(functions):
@@ -128,7 +128,7 @@ def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int
 
 
 def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
-    """Write ``ncu_metrics.json``: a row a profiled launch, and what the profiler's rules said.
+    """Write ``ncu_metrics.json``: one row per profiled launch, with the messages of the profiler's rules.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.DataFrame:
-    """Write ``kernel_comparison.csv``: kernels of the timeline with what ncu measured of them.
+    """Write ``kernel_comparison.csv``: kernels of the timeline with the figures of ncu.
 
     Returns
     -------
@@ -203,14 +203,14 @@ _TIMEOUT_S: Final = 1800
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of a capture.
+    """Result of importing a capture.
 
     Attributes
     ----------
     done : bool
         Whether there is an SQLite file.
     advice : str
-        What to do where there is none.
+        What to do if there is none.
     commands : tuple
         Command lines that were run.
     """
@@ -221,19 +221,19 @@ class Imported:
 
 
 def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
-    """Turn what nsys wrote into an SQLite file, as far as that is possible here.
+    """Turn the output of nsys into an SQLite file, if this machine has the programs for it.
 
     Parameters
     ----------
     folder : RunFolder
-        With a report, a raw capture, or an export that was put there.
+        Folder with a report, a raw capture, or an export that was copied there.
     log_tail : str
         What nsys said.
 
     Returns
     -------
     Imported
-        Not done where only a raw capture (``.qdstrm``) is left and there is no importer, or no nsys to export with.
+        Not done if there is only a raw capture (``.qdstrm``) and no importer, or no nsys to export with.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
 
 
 def _report(folder: RunFolder) -> Path | None:
-    """The report; the first one where the capture range was repeated."""
+    """The report; the first one if the capture range was repeated."""
     candidates = [folder.nsys_report, *sorted(folder.path.glob("report.*.nsys-rep"))]
     return next((path for path in candidates if _there(path)), None)
 
@@ -281,7 +281,7 @@ def _there(path: Path) -> bool:
 
 
 def _imported(folder: RunFolder, commands: list[tuple[str, ...]]) -> Path | None:
-    """The report that the importer made of a raw capture; None where there is no importer or it failed."""
+    """The report that the importer made of a raw capture; None if there is no importer or it failed."""
     importer = find_importer()
     if importer is None:
         return None
@@ -302,12 +302,12 @@ def find_importer() -> Path | None:
 
 
 def _ran(argv: list[str], folder: RunFolder, commands: list[tuple[str, ...]], libraries: Path | None = None) -> str:
-    """Run a command with its output in the log.
+    """Run a command; its output goes to the log.
 
     Returns
     -------
     str
-        What it said last, for an error.
+        The end of its output, for an error.
     """
     commands.append(tuple(argv))
     env = dict(os.environ)

@@ -1,4 +1,4 @@
-"""Requests of a run: latencies, throughput, how far repeats agree, and what the profiler costs."""
+"""Requests of a run: latencies, throughput, agreement of the repeats, and overhead of the profiler."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
-    """Steps as the engine's worker noted them: which requests had tokens in each.
+    """Steps of the engine as its worker noted them: the requests that had tokens in each.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def _unit(metric: str) -> str:
 def disagreements(summary: pl.DataFrame) -> list[str]:
     """A sentence for each phase whose repeats disagree, naming the metric that differs most.
 
-    Judged are the whole batch, the first token, the time a token and end to end: a queue of microseconds may vary.
+    Four metrics count: time of the batch, TTFT, TPOT and end-to-end time. A queue time of microseconds may vary.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def disagreements(summary: pl.DataFrame) -> list[str]:
 
 
 def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> pl.DataFrame:
-    """What the profiler costs: the profiled repeats against repeats without a profiler.
+    """Overhead of the profiler: the profiled repeats against repeats without a profiler.
 
     With ``m(phase)`` the mean over the repeats of a phase, each of which is the mean over its requests,
     ``overhead = m(profiled) / m(plain) - 1``. It is ``clear`` where ``|m(profiled) - m(plain)|`` exceeds the half
@@ -338,7 +338,7 @@ def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> p
 
 
 def document(worker: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``metrics.json`` holds: values of JSON only, times in ns.
+    """Content of ``metrics.json``: plain JSON values, times in ns.
 
     Returns
     -------

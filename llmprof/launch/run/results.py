@@ -1,4 +1,4 @@
-"""Results of a run: its trace is read and checked, its numbers are written, its warnings are shown."""
+"""Results of a run: reads and checks its trace, writes its numbers and shows its warnings."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def _rows(of: Any, trace: Trace) -> list[dict[str, Any]] | None:
 
 TIMELINES: Final = {"torch", "nsys", "nsys_ncu", "ops"}
 _TRACES: Final = {"torch", "ops"}
-"""Modes whose timeline lies in the folder of traces; of the others it is nsys' file."""
+"""Modes whose timeline is in the folder of traces; in other modes it is the export of nsys."""
 _MOST_KERNELS: Final = 5
 
 
 @dataclass
 class Results:
-    """Reads and writes what comes out of one run.
+    """Reads the captures of one run and writes its results.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Results:
     worker : mapping
         What the engine script wrote of itself.
     notes, warned : list of str
-        For the summary; warnings are also said when all is written.
+        For the summary; warnings are also shown when all files are written.
     summary : dict
         What ``summary.json`` will hold.
     """
@@ -112,7 +112,7 @@ class Results:
     _trace: Trace | None = None
 
     def timeline(self) -> Trace | None:
-        """The trace, imported first if it must be; None where that is not possible here, or none was recorded.
+        """The trace, imported first if needed; None if it cannot be imported here, or none was recorded.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Results:
         )
 
     def say(self) -> None:
-        """Warn of what was found."""
+        """Show the warnings."""
         for message in self.warned:
             warnings.warn(message, TraceWarning, stacklevel=5)
 
@@ -192,7 +192,7 @@ class Results:
         except CaptureError as error:
             if not self.folder.ncu_metrics.is_file():
                 raise
-            self.notes.append(f"what was read of ncu before was kept: {error.found}")
+            self.notes.append(f"the figures of ncu that an earlier attempt read were kept: {error.found}")
             return
         rows = profilers.write_numbers(measured, self.folder)
         self.summary["ncu"] = {"launches": len(rows)}
@@ -245,7 +245,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
     except ReadError as error:
         raise CaptureError(
             f"the capture cannot be read: {error.found}",
-            hint="the profiler did not write it to its end; experiment.log has what it said",
+            hint="the profiler did not write it to its end; see its messages in experiment.log",
         ) from error
 
 

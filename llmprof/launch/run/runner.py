@@ -1,4 +1,4 @@
-"""Running an experiment: the passes of its mode, the state of its folder, and what it gives back."""
+"""Runner of experiments: runs the passes of a mode, keeps the state of the folder, and gives the finished run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Summary(dict[str, Any]):
-    """A mapping whose keys are attributes too, those of what it holds as well.
+    """A mapping whose keys are attributes too, in nested mappings as well.
 
     >>> Summary({"top_kernels": [{"share": 0.25}]}).top_kernels[0].time_percentage
     25.0
@@ -57,7 +57,7 @@ def _attributes(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was made: its folder and what is in it.
+    """A run that was started: its folder and the results in it.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Run:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """What ``summary.json`` holds; empty where the run did not come that far.
+        """Content of ``summary.json``; empty if the run did not come that far.
 
         Its keys can be read as attributes too: ``run.summary.top_kernels[0].time_percentage``.
         """
@@ -89,7 +89,7 @@ class Run:
 
     @functools.cached_property
     def worker(self) -> dict[str, Any]:
-        """What the engine script wrote of itself; empty where it did not come that far."""
+        """Content of the engine script's ``worker.json``; empty if it did not come that far."""
         return files.read_json(self.folder.worker) or {}
 
     @functools.cached_property
@@ -106,7 +106,7 @@ class Run:
 
     @functools.cached_property
     def trace(self) -> Trace:
-        """The timeline with the samples of the monitors, and those of the host's call stacks (``cpu_sampler``).
+        """The timeline, with the samples of the monitors and of the host's call stacks (``cpu_sampler``).
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Run:
         return f"<Run {self.folder.path.name}: {self.state}>"
 
     def _repr_html_(self) -> str:
-        # by name: the layers below know nothing of pages
+        # imported by name: lower layers do not know the report
         shown: str = import_module("llmprof.report.cards").of_run(self)
         return shown
 
@@ -169,21 +169,21 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 class At:
-    """Says which stage a run is in, in its folder."""
+    """Writes the stage that a run is in into its folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self.stage, self.state = "start", RUNNING
 
     def __call__(self, stage: str, state: str = RUNNING) -> None:
-        """Write down the stage that the run has reached."""
+        """Write the stage that the run has reached."""
         self.stage, self.state = stage, state
         self._folder.set_state(state, stage=stage)
 
 
 @contextlib.contextmanager
 def kept(folder: RunFolder) -> Iterator[At]:
-    """Keep the state of a folder true, however the run ends.
+    """Keep the state of a folder up to date, however the run ends.
 
     Yields
     ------
@@ -215,13 +215,13 @@ def _told(error: LlmprofError) -> dict[str, Any]:
 
 
 def _end(folder: RunFolder, state: str, at: At, error: dict[str, Any]) -> None:
-    """Write how it ended; a disk that is full may not even take that, and then the first error counts."""
+    """Write how the run ended; if a full disk prevents even that, the first error counts."""
     with contextlib.suppress(LlmprofError):
         folder.set_state(state, stage=at.stage, error=error)
 
 
 _RECORDED: Final = {"import", "ncu", "check", "done"}
-"""Stages that a run comes to when its engine has been recorded."""
+"""Stages after the engine has been recorded."""
 
 _TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)}
 
@@ -236,7 +236,7 @@ class ExperimentRunner:
     progress : callable, optional
         Called with what is being done, how much is done, and of how much (0: unknown).
     check : bool
-        Ask the doctor first; what it calls a failure stops the run before it starts.
+        Ask the doctor first; a failure that it finds stops the run before it starts.
     """
 
     def __init__(self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True) -> None:
@@ -269,11 +269,11 @@ class ExperimentRunner:
             tool(name)
         if self._check:
             run_passes.ask_doctor(self.config, self._progress)
-        job(self.config, self.config.model)  # a prompt file that cannot be read is known before anything starts
+        job(self.config, self.config.model)  # an unreadable prompt file is reported before anything starts
         return self.run_in(RunFolder.create(self.config))
 
     def run_in(self, folder: RunFolder) -> Run:
-        """Run it in a folder that exists, in an engine of its own; what an earlier attempt left there is removed.
+        """Run it in an existing folder, with an engine of its own; files of an earlier attempt are removed.
 
         Raises
         ------
@@ -296,7 +296,7 @@ class ExperimentRunner:
             return self._finish(results, passes, at)
 
     def finish_in(self, folder: RunFolder) -> Run:
-        """Import, check and write numbers of a run whose engine has done its part; what ncu did not do is done.
+        """Import and check a recorded run and write its numbers; a missing pass of ncu is made.
 
         Raises
         ------
@@ -337,7 +337,7 @@ class ExperimentRunner:
 
 
 def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True) -> Run:
-    """Go on with a run: nothing where it is finished, the import where only that is missing, all of it otherwise.
+    """Resume a run: do nothing if it is finished, only import if just that is missing, else run it again.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Several runs in one start of an engine: what of a configuration an engine must know at its start, and what not."""
+"""Series: several runs that one start of an engine measures, if their configurations allow it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ WORKLOAD: Final = (
     *("warmup", "repeat", "until", "most_repeats", "ignore_eos", "plain", "memory_snapshot", "timeout_s"),
     *("experiment_name", "results_dir"),
 )
-"""Fields of a configuration that an engine need not know when it starts."""
+"""Fields of a configuration that an engine does not need at its start."""
 
 OF_THE_SERVER: Final = ("num_prompts", "request_rate", "max_concurrency", "profile_after_s")
-"""Keys of ``server`` that only its load knows."""
+"""Keys of ``server`` that only the load needs."""
 
 ENGINE_FILE: Final = "engine.json"
 """File of a run folder that says which start of an engine measured it."""
@@ -43,7 +43,7 @@ _WINDOW: Final = "start_profile"
 
 
 def shared_key(config: ExperimentConfig) -> str | None:
-    """What of a configuration an engine must know when it starts; None where a run needs an engine of its own.
+    """The part of a configuration that an engine needs at its start; None if the run needs an engine of its own.
 
     Two runs whose keys are equal can be measured by one start of an engine. Under ncu each run is a program of its
     own, since launches are counted from its start.
@@ -69,7 +69,7 @@ def shared_key(config: ExperimentConfig) -> str | None:
 
 @dataclass
 class Outcome:
-    """What became of one point.
+    """Result of one point of a series.
 
     Attributes
     ----------
@@ -93,13 +93,13 @@ class Series:
     Attributes
     ----------
     configs : list of ExperimentConfig
-        Their :func:`shared_key` is the same.
+        Configurations with equal :func:`shared_key`.
     folders : list of RunFolder
         New ones, one for each.
     home : pathlib.Path
         Folder of the engine: its script, output and raw captures.
     progress : callable or None
-        Told what is being done, which point it is, and how many there are.
+        Called with what is being done, the number of the point, and how many there are.
     """
 
     configs: Sequence[ExperimentConfig]
@@ -159,7 +159,7 @@ class Series:
                         progress=self._told if self.progress else None,
                         started=watch,
                     )
-            except LaunchError as error:  # it took too long: what was measured stays
+            except LaunchError as error:  # it took too long: the points that were measured are kept
                 stopped = error
             except BaseException:
                 for folder in self.folders:
@@ -180,7 +180,7 @@ class Series:
         return [one | {"model": jobs[0]["model"]} for one in jobs]
 
     def _prepare(self, jobs: Sequence[Mapping[str, Any]], argv: list[str], environment: Mapping[str, str]) -> None:
-        """Give each point its folder in that of the engine, a script that repeats it alone, and where it was made."""
+        """Give each point a folder inside the engine's, a script that repeats it alone, and a record of its engine."""
         for k, (folder, one) in enumerate(zip(self.folders, jobs, strict=True)):
             link = self.home / folder.path.name
             link.unlink(missing_ok=True)
@@ -232,21 +232,21 @@ def _done(done: process.Finished | None) -> process.Finished:
 
 
 def begun(folder: RunFolder) -> bool:
-    """Whether an engine came to a run."""
+    """Whether an engine began to measure a run."""
     return folder.events.is_file()
 
 
 def measured(folder: RunFolder) -> bool:
-    """Whether an engine has done its part of a run, so that only reading its capture is left."""
+    """Whether the engine has finished its part of a run, so that only its capture remains to be read."""
     worker = files.read_json(folder.worker)
     return isinstance(worker, dict) and not worker.get("error")
 
 
 def gather(folder: RunFolder) -> None:
-    """Bring what one start of an engine wrote for several runs into the folder of one of them.
+    """Copy the files that one start of an engine wrote for several runs into the folder of one of them.
 
-    That is the capture of its window, the samples of the monitors of its time, the output, and what was run. It does
-    nothing for a run with an engine of its own, or a second time.
+    These are the capture of its window, the samples of the monitors in its time, the output and the commands. A run
+    with an engine of its own, or that was gathered before, is left as it is.
 
     Raises
     ------
@@ -305,7 +305,7 @@ def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> N
 
 
 def groups(configs: Sequence[ExperimentConfig]) -> list[list[int]]:
-    """Places of configurations that can share an engine, each group in order, by the first of each."""
+    """Positions of configurations that can share an engine, as groups in the order of their first members."""
     by_key: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
         by_key.setdefault(shared_key(config) or f"alone {place}", []).append(place)
@@ -325,7 +325,7 @@ def run_series(
     progress: Progress | None = None,
     began: Callable[[Mapping[int, RunFolder]], object] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
-    """Measure points that share an engine; where it dies, it is started once more for those that are left.
+    """Measure points that share an engine; if it dies, it is started once more for the remaining points.
 
     Parameters
     ----------
@@ -341,8 +341,8 @@ def run_series(
     Yields
     ------
     (int, Outcome)
-        Place of a point, and what became of it; those of one start of the engine come together. ``left`` is what two
-        starts did not come to.
+        Position of a point and its outcome; the points of one start of the engine come together. ``left`` marks points
+        that two starts did not reach.
 
     Raises
     ------

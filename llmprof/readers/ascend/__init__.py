@@ -1,4 +1,4 @@
-"""The room of Huawei's Ascend: what torch_npu, msprof and MindSpore write, in whatever form they exported it."""
+"""Readers of Huawei Ascend recordings: the output of torch_npu, msprof and MindSpore, as text or databases."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _UNITS: Final = {
 
 
 def of_timeline(timeline: Timeline) -> pl.DataFrame | None:
-    """Counters of timeline files in the form of the table of counters.
+    """The counters of timeline files as the table ``counters``.
 
     Rates of hits, which msprof writes as fractions although it calls them per cent, become per cent.
     """
@@ -108,7 +108,7 @@ def of_database(db: Database) -> pl.DataFrame | None:
 
 
 def operator_memory(path: Path) -> pl.DataFrame:
-    """Allocations and releases of ``operator_memory.csv`` in the form of the table of memory."""
+    """The allocations and releases of ``operator_memory.csv`` as the table ``memory``."""
     raw = files.read(path)
     device = _device(raw)
     size = files.size_bytes(raw, "size")

@@ -13,7 +13,7 @@ from llmprof.errors import ReadError
 from llmprof.storage import sqlite
 
 ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
-"""Cells that say nothing."""
+"""Cells that stand for a missing value."""
 
 NS_PER_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
@@ -26,7 +26,7 @@ _HEADING: Final = re.compile(r"^\s*(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Every cell of a CSV file as text, stripped, null where it says nothing.
+    """Every cell of a CSV file as stripped text; null for a missing value.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def read(path: Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        Columns by :func:`heading` of the file's headings; of two with one name the first is kept.
+        Columns named by :func:`heading` of the file's headings; of two columns with the same name the first is kept.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def read(path: Path) -> pl.DataFrame:
         raise ReadError(f"cannot read {path.name}: {error.strerror or error}", hint="check the file") from error
     if not raw.strip():
         raise ReadError(f"{path.name} is empty", expected="a table", hint="export it again")
-    if raw.count(b'"') % 2:  # cut inside a quoted cell: what is before its line can be read
+    if raw.count(b'"') % 2:  # the file ends inside a quoted cell: the lines before that cell can be read
         raw = raw[: raw.rindex(b'"')]
         raw = raw[: raw.rindex(b"\n") + 1] if b"\n" in raw else raw
     try:
@@ -72,7 +72,7 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def heading(text: str) -> str:
-    """A heading in one form: lower case, words joined by underscores, the unit last.
+    """A heading in a uniform spelling: lower case, words joined by underscores, the unit last.
 
     Examples
     --------
@@ -100,17 +100,17 @@ def text(frame: pl.DataFrame, *names: str) -> pl.Expr:
 
 
 def whole(frame: pl.DataFrame, *names: str) -> pl.Expr:
-    """Likewise as int64; null for what is no whole number."""
+    """The first of some columns that the frame has, as int64; null where a cell is not a whole number."""
     return text(frame, *names).str.replace(r"\.0+$", "").cast(pl.Int64, strict=False)
 
 
 def number(frame: pl.DataFrame, *names: str) -> pl.Expr:
-    """Likewise as float64."""
+    """The first of some columns that the frame has, as float64."""
     return text(frame, *names).cast(pl.Float64, strict=False)
 
 
 def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
-    """The first of some columns of times, in whatever unit its heading says, as int64 ns."""
+    """The first of some columns of times as int64 ns, converted from the unit that its heading names."""
     for stem in stems:
         for unit, factor in NS_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
@@ -123,7 +123,7 @@ def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
 
 
 def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
-    """The first of some columns of sizes, in whatever unit its heading says, as int64 bytes."""
+    """The first of some columns of sizes as int64 bytes, converted from the unit that its heading names."""
     for stem in stems:
         for unit, factor in BYTES_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
@@ -134,7 +134,7 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
 def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
     """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null for what is no number.
 
-    Epoch microseconds with a fraction are beyond what float64 tells apart, so the digits are taken as they stand.
+    float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as text.
     """
     digits = len(str(factor)) - 1
     if not digits:
@@ -155,11 +155,11 @@ def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
 
 
 TABLES: Final = ("TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP", "COMPUTE_TASK_INFO", "AICORE_FREQ", "NPU_MEM")
-"""Tables of which a recording has at least one."""
+"""A database that has at least one of these tables is a recording."""
 
 
 class Database:
-    """One file: which tables it has, and their columns with texts in place of identifiers."""
+    """One database file: the tables that it has, and their columns with texts in place of identifiers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -170,7 +170,7 @@ class Database:
     def read(
         self, table: str, whole: Iterable[str] = (), numbers: Iterable[str] = (), texts: Iterable[str] = ()
     ) -> pl.DataFrame | None:
-        """Columns of a table, those that are missing as nulls; None where the table is absent."""
+        """Columns of a table; a missing column is all null. None where the table is absent."""
         if table not in self.columns:
             return None
         wanted: dict[str, pl.DataType] = dict.fromkeys(whole, pl.Int64())
@@ -193,7 +193,7 @@ class Database:
         return self._strings
 
     def named(self, column: str) -> pl.Expr:
-        """Texts of a column of identifiers, null for what says nothing."""
+        """Texts of a column of identifiers; null for a missing value."""
         value = pl.col(column).replace_strict(self.strings, default=None, return_dtype=pl.String)
         return pl.when(~value.is_in(["", "N/A"])).then(value)
 

@@ -1,4 +1,4 @@
-"""What lies in a folder of torch_npu, msprof or MindSpore: one entry a rank, its files by what they hold."""
+"""Folders of torch_npu, msprof and MindSpore: the files of each rank, sorted by what they hold."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _HEADINGS: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("operator_details", (("host_self_duration_us",), ("name",))),
     ("data_preprocess", (("compute_time_us", "compute_time_ms"), ("memcpy_time_us", "memcpy_time_ms"))),
 )
-"""What a CSV file is, by headings of which it has one of each group; the first match wins."""
+"""Kinds of CSV files. A file is of a kind if it has a heading of each group; the first match wins."""
 
 EXPORT_HINT: Final = (
     "export it first: `from torch_npu.profiler.profiler import analyse; analyse({folder!r})` for a folder of "
@@ -109,7 +109,7 @@ def _database_kind(path: Path) -> str | None:
 def _json_kind(text: bytes, probe: Probe) -> str | None:
     if text[:1] == b"[":
         return TIMELINE if b'"ph"' in text and _names_layers(probe) else None
-    if _EXPORTED.search(text):  # by llmprof: the same rows in the form of Kineto
+    if _EXPORTED.search(text):  # written by llmprof: the same rows as Kineto would write them
         return None
     if b'"traceEvents"' in text:
         return TIMELINE if _LAYERS.search(text) else None
@@ -134,7 +134,7 @@ def _names_layers(probe: Probe) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is one of these tools, or holds such folders, exported or not."""
+    """Whether a folder was written by one of these tools, or holds such folders; exported or not."""
     if _RANK_FOLDER.search(path.name) or path.name in OUTPUT:
         return True
     return any(
@@ -146,7 +146,7 @@ def is_folder(path: Path) -> bool:
 
 
 def find(path: Path) -> tuple[list[RankFolder], list[str]]:
-    """Ranks below a path, and notes of folders that were never exported.
+    """Find the ranks below a path, and note the folders that were never exported.
 
     Parameters
     ----------
@@ -156,17 +156,17 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     Returns
     -------
     tuple of (list of RankFolder, list of str)
-        One a rank, in the order of their names.
+        One entry per rank in the order of their names, and the notes.
 
     Raises
     ------
     ReadError
-        There is nothing to read; where raw data lie there, the message says how to export them.
+        There is nothing to read. If the folder holds raw data, the message says how to export them.
     """
     if not path.is_dir():
         kind = kind_of(path)
         if kind is None:
-            raise ReadError(f"{path.name} is no file of torch_npu, msprof or MindSpore that is known")
+            raise ReadError(f"{path.name} is not a known file of torch_npu, msprof or MindSpore")
         folder = RankFolder(path)
         folder.files[kind].append(path)
         _read_head(folder, path.parent)
@@ -178,7 +178,7 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     if not ranks:
         if held := [own.name for own in (path, *raw) for name in OUTPUT if (own / name).is_dir() or own.name == name]:
             raise ReadError(
-                f"{held[0]} was exported, but holds no file that is known",
+                f"{held[0]} was exported, but holds no known file",
                 expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
                 hint="export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix("export it first: "),
             )
@@ -223,12 +223,12 @@ def _search(path: Path, ranks: list[RankFolder], raw: list[Path], depth: int) ->
                 _search(entry, ranks, raw, depth + 1)
     if len(ranks) == before and (_RANK_FOLDER.search(path.name) or devices):
         if _RAW.match(path.name) and path.parent.name.endswith(("_ascend_pt", "_ascend_ms")):
-            return  # its parent says so
+            return  # the parent folder is reported instead
         raw.append(path)
 
 
 def _take(folder: RankFolder, path: Path) -> None:
-    """Take up the files of one directory."""
+    """Add the files of one directory to a rank."""
     for entry in sorted(path.iterdir()):
         if (
             entry.is_file()
@@ -237,7 +237,7 @@ def _take(folder: RankFolder, path: Path) -> None:
         ):
             folder.files[kind].append(entry)
     whole = [p for p in folder.files.get(TIMELINE, ()) if p.name.startswith(("trace_view", "msprof"))]
-    if whole:  # the others hold parts of the same
+    if whole:  # the others hold parts of the same recording
         folder.files[TIMELINE] = whole
 
 
@@ -287,7 +287,7 @@ def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Content of a JSON file, empty where it is none: what it says is not needed to read the rest."""
+    """Content of a JSON file; empty if it is not valid, since the rest can be read without it."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A database of torch_npu or msprof as tables of the schema."""
+"""Reads a database of torch_npu or msprof as tables of the schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(
     Returns
     -------
     tuple of (dict, dict, dict)
-        Frames by table without ``rank``, absolute times (ns); what the file says of the run; and the coverage.
+        Frames by table without ``rank`` and with absolute times (ns); facts about the run; and the coverage.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             kind=pl.when(pl.col("type") == _PYTHON).then(pl.lit("python")).otherwise(pl.lit("op")),
         )
         ranges = tables.is_range(pl.col("name")) & (pl.col("kind") == "op")
-        # some versions have what they call inputDtypes and inputShapes the other way round
+        # some versions swap inputDtypes and inputShapes
         first, second = db.named("inputShapes"), db.named("inputDtypes")
         shapes = pl.when(_is_types(first)).then(second).otherwise(first)
         dtypes = pl.when(_is_types(first)).then(first).otherwise(second)
@@ -179,7 +179,7 @@ def _is_types(value: pl.Expr) -> pl.Expr:
 
 
 def _thread(frame: pl.DataFrame) -> pl.DataFrame:
-    """Process and thread out of msprof's global thread id, which packs them in 32 bits each."""
+    """Process and thread from msprof's global thread id, which holds each in 32 bits."""
     tid = pl.col("globalTid")
     return frame.with_columns(process=tid // (1 << 32), thread=tid % (1 << 32))
 
@@ -294,7 +294,7 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
         info = info.drop([c for c in info.columns if c.startswith("ascend_") and not info[c].count()])
         tasks = tasks.join(info, on="globalTaskId", how="left", maintain_order="left")
     scheduled = db.read("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name"))
-    if scheduled is not None and scheduled.height:  # AI CPUs that set off the pieces of a collective: no computing
+    if scheduled is not None and scheduled.height:  # AI CPUs: they start a collective's pieces
         scheduled = scheduled.unique("globalTaskId", keep="first").select(
             "globalTaskId", _scheduler=db.named("name").fill_null("unnamed")
         )

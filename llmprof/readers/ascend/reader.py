@@ -1,4 +1,4 @@
-"""Reader for what profilers of Huawei's Ascend NPUs write: torch_npu, msprof and MindSpore, as text or databases."""
+"""Reader of recordings of Huawei's Ascend NPUs: the output of torch_npu, msprof and MindSpore, as text or databases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
 
 
 def _sniff(probe: Probe) -> bool:
-    """Whether a file or folder is one of torch_npu, msprof or MindSpore, exported or not."""
+    """Whether torch_npu, msprof or MindSpore wrote a file or folder; exported or not."""
     if probe.is_folder:  # a saved trace may have any name
         return not (probe.path / META_FILE).exists() and folder.is_folder(probe.path)
     return folder.kind_of(probe.path) is not None
@@ -31,7 +31,7 @@ def _sniff(probe: Probe) -> bool:
 def read(path: Path, *, python_functions: bool = False, progress: Progress | None = None) -> list[Part]:
     """Read the output of one rank or of several.
 
-    Where a database and text files lie side by side the database is read, and of the text what it lacks.
+    If a folder holds both a database and text files, the database is read, and from the text only what it lacks.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def read(path: Path, *, python_functions: bool = False, progress: Progress | Non
     Returns
     -------
     list of Part
-        One a rank, absolute times (ns).
+        One part per rank, with absolute times (ns).
 
     Raises
     ------
@@ -77,7 +77,7 @@ def read(path: Path, *, python_functions: bool = False, progress: Progress | Non
     if len(parts) > 1 or notes or failed:
         sizes = [part.head.get("world_size") for part in parts]
         world = max([size for size in sizes if isinstance(size, int)], default=None)
-        for part in parts if world else ():  # a ring names neighbours only: one rank may know of fewer
+        for part in parts if world else ():  # a ring names neighbours only: ranks may differ in it
             part.head["world_size"] = world
     return parts
 
@@ -130,7 +130,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
 
 
 def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Two coverages as one."""
+    """Sum of two coverages."""
     out = {**more, **coverage}
     for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
         out[key] = coverage.get(key, 0) + more.get(key, 0)
@@ -139,7 +139,7 @@ def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _world(frames: Frames) -> int | None:
-    """Ranks of the run where the pieces of collective calls name all of them from 0 on."""
+    """Number of ranks, if the pieces of collective calls name all ranks from 0 on."""
     if "tasks" not in frames or "src_rank" not in frames["tasks"].columns:
         return None
     named = {*frames["tasks"]["src_rank"].drop_nulls().unique(), *frames["tasks"]["dst_rank"].drop_nulls().unique()}
@@ -147,7 +147,7 @@ def _world(frames: Frames) -> int | None:
 
 
 def _with_device(frames: Frames) -> Frames:
-    """Tables that do not say their device with the only one that the others name."""
+    """Fill in the device of tables that do not name one, if the other tables name only one."""
     named = {
         device
         for frame in frames.values()

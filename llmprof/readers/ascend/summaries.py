@@ -92,7 +92,7 @@ def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def is_call(frame: pl.DataFrame) -> pl.Series:
-    """Which rows are collective calls: their core is HCCL or COMMUNICATION."""
+    """Rows that are collective calls: their core is HCCL or COMMUNICATION."""
     return frame.select(
         pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
         | tables.is_call(pl.col("name"))
@@ -115,7 +115,7 @@ def l2_cache(path: Path) -> pl.DataFrame:
 
 
 def communication(path: Path) -> pl.DataFrame:
-    """Collective calls of ``communication.json``, with what HCCL's own analysis says of their time.
+    """Collective calls of ``communication.json``, with the parts of their time by HCCL's own analysis.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def communication(path: Path) -> pl.DataFrame:
         if not isinstance(times, dict) or not isinstance(times.get("Start Timestamp(us)"), int | float):
             continue
         name, _, group = label.partition("@")
-        # a float of epoch us is good to a quarter of one: enough to tell calls of one name apart, no more
+        # a float of epoch us is exact to a quarter of a us: enough to tell calls with the same name apart, no more
         start = round(times["Start Timestamp(us)"] * 1000)
         rows.append((name, group or None, start, *(_details_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
     schema = {"name": pl.String, "group": pl.String, "start_ns": pl.Int64}
@@ -166,7 +166,7 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def matrix(path: Path) -> pl.DataFrame:
-    """Links of ``communication_matrix.json``.
+    """Transfers between pairs of ranks, of ``communication_matrix.json``.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def operators(path: Path) -> pl.DataFrame:
-    """Operators of ``operator_details.csv``: times without places, so a table of its own.
+    """Operators of ``operator_details.csv``. They have durations but no start times, so they are a table of their own.
 
     Returns
     -------
@@ -262,7 +262,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
     Returns
     -------
     dict of str to polars.DataFrame
-        As far as there, each with ``rank`` first (null where nothing says it); times in ns, sizes in bytes:
+        The tables that were written, each with ``rank`` first (null if unknown); times in ns, sizes in bytes:
 
         - ``step_trace_time``: ``step, computing_ns, communication_not_overlapped_ns, overlapped_ns,
           communication_ns, free_ns, stage_ns, bubble_ns, preparing_ns`` …;
@@ -353,7 +353,7 @@ def _communication(path: Path) -> pl.DataFrame:
 
 
 def cluster_communication(path: Path) -> pl.DataFrame:
-    """Calls of ``cluster_communication.json``, in which the entries of all ranks are put together."""
+    """Calls of ``cluster_communication.json``, which holds the entries of all ranks."""
     rows = []
     for group, by_step in json_object(path).items():
         for step, by_call in by_step.items() if isinstance(by_step, dict) else ():

@@ -1,7 +1,7 @@
-"""Tables of the schema out of the layers of an Ascend recording, whatever form they were read from.
+"""Builds the tables of the schema from the layers of an Ascend recording, read from text or a database.
 
 A device stream holds more than kernels: copies, waits for events and notifies, and the pieces of collective calls.
-Kernels are what computes, and each collective call as one row; all the rest goes into the table ``tasks``.
+Tasks that compute are kernels, and so is each collective call, as one row; all other tasks go into the table ``tasks``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import polars as pl
 from llmprof import names
 
 NO_ID: Final = 0xFFFF_FFFF
-"""What msprof writes where there is no identifier."""
+"""The value that msprof writes for a missing identifier."""
 
 EVENT_WAIT, EVENT_RECORD, NOTIFY_WAIT, NOTIFY_RECORD = "event_wait", "event_record", "notify_wait", "notify_record"
 KERNEL, COPY, TRANSFER, CONTROL = "kernel", "copy", "transfer", "control"
@@ -33,7 +33,7 @@ _TASKS: Final[tuple[tuple[str, str], ...]] = (
         r"^datadump|^overflow|^npu_get|^nop$|^update_|^aicpu_info|^ctrl",
     ),
 )
-"""Kinds of device tasks by their name and type, the first match wins; what matches none is a kernel."""
+"""Kinds of device tasks by their name and type. The first match wins; a task that matches none is a kernel."""
 
 COMPUTE_CORES: Final = r"^(?:AI_CORE|AI_VECTOR_CORE|AI_?CPU|MIX_AI[CV]|AIV|AIC|DSA_SQE|KERNEL_\w+|DVPP|VECTOR)"
 """Types of tasks that compute."""
@@ -72,7 +72,7 @@ def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
 
 
 def is_call(name: pl.Expr) -> pl.Expr:
-    """Whether a name is one of a whole collective call, not of a part of one."""
+    """Whether a name is that of a whole collective call, not of a piece of one."""
     return name.str.contains(_COMMUNICATION)
 
 
@@ -109,7 +109,7 @@ TASKS: Final = {
     "correlation": pl.Int64,
     "op_id": pl.Int64,
 }
-"""Columns of device tasks that the forms give; further ones begin with ``ascend_``."""
+"""Columns of device tasks that both forms (text and database) give; further columns begin with ``ascend_``."""
 
 CALLS: Final = {
     "device": pl.Int32,
@@ -158,7 +158,7 @@ DETAILS: Final = {
     "ascend_block_dim": pl.Int64,
     "ascend_wait_ns": pl.Int64,
 }
-"""What is known of a kernel beside its time, in the order in which it is shown."""
+"""Facts about a kernel besides its time, in the order in which they are shown."""
 
 
 WHOLE_GROUPS: Final = tuple(2**n for n in range(1, 16))
@@ -166,7 +166,7 @@ WHOLE_GROUPS: Final = tuple(2**n for n in range(1, 16))
 
 
 def typed(frame: pl.DataFrame | None, columns: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """The frame with all of some columns and of their types; columns of the vendor stay."""
+    """The frame with all of the given columns, cast to their types; the vendor's own columns stay."""
     if frame is None:
         return pl.DataFrame(schema=dict(columns))
     kept = [c for c in frame.columns if c not in columns and c.startswith("ascend_")]
@@ -196,12 +196,12 @@ def device_tables(
     pieces : polars.DataFrame or None
         Columns of :data:`PIECES`; matched to tasks by stream and start.
     launches : polars.DataFrame, optional
-        ``correlation, launched_by``: what the host called the launching call, for the direction of copies.
+        ``correlation, launched_by``: the host's name of the launching call, which tells the direction of copies.
 
     Returns
     -------
     dict of str to polars.DataFrame
-        ``kernels, copies, tasks, collectives`` without ``rank``, as far as recorded.
+        ``kernels, copies, tasks, collectives`` without ``rank``, each if it was recorded.
     """
     if tasks is None and calls is None and pieces is None:
         return {}
@@ -236,7 +236,7 @@ def device_tables(
             ascend_task_id="task_id", ascend_transport="transport",
         ),
     }  # fmt: skip
-    if tasks is None:  # only what the communication says
+    if tasks is None:  # only the communication was recorded
         del out["copies"]
     return out
 
@@ -246,7 +246,7 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     named = pieces.drop_nulls("collective").sort("start_ns")
     if not (named.height and calls.height):
         return calls
-    # a ring, or a mesh of a part of the ranks, names neighbours only: of 8 ranks one names 0 to 4
+    # a ring or a partial mesh names neighbours only: with 8 ranks, one of them names 0 to 4
     ranks = pl.concat([pl.col("src_rank"), pl.col("dst_rank")]).drop_nulls().unique()
     complete = (ranks.len() == ranks.max() + 1) & ranks.len().is_in(WHOLE_GROUPS)
     count = pl.when(complete).then(ranks.len()).cast(pl.Int32)
@@ -261,12 +261,12 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Tasks with what is known of them as pieces of calls; pieces without a task are added."""
+    """Tasks with the facts about the pieces of calls that they are; pieces without a task are added."""
     columns = [c for c in PIECES if c not in ("device", "stream", "start_ns", "dur_ns", "name", "task_id")]
     keys = ["stream", "start_ns"]
     facts = pieces.filter(pl.col("stream").is_not_null()).unique(keys, keep="first", maintain_order=True)
     facts = facts.select(*keys, pl.col("name").alias("_piece"), *columns)
-    # a task that only launches the others starts before them, so no two share a start on a stream
+    # a task that only launches others starts before them, so no two tasks share a start on a stream
     rows = tasks.join(facts, on=keys, how="left", maintain_order="left")
     is_piece = pl.col("_piece").is_not_null()
     of_piece = kind(pl.col("_piece"), pl.lit(None, dtype=pl.String))
@@ -294,7 +294,7 @@ def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
-    """Tasks that only launch others: the whole of an FFTS+ context or of a collective call, which are there already."""
+    """Tasks that only launch others (a whole FFTS+ context or collective call), which are in the table already."""
     has_context = pl.col("context").is_not_null() & (pl.col("context") != NO_ID)
     inner = tasks.filter(has_context & (pl.col("kind") == KERNEL)).select("stream", "task_id").unique()
     numbers = inner.with_columns(_wrapped=pl.lit(value=True))
@@ -323,14 +323,14 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
-    """Collective calls with their sizes: HCCL's count is what a rank sends in, of a reduce_scatter what it gets."""
+    """Collective calls with their sizes. HCCL counts what a rank sends, or for a reduce_scatter what it receives."""
     name = pl.col("name")
     gets = name.str.contains(r"(?i)reduce_?scatter|receive")
     is_known = name.str.contains(r"(?i)all_?reduce|all_?gather|broadcast|reduce|send|receive")
     extra = [c for c in calls.columns if c.startswith("ascend_")]
     calls = calls.with_columns(kind=names.collective_kinds(calls["name"]))
     sent, got = pl.when(is_known & ~gets).then("count"), pl.when(gets).then("count")
-    # what all ranks together have at the larger end of the call
+    # the elements of all ranks together at the larger end of the call
     parts = pl.when(pl.col("kind").is_in(["all_gather", "reduce_scatter"])).then("world").otherwise(1)
     size = (pl.when(is_known | gets).then("count") * parts * names.element_bytes(pl.col("dtype"))).cast(pl.Int64)
     return calls.select(

@@ -1,4 +1,4 @@
-"""Text output of one rank (timeline JSON and CSV files) as tables of the schema."""
+"""Reads the text output of one rank (timeline JSON and CSV files) as tables of the schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(
     Parameters
     ----------
     files : mapping of str to sequence of pathlib.Path
-        Files by what they are (see :mod:`~llmprof.readers.ascend.folder`).
+        Files by their kind (see :mod:`~llmprof.readers.ascend.folder`).
     python_functions : bool
         Keep Python functions as operators of kind ``python``.
     progress : callable, optional
@@ -53,7 +53,7 @@ def read(
             lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
         )
     kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
-    if kernels is None and source is None:  # level 0 of msprof: tasks by name and type, without what went in
+    if kernels is None and source is None:  # level 0 of msprof: names and types of tasks, without their inputs
         kernels = _all(summaries.kernels, files.get("task_time", ()), notes)
     listed = _all(summaries.communication, files.get("communication", ()), notes)
     used = [_all(counters.operator_memory, files.get("operator_memory", ()), notes)]
@@ -83,7 +83,7 @@ def read(
 
 
 def _tried(read_one: Any, notes: list[str]) -> Any:
-    """What a function reads, or None and a note of why it cannot."""
+    """Result of a reading function; if it fails, None, and a note says why."""
     try:
         return read_one()
     except ReadError as error:
@@ -164,7 +164,7 @@ def _host(source: timeline.Timeline) -> Frames:
     calls = pl.concat([source.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     if calls.height:
         own = events["process"].drop_nulls().unique()
-        if own.len() == 1:  # the layer CANN has a number of its own, its threads are those of the process
+        if own.len() == 1:  # the layer CANN has a process number of its own, but its threads are those of the process
             calls = calls.with_columns(process=pl.lit(own[0], dtype=pl.Int64))
         out["runtime"] = calls.select(
             "process", "thread", "start_ns", "dur_ns", "name", api=pl.lit("runtime"), correlation="connection",
@@ -188,7 +188,7 @@ def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
 
 
 def _each(values: pl.Series, one: Any) -> pl.Series:
-    """A function of each distinct text."""
+    """Apply a function once to each distinct text."""
     distinct = values.drop_nulls().unique()
     table = dict(zip(distinct.to_list(), map(one, distinct.to_list()), strict=True))
     return values.replace_strict(table, default=None, return_dtype=pl.String)
@@ -214,7 +214,7 @@ def _tasks(source: timeline.Timeline) -> pl.DataFrame:
 
 
 def _communication(source: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Collective calls and their pieces; a piece belongs to the call of its group that began last before it."""
+    """Collective calls and their pieces. A piece belongs to the latest call of its group that began before it."""
     events = source.layer("communication").sort("start_ns", maintain_order=True)
     whole = tables.is_call(pl.col("name")) | pl.col("thread_name").str.contains(r"(?i)communication(?: kernel)?$")
     whole = whole.fill_null(value=False)
@@ -259,17 +259,17 @@ def _unless_placeholder(value: pl.Expr) -> pl.Expr:
 
 
 def _links(source: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
-    """Place of device work (stream, null for a collective call; start) and the operator it came from, by flows."""
+    """Operators that launched device work, by flows: stream (null for a collective call), start and operator."""
     schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
     if ops is None or not source.flows.height:
         return pl.DataFrame(schema=schema)
-    # the identifier is the start on the device: of two with one start, none is told
+    # the identifier is the start on the device: of two flows with the same start neither can be matched
     sources = source.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
     processes = source.layer("communication")["process"].unique()
     targets = source.flows.filter(~pl.col("is_source")).select(
         "id", "start_ns", stream=pl.when(~pl.col("process").is_in(processes.implode())).then("thread")
     )
-    # where two operators begin at once the inner one is shorter
+    # if two operators begin at the same time, the inner one is shorter
     begin = ops.filter(pl.col("kind") == "op").sort("dur_ns").unique(["thread", "start_ns"], keep="first")
     sources = sources.join(begin.select("thread", "start_ns", "op_id"), on=["thread", "start_ns"])
     linked = targets.join(sources.select("id", "op_id"), on="id", maintain_order="left")
@@ -281,7 +281,7 @@ def _linked(frame: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 
 def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """Tasks with what the CSV says of them; its kernels that the timeline lacks are added."""
+    """Tasks with the details of the CSV; kernels that only the CSV lists are added."""
     if kernels is None:
         return tasks
     facts = [c for c in kernels.columns if c.startswith("ascend_")]
@@ -305,7 +305,7 @@ def _of_details(listed: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
-    """Calls of the timeline, and those that only the CSV lists."""
+    """Calls of the timeline, and calls that only the CSV lists."""
     if listed is None:
         return calls
     known = calls.select("name", "start_ns").sort("start_ns")
@@ -322,7 +322,7 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
 
 
 def _with_communication_times(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
-    """Calls with their group and times of communication.json; without others, the calls that it lists."""
+    """Calls with their group and times from communication.json; if there are no calls, those that it lists."""
     if listed is None or not listed.height:
         return calls
     if not calls.height:
@@ -347,7 +347,7 @@ def _launches(calls: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
-    """What the host called each launch: the item of the queue that held the call (``Dequeue@…``), else the call.
+    """Name of each launch on the host: the queue item that held the call (``Dequeue@…``), else the call itself.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _iterations(source: timeline.Timeline) -> pl.DataFrame | None:
-    """Iterations that the device marked, as MindSpore and msprof's step trace write them."""
+    """Iterations that the device marked, from MindSpore's and msprof's step trace."""
     events = source.layer("device", "steps").filter(pl.col("cat").is_not_null())
     if not events.height:
         return None

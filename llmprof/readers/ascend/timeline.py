@@ -1,4 +1,4 @@
-"""Timeline JSON of torch_npu, msprof and MindSpore as columns: one frame a layer, exact times.
+"""Reads the timeline JSON of torch_npu, msprof and MindSpore into columns, with exact times.
 
 The layers are processes of a Chrome trace, told apart by the names of the processes: Python, CANN, Ascend Hardware,
 HCCL or Communication, Overlap Analysis, and counters.
@@ -31,7 +31,7 @@ LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("msproftx", r"mstx|msproftx|^pytorch profiler tx"),
     ("host", r"^python|^pytorch|^torch|^mindspore|^host"),
 )
-"""Layers by the name of their process, without regard to case."""
+"""Layers by the name of their process (any case)."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -51,7 +51,7 @@ def _arg(*names: str) -> Any:
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of every layer; each is of whatever type the version writes."""
+    """Arguments of the events of every layer; their types differ from version to version."""
 
     connection: Any = _arg("connection_id")
     queue: Any = _arg("correlation_id")
@@ -101,7 +101,7 @@ _MOST: Final = 2**62
 
 @dataclass(slots=True)
 class Timeline:
-    """What one or more timeline files hold.
+    """Content of one or more timeline files.
 
     ``events``: ``layer, cat, name, process, thread, thread_name, start_ns, dur_ns`` and the arguments; ``counters``:
     ``layer, name, time_ns, series, value``; ``flows``: ``cat, id, is_source, process, thread, start_ns``.
@@ -125,7 +125,7 @@ def read(paths: Sequence[Path], *, python_functions: bool = False, progress: Pro
     paths : sequence of pathlib.Path
         ``trace_view.json``, ``msprof*.json``, ``task_time*.json``, ``hccl*.json`` or ``step_trace*.json``.
     python_functions : bool
-        Keep the events of Python functions, most of a trace with stacks.
+        Keep the events of Python functions, which are most of a trace with stacks.
     progress : callable, optional
         Called with a file's name, the bytes read so far and its size.
 
@@ -219,7 +219,7 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
 
 
 def _describe(event: _Event, processes: dict[int, str], threads: dict[tuple[int, int], str]) -> None:
-    """Take up a name of a process or thread."""
+    """Remember the name of a process or thread."""
     try:
         name = _OBJECT.decode(event.args).get("name")
     except BAD_JSON:
@@ -242,7 +242,7 @@ def _layers(processes: dict[int, str]) -> pl.DataFrame:
 
 
 def _layer_of_events() -> pl.Expr:
-    """Layer of events whose process has no name, as where the end of a file with the names is lost."""
+    """Layer of events whose process has no name, as when a file lost its end, where the names stand."""
     return (
         pl.when(pl.col("task_type").is_not_null())
         .then(pl.lit("device"))
@@ -280,7 +280,7 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
 
 
 def _samples(events: list[_Event]) -> pl.DataFrame:
-    """Counters, a row for each number of each event."""
+    """Counters: a row for each number of each event."""
     try:
         values_of = _OBJECTS.decode(b"[" + b",".join(event.args for event in events) + b"]")
     except BAD_JSON:
@@ -329,7 +329,7 @@ def _arrows(events: list[_Event]) -> pl.DataFrame:
 
 
 def _object(args: msgspec.Raw) -> dict[str, Any]:
-    """Arguments of one event, none of them where they are damaged."""
+    """Arguments of one event; empty if they are damaged."""
     try:
         return _OBJECT.decode(args)
     except BAD_JSON:
@@ -337,7 +337,7 @@ def _object(args: msgspec.Raw) -> dict[str, Any]:
 
 
 def _decimals(raws: list[msgspec.Raw]) -> pl.Series:
-    """Numbers as their digits: a float would round times of nanoseconds. JSON has no line break within a value."""
+    """Numbers as their digits, since a float would round nanoseconds. No value of JSON holds a line break."""
     lines = b"\n".join(raws).decode("ascii", "replace").split("\n") if raws else []
     digits = pl.Series(lines, dtype=pl.String).str.strip_chars(' "\t\\')
     digits = digits.str.strip_suffix("\\t").str.strip_chars()

@@ -1,1 +1,1 @@
-"""Reader of Chrome trace JSON: PyTorch profiler of any year on any device, and tools that write the same format."""
+"""Reader of Chrome trace JSON, written by any version of the PyTorch profiler and by tools with the same format."""

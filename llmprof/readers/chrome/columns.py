@@ -1,4 +1,4 @@
-"""Columns out of a batch of Chrome trace events, one function a kind of events."""
+"""Turns a batch of Chrome trace events into columns, with one function for each kind of event."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Texts:
         return pl.Series([codes[v] for v in values], dtype=pl.UInt32)
 
     def code_of_none(self, column: str) -> int:
-        """Code of a value that is not there."""
+        """Code of a missing value."""
         return self._codes[column][None]
 
     def texts(self, column: str, codes: pl.Series, text: Callable[[Any], str | None]) -> pl.Series:
@@ -53,7 +53,7 @@ class _Codes(dict[Any, int]):
 def ids(values: Sequence[int | str | None]) -> pl.Series:
     """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number made of its hash.
 
-    Hashed text is negative, so it never meets a real identifier, and the same in every file.
+    A hash is negative, so it never equals a real identifier, and it is the same in every file.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def _id(value: int | str | None) -> int | None:
         return value if -(2**63) <= value < 2**63 else _hash(str(value))
     if not value or not value.strip():
         return None
-    if value.strip() == "-1":  # what Kineto writes of spans of its own
+    if value.strip() == "-1":  # Kineto's own spans
         return -1
     numbered = _NUMBERED.fullmatch(value.strip())
     return int(numbered[1]) if numbered else _hash(value)
@@ -95,7 +95,7 @@ def _hash(text: str) -> int:
 
 
 def integers(values: Sequence[int | float | None], dtype: pl.DataType | type[pl.DataType] = pl.Int64) -> pl.Series:
-    """Whole numbers of a type; null for what does not fit into it."""
+    """Whole numbers of a type; null where a value does not fit into it."""
     try:
         return pl.Series(values, dtype=dtype)
     except (TypeError, OverflowError):
@@ -115,7 +115,7 @@ Build = Callable[[Texts, list[Any], list[Any]], Columns]
 
 
 def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Columns:
-    """Kernels; the columns of a collective are there only if one of the kernels is described as one."""
+    """Kernels. The columns of a collective exist only if at least one kernel is described as a collective."""
     columns = {
         **_span(texts, events),
         **_on_device(events, args),
@@ -159,7 +159,7 @@ def queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Colum
 
 
 def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
-    """Calls of a device runtime or driver, with the kernel that they launch where the file names it."""
+    """Calls of a device runtime or driver, with the kernel that they launch if the file names it."""
     columns = {**_span(texts, events), **_on_host(events), "correlation": _correlations(args), "op_id": _op_ids(args)}
     if any([a.kernel for a in args]):  # noqa: C419 - a list is faster
         columns["rocm_kernel"] = texts.codes("rocm_kernel", [a.kernel for a in args])
@@ -169,7 +169,7 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
 
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
-    """Operators; those of ONNX Runtime are named by their node and have their type beside it."""
+    """Operators. Those of ONNX Runtime are named by their node and have their type in a column of its own."""
     columns = {
         **_span(texts, events),
         **_on_host(events),
@@ -209,7 +209,7 @@ def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarke
 
 
 def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
-    """Events that their process tells apart, which may have become known after them."""
+    """Events whose kind depends on the name of their process, which the file may give after them."""
     return {
         **_span(texts, events),
         **_on_host(events),
@@ -236,7 +236,7 @@ def memory(texts: Texts, events: list[Any], args: list[kinds.MemoryArgs]) -> Col
 
 
 def counters(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
-    """Samples of counters: an event with several values has a row for each."""
+    """Samples of counters; an event with several values gives a row for each."""
     rows = [
         (event, event.name if len(values) == 1 else f"{event.name}.{key}", key, number)
         for event, values in zip(events, objects([e.args for e in events]), strict=True)
@@ -297,7 +297,7 @@ def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueA
 
 
 def _annotation(args: kinds.KernelArgs) -> bytes | None:
-    """What the program noted of a kernel at the capture: the path of a module, else a text or the layer."""
+    """The program's annotation of a kernel at the capture: the path of a module, else a text or the layer."""
     for field in (args.module_path, args.module_path_2, args.module, args.marked, args.annotation):
         if field is not kinds.NOTHING and bytes(field) not in (b"", b"null"):
             return bytes(field)
@@ -322,7 +322,7 @@ def _correlations(args: Sequence[kinds.CallArgs]) -> pl.Series:
 
 
 def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | None]:
-    """JSON of the first of several fields that an event has."""
+    """JSON of the first of several fields that is present, for each event."""
     nothing = kinds.NOTHING
     values: list[msgspec.Raw] = []
     for column in (field(args) for field in fields):

@@ -1,8 +1,8 @@
-"""Events of a Chrome trace as objects: only what some table uses is decoded, and arguments not before they are needed.
+"""Decodes events of a Chrome trace into objects: only events that some table uses, and their arguments when needed.
 
-Three decoders take turns. The first reads times as numbers, which is exact to the nanosecond for whole microseconds
-and for fractions below :data:`EXACT_US`; the second keeps the text of times (epoch microseconds with a fraction, times
-written as strings); the last takes one event after another and drops fields of a wrong type.
+There are three decoders. The first reads times as numbers, which is exact to the nanosecond for whole microseconds
+and for fractions below :data:`EXACT_US`. The second keeps the text of times (epoch microseconds with a fraction, times
+written as strings). The last decodes event by event and drops fields of a wrong type.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ one of the two ns around it. At twice the size, neighbouring ns share a number.
 """
 
 MOST_NS: Final = 2**61
-"""Times beyond it are no times; two of them add up to an int64."""
+"""Larger times are not accepted; the sum of two accepted ones fits into an int64."""
 
 _MOST_US: Final = MOST_NS // 1000
 
 
 def loses_digits(us: Sequence[int | float | None]) -> bool:
-    """Whether a float64 among the times cannot tell nanoseconds."""
+    """Whether the times hold a float64 that is too large to be exact to the nanosecond."""
     return float in set(map(type, us)) and any(type(v) is float and not -EXACT_US < v < EXACT_US for v in us)
 
 
@@ -45,7 +45,7 @@ def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
     start : str
         Beginning of the column's name.
     values : sequence of (int, float, None or msgspec.Raw)
-        Times in us as one decoder gave them: numbers, or their text.
+        Times in us as the decoder gave them: numbers, or their text.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
 def in_ns(frame: pl.DataFrame, base_ns: int) -> pl.DataFrame:
     """The columns of times as int64 ns: starts from the base, durations not below zero.
 
-    Null stands for what is no number or beyond :data:`MOST_NS`; a duration that is null counts as zero.
+    A value that is no number, or is beyond :data:`MOST_NS`, becomes null; a null duration counts as zero.
     """
     return frame.select(
         _in_ns(column, dtype, base_ns) if column.endswith(("_us", "_ns")) else pl.col(column)
@@ -85,7 +85,7 @@ def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
 
 
 def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
-    """Texts of times in us as ns: decimal numbers all at once, what else there is one after another."""
+    """Texts of times in us as int64 ns: decimal numbers as a column, other texts one by one."""
     texts = [text if text.isascii() else b"" for text in map(bytes, values)]
     us = pl.col("us").cast(pl.String).str.strip_chars('"').cast(pl.Decimal(38, _DECIMALS), strict=False)
     whole = us.round(3, mode="half_away_from_zero").cast(pl.Decimal(38, 3)).to_physical().cast(pl.Int64, strict=False)
@@ -97,7 +97,7 @@ def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
 
 
 _DECIMALS: Final = 12
-"""Decimals of a us that are looked at."""
+"""Decimals of a us that are read."""
 
 
 def _exact(text: bytes) -> int | None:
@@ -140,7 +140,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Ignored(msgspec.Struct, gc=False):
-    """An event that no table uses: nothing of it is decoded."""
+    """An event that no table uses: none of its fields is decoded."""
 
 
 class _Phase(msgspec.Struct, gc=False):
@@ -161,7 +161,7 @@ _EXACT_EVENTS: Final = _of_phases(ExactEvent, "XiICM")
 _IGNORED: Final = _of_phases(Ignored, "stfbneBESTFpPNODVvRc(),=")
 
 PHASES: Final[dict[Any, str]] = {kind: ph for kinds in (_EVENTS, _EXACT_EVENTS, _IGNORED) for ph, kind in kinds.items()}
-"""Phase (``ph``) of each class of events; what has another phase is an :class:`Ignored`."""
+"""Phase (``ph``) of each class of events; an event of another phase is an :class:`Ignored`."""
 
 COMPLETE: Final = (_EVENTS["X"], _EXACT_EVENTS["X"])
 """Classes of complete events: with a begin and a duration."""
@@ -173,7 +173,7 @@ _PHASE: Final = msgspec.json.Decoder(_Phase)
 
 
 def in_one_form(events: list[Any]) -> list[Any]:
-    """Events with all their times as numbers or all as text; a batch put together from pieces may hold both."""
+    """Events with their times either all as numbers or all as text; a batch joined from pieces may hold both."""
     classes = set(map(type, events))
     if classes.isdisjoint(_EVENTS.values()) or classes.isdisjoint(_EXACT_EVENTS.values()):
         return events
@@ -192,7 +192,7 @@ class EventDecoder:
     Attributes
     ----------
     exact : bool
-        Whether times are kept as text by now.
+        Whether times are now kept as text.
     wrong_types : int
         Fields and events that were dropped because of their type.
     """
@@ -236,7 +236,7 @@ class EventDecoder:
 
 Number = int | float | None
 NOTHING: Final = msgspec.Raw(b"")
-"""Raw JSON that is not there."""
+"""Raw JSON of a missing field."""
 
 
 def _arg(name: str, default: Any = None) -> Any:
@@ -244,7 +244,7 @@ def _arg(name: str, default: Any = None) -> Any:
 
 
 class Args(msgspec.Struct, gc=False):
-    """What events of every kind may have."""
+    """Arguments that events of every kind may have."""
 
     external_id: Id = _arg("External id")
     external_id_2021: Id = _arg("external id")
@@ -256,14 +256,14 @@ class Args(msgspec.Struct, gc=False):
 
 
 class CallArgs(Args, gc=False):
-    """Calls of a device runtime: Kineto and exporters of nsys name the correlation each their way."""
+    """Calls of a device runtime. Kineto and exporters of nsys have different names for the correlation."""
 
     correlation: Id = None
     correlation_nsys: Id = _arg("correlationId")
 
 
 class LaunchArgs(CallArgs, gc=False):
-    """Calls of a device runtime; on AMD devices they name the kernel that they launch and its sizes."""
+    """Calls of a device runtime. On AMD devices they name the kernel that they launch and its sizes."""
 
     kernel: str | None = None
     grid: msgspec.Raw = NOTHING
@@ -292,7 +292,7 @@ class QueueArgs(CallArgs, gc=False):
 
 
 class KernelArgs(CallArgs, gc=False):
-    """Kernels, with the description of a collective where they are one."""
+    """Kernels, with the description of the collective if they are one."""
 
     device: Id = None
     stream: Id = None

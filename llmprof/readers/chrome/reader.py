@@ -1,4 +1,4 @@
-"""Reader of Chrome trace JSON: the PyTorch profiler of any year on any device, and tools that write the same form.
+"""Reader of Chrome trace JSON, written by any version of the PyTorch profiler and by tools with the same format.
 
 The events come in batches, which are sorted by kind and turned into columns.
 """
@@ -65,7 +65,7 @@ KINDS: Final[dict[str, str]] = {
     "trace": "",
     "llmprof": "",
 }
-"""Category (lower case) -> kind of event; empty means of no use here. What is not listed goes by its process."""
+"""Category (lower case) -> kind of event; empty means not used. The kind of other categories depends on the process."""
 
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "kernel": (kinds.KernelArgs, columns.kernels),
@@ -82,11 +82,11 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "memory": (kinds.MemoryArgs, columns.memory),
     "counter": (None, columns.counters),
 }
-"""Kind of event -> its arguments (None: none, or of no fixed kind) and what makes columns of it."""
+"""Kind of event -> class of its arguments (None: none, or no fixed class) and the function that makes columns of it."""
 
 _PYTHON: Final = "python_function"
 _MODULE: Final = "nn.Module: "
-"""How the name of a Python function begins that is the call of a torch module; such calls are kept as markers."""
+"""Prefix of the name of a Python function that is the call of a torch module; such calls are kept as markers."""
 
 _LEFT_OUT: Final = {"s": "flow", "t": "flow", "f": "flow", "M": "metadata", "i": "instant", "I": "instant"}
 
@@ -102,7 +102,7 @@ class Batches:
     Attributes
     ----------
     total, kept : int
-        Events seen, and those of them that a table holds.
+        Number of events read, and of those that a table holds.
     skipped : Counter
         Events left out, by reason.
     process_names : dict
@@ -128,7 +128,7 @@ class Batches:
         return sum(decoder.wrong_types for decoder in self._args.values())
 
     def add(self, events: list[Any]) -> None:
-        """Sort a batch of events by their kind and make columns of them."""
+        """Sort a batch of events by kind and add them to the columns."""
         self.total += len(events)
         groups: dict[str, list[Any]] = defaultdict(list)
         append = _Appending(self._kinds, groups)
@@ -143,7 +143,7 @@ class Batches:
                 self.skipped[kind] += len(group)
 
     def _take_modules(self, groups: dict[str, list[Any]]) -> None:
-        """Make calls of modules a group of their own, beside the Python functions where those are kept."""
+        """Add calls of modules as a group of their own, also where the Python functions are kept."""
         kept = "python" in groups
         functions = groups.get("python" if kept else _PYTHON, [])
         modules = [e for e in functions if e.name is not None and e.name.startswith(_MODULE)]
@@ -182,12 +182,12 @@ class Batches:
         return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, args))
 
     def frames(self, base_ns: int) -> dict[str, pl.DataFrame]:
-        """One frame a kind, of the events that have a time and a name; the batches are given up on the way.
+        """One frame for each kind, with the events that have a time and a name; the batches are freed on the way.
 
         Parameters
         ----------
         base_ns : int
-            What the times of the file count from.
+            Absolute time (ns) that the times of the file count from.
         """
         out = {}
         for kind in list(self._frames):
@@ -195,14 +195,14 @@ class Batches:
             frame = pl.concat([in_ns(pl.concat(list(group)), base_ns) for _, group in alike], how="diagonal_relaxed")
             at = "time_ns" if "time_ns" in frame.columns else "start_ns"
             out[kind] = frame.filter(pl.col(at).is_not_null() & (pl.col("name") != self.texts.code_of_none("name")))
-            if kind != "counter":  # where one event has several rows
+            if kind != "counter":  # if one event has several rows
                 self.skipped[NO_TIME] += frame.height - out[kind].height
                 self.kept += out[kind].height
         return out
 
 
 class _Appending(dict[str | None, Callable[[Any], None]]):
-    """What appends an event of a category to the group of its kind."""
+    """For each category, the function that appends an event to the group of its kind."""
 
     def __init__(self, kinds: _Kinds, groups: dict[str, list[Any]]) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class _Appending(dict[str | None, Callable[[Any], None]]):
 
 
 class _Kinds(dict[str | None, str]):
-    """Kind of event by category as the file writes it."""
+    """Kind of event by its category, spelled as in the file."""
 
     def __init__(self, *, python_functions: bool) -> None:
         super().__init__()
@@ -239,17 +239,17 @@ class _Rank(msgspec.Struct, gc=False):
 
 
 def split(events: list[Any]) -> dict[str, list[Any]]:
-    """Events by the label of their rank; all of them under the empty label in a file of one rank.
+    """Events by the label of their rank; a file of one rank has all of them under the empty label.
 
     Parameters
     ----------
     events : list
-        A batch; a label in front of a process is taken off.
+        A batch; the label before the identifier of a process is removed from it.
 
     Returns
     -------
     dict of str to list
-        Events in their order; those of which nothing was decoded, such as flows, have the empty label.
+        Events in their order; events that were not decoded, such as flows, are under the empty label.
     """
     first = next((e for e in events if getattr(e, "pid", None) is not None), None)
     if first is None:
@@ -275,7 +275,7 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
 
 
 class _Labels(dict[Any, tuple[str, str] | None]):
-    """Label and rest of a process by its identifier; None where it has no label."""
+    """Identifier of a process -> its label and the rest of it; None if it has no label."""
 
     def __missing__(self, pid: Any) -> tuple[str, str] | None:
         match = _LABEL.match(pid) if isinstance(pid, str) else None
@@ -284,7 +284,7 @@ class _Labels(dict[Any, tuple[str, str] | None]):
 
 
 def ranks(labels: Iterable[str]) -> dict[str, int]:
-    """Rank by label: its number where it is one, else its place by data, expert, pipeline and tensor part."""
+    """Rank of each label: its number if it is one, else its position by data, expert, pipeline and tensor part."""
     ordered = sorted(labels, key=_parts)
     numbers = [_parts(label)[-1] for label in ordered]
     alone = all(label.isdecimal() or re.fullmatch(r"TP\d+", label) for label in ordered)
@@ -317,18 +317,18 @@ def read(
     path : pathlib.Path
         ``.json`` or ``.json.gz``.
     python_functions : bool
-        Keep the events of Python functions (``with_stack=True``) in OPS with kind ``python``; they are up to nine
-        tenths of such a trace.
+        Keep the events of Python functions (``with_stack=True``) in ``ops`` with kind ``python``; they are up to
+        nine tenths of such a trace.
     block_bytes : int
-        Bytes of JSON decoded at a time; the result does not depend on it.
+        Number of bytes of JSON to decode at a time; the result does not depend on it.
     progress : callable, optional
         Called after each batch with the file's name, the bytes read so far and its size.
 
     Returns
     -------
     list of Part
-        Frames with absolute times (ns since the epoch, or since boot where the file says nothing): one part, or one
-        a rank for a file that a tool merged.
+        Frames with absolute times (ns since the epoch, or since boot if the file does not say): one part, or for a
+        file that a tool merged one part per rank.
 
     Raises
     ------
@@ -341,7 +341,7 @@ def read(
     decoder = EventDecoder()
     by_label: dict[str, Batches] = defaultdict(partial(Batches, python_functions=python_functions))
     collecting = gc.isenabled()
-    gc.disable()  # the decoder makes millions of objects and no cycle among them
+    gc.disable()  # the decoder makes millions of objects without a reference cycle
     try:
         for events in stream.batches(decoder):
             for label, some in split(in_one_form(events)).items():
@@ -356,7 +356,7 @@ def read(
     rest = by_label.pop("", None)
     parts = [_part(stream, by_label[label], rank=rank) for label, rank in ranks(by_label).items()]
     _tell_of_file(parts[0].coverage, stream, decoder)
-    if rest is not None:  # flows, of which nothing was decoded
+    if rest is not None:  # flows, which were not decoded
         parts[0].coverage["events"] += rest.total
         parts[0].coverage["skipped"]["event without a rank"] = rest.total
     return parts
@@ -390,7 +390,7 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
 
 
 def _tell_of_file(coverage: dict[str, Any], stream: EventStream, decoder: EventDecoder) -> None:
-    """Add what was lost of the whole file."""
+    """Add what was lost of the whole file to the coverage."""
     coverage["wrong_types"] += decoder.wrong_types
     coverage |= {
         "bytes": stream.total_bytes,
@@ -409,7 +409,7 @@ _EMPTY_LIST: Final = re.compile(rb"\[\s*(?:\]|$)")
 
 
 def _sniff(probe: Probe) -> bool:
-    """Whether it is a document with a list of events, which may stand behind its other keys."""
+    """Whether a file is a document with a list of events, which may follow other keys."""
     for start in probe.growing():
         text = start.lstrip(_BEFORE)
         if text[:1] == b"{" and b'"traceEvents"' in text:

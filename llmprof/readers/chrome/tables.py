@@ -1,4 +1,4 @@
-"""Tables of the schema out of the columns of a Chrome trace."""
+"""Builds the tables of the schema from the columns of a Chrome trace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_DEVICES: Final = 1 << 12
 _DESCRIPTION: Final = (
     "collective", "in_elements", "out_elements", "world", "dtype", "group", "group_ranks", "peer",
 )  # fmt: skip
-"""Columns of kernels that describe a collective, where the profiler wrote such."""
+"""Columns of kernels that describe a collective, if the profiler wrote them."""
 
 Frames = dict[str, pl.DataFrame]
 
@@ -45,7 +45,7 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
     Parameters
     ----------
     frames : mapping of str to polars.DataFrame
-        Columns by kind of event, with codes of texts.
+        Columns by kind of event, with codes in place of texts.
     process_names : mapping of int to str
         Names of processes by identifier.
     texts : Texts
@@ -54,7 +54,7 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
     Returns
     -------
     dict of str to polars.DataFrame
-        Frames by table, without ``rank`` and those that were not recorded.
+        Frames by table, without ``rank``; tables that were not recorded are missing.
     """
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
     told = _told_apart(by_kind.pop("process", None), process_names)
@@ -104,7 +104,7 @@ def _of_queue(queue: pl.DataFrame | None) -> Frames:
 
 
 def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Events of graphs without a stream: PyTorch put them on lanes when it wrote the annotations."""
+    """Graph events with a null stream: where PyTorch writes annotations it puts them on lanes, which are no streams."""
     in_graph = pl.col("graph_node").is_not_null()
     lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
     return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
@@ -123,17 +123,17 @@ def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:
-    """A frame with texts in place of codes, and null for devices that are none."""
+    """A frame with texts in place of codes, and null for numbers that are no device."""
     for place, column in enumerate(frame.columns):
         if column in _TEXTS:
             frame.replace_column(place, texts.texts(column, frame[column], _TEXTS[column]).alias(column))
-    if "device" in frame.columns:  # an identifier of the operating system is none
+    if "device" in frame.columns:  # an identifier of the operating system is no device
         frame = frame.with_columns(pl.when(pl.col("device").is_between(0, _MOST_DEVICES)).then("device").cast(pl.Int32))
     return frame
 
 
 def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> Frames:
-    """Events without a known category by what their process is: frames by kind."""
+    """Events without a known category as frames by kind, which depends on the name of their process."""
     if events is None:
         return {}
     names = pl.DataFrame(
@@ -173,7 +173,7 @@ def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None
 
 
 def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Copies with their kind and the memory at both ends, as far as their names (or their direction) tell."""
+    """Copies with their kind and the memory at both ends, if their names or their direction tell it."""
     if copies is None:
         return None
     rows = [(name, *_describe(name)) for name in copies["name"].unique()]
@@ -193,12 +193,12 @@ def _describe(name: str) -> tuple[str, str | None, str | None]:
 
 
 def _shapes(value: bytes | None) -> str | None:
-    """Shapes as a JSON list on one line, also from what ONNX Runtime writes (a list of objects)."""
+    """Shapes as a JSON list on one line, also from the list of objects that ONNX Runtime writes."""
     return _json_list(value, lambda entry: next(iter(entry.values()), []))
 
 
 def _types(value: bytes | None) -> str | None:
-    """Types as a JSON list, likewise."""
+    """Types as a JSON list on one line, also from the list of objects that ONNX Runtime writes."""
     return _json_list(value, lambda entry: next(iter(entry), ""))
 
 
@@ -236,7 +236,7 @@ _OPTIONS: Final = ("record_shapes", "with_stack", "profile_memory", "with_flops"
 
 
 def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
-    """Time that the document's times count from (ns since the epoch), 0 where it says nothing."""
+    """Absolute time that the times of the document count from (ns since the epoch); 0 if it does not say."""
     base = _decoded(head, "baseTimeNanoseconds")
     try:
         epoch_ns = int(base)
@@ -246,7 +246,7 @@ def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
 
 
 def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """What the document says of the run.
+    """Facts about the run from the keys of the document.
 
     Returns
     -------

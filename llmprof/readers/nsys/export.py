@@ -168,7 +168,7 @@ KERNEL_COLUMNS = {
 _TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
 """What the schema keeps in four bytes, read as that."""
 MOST_NS = 2**61
-"""Times beyond it are no times; two of them add up to an int64."""
+"""Larger times are not accepted; the sum of two accepted ones fits into an int64."""
 OWNERS = {
     KERNEL: "globalPid", GRAPH: "globalPid", MEMCPY: "globalPid", MEMSET: "globalPid",
     MEMORY: "globalPid", RUNTIME: "globalTid", NVTX: "globalTid", "PROFILER_OVERHEAD": "globalTid",

@@ -87,8 +87,8 @@ def test_what_is_not_supported_is_asked_once_and_noted():
     assert (nvml.asked["power"], nvml.asked["field 82"], nvml.asked["utilization"]) == (1, 1, 3)
     assert [note.partition(":")[0] for note in gpus.notes] == [
         "GPU 0 does not report its power",
-        "GPU 0 does not say its memory temperature",
-        "GPU 0 does not say its NVLink bytes",
+        "GPU 0 does not report its memory temperature",
+        "GPU 0 does not report its NVLink bytes",
     ]
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "profile",
     "read",
     "read_metrics",
+    "read_requests",
     "read_source",
     "report",
     "sample",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from llmprof.readers import read
     from llmprof.readers.ncu.reader import read_metrics
     from llmprof.readers.ncu.source import read_source
+    from llmprof.readers.otlp import read_requests
     from llmprof.report import Visualizer
     from llmprof.trace import Trace
 else:
@@ -69,6 +71,7 @@ else:
             "profile": "llmprof.notebook.cell",
             "read": "llmprof.readers",
             "read_metrics": "llmprof.readers.ncu.reader",
+            "read_requests": "llmprof.readers.otlp",
             "read_source": "llmprof.readers.ncu.source",
             "sample": "llmprof.bundled",
             "sample_metrics": "llmprof.bundled",

@@ -15,7 +15,8 @@ Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`hot_lines`,
                       :func:`ncu_command`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
-Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`
+Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`,
+                      :func:`with_requests`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
 Conclusions           :func:`findings`
 Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
@@ -89,6 +90,7 @@ __all__ = [
     "stream_gaps",
     "totals",
     "with_captures",
+    "with_requests",
 ]
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
         operator_shapes,
     )
     from llmprof.analyze.overlap import overlap, overlap_within
+    from llmprof.analyze.requests.outside import with_requests
     from llmprof.analyze.requests.requests import request_steps, requests, slowest
     from llmprof.analyze.requests.spans import request_spans
     from llmprof.analyze.roofline import roofline_join, stage_observations
@@ -184,6 +187,7 @@ else:
             "stream_gaps": "llmprof.analyze.idle",
             "totals": "llmprof.analyze.stacks",
             "with_captures": "llmprof.analyze.captures",
+            "with_requests": "llmprof.analyze.requests.outside",
         },
     )
 

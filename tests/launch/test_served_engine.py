@@ -150,7 +150,8 @@ def test_a_server_that_never_answers_is_given_up(vllm):
     ran = served(vllm, {"sick": True}, server=server(health_timeout_s=0.5))
     assert ran.status == 3
     assert ran.worker["error"]["message"] == "the server did not answer within 0.5 s"
-    assert not is_running(ran.called("child")[0]["pid"])
+    # on a busy machine the server may be ended before it has a child
+    assert not any(is_running(child["pid"]) for child in ran.called("child"))
 
 
 def test_a_server_that_dies_in_the_middle_is_explained_from_its_log(vllm):

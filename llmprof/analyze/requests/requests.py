@@ -119,10 +119,7 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     told = run.requests.filter(phase=phase).drop_nulls(["start_epoch_ns", "e2e_ns", "ttft_ns"])
     if told.is_empty():
         raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
-    members = request_steps(run, phase=phase)
-    steps = (
-        members.select("step", "start_ns", "end_ns", "context_tokens", "generation_tokens").unique("step").sort("step")
-    )
+    members, steps = _joined(run, phase)
     epoch = _epoch(run.trace)
     asked = told.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
@@ -178,6 +175,11 @@ def request_steps(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     AnalysisError
         The clocks disagree by more than 1 ms.
     """
+    return _joined(run, phase)[0]
+
+
+def _joined(run: AnyRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Each step of each request, and all steps, in order."""
     noted = run.engine_steps.filter(phase=phase)
     if noted.is_empty():
         raise NotCapturedError(
@@ -197,15 +199,25 @@ def request_steps(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
         )
         .sort("step")
     )
-    placed = _placed(whole, run.trace)
-    return (
-        members.join(placed, on="step")
-        .select(
-            *("request", "step", "trace_step", "part", "tokens", "start_ns", "end_ns", "context_tokens"),
-            *("generation_tokens", "preempted"),
-        )
-        .sort("request", "step")
-    )
+    placed = _as_traced(run.trace) if "trace_step" in noted.columns else _placed(whole, run.trace)
+    columns = ("request", "step", "trace_step", "part", "tokens", "start_ns", "end_ns", "context_tokens")
+    on = "trace_step" if "trace_step" in noted.columns else "step"
+    rows = members.join(placed.drop("step") if on != "step" else placed, on=on)
+    return rows.select(*columns, "generation_tokens", "preempted").sort("request", "step"), placed.sort("start_ns")
+
+
+def _as_traced(trace: Trace) -> pl.DataFrame:
+    """The steps of the trace themselves, for notes that name them."""
+    rank = min(rank for rank in trace.ranks if rank >= 0)
+    seen = steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty"))
+    start = pl.coalesce("start_ns", "host_start_ns")
+    end = start + pl.when(pl.col("start_ns").is_not_null()).then("dur_ns").otherwise("host_dur_ns")
+    placed = seen.with_columns(start_ns=start, end_ns=end).drop_nulls(["start_ns", "end_ns"]).sort("start_ns")
+    after = placed.with_columns(pl.col("end_ns").cum_max())
+    begun = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1))
+    after = after.with_columns(start_ns=pl.min_horizontal(begun, "end_ns"), trace_step=pl.col("step").cast(pl.Int64))
+    tokens = pl.col("context_tokens", "generation_tokens").fill_null(0).cast(pl.Int64)
+    return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
 
 
 def _named(noted: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:

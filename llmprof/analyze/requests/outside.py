@@ -1,0 +1,232 @@
+"""Requests of a server that llmprof did not start, joined to the steps of its trace by their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.requests.requests import MOST_APART_NS
+from llmprof.analyze.steps.steps import steps as steps_of
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+_NOTES: Final = {
+    "phase": pl.String,
+    "step": pl.Int64,
+    "start_epoch_ns": pl.Int64,
+    "end_epoch_ns": pl.Int64,
+    "engine_id": pl.String,
+    "tokens": pl.Int64,
+    "computed": pl.Int64,
+    "preempted": pl.Boolean,
+    "trace_step": pl.Int64,
+}
+_NEEDED: Final = ("id", "start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequests:
+    """A trace and the requests that were served meanwhile: what :func:`llmprof.analyze.requests` takes.
+
+    Attributes
+    ----------
+    trace : Trace
+        The timeline.
+    requests : polars.DataFrame
+        The requests.
+    engine_steps : polars.DataFrame
+        Which requests were in each step, as far as their times say.
+    left_out : int
+        Requests that were not served within the trace, or that its clock does not fit.
+    apart_ns : int
+        By how much the clocks differ at least (ns): 0 where the requests do not contradict the trace.
+    """
+
+    trace: Trace
+    requests: pl.DataFrame
+    engine_steps: pl.DataFrame
+    left_out: int
+    apart_ns: int
+
+
+def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
+    """Requests of a server that llmprof did not start, beside the trace of it, as :func:`requests` takes them.
+
+    The scheduler left no notes, so times say which request was in which step: its prefill in the steps with prefill
+    that begin after it left the queue and end before its first token, its other tokens in the steps with decode that
+    follow. That is what vLLM does (a prompt is worked on in every step from the first one on); how a step's prompt
+    tokens are divided among the requests in it is filled up in the order of arrival, and is a model.
+
+    The same times tell how far the clocks are apart: no request leaves the queue after its first step began, and none
+    has its first token before that step's end.
+
+    Parameters
+    ----------
+    trace : Trace
+        With steps whose prompt and output tokens are known.
+    requests : polars.DataFrame
+        Rows of :func:`llmprof.read_requests`, or any with its columns ``id, start_epoch_ns, queue_ns, ttft_ns, e2e_ns,
+        prompt_tokens, output_tokens``.
+
+    Returns
+    -------
+    TracedRequests
+        For :func:`requests`, :func:`request_steps`, :func:`request_spans` and the explorers.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace does not say when it was recorded, or has no steps with known tokens; or no request was served while
+        it was recorded.
+    AnalysisError
+        A column is missing, or the clocks disagree by more than 1 ms.
+
+    Examples
+    --------
+    >>> run = analyze.with_requests(trace, llmprof.read_requests("spans.jsonl"))  # doctest: +SKIP
+    >>> analyze.requests(run)  # doctest: +SKIP
+    """
+    if missing := [name for name in _NEEDED if name not in requests.columns]:
+        raise AnalysisError(f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}")
+    epoch = trace.meta.get("start_epoch_ns")
+    if epoch is None:
+        raise NotCapturedError(
+            "the trace does not say when it was recorded", hint="record it again, or read the original"
+        )
+    steps = _steps(trace)
+    known = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
+    at = known.with_columns(
+        queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - int(epoch),
+        first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - int(epoch),
+        last=pl.col("start_epoch_ns") + pl.col("e2e_ns") - int(epoch),
+    ).sort("start_epoch_ns")
+    late = _apart(at, steps)
+    if late is None:
+        raise NotCapturedError(
+            "none of the requests was served while the trace was recorded",
+            hint="are the spans and the trace of one run, of one machine?",
+        )
+    if abs(late) > MOST_APART_NS:
+        raise AnalysisError(
+            f"the clocks of requests and trace disagree by at least {format_ns(abs(late))}",
+            expected=f"at most {format_ns(MOST_APART_NS)}",
+            hint="they are of different machines or runs: nothing was joined",
+            apart_ns=abs(late),
+        )
+    notes = pl.DataFrame(_noted(at, steps, int(epoch)), schema=_NOTES, orient="row").sort("step", maintain_order=True)
+    joined = at.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
+    return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
+
+
+def _steps(trace: Trace) -> pl.DataFrame:
+    """Steps of the first rank: when they began on the host and ended on the device, and their tokens."""
+    ranks = [rank for rank in trace.ranks if rank >= 0]
+    frame = steps_of(trace).filter(pl.col("rank") == min(ranks)) if ranks else pl.DataFrame()
+    if frame.is_empty() or frame["context_tokens"].null_count() == frame.height:
+        raise NotCapturedError(
+            "the trace has no steps with known tokens", hint="vLLM's torch profiler and NVTX ranges name them"
+        )
+    begin = pl.coalesce("host_start_ns", "start_ns")
+    end = pl.coalesce(pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    return (
+        frame.filter(pl.col("phase") != "empty")
+        .select("step", "context_tokens", "generation_tokens", begin=begin, end=end)
+        .drop_nulls()
+        .sort("begin")
+    )
+
+
+def _apart(at: pl.DataFrame, steps: pl.DataFrame) -> int | None:
+    """By how much the clock of the requests is late, as near to 0 as they allow; None where none was served meanwhile.
+
+    A request that step k carried left the queue before k began and had its first token after k ended, so its clock is
+    late by something between the two differences. The lateness that fits the most requests counts.
+    """
+    prefills = steps.filter(pl.col("context_tokens") > 0)
+    pairs = at.select("queued", "first").gather_every(max(1, at.height // _MOST_ASKED)).rows()
+    edges: list[tuple[int, int]] = []
+    for queued, first in pairs:
+        spans = prefills.select(low=queued - pl.col("begin"), high=first - pl.col("end"))
+        spans = spans.filter(
+            (pl.col("low") <= pl.col("high")) & (pl.col("high") > -_FAR_NS) & (pl.col("low") < _FAR_NS)
+        )
+        for low, high in _merged(sorted(spans.rows())):
+            edges += [(low, 1), (high + 1, -1)]
+    if not edges:
+        return None
+    edges.sort()
+    fitting, counted = 0, []
+    for (shift, change), (after, _) in pairwise(edges):
+        fitting += change
+        if after > shift:
+            counted.append((fitting, shift, after - 1))
+    enough = _AGREE * max(count for count, *_ in counted)
+    return min((min(max(0, low), high) for count, low, high in counted if count >= enough), key=abs)
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for low, high in spans:
+        if out and low <= out[-1][1] + 1:
+            out[-1] = out[-1][0], max(out[-1][1], high)
+        else:
+            out.append((low, high))
+    return out
+
+
+def _noted(at: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any, ...]]:
+    """Notes as a scheduler would have left them, from the times of the requests."""
+    rows = steps.rows(named=True)
+    room = [row["context_tokens"] for row in rows]
+    notes: list[tuple[Any, ...]] = []
+    for request in at.sort("first").iter_rows(named=True):
+        begin, until, last = request["queued"] - MOST_APART_NS, request["first"] + MOST_APART_NS, request["last"]
+        own = [
+            k for k, row in enumerate(rows) if row["begin"] >= begin and row["end"] <= until and row["context_tokens"]
+        ]
+        if not own:
+            continue
+        left, taken = request["prompt_tokens"] or 1, {}
+        for k in reversed(own):
+            if (part := min(left, room[k])) > 0:
+                taken[k] = part
+                room[k] -= part
+                left -= part
+        after = [k for k in range(own[-1] + 1, len(rows)) if rows[k]["end"] <= last + MOST_APART_NS]
+        more = [k for k in after if rows[k]["generation_tokens"]][: max(0, (request["output_tokens"] or 1) - 1)]
+        done, carried = 0, []
+        for k in sorted(taken or {own[-1]: 1}):
+            part = taken.get(k, 1)
+            carried.append((k, part, done))
+            done += part
+        prompt = request["prompt_tokens"] or 1
+        carried += [(k, 1, prompt + n) for n, k in enumerate(more)]
+        notes += [
+            (
+                "profiled",
+                k,
+                rows[k]["begin"] + epoch,
+                rows[k]["end"] + epoch,
+                request["id"],
+                tokens,
+                done,
+                False,
+                rows[k]["step"],
+            )
+            for k, tokens, done in carried
+        ]
+    return notes
+
+
+_FAR_NS: Final = 10_000_000_000
+"""Clocks that are further apart than this are taken for different runs."""
+
+_MOST_ASKED: Final = 200
+"""Requests that are asked about the clocks."""
+
+_AGREE: Final = 0.95
+"""Share of the requests that fit best which a difference of the clocks has to fit."""

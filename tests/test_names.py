@@ -10,6 +10,7 @@ import pytest
 from llmprof import names
 from llmprof.analyze import activity, kernel_categories
 from llmprof.errors import LlmprofError
+from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
 AT = "void at::native::"
@@ -292,3 +293,16 @@ def test_kinds_of_collectives_are_all_listed():
     some = ["all_reduce", "ncclDevKernel_AllGather_RING_LL", "gemm"]
     assert set(names.collective_kinds(pl.Series(some))) == {"all_reduce", "all_gather", "other"}
     assert {"all_reduce", "all_gather", "other"} < set(names.COLLECTIVE_KINDS)
+
+
+def test_by_distinct_asks_for_each_name_once() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def length(distinct: tuple[str, ...]) -> pl.Series:
+        asked.append(distinct)
+        return pl.Series([len(name) for name in distinct], dtype=pl.Int64)
+
+    given = pl.Series(["gemm", None, "gemm", "softmax"], dtype=pl.String)
+    assert by_distinct(given, length).to_list() == [4, None, 4, 7]
+    assert [sorted(distinct) for distinct in asked] == [["gemm", "softmax"]]
+    assert by_distinct(given.filter(given.is_null()), length).to_list() == [None]

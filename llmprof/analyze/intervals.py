@@ -108,15 +108,70 @@ def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> pl.Da
     polars.DataFrame
         The rows of ``frame`` in order with ``_shift, _from, _to``, null where there is no such group.
     """
-    known = groups.select(*by, "_shift", "_low", "_high")
-    if by:
-        rows = need(frame, by).join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
-    else:
-        rows = need(frame, by).with_columns(pl.lit(known[c].first()).alias(c) for c in known.columns)
+    shift, low, high = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
     cut = {"_from": pl.col("start_ns").cast(pl.Int64), "_to": end_of()}
-    return rows.with_columns(
-        (expr + pl.col("_shift")).clip(pl.col("_low"), pl.col("_high")).alias(name) for name, expr in cut.items()
-    ).drop("_low", "_high")
+    return frame.with_columns(
+        shift.alias("_shift"), *((expr + shift).clip(low, high).alias(name) for name, expr in cut.items())
+    )
+
+
+def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
+    """Values of the group of each row, null where there is no such group.
+
+    Rows of one group mostly follow each other, so a key is looked up once for each run of it, not for each row.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows with the columns of ``by``.
+    groups : polars.DataFrame
+        One row a group: the columns of ``by`` and the values; without ``by`` a single row.
+    by : sequence of str
+        Keys of the groups; null is a key like any other.
+
+    Returns
+    -------
+    list of polars.Series
+        One for each further column of ``groups``, in the order of the rows of ``frame``.
+    """
+    keys, values = list(by), [column for column in groups.columns if column not in by]
+    if not keys:
+        return [groups[value].head(1).new_from_index(0, frame.height) for value in values]
+    rows = frame.select(*keys, pl.struct(keys).rle_id().alias("_run"))
+    at = rows["_run"]
+    first = rows.filter((pl.col("_run") != pl.col("_run").shift(1)).fill_null(value=True))
+    found = first.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return [found[value].gather(at) for value in values]
+
+
+def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
+    """Last mark of its group that is not after each point.
+
+    Parameters
+    ----------
+    points : polars.DataFrame
+        Moments in the column ``at`` (ns, null for none) and the columns of ``by``, in any order.
+    marks : polars.DataFrame
+        Moments in the column ``at`` (ns, not null) and the columns of ``by``, in any order.
+    by : sequence of str
+        Columns that part both into groups; what has a null there is in none.
+    at : str
+        Column of the moments.
+
+    Returns
+    -------
+    polars.Series
+        Row numbers in ``marks`` (u32), null where no mark comes before; of several at one moment the last row.
+    """
+    if marks.is_empty():
+        return pl.Series("mark", [None], dtype=pl.UInt32).new_from_index(0, points.height)
+    moments = marks.select(*by, start_ns=at, dur_ns=pl.lit(0, dtype=pl.Int64))
+    line = lay(moments, by, {"mark": pl.int_range(pl.len(), dtype=pl.UInt32)})
+    first, last, shift = of_groups(points, line.groups.select(*by, "first_ns", "last_ns", "_shift"), by)
+    known = pl.all_horizontal(pl.col(at) >= first, *(pl.col(key).is_not_null() for key in by))
+    placed = points.select(at=pl.col(at).clip(first, last) + shift, known=known.fill_null(value=False))
+    found = pl.Series(line.rows["_start"].search_sorted(placed["at"].fill_null(0), side="right"), dtype=pl.Int64) - 1
+    return line.rows["mark"].gather(found.set(~placed["known"], None))
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -265,6 +320,40 @@ def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> p
     return off_line(between, line, by).with_columns(between.select(*following))
 
 
+def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The gaps of :func:`gaps`, with the intervals at both ends of each.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
+    by : sequence of str
+        Columns that part the rows into groups; none for one group.
+
+    Returns
+    -------
+    tuple of polars.DataFrame
+        The gaps: ``<by...>, start_ns, dur_ns, next`` (row in ``frame`` of the interval that ends the gap); and
+        ``gap, row``: for each gap by its row the intervals that end where it begins, at least one, in order.
+    """
+    line = lay(frame, by, {"row": pl.int_range(pl.len(), dtype=pl.UInt32)})
+    rows = line.rows.filter(pl.col("_end") > pl.col("_start")).with_columns(_reach=pl.col("_end").cum_max())
+    opens = rows.select(pl.col("_start") > pl.col("_reach").shift(1, fill_value=LOWEST)).to_series()
+    union = rows.filter(opens).with_columns(rows["_reach"].filter(opens.shift(-1, fill_value=True)).alias("_until"))
+    follows = (pl.col("_group") == pl.col("_group").shift(1)).fill_null(value=False)
+    between = union.select(
+        "_group", _start=pl.col("_until").shift(1), _end=pl.col("_start"), next="row", _follows=follows
+    )
+    # the gap after each union, by the number of the union; none after the last one of a group
+    inner = between["_follows"].shift(-1, fill_value=False)
+    gap = union.select(pl.when(inner).then(inner.cum_sum() - 1)).to_series()
+    at = opens.cum_sum() - 1
+    ends = rows.select(gap=gap.gather(at), row="row", _last=pl.col("_end") == union["_until"].gather(at))
+    between = between.filter("_follows")
+    found = off_line(between, line, by).with_columns(between["next"])
+    return found, ends.filter(pl.col("_last") & pl.col("gap").is_not_null()).drop("_last")
+
+
 def length_within(
     windows: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str] = (), *, name: str = "busy_ns"
 ) -> pl.DataFrame:
@@ -323,23 +412,25 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
     """
     numbered = need(windows, by).select(*by, *INTERVAL).with_row_index("window").filter(pl.col("dur_ns") > 0)
     line = lay(numbered, by, {"window": pl.col("window")})
-    starts, ends, rows = line.rows["_start"], line.rows["_end"], need(frame, by)
+    starts, ends = line.rows["_start"], line.rows["_end"]
     if (ends.shift(1) > starts).any():
         raise AnalysisError("two windows of one group overlap", expected="windows that do not overlap")
     if starts.is_empty():
-        return frame.clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
+        return need(frame, by).clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
     bounds = {"_low": pl.col("first_ns") + pl.col("_shift"), "_high": pl.col("last_ns") + pl.col("_shift")}
-    placed = place(rows, line.groups.with_columns(**bounds), by).filter(pl.col("_from") < pl.col("_to"))
-    placed = placed.with_columns(
-        pl.Series("_first", ends.search_sorted(placed["_from"], side="right"), dtype=pl.Int64),
-        pl.Series("_stop", starts.search_sorted(placed["_to"], side="left"), dtype=pl.Int64),
+    placed = place(need(frame, by).select(*by, *INTERVAL), line.groups.with_columns(**bounds), by)
+    cut = placed.select(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"), "_shift", "_from", "_to")
+    cut = cut.filter(pl.col("_from") < pl.col("_to"))
+    cut = cut.with_columns(
+        pl.Series("_first", ends.search_sorted(cut["_from"], side="right"), dtype=pl.Int64),
+        pl.Series("_stop", starts.search_sorted(cut["_to"], side="left"), dtype=pl.Int64),
     ).filter(pl.col("_first") < pl.col("_stop"))
-    placed = placed.with_columns(_at=pl.int_ranges("_first", "_stop")).explode("_at")
-    at = placed["_at"]
+    if (cut["_stop"] - cut["_first"] > 1).any():
+        cut = cut.with_columns(_first=pl.int_ranges("_first", "_stop")).explode("_first")
+    at = cut["_first"]
     low, high = pl.max_horizontal("_from", starts.gather(at)), pl.min_horizontal("_to", ends.gather(at))
-    return placed.with_columns(
-        line.rows["window"].gather(at).alias("window"), start_ns=low - pl.col("_shift"), dur_ns=high - low
-    ).select(*frame.columns, "window")
+    cut = cut.select("row", start_ns=low - pl.col("_shift"), dur_ns=high - low, window=line.rows["window"].gather(at))
+    return frame[cut["row"]].with_columns(cut["start_ns"], cut["dur_ns"], cut["window"])
 
 
 def _covered_until(union: pl.DataFrame, points: pl.Series) -> pl.Series:

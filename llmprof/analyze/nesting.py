@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.intervals import Line, last_before, lay
+
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """All pairs of an interval and one of its group that contains it, ends included.
@@ -74,16 +76,9 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
     polars.DataFrame
         The points in their order with the row of the span in ``spans`` (u32), null where none covers the point.
     """
-    after = _changes(spans, by).rename({"_inner": name})
-    return (
-        points.with_row_index("_point")
-        .sort(at)
-        .join_asof(
-            after.sort("_time"), left_on=at, right_on="_time", by=list(by), strategy="backward", check_sortedness=False
-        )
-        .sort("_point")
-        .drop("_point", "_time", strict=False)
-    )
+    after = _changes(spans, by)
+    last = last_before(points, after.rename({"_time": at}), by, at=at)
+    return points.with_columns(after["_inner"].gather(last).alias(name))
 
 
 def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -102,22 +97,24 @@ def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         ``<by...>, start_ns, dur_ns, span`` (row of the span in ``spans``, u32), disjoint, in the order of the groups
         and time. The pieces of a span add up to its self time; where no span is, there is no piece.
     """
-    after = _changes(spans, by).sort(*by, "_time")
-    until = pl.col("_time").shift(-1).over(by)
+    after = _changes(spans, by)
+    until = pl.when(pl.col("_group") == pl.col("_group").shift(-1)).then(pl.col("_time").shift(-1))
     return after.select(*by, start_ns="_time", dur_ns=until - pl.col("_time"), span="_inner").filter(
         pl.col("span").is_not_null() & (pl.col("dur_ns") > 0)
     )
 
 
 def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Moments at which the innermost span changes: ``<by...>, _time, _inner`` (null where none covers the time)."""
-    edges, parents = _nested(spans, by)
-    return (
-        edges.join(parents.select("_span", "_parent"), on="_span", how="left")
-        .select(*by, "_edge", "_time", pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias("_inner"))
-        .sort("_edge")
-        .unique([*by, "_time"], keep="last", maintain_order=True)
-        .drop("_edge")
+    """Moments at which the innermost span changes, in order: ``_group, <by...>, _time, _inner`` (null for none)."""
+    edges, line = _nested(spans, by)
+    last = edges.filter((pl.col("_at") != pl.col("_at").shift(-1)).fill_null(value=True))
+    inner = pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias("_inner")
+    group = last["_group"]
+    return last.select(
+        "_group",
+        *(line.groups[key].gather(group) for key in by),
+        _time=pl.col("_at") - line.groups["_shift"].gather(group),
+        _inner=inner,
     )
 
 
@@ -136,27 +133,38 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     polars.Series
         Row numbers (u32) in the order of ``spans``.
     """
-    _, found = _nested(spans, by)
-    rows = pl.DataFrame({"_span": pl.Series(range(spans.height), dtype=pl.UInt32)})
-    joined = rows.join(found.select("_span", "_parent"), on="_span", how="left", maintain_order="left")
-    return joined["_parent"].alias("parent")
+    edges, _ = _nested(spans, by)
+    found = edges.filter(pl.col("_turn") == 1).select("_span", "_parent")
+    rows = pl.DataFrame({"_span": pl.int_range(spans.height, dtype=pl.UInt32, eager=True)})
+    return rows.join(found, on="_span", how="left", maintain_order="left")["_parent"].alias("parent")
 
 
-def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Begins and ends of spans in their order, and ``_span, _parent`` of each."""
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
-    numbered = spans.select(*by, "start_ns", "dur_ns").with_row_index("_span").filter(pl.col("dur_ns") > 0)
-    row = pl.col("_span").cast(pl.Int64)
-    # At one moment spans end before others begin; the longer of two begins first and ends last.
-    begins = numbered.select(*by, "_span", _time=start, _turn=pl.lit(1), _size=-pl.col("dur_ns"), _tie=row)
-    stops = numbered.select(*by, "_span", _time=end, _turn=pl.lit(-1), _size=pl.col("dur_ns"), _tie=-row)
-    edges = pl.concat([begins, stops]).sort(*by, "_time", "_turn", "_size", "_tie").with_row_index("_edge")
-    edges = edges.with_columns(_depth=pl.col("_turn").cum_sum().over(by))
-    opened = edges.filter(pl.col("_turn") == 1).select(*by, "_depth", "_edge", "_span")
-    parents = opened.with_columns(_depth=pl.col("_depth") - 1).join_asof(
-        opened.rename({"_span": "_parent"}), on="_edge", by=[*by, "_depth"], strategy="backward", check_sortedness=False
-    )
-    return edges, parents
+def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, Line]:
+    """Begins and ends of spans in their order, and the line that they are on.
+
+    The columns are ``_group``, ``_at`` (place on the line), ``_turn`` (1 for a begin, -1 for an end), ``_span`` and
+    ``_parent`` (rows of the span and of the one that it lies in directly).
+    """
+    numbered = spans.select(*by, "start_ns", "dur_ns", _span=pl.int_range(pl.len(), dtype=pl.UInt32))
+    line = lay(numbered.filter(pl.col("dur_ns") > 0), by, {"_span": pl.col("_span")})
+    rows = line.rows.with_row_index("_number")
+    size, turn = pl.col("_end") - pl.col("_start"), pl.lit(1, dtype=pl.Int32)
+    # At one moment spans end before others begin; the longer of two begins first and ends last, and of two that are
+    # the same the first: begins stand in the order of their rows, ends against it.
+    begins = rows.select("_group", "_number", "_span", _at="_start", _turn=turn, _order=_LONGEST - size)
+    stops = rows.reverse().select("_group", "_number", "_span", _at="_end", _turn=-turn, _order=size - _LONGEST)
+    edges = pl.concat([begins, stops]).sort("_at", "_order", maintain_order=True).with_row_index("_edge")
+    edges = edges.with_columns(_depth=pl.col("_turn").cum_sum())  # 0 where a group ends
+    opened = edges.filter(pl.col("_turn") == 1).select("_depth", "_edge", "_number", "_span")
+    inner = opened.select("_edge", "_number", _depth=pl.col("_depth") - 1)
+    outer = opened.select("_edge", "_depth", _parent="_span")
+    within = inner.join_asof(outer, on="_edge", by="_depth", strategy="backward", check_sortedness=False)
+    parent = within.sort("_number")["_parent"].gather(edges["_number"])
+    return edges.select("_group", "_at", "_turn", "_span", parent), line
+
+
+_LONGEST = 1 << 62
+"""More than the length of any span (ns)."""
 
 
 def column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:

@@ -6,6 +6,7 @@ Both are better witnesses than the names of the kernels.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -146,16 +147,38 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
     polars.Series
         One value a name, in the same order.
     """
+
+    def values(distinct: tuple[str, ...]) -> pl.Series:
+        return pl.Series("value", _values(distinct, tuple(patterns), default), dtype=pl.String)
+
+    return by_distinct(names, values)
+
+
+def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
+    """What names mean, each distinct one looked at once.
+
+    Parameters
+    ----------
+    names : polars.Series
+        Names, with repetitions.
+    meaning : callable
+        Takes distinct names and gives one value each.
+
+    Returns
+    -------
+    polars.Series
+        One value a name, in the same order; null where the name is.
+    """
     coded = names.cast(pl.Categorical)
     distinct = coded.drop_nulls().unique()
+    values = meaning(tuple(distinct.cast(pl.String).to_list()))
     if distinct.is_empty():
-        return pl.Series("value", [None], dtype=pl.String).new_from_index(0, names.len())
-    values = _values(tuple(distinct.cast(pl.String).to_list()), tuple(patterns), default)
-    codes = distinct.to_physical().cast(pl.UInt32)
-    frame = pl.DataFrame({"code": codes, "value": pl.Series(values, dtype=pl.String)})
-    every = pl.DataFrame({"code": range(max(codes.to_list()) + 1)}, schema={"code": pl.UInt32})
-    by_code = every.join(frame, on="code", how="left", maintain_order="left")["value"]
-    return by_code.gather(coded.to_physical())
+        return values.extend_constant(None, names.len())
+    codes = distinct.to_physical()
+    rows = pl.int_range(codes.len(), dtype=pl.UInt32, eager=True)
+    highest = int(codes.cast(pl.UInt32).max())  # type: ignore[arg-type]
+    row_of_code = rows.clear().extend_constant(None, highest + 1)
+    return values.gather(row_of_code.scatter(codes, rows).gather(coded.to_physical()))
 
 
 @lru_cache(maxsize=64)

@@ -178,3 +178,43 @@ def test_order_of_the_rows_does_not_matter(data: Rows, random: object) -> None:
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     for function in (intervals.union_length, intervals.merge, intervals.gaps):
         assert_frame_equal(function(frame_of(data), BY), function(frame_of(shuffled), BY))
+
+
+@given(rows)
+def test_gaps_have_what_ends_them_and_what_ended_before(data: Rows) -> None:
+    frame = frame_of(data)
+    between, ends = intervals.gaps_between(frame, BY)
+    assert_frame_equal(between.drop("next"), intervals.gaps(frame, BY))
+    whole = [(row, r, s, begin, begin + dur) for row, (r, s, begin, dur) in enumerate(data) if dur > 0]
+    for gap, (rank, step, start, length, following) in enumerate(between.rows()):
+        group = [(row, begin, end) for row, r, s, begin, end in whole if (r, s) == (rank, step)]
+        assert following == min(row for row, begin, _ in group if begin == start + length)
+        ended = sorted(row for row, _, end in group if end == start)
+        assert ends.filter(pl.col("gap") == gap)["row"].sort().to_list() == ended != []
+
+
+@given(rows, rows)
+def test_last_before_equals_looking_at_every_mark(data: Rows, raw: Rows) -> None:
+    points, marks = frame_of(data), frame_of(raw)
+    expected = []
+    for rank, step, at, _ in data:
+        before = [(time, row) for row, (r, s, time, _) in enumerate(raw) if (r, s) == (rank, step) and time <= at]
+        expected.append(max(before)[1] if before and step is not None else None)  # null is in no group
+    assert intervals.last_before(points, marks, BY, at="start_ns").to_list() == expected
+
+
+def test_last_before_a_moment_that_is_not_known() -> None:
+    points = pl.DataFrame({"rank": [0, 0], "at": [None, 7]})
+    marks = pl.DataFrame({"rank": [1, 0], "at": [1, 5]})
+    assert intervals.last_before(points, marks, ["rank"], at="at").to_list() == [None, 1]
+    assert intervals.last_before(points, marks.clear(), ["rank"], at="at").to_list() == [None, None]
+
+
+def test_values_of_groups_are_looked_up_once_a_run() -> None:
+    groups = pl.DataFrame({"rank": [0, None], "size": [10, 20], "name": ["a", "b"]})
+    frame = pl.DataFrame({"rank": [0, 0, None, 3, 0]})
+    size, name = intervals.of_groups(frame, groups, ["rank"])
+    assert size.to_list() == [10, 10, 20, None, 10]
+    assert name.to_list() == ["a", "a", "b", None, "a"]
+    (all_in_one,) = intervals.of_groups(frame, pl.DataFrame({"size": [4]}), [])
+    assert all_in_one.to_list() == [4] * 5

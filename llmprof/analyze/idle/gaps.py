@@ -9,8 +9,8 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.idle.host import HOST_SPANS, doing, holds_the_device, host_spans, is_synchronising, waits_for_event
-from llmprof.analyze.intervals import gaps, length_within
+from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
+from llmprof.analyze.intervals import gaps, gaps_between, last_before, length_within, of_groups
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import NotNegative
@@ -111,236 +111,211 @@ def idle_of(
         As :func:`idle` returns it.
     """
     spans = pl.DataFrame(schema=HOST_SPANS) if spans is None else spans.with_columns(pl.col("thread").fill_null(-1))
-    # an operator that stands in for device work was launched by nobody
-    launched = pl.when(pl.col("source") != "op")
-    rows = gaps(
-        events,
-        ["rank", "device"],
-        step=pl.col("step"),
-        next_event=pl.col("event"),
-        next_name=pl.col("name"),
-        next_stream=pl.col("stream"),
-        launch_start_ns=launched.then("launch_start_ns"),
-        _launch_end=launched.then("launch_end_ns"),
-        _thread=launched.then("launch_thread").fill_null(-1),
-    ).with_row_index("gap")
-    begun = events.group_by("rank", "step").agg(_begun=pl.col("start_ns").min())
-    rows = rows.join(begun, on=["rank", "step"], how="left", maintain_order="left")  # null steps match nothing
-    rows = rows.with_columns(
-        gap_ns="dur_ns", in_step=pl.col("_begun") <= pl.col("start_ns"), _end=pl.col("start_ns") + pl.col("dur_ns")
-    )
-    rows = _with_previous(rows.filter(pl.col("dur_ns") >= min_ns), events)
+    rows = _gaps_with_launches(events, min_ns)
     calls = spans.filter(pl.col("kind") == "call")
-    parts = _parts(_with_sync(rows, calls), calls)
-    parts = _held(parts, events, calls, waits)
-    done = doing(parts.select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
-    nothing = pl.col("cause") == "unknown"
-    return parts.with_columns(
-        pl.when(~nothing).then(done[c]).alias(c) for c in ("doing", "doing_kind", "doing_share")
-    ).select(
-        "rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns", "cause", "doing", "doing_kind",
-        "doing_share", "held_by", "held_kind", "after_name", "after_stream", "next_event", "next_name", "next_stream",
-        "launch_start_ns", "sync_name",
+    calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(call_kinds(calls["name"]))
+    rows, syncs = _with_sync(rows, calls)
+    parts = _parts(rows, calls)
+    known = parts["_cause"] != CAUSES.index("unknown")
+    done = doing(parts.filter(known).select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
+    held = _held(parts, events, calls, waits)
+    of_part = known.cum_sum() - 1
+    row = of_part.set(~known, None)
+    sync_row = parts["_sync"].set(parts["_cause"] != CAUSES.index("sync"), None)
+    after, following = parts["_after"], parts["_next"]
+    return parts.select(
+        "rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns",
+        pl.Series(CAUSES).gather(parts["_cause"]).alias("cause"),
+        *(done[column].gather(row) for column in ("doing", "doing_kind", "doing_share")),
+        *held,
+        events["name"].gather(after).alias("after_name"),
+        events["stream"].gather(after).alias("after_stream"),
+        events["event"].gather(following).alias("next_event"),
+        events["name"].gather(following).alias("next_name"),
+        events["stream"].gather(following).alias("next_stream"),
+        "launch_start_ns",
+        syncs["name"].gather(sync_row).alias("sync_name"),
     )  # fmt: skip
 
 
-def _with_previous(found: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Add the event of the device that ended when the gap began."""
-    ended = events.filter(pl.col("dur_ns") > 0).select(
-        "rank",
-        "device",
-        (pl.col("start_ns") + pl.col("dur_ns")).alias("start_ns"),
-        _after="event",
-        after_name="name",
-        after_stream="stream",
-        _after_source="source",
-        _after_launch="launch_start_ns",
-        _after_thread=pl.col("launch_thread").fill_null(-1),
-    )
-    both = found.join(ended, on=["rank", "device", "start_ns"], how="left", nulls_equal=True, maintain_order="left")
-    if both.height == found.height:
-        return both
+CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")
+"""Causes of the parts of a gap, in the order in which the parts follow each other."""
+
+
+def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:
+    """Gaps with the launch of the event that ends each; ``_next`` and ``_after`` are rows of ``events``."""
+    rows, ends = gaps_between(events, ["rank", "device"])
+    after = _ended_before(rows, ends, events)
+    # an operator that stands in for device work was launched by nobody
+    launched = pl.when(pl.col("source") != "op")
+    following = events.select(
+        "step",
+        launch_start_ns=launched.then("launch_start_ns"),
+        _launch_end=launched.then("launch_end_ns"),
+        _thread=launched.then("launch_thread").fill_null(-1),
+    )[rows["next"]]
+    rows = rows.hstack(following).with_row_index("gap").with_columns(after)
+    begun = events.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(_begun=pl.col("start_ns").min())
+    (begins,) = of_groups(rows, begun, ["rank", "step"])
+    return rows.select(
+        "gap", "rank", "device", "step", "start_ns", "launch_start_ns", "_launch_end", "_thread", "_after",
+        in_step=begins <= pl.col("start_ns"), gap_ns="dur_ns", _end=pl.col("start_ns") + pl.col("dur_ns"), _next="next",
+    ).filter(pl.col("gap_ns") >= min_ns)  # fmt: skip
+
+
+def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
+    """Row of the event that ended when each gap began."""
+    if ends.height == rows.height:
+        return ends["row"].alias("_after")
     # of several that end at once, the one on the stream of the event that comes next
-    own = (pl.col("after_stream") == pl.col("next_stream")).fill_null(value=False)
-    several = pl.col("gap").is_duplicated()
-    chosen = both.filter(several).sort("gap", ~own, "_after").unique("gap", keep="first", maintain_order=True)
-    return pl.concat([both.filter(~several), chosen]).sort("gap")
+    stream, event = events["stream"], events["event"]
+    alike = (ends["gap"] == ends["gap"].shift(1)).fill_null(value=False)
+    several = alike | alike.shift(-1, fill_value=False)
+    some = ends.filter(several)
+    own = stream.gather(some["row"]) == stream.gather(rows["next"].gather(some["gap"]))
+    some = some.with_columns(event.gather(some["row"]).alias("event"), own.fill_null(value=False).alias("own"))
+    some = some.sort("gap", ~pl.col("own"), "event").unique("gap", keep="first", maintain_order=True)
+    return pl.concat([ends.filter(~several), some.select(ends.columns)]).sort("gap")["row"].alias("_after")
 
 
-def _with_sync(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Add the last synchronising call of the launching thread that began before the gap did."""
-    syncs = calls.filter(is_synchronising(pl.col("name"))).select(
-        "rank",
-        pl.col("thread").alias("_thread"),
-        pl.col("start_ns").alias("_call_start"),
-        (pl.col("start_ns") + pl.col("dur_ns")).alias("_call_end"),
-        pl.col("name").alias("sync_name"),
-    )
+def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Add the last synchronising call of the launching thread that began before the gap did, as a row of the second."""
     # runtime calls hold driver calls: of nested ones the outermost, so that the last to begin is the last to end
-    syncs = syncs.sort("rank", "_thread", "_call_start", "_call_end", descending=[False, False, False, True])
+    syncs = calls.filter("synchronises").with_columns(_call_end=pl.col("start_ns") + pl.col("dur_ns"))
+    syncs = syncs.sort("rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True])
     reach = pl.col("_call_end").cum_max().shift(1).over("rank", "_thread")
-    syncs = syncs.filter(reach.is_null() | (pl.col("_call_end") > reach)).sort("_call_start")
-    order = found.with_row_index("_row").sort("start_ns")
-    joined = order.join_asof(
-        syncs,
-        left_on="start_ns",
-        right_on="_call_start",
-        by=["rank", "_thread"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    return joined.sort("_row").drop("_row")
+    syncs = syncs.filter(reach.is_null() | (pl.col("_call_end") > reach))
+    at = last_before(rows, syncs, ["rank", "_thread"], at="start_ns")
+    return rows.with_columns(
+        at.alias("_sync"),
+        syncs["start_ns"].gather(at).alias("_call_start"),
+        syncs["_call_end"].gather(at).alias("_call_end"),
+    ), syncs
 
 
-def _parts(found: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Gaps in parts: before the launching call, the launch itself, and after it."""
+def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Gaps in parts: before the launching call, the launch itself, and after it; ``_cause`` is a number."""
     begin, start, end = pl.col("launch_start_ns"), pl.col("start_ns"), pl.col("_end")
     usual = (
-        found.filter((begin >= start) & (begin <= end))
+        rows.filter((begin >= start) & (begin <= end))
         .group_by("rank")
         .agg(_usual=(end - begin).median().clip(0, LAUNCH_NS).cast(pl.Int64))
     )
-    found = found.join(usual, on="rank", how="left", maintain_order="left").with_columns(pl.col("_usual").fill_null(0))
+    (delay,) = of_groups(rows, usual, ["rank"])
+    delay = delay.fill_null(0)
     # a call that waits for what it launches (cudaMemcpy) is not at work on the launch for as long as it runs
-    waits = calls.filter(is_synchronising(pl.col("name"))).select(
-        "rank", _thread="thread", launch_start_ns="start_ns", _waits=pl.lit(value=True)
-    )
-    found = found.join(waits.unique(), on=["rank", "_thread", "launch_start_ns"], how="left", maintain_order="left")
+    waits = calls.filter("synchronises").select("rank", "_thread", launch_start_ns="start_ns")
+    at = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
+    waiting = (waits["launch_start_ns"].gather(at) == rows["launch_start_ns"]).fill_null(value=False)
     late = begin.clip(start, end)
-    at_work = pl.when(pl.col("_waits").is_null()).then("_launch_end")
-    until = pl.max_horizontal(begin + pl.col("_usual"), at_work)
-    until = (
-        pl.when((begin >= start) & (end - begin <= LONG_LAUNCH * pl.col("_usual")))
-        .then(end)
-        .otherwise(until)
-        .clip(late, end)
-    )
+    at_work = pl.when(~waiting).then("_launch_end")
+    until = pl.max_horizontal(begin + delay, at_work)
+    until = pl.when((begin >= start) & (end - begin <= LONG_LAUNCH * delay)).then(end).otherwise(until).clip(late, end)
     waited = (pl.col("_call_end") >= start) & (pl.col("_call_end") <= begin)
     # without the call the host would have been ahead by as long as it waited, and no longer
     ahead = pl.when(waited).then((start + pl.col("_call_end") - pl.col("_call_start")).clip(start, late))
-    synced = ahead.fill_null(start)
-    known = begin.is_not_null()
-    bounds = {
-        "unknown": (start, end, ~known),
-        "sync": (start, synced, known),
-        "host_bound": (synced, late, known),
-        "launch": (late, until, known),
-        "queued": (until, end, known),
-    }
-    cut = [
-        found.select(
-            pl.exclude("start_ns", "dur_ns"),
-            _order=pl.col("gap").cast(pl.Int64) * len(bounds) + n,
-            cause=pl.lit(cause),
-            start_ns=first,
-            dur_ns=last - first,
-            _wanted=wanted,
-        ).filter(pl.col("_wanted") & (pl.col("dur_ns") > 0))
-        for n, (cause, (first, last, wanted)) in enumerate(bounds.items())
-    ]
-    parts = pl.concat(cut).sort("_order")
-    return parts.with_columns(pl.when(pl.col("cause") == "sync").then("sync_name").alias("sync_name"))
+    synced, known = ahead.fill_null(start), begin.is_not_null()
+    # nothing is known of the launch: the whole gap is one part
+    whole = pl.when(known).then(start).otherwise(end)
+    bounds = rows.select(
+        start.alias("begin"), whole.alias("all"), synced.alias("synced"), late.alias("late"),
+        pl.when(known).then(until).alias("until"), end.alias("end"),
+    )  # fmt: skip
+    edges = (("begin", "all"), ("begin", "synced"), ("synced", "late"), ("late", "until"), ("until", "end"))
+    number = pl.int_range(len(CAUSES) * rows.height, dtype=pl.UInt32, eager=True)
+    gap, cause = number // len(CAUSES), number % len(CAUSES)
+    place = cause * rows.height + gap
+    first, stop = (pl.concat([bounds[edge[side]] for edge in edges]).gather(place) for side in (0, 1))
+    cut = pl.DataFrame({"_gap": gap, "_cause": cause.cast(pl.UInt8), "start_ns": first, "dur_ns": stop - first})
+    cut = cut.filter(pl.col("dur_ns") > 0)
+    kept = rows.drop("start_ns", "_launch_end", "_call_start", "_call_end", "_end")[cut["_gap"]]
+    return kept.hstack(cut.drop("_gap"))
 
 
 def _held(
     parts: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame | None = None
-) -> pl.DataFrame:
-    """Add what a queued event waited for, from the strongest evidence to the weakest."""
-    parts = parts.with_row_index("_part")
-    queued = parts.filter(pl.col("cause") == "queued")
-    holding = calls.filter(holds_the_device(pl.col("name"))).select(
-        "rank", _from=pl.col("start_ns"), _to=pl.col("start_ns") + pl.col("dur_ns"), _call="name"
-    )
-    parts = parts.join(_longest_call(queued, holding), on="_part", how="left", maintain_order="left")
+) -> list[pl.Series]:
+    """``held_by, held_kind``: what queued events waited for, from the strongest evidence to the weakest."""
+    queued = parts.filter(pl.col("_cause") == CAUSES.index("queued"))
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    queued = queued.select(
+        "rank", "start_ns", "dur_ns", "launch_start_ns", "_thread", "_after",
+        events["stream"].gather(queued["_next"]).alias("stream"), _end=end,
+    )  # fmt: skip
+    call, in_call = _longest_call(queued, calls.filter("holds"))
     told = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
-    parts = parts.join(told, on="_part", how="left", maintain_order="left")
-    same_launch = (pl.col("_after_launch") == pl.col("launch_start_ns")) & (
-        pl.col("_after_thread") == pl.col("_thread")
-    )
-    same_stream = pl.col("after_stream") == pl.col("next_stream")
-    by_call = pl.col("_in_call") >= HELD_SHARE * pl.col("dur_ns")
-    behind = pl.when(pl.col("_after_source") == "copy").then(pl.lit("copy")).otherwise(pl.lit("stream"))
+    before = events.select("stream", "source", "name", "launch_start_ns", pl.col("launch_thread").fill_null(-1))
+    before = before[queued["_after"]]
+    same_launch = pl.col("launch_start_ns").eq(before["launch_start_ns"])
+    same_launch &= pl.col("_thread").eq(before["launch_thread"])
+    on_stream = pl.col("stream").eq(before["stream"])
+    by_call = in_call >= HELD_SHARE * pl.col("dur_ns")
+    behind = pl.when(before["source"] == "copy").then(pl.lit("copy")).otherwise(pl.lit("stream"))
     kind = (
-        pl.when(pl.col("cause") != "queued")
-        .then(None)
-        .when(by_call)
+        pl.when(by_call)
         .then(pl.lit("call"))
         .when(same_launch)
         .then(pl.lit("graph"))
-        .when(pl.col("_event").is_not_null())
+        .when(told)
         .then(pl.lit("event"))
-        .when(same_stream & (pl.col("dur_ns") <= DISPATCH_NS))
+        .when(on_stream & (pl.col("dur_ns") <= DISPATCH_NS))
         .then(behind)
     )
-    by = pl.when(kind == "call").then("_call").when(kind.is_not_null()).then("after_name")
-    return parts.with_columns(held_by=by, held_kind=kind)
+    by = pl.when(kind == "call").then(call).when(kind.is_not_null()).then(before["name"])
+    found = queued.select(held_by=by, held_kind=kind)
+    is_queued = parts["_cause"] == CAUSES.index("queued")
+    row = (is_queued.cum_sum().cast(pl.Int64) - 1).set(~is_queued, None)
+    return [found[column].gather(row) for column in found.columns]
 
 
-def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
-    """Call of the host that holds the device for most of each part: ``_part, _call, _in_call`` (ns)."""
-    rows = queued.select("_part", "rank", "start_ns", "dur_ns", _end=pl.col("start_ns") + pl.col("dur_ns"))
+def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Name of the call of the host that holds the device for most of each part, and for how long (ns)."""
     # few calls hold the device, and they are long: the last to begin before the part, and the longest within it
-    before = rows.sort("start_ns").join_asof(
-        holding.sort("_from"), left_on="start_ns", right_on="_from", by="rank", check_sortedness=False
+    end = holding.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
+    names, lengths = [], []
+    for at in ("start_ns", "_end"):
+        call = last_before(queued, holding.rename({"start_ns": at}), ["rank"], at=at)
+        begin, until = holding["start_ns"].gather(call), end.gather(call)
+        within = pl.min_horizontal(pl.col("_end"), until) - pl.max_horizontal(pl.col("start_ns"), begin)
+        lengths.append(queued.select(pl.when(call.is_not_null()).then(within).alias("length")).to_series())
+        names.append(holding["name"].gather(call))
+    both = pl.DataFrame({"name": names[1], "before": names[0], "length": lengths[1], "length_before": lengths[0]})
+    first = (pl.col("length_before") > 0) & (pl.col("length_before") >= pl.col("length"))
+    longest = both.select(
+        pl.when(first).then("before").otherwise("name").alias("call"),
+        pl.when(first).then("length_before").when(pl.col("length") > 0).then("length").alias("in_call"),
     )
-    within = rows.sort("_end").join_asof(
-        holding.sort("_from"), left_on="_end", right_on="_from", by="rank", check_sortedness=False
-    )
-    both = pl.concat([before, within], how="diagonal_relaxed")
-    inside = pl.min_horizontal("_end", "_to") - pl.max_horizontal("start_ns", "_from")
-    return (
-        both.with_columns(_in_call=inside)
-        .filter(pl.col("_from").is_not_null() & (pl.col("_in_call") > 0))
-        .sort("_part", "_in_call", descending=[False, True])
-        .unique("_part", keep="first", maintain_order=True)
-        .select("_part", "_call", "_in_call")
-    )
+    return longest["call"], longest["in_call"]
 
 
-def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Parts whose stream was told to wait for an event since its last launch: ``_part, _event`` (when)."""
-    waits = calls.filter(waits_for_event(pl.col("name"))).select("rank", _thread="thread", _event="start_ns")
-    rows = queued.select("_part", "rank", "_thread", "launch_start_ns", stream="next_stream")
-    none = pl.DataFrame(schema={"_part": pl.UInt32, "_event": pl.Int64})
-    if not waits.height or not rows.height:
-        return none
-    earlier = events.filter(pl.col("launch_start_ns").is_not_null()).select(
-        "rank", "stream", launch_start_ns="launch_start_ns", _last="launch_start_ns"
+def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    """Whether the stream of each part was told to wait for an event since its last launch."""
+    waits = calls.filter("waits").select("rank", "_thread", launch_start_ns="start_ns")
+    at = "launch_start_ns"
+    nothing = pl.repeat(value=False, n=queued.height, eager=True)
+    told = waits[at].gather(last_before(queued, waits, ["rank", "_thread"], at=at))
+    asked = queued.filter(told.is_not_null())
+    if not asked.height:
+        return nothing
+    # the events of one launch follow each other on a stream: their launch counts once
+    lane = ["rank", "stream"]
+    launches = events.select(*lane, at).filter(
+        pl.col(at).is_not_null() & pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in (*lane, at))
     )
-    rows = rows.sort("launch_start_ns").join_asof(
-        earlier.sort("launch_start_ns"),
-        on="launch_start_ns",
-        by=["rank", "stream"],
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    rows = rows.join_asof(
-        waits.sort("_event"),
-        left_on="launch_start_ns",
-        right_on="_event",
-        by=["rank", "_thread"],
-        check_sortedness=False,
-    )
-    return rows.filter(pl.col("_event") >= pl.col("_last")).select("_part", "_event")
+    earlier = asked.select(*lane, pl.col(at) - 1)
+    last = launches[at].gather(last_before(earlier, launches, lane, at=at))
+    since = (told.drop_nulls() >= last).fill_null(value=False)
+    return nothing.scatter(told.is_not_null().arg_true().filter(since), values=True)
 
 
-def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
     """The same where the queues of the device were recorded: the stream stood in a wait for most of the part."""
-    order = queued.select("_part", "rank", "start_ns", "dur_ns", stream="next_stream")
-    order = order.with_columns(_to=pl.col("start_ns") + pl.col("dur_ns"))
-    recorded = waits.select(
-        "rank", "stream", _event="start_ns", _at="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns")
-    )
-    rows = order.sort("_to").join_asof(
-        recorded.sort("_at"),
-        left_on="_to",
-        right_on="_at",
-        by=["rank", "stream"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    shared = pl.min_horizontal("_to", "_until") - pl.max_horizontal("start_ns", "_event")
-    return rows.filter(shared >= HELD_SHARE * pl.col("dur_ns")).select("_part", "_event")
+    recorded = waits.select("rank", "stream", "start_ns", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns"))
+    at = last_before(queued, recorded, ["rank", "stream"], at="_end")
+    begin, until = recorded["start_ns"].gather(at), recorded["_until"].gather(at)
+    shared = pl.min_horizontal("_end", until) - pl.max_horizontal("start_ns", begin)
+    waited = pl.lit(begin).is_not_null() & (shared >= HELD_SHARE * pl.col("dur_ns"))
+    return queued.select(waited.fill_null(value=False)).to_series()
 
 
 ANALYSIS = Analysis(

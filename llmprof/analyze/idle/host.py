@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import polars as pl
 
 from llmprof.analyze.activity import LAUNCHES_GRAPH
@@ -9,6 +11,7 @@ from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.intervals import Line, clip, lay, merged, place
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import innermost, innermost_pieces
+from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
 SYNCHRONISING = (
@@ -29,6 +32,35 @@ HOLDS_THE_DEVICE = (
 
 WAITS_FOR_EVENT = r"(?i)streamwaitevent"
 """Names of host calls that make a stream wait for an event of another one."""
+
+
+def call_kinds(calls: pl.Series) -> pl.DataFrame:
+    """What host calls do to the device, by their names.
+
+    Parameters
+    ----------
+    calls : polars.Series
+        Names of the calls.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``synchronises, holds, waits`` (:func:`is_synchronising`, :func:`holds_the_device`, :func:`waits_for_event`),
+        one row a call.
+    """
+    return by_distinct(calls, _call_kinds).to_frame("kinds").unnest("kinds")
+
+
+@lru_cache(maxsize=64)
+def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
+    """Kept, since to compile the patterns costs more than to match a trace's few names."""
+    name = pl.col("name")
+    kinds = pl.struct(
+        is_synchronising(name).alias("synchronises"),
+        holds_the_device(name).alias("holds"),
+        waits_for_event(name).alias("waits"),
+    )
+    return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(kinds).to_series()
 
 
 def is_synchronising(name: pl.Expr) -> pl.Expr:
@@ -122,37 +154,41 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     spans = _meeting(spans, windows, by)
     pieces = innermost_pieces(spans, by)
     # a thread that launches for several devices has windows of each at the same time: one round for each of them
-    order = numbered.sort(*by, "start_ns")
+    order = numbered.select("_window", *by, "start_ns", "dur_ns").sort(*by, "start_ns")
     before = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(by)
     found, rest = [], order
     while rest.height:
-        free = rest.with_columns(_free=before.is_null() | (pl.col("start_ns") >= before))
+        free = rest.select(before.is_null() | (pl.col("start_ns") >= before)).to_series()
         # what overlaps an earlier window waits for the next round
-        now, rest = free.filter("_free").drop("_free"), free.filter(~pl.col("_free")).drop("_free")
+        now, rest = (rest, rest.clear()) if free.all() else (rest.filter(free), rest.filter(~free))
         cut = clip(pieces, now.select(*by, "start_ns", "dur_ns"), by)
-        at = now["_window"]
-        found.append(cut.with_columns(at.gather(cut["window"]).alias("_window")).drop("window"))
-    inside = pl.concat(found).select("_window", "span", "dur_ns")
-    several = pl.col("_window").is_duplicated()
-    named = {
-        "doing": pl.lit(spans["name"]).gather(pl.col("span")),
-        "doing_kind": pl.lit(spans["kind"]).gather(pl.col("span")),
-    }
-    sums = inside.filter(several).group_by("_window", "span").agg(pl.col("dur_ns").sum()).with_columns(**named)
-    sums = sums.group_by("_window", "doing", "doing_kind").agg(pl.col("dur_ns").sum())
-    most = sums.sort("_window", "dur_ns", "doing", descending=[False, True, False]).unique(
-        "_window", keep="first", maintain_order=True
+        found.append(cut.select(now["_window"].gather(cut["window"]), "span", "dur_ns"))
+    inside, (activity_of, activities) = pl.concat(found), _activities(spans)
+    inside = inside.select("_window", activity_of.gather(inside["span"]).alias("_activity"), "dur_ns")
+    inside = inside if inside["_window"].is_sorted() else inside.sort("_window", maintain_order=True)
+    same = inside.select((pl.col("_window") == pl.col("_window").shift(1)).fill_null(value=False)).to_series()
+    several = same | same.shift(-1, fill_value=False)
+    sums = inside.filter(several).group_by("_window", "_activity").agg(pl.col("dur_ns").sum())
+    most = sums.sort("_window", "dur_ns", "_activity", descending=[False, True, False])
+    most = most.filter((pl.col("_window") != pl.col("_window").shift(1)).fill_null(value=True))
+    most = pl.concat([most, inside.filter(~several)])
+    at, none = most["_window"], pl.repeat(None, windows.height, eager=True)
+    most_of = none.cast(pl.UInt32).scatter(at, most["_activity"])
+    inside_ns = none.cast(pl.Int64).scatter(at, most["dur_ns"])
+    return windows.with_columns(
+        activities["name"].gather(most_of).alias("doing"),
+        activities["kind"].gather(most_of).alias("doing_kind"),
+        pl.when(pl.col("dur_ns") > 0).then(inside_ns / pl.col("dur_ns")).alias("doing_share"),
     )
-    one = inside.filter(~several).with_columns(**named).select(most.columns)
-    most = pl.concat([most, one])
-    joined = numbered.join(
-        most.select("_window", "doing", "doing_kind", _in_it="dur_ns"),
-        on="_window",
-        how="left",
-        maintain_order="left",
-    )
-    share = pl.when(pl.col("dur_ns") > 0).then(pl.col("_in_it") / pl.col("dur_ns"))
-    return joined.with_columns(doing_share=share).drop("_window", "_in_it")
+
+
+def _activities(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
+    """Row of each span in the second frame: distinct ``name, kind`` in the order of the alphabet."""
+    code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
+    coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
+    distinct = spans.select("name", "kind").with_columns(coded["_key"]).filter(pl.col("_key").is_first_distinct())
+    distinct = distinct.sort("name", "kind").with_row_index("_activity")
+    return coded.join(distinct, on="_key", how="left", maintain_order="left")["_activity"], distinct
 
 
 def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.DataFrame:

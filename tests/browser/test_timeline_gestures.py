@@ -110,7 +110,7 @@ def test_dragging_over_a_rank_selects_its_events_and_names_them(shown, tmp_path)
 
     # a range of one rank becomes one of all streams; the view as Python shows it again
     shown.page.get_by_role("button", name="Copy as Python").click()
-    shown.page.locator("[aria-live]", has_text=f"span=({round(low)}, {round(high)}), span_rows=[").wait_for()
+    shown.page.locator("[aria-live]", has_text=f'"span": [{round(low)}, {round(high)}], "span_rows": [').wait_for()
     shown.page.get_by_role("button", name="All streams").click()
     shown.wait(lambda: shown.widget.span_rows is None)
     assert set(shown.widget.selected["rank"]) == {0, 1, 2, 3}

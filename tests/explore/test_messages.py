@@ -51,6 +51,11 @@ REQUESTS = {
         "pick": [{"row": 4, "level": 0, "time": 3e8, "reach": 1e6}, {"row": 4, "level": 9, "time": 0, "reach": 0}],
         "neighbour": [{"row": 4, "level": 0, "id": 3, "by": 1}],
         "search": [{"text": "reduce", "after": 0, "index": None}, {"text": "no such name", "after": 0}],
+        "list": [
+            {"text": "reduce", "first": 0, "count": 60, "where": "everywhere", "sort": "start"},
+            {"text": "reduce", "first": 3, "count": 9, "where": "found", "rank": 1, "window": [0, 1e9], "sort": "-dur"},
+            {"text": "", "first": 0, "count": 60, "where": "host", "sort": "name"},
+        ],
         "goto": [{"step": 2, "layer": 3, "rank": 1}, {}],
     },
     "layers": {

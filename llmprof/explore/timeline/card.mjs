@@ -134,10 +134,10 @@ export function namesTable({ rows, total }, colours, pick) {
       time("total_ns", "total", "the parts inside the selected range"),
       {
         name: "share",
-        title: "share",
-        tip: "of the summed time of the selection",
+        title: "share of sum",
+        tip: "of the summed time of the selection, above",
         number: true,
-        width: 76,
+        width: 100,
         cell: (row) => formatShare(row.share ?? NaN),
       },
       time("mean_ns", "mean", "of whole spans"),

@@ -12,7 +12,6 @@ from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError
 from llmprof.explore.timeline.data import HOST, TimelineData
-from llmprof.explore.timeline.lanes import Lane
 from llmprof.explore.timeline.requests import KIND
 from llmprof.explore.timeline.rows import Row
 from llmprof.trace import Trace
@@ -64,62 +63,6 @@ def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) ->
     found = np.flatnonzero(lane.id == number)
     at = int(found[0 if by < 0 else -1]) + by if len(found) else -1
     return hit(data, row, level, at) if 0 <= at < len(lane) else None
-
-
-class Search:
-    """Spans whose name contains a text, over all rows in the order of time."""
-
-    def __init__(self, data: TimelineData) -> None:
-        self._data = data
-        self._text: tuple[str, bool] | None = None
-        self._hits = pl.DataFrame()
-        self._names: list[int] = []
-
-    def find(self, text: str, *, after: float = 0, index: int | None = None) -> dict[str, Any]:
-        """Count of hits, and one of them.
-
-        Parameters
-        ----------
-        text : str
-            What a name contains, whatever the case; not a pattern.
-        after : float
-            Time (ns) from which the first hit is looked for, if no index is given.
-        index : int, optional
-            Number of the hit; counted round at the ends.
-
-        Returns
-        -------
-        dict
-            ``count``, ``index``, ``hit`` (None if there is none) and ``names``, the numbers of the names.
-        """
-        key = text.casefold().strip(), self._data.found
-        if key != self._text:
-            self._text = key
-            self._look(key[0])
-        count = self._hits.height
-        if not count:
-            return {"count": 0, "index": -1, "hit": None, "names": []}
-        if index is None:
-            index = int(self._hits["start"].search_sorted(after, side="left"))
-        row, level, at = self._hits.select("row", "level", "at").row(index % count)
-        return {"count": count, "index": index % count, "hit": hit(self._data, row, level, at), "names": self._names}
-
-    def _look(self, text: str) -> None:
-        names = self._data.names
-        wanted = np.array([text in full.casefold() or text in short.casefold()
-                           for full, short in zip(names.full, names.short, strict=True)], dtype=bool)  # fmt: skip
-        self._names = np.flatnonzero(wanted).tolist() if text else []
-        parts = [pl.DataFrame(schema={"start": pl.Int64, "row": pl.Int64, "level": pl.Int64, "at": pl.Int64})]
-        for number, row in enumerate(self._data.rows):
-            for level, lane in enumerate(row.lanes):
-                parts.append(_matches(lane, wanted, number, level) if self._names else parts[0])
-        self._hits = pl.concat(parts).sort("start", maintain_order=True)
-
-
-def _matches(lane: Lane, wanted: np.ndarray, row: int, level: int) -> pl.DataFrame:
-    at = np.flatnonzero(wanted[lane.name])
-    place = {"row": np.full(len(at), row), "level": np.full(len(at), level)}
-    return pl.DataFrame({"start": lane.start[at], **place, "at": at})
 
 
 def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:

@@ -6,7 +6,7 @@ import { inkOn } from "../base/js/theme.mjs";
 import { laneKey, packColour, paintBins } from "./view.mjs";
 
 const BIN_HEIGHT = 24;
-const TEXT = 11;
+const TEXT = 12;
 const LABEL_LEAST = 26;
 
 /** Colours and inks of the keys in a theme; on dark ground the darkest ones are lightened. */

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any
 
+import msgspec
 import polars as pl
 import traitlets
 
@@ -12,149 +14,36 @@ from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.analyze.requests.spans import request_spans
-from llmprof.errors import AnalysisError
-from llmprof.explore.base.messages import Message, Record, Window
+from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.describe import describe, place
+from llmprof.explore.timeline.messages import (
+    DESCRIBE,
+    FIND,
+    GOTO,
+    HOVER,
+    LIST,
+    MESSAGES,
+    NAMES,
+    NEIGHBOUR,
+    OVERVIEW,
+    PICK,
+    ROWS,
+    SEARCH,
+    SPAN,
+    VIEW,
+)
+from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
+from llmprof.explore.timeline.search import MOST, Search, Where
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
-By = Literal["stage", "category"]
-Fact = tuple[str, str]
-"""Label and value, as text."""
-
-
-class Hit(Record):
-    """A span: its row, level and id there, start and end (ns), name and number of its color."""
-
-    row: int
-    level: int
-    id: int
-    start: int
-    end: int
-    name: str
-    code: int
-
-
-class End(Record):
-    """One end of an arrow: row, level and time (ns)."""
-
-    row: int
-    level: int
-    time: float
-
-
-class Key(Record):
-    """A color: what kind of name it stands for (stage, category, phase, cause …), and the name."""
-
-    kind: str
-    name: str
-    colour: str
-
-
-class Group(Record):
-    """A rank (the host's is -1), its device, and the share of its time on the device in which it waits for others."""
-
-    rank: int
-    label: str
-    detail: str
-    waits: float | None
-
-
-class Described(Record):
-    """A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none."""
-
-    kind: str
-    rank: int
-    label: str
-    levels: int
-    count: int
-    note: str
-    unit: str
-    range: Window | None
-
-
-class Named(Record):
-    """A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns)."""
-
-    name: str
-    code: int
-    count: int
-    total_ns: float
-    mean_ns: float
-    p99_ns: float
-    share: float | None
-
-
-_VIEW = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
-"""Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins or samples (or -1)."""
-
-_PACKED = (
-    "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
-    "(u1) and color (u1); of samples least and greatest (f4)"
-)
-_DESCRIBED = {
-    "hit": Hit,
-    "facts": list[Fact],
-    "flows": list[tuple[End, End]],
-    "kind": str,
-    "label": str,
-}
-
-ROWS: Final = Message(
-    "rows",
-    answers={
-        "whole": Window,
-        "found": bool,
-        "missing": str,
-        "keys": list[Key],
-        "present": dict[str, list[int]],
-        "groups": list[Group],
-        "rows": list[Described],
-        "names": list[str],
-        "version": int,
-    },
-)
-FIND: Final = Message("find", answers={"found": bool}, busy="finding steps and layers")
-VIEW: Final = Message(
-    "view",
-    asks={"window": Window, "width": float, "rows": list[int], "colour_by": By},
-    answers=_VIEW,
-    buffers=_PACKED,
-)
-OVERVIEW: Final = Message("overview", asks={"width": float, "colour_by": By}, answers=_VIEW, buffers=_PACKED)
-SPAN: Final = Message(
-    "span",
-    asks={"span": Window, "rows": list[int] | None},
-    answers={"title": str, "facts": list[Fact], "rows": list[Named], "total": int},
-)
-NAMES: Final = Message("names", asks={"numbers": list[int]}, answers={"names": dict[str, str]})
-DESCRIBE: Final = Message("describe", asks={"row": int, "id": int}, answers=_DESCRIBED)
-HOVER: Final = Message("hover", asks={"row": int, "id": int}, answers=_DESCRIBED)
-PICK: Final = Message(
-    "pick", asks={"row": int, "level": int, "time": float, "reach": float}, answers={"hit": Hit | None}
-)
-NEIGHBOUR: Final = Message(
-    "neighbour", asks={"row": int, "level": int, "id": int, "by": int}, answers={"hit": Hit | None}
-)
-SEARCH: Final = Message(
-    "search",
-    asks={"text": str, "after": float, "index": int | None},
-    answers={"count": int, "index": int, "hit": Hit | None, "names": list[int]},
-)
-GOTO: Final = Message(
-    "goto", asks={"step": int | None, "layer": int | None, "rank": int | None}, answers={"window": Window}
-)
-
-MESSAGES: Final = (
-    *(ROWS, FIND, VIEW, OVERVIEW, SPAN, NAMES),
-    *(DESCRIBE, HOVER, PICK, NEIGHBOUR, SEARCH, GOTO),
-)
+__all__ = ["MESSAGES", "Timeline", "metrics_by_event", "timeline"]
 
 
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
@@ -219,18 +108,128 @@ class Timeline(Explorer):
     colour_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
     """What the colour of a kernel means."""
 
+    search = traitlets.Unicode("").tag(sync=True)
+    """Text that is searched for: spans whose names have it stand out."""
+
+    arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    """How the rows are arranged: ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what
+    rows are ``named``, ``devices`` alone, and their ``order``."""
+
+    marks: Trait = traitlets.List(traitlets.Dict(), default_value=[]).tag(sync=True)
+    """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; kept in the file of notes."""
+
+    notes_problem = traitlets.Unicode("").tag(sync=True)
+    """Why the notes could not be read or kept; empty if nothing is wrong."""
+
     def __init__(
-        self, trace: Trace, *, metrics: Metrics | None = None, run: AnyRun | None = None, **traits: Any
+        self,
+        trace: Trace,
+        *,
+        metrics: Metrics | None = None,
+        run: AnyRun | None = None,
+        view: Mapping[str, Any] | str | None = None,
+        notes: str | os.PathLike[str] | None = None,
+        **traits: Any,
     ) -> None:
         requests = None if run is None else request_spans(run)
         self._data = TimelineData(trace, requests)
-        self._search = find.Search(self._data)
+        self._search = Search(self._data)
         self._metrics = metrics
         self._joined: pl.DataFrame | None = None
+        self._trace_id = fingerprint(self._data)
+        self._notes = Notes(self._trace_id, notes)
+        problem = ""
+        try:
+            traits = {"marks": self._notes.load(), **traits}
+        except LlmprofError as error:
+            problem = str(error)
+        restoring = {} if view is None else restored(view, self._trace_id)
         if requests is not None and requests.height:  # monitors ran since the engine was started
             ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
-            traits = {"window": [float(ns) for ns in ends]} | traits
-        super().__init__(trace, **traits)
+            restoring = {"window": [float(ns) for ns in ends]} | restoring
+        super().__init__(trace, notes_problem=problem, **{**restoring, **traits})
+        self._kept = self.marks
+        self.observe(self._keep_marks, "marks")
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What is shown, to be shown again by ``explore.timeline(trace, view=…)`` of the same trace; fits in JSON."""
+        return view_of(self, self._trace_id)
+
+    @property
+    def notes(self) -> str:
+        """The file that the marks are kept in."""
+        return str(self._notes.path)
+
+    def show(self, window: Sequence[float] | None = None, *, rank: int | None = None, search: str = "") -> None:
+        """Move the picture to a range of time: select it on a rank whose rows open, and let names stand out.
+
+        Parameters
+        ----------
+        window : (float, float), optional
+            First and last time (ns); the whole trace if not given.
+        rank : int, optional
+            Whose rows open, and of which the range is; all ranks if not given.
+        search : str
+            Part of the names that stand out.
+
+        Raises
+        ------
+        AnalysisError
+            The trace has no such rank.
+        """
+        if rank is not None and rank not in self.trace.ranks:
+            raise AnalysisError(f"there is no rank {rank}", expected=f"one of {self.trace.ranks}")
+        streams = [n for n, row in enumerate(self._data.rows) if row.rank == rank and row.kind == "stream"]
+        with self.hold_trait_notifications():
+            self.selection = None
+            self.search = search
+            self.span = None if window is None else list(window)
+            self.span_rows = streams or None
+            if rank is not None:
+                now = self.arrangement or {}
+                shown = [one for one in now.get("hidden", []) if one != rank]
+                self.arrangement = {**now, "open": sorted({*(now.get("open") or []), rank}), "hidden": shown}
+                self.rank = rank
+            if window is None:
+                self.window = None
+            else:
+                around = 0.05 * max(window[1] - window[0], 1.0)
+                self.window = [float(window[0]) - around, float(window[1]) + around]
+
+    def mark(self, time: float, text: str = "") -> None:
+        """Set a mark with a note; it is kept with the trace, and shown with the distance to the mark before.
+
+        Parameters
+        ----------
+        time : float
+            In ns from the start of the trace.
+        text : str
+            The note.
+
+        Raises
+        ------
+        LlmprofError
+            It is no time, or there are too many marks.
+        OutputError
+            The file of notes cannot be written, or is damaged and kept.
+        """
+        marks = checked([*self.marks, {"time": time, "text": text}])
+        self._notes.save(marks)
+        self._kept = marks
+        self.marks = marks
+
+    def _keep_marks(self, change: Mapping[str, Any]) -> None:
+        """Write marks that the browser's side, or an assignment, has set."""
+        if change["new"] == self._kept:
+            return
+        self._kept = change["new"]
+        try:
+            self._notes.save(change["new"])
+        except LlmprofError as error:
+            self.notes_problem = str(error)
+        else:
+            self.notes_problem = ""
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -294,10 +293,26 @@ class Timeline(Explorer):
             raise traitlets.TraitError(f"selection is {value!r}; expected None or the row and id of a span")
         return {name: int(value[name]) for name in ("row", "id")}
 
+    @traitlets.validate("arrangement")
+    def _valid_arrangement(self, proposal: Mapping[str, Any]) -> dict[str, Any] | None:
+        value = proposal["value"]
+        try:
+            return None if value is None else dict(msgspec.to_builtins(msgspec.convert(value, Arrangement)))
+        except msgspec.ValidationError as error:
+            raise traitlets.TraitError(f"arrangement is {value!r}: {error}") from error
+
+    @traitlets.validate("marks")
+    def _valid_marks(self, proposal: Mapping[str, Any]) -> list[dict[str, Any]]:
+        try:
+            return checked(proposal["value"])
+        except LlmprofError as error:
+            raise traitlets.TraitError(str(error)) from error
+
     @answers(ROWS)
     def _on_rows(self) -> Answer:
         names = [name[:100] for name in self._data.names.short[:1000]]
-        return {**self._data.described(), "names": names, "version": len(self._data.names.short)}, []
+        return {**self._data.described(), "names": names, "version": len(self._data.names.short),
+                "trace": self._trace_id}, []  # fmt: skip
 
     @answers(FIND)
     def _on_find(self) -> Answer:
@@ -344,17 +359,40 @@ class Timeline(Explorer):
     def _on_search(self, text: str, after: float, index: int | None = None) -> Answer:
         return self._search.find(text, after=after, index=index), []
 
+    @answers(LIST)
+    def _on_list(
+        self,
+        text: str,
+        first: int = 0,
+        count: int = MOST,
+        *,
+        where: Where = "everywhere",
+        rank: int | None = None,
+        window: Sequence[float] | None = None,
+        sort: str = "start",
+    ) -> Answer:
+        filters: dict[str, Any] = {"where": where, "rank": rank, "window": window, "sort": sort}
+        return self._search.listed(text, first=first, count=count, **filters), []
+
     @answers(GOTO)
     def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:
         return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
 
 
-def timeline(trace: Trace, *, metrics: Metrics | None = None, run: AnyRun | None = None, **traits: Any) -> Timeline:
+def timeline(
+    trace: Trace,
+    *,
+    metrics: Metrics | None = None,
+    run: AnyRun | None = None,
+    view: Mapping[str, Any] | str | None = None,
+    notes: str | os.PathLike[str] | None = None,
+    **traits: Any,
+) -> Timeline:
     """Timeline of a trace to zoom, search and select in; what is selected comes back as a frame.
 
     Rows: for each rank its steps, layers with their stages, collectives, idle time, streams, counters and host
     threads. Of several ranks each is one strip at first; its name opens it. Ctrl + wheel or W and S zoom, A and D pan,
-    a click selects, dragging selects a range of time in the rows that it covers; ``?`` shows the keys.
+    a click selects, dragging selects a range of time in the rows that it covers, M sets a mark; ``?`` shows the keys.
 
     Parameters
     ----------
@@ -365,18 +403,34 @@ def timeline(trace: Trace, *, metrics: Metrics | None = None, run: AnyRun | None
     run : Run, optional
         The run that the trace is of (``launch.open_run``): its requests stand on top, a row each, with what each
         waited for, its prefill and its decode.
+    view : mapping or str, optional
+        A view of this trace that ``.view`` or "Copy as Python" gave, to be shown again.
+    notes : path, optional
+        File (JSON) that marks and their notes are kept in, for example beside the run; by default one for each trace
+        in ``$LLMPROF_NOTES`` or the user's data folder. A damaged one is named and kept as it is.
     **traits
-        ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category), ``theme``, to begin with.
+        ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category), ``search``, ``marks``,
+        ``theme``, to begin with.
 
     Returns
     -------
     Timeline
         ``.selected`` is the frame of what is selected, ``.window`` the range of time in ns that is shown, ``.span`` the
-        one that was selected; setting ``window`` moves the picture.
+        one that was selected; setting ``window`` moves the picture. ``.show(window, rank=…, search=…)`` goes to a
+        place, ``.view`` is what is shown, ``.marks`` are the marks.
 
     Raises
     ------
     LlmprofError
-        An argument is of another kind, or the requests of the run cannot be joined to the trace.
+        An argument is of another kind, the view is of another trace, or the requests of the run cannot be joined to
+        the trace.
+
+    Examples
+    --------
+    >>> from llmprof import explore
+    >>> w = explore.timeline(trace)
+    >>> w.show((0, 2_000_000), search="gemm")
+    >>> explore.timeline(trace, view=w.view).search
+    'gemm'
     """
-    return Timeline(trace, metrics=metrics, run=run, **traits)
+    return Timeline(trace, metrics=metrics, run=run, view=view, notes=notes, **traits)

@@ -18,7 +18,9 @@ export const KEYS = [
   ["J  K", "next, previous row (selects what is in its middle)"],
   ["P", "pin or unpin the row of the selection"],
   ["C", "fold or unfold the row of the selection"],
+  ["M", "set a mark at the pointer, else at the selection"],
   ["/", "search; Enter and Shift + Enter go through the hits"],
+  ["L", "list all hits of the search"],
   ["Esc", "clear the selection, close this help"],
   ["?", "this help"],
 ];
@@ -45,6 +47,8 @@ const ACTIONS = {
   "/": "search",
   escape: "clear",
   "?": "help",
+  m: "mark",
+  l: "list",
   j: "rowdown",
   k: "rowup",
 };

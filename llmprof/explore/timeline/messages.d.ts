@@ -57,10 +57,17 @@ export type End = {
   time: number;
 };
 
+/** A hit of the search, with the rank and the label of its row. */
+export type Listed = {
+  hit: Hit;
+  rank: number;
+  label: string;
+};
+
 export type Messages = {
   rows: {
     asks: Record<string, never>;
-    answers: { whole: [number, number]; found: boolean; missing: string; keys: Key[]; present: Record<string, number[]>; groups: Group[]; rows: Described[]; names: string[]; version: number };
+    answers: { whole: [number, number]; found: boolean; missing: string; keys: Key[]; present: Record<string, number[]>; groups: Group[]; rows: Described[]; names: string[]; version: number; trace: string };
   };
   find: {
     asks: Record<string, never>;
@@ -104,6 +111,10 @@ export type Messages = {
     asks: { text: string; after: number; index?: number | null };
     answers: { count: number; index: number; hit?: Hit | null; names: number[] };
   };
+  list: {
+    asks: { text: string; first: number; count: number; where: "device" | "everywhere" | "found" | "host"; rank?: number | null; window?: [number, number] | null; sort: string };
+    answers: { total: number; names: number; sum_ns: number; ranks: number[]; rows: Listed[] };
+  };
   goto: {
     asks: { step?: number | null; layer?: number | null; rank?: number | null };
     answers: { window: [number, number] };
@@ -111,12 +122,16 @@ export type Messages = {
 };
 
 export type Traits = {
+  arrangement: Record<string, any> | null;
   busy: string;
   colour_by: "stage" | "category";
   colours: Record<string, any>;
   height: number | null;
   layer: number | null;
+  marks: Record<string, any>[];
+  notes_problem: string;
   rank: number | null;
+  search: string;
   selection: Record<string, any> | null;
   span: [number, number] | null;
   span_rows: number[] | null;

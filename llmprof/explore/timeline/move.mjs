@@ -61,6 +61,8 @@ export const moving = {
       search: () => this.tools.focusSearch(),
       clear: () => this.clear(),
       help: () => this.help.toggle(),
+      mark: () => this.addMark(),
+      list: () => this.hits.toggle(),
     };
     todo[action]();
   },

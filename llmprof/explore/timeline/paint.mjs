@@ -4,6 +4,7 @@ import { fill, h } from "../base/js/dom.mjs";
 import { formatNs } from "../base/js/format.mjs";
 import { toPx } from "../base/js/geometry.mjs";
 import { binImage, drawArrows, drawMinimap, drawOutline, drawPane, drawRuler } from "./draw.mjs";
+import { drawFlags, drawMarks } from "./marks.mjs";
 import { levelOf, visibleItems } from "./rows.mjs";
 
 export const MAP_HEIGHT = 38;
@@ -34,9 +35,10 @@ export const drawing = {
       spanRows: this.dragged ? this.draggedRows : this.spanRows,
       dragging: Boolean(this.dragged),
     };
-    const head = fitCanvas(this.head, this.width, MAP_HEIGHT + RULER_HEIGHT);
+    const head = fitCanvas(this.head, this.width, MAP_HEIGHT + RULER_HEIGHT + this.marksRoom());
     drawMinimap(head, MAP_HEIGHT, scene, this.overview);
     drawRuler(head, MAP_HEIGHT, RULER_HEIGHT, scene);
+    if (this.marksRoom()) drawFlags(head, MAP_HEIGHT + RULER_HEIGHT, this.marksRoom(), this.marksNow(), scene);
     for (const pane of [this.pinnedPane, this.mainPane]) if (pane.height) this.paintPane(pane, scene);
     this.edge.textContent = `${formatNs(this.window[1] - this.window[0])} shown`;
     this.host.dataset.shown = JSON.stringify(this.window.map(Math.round));
@@ -48,6 +50,7 @@ export const drawing = {
     const context = fitCanvas(pane.canvas, this.width, pane.height);
     const items = visibleItems(pane.items, scroll, pane.height);
     drawPane(context, items, scroll, pane.height, scene);
+    drawMarks(context, this.marksNow(), pane.height, scene);
     const found = this.hit && levelOf(items, this.hit.row, this.hit.level);
     if (found?.place) drawOutline(context, this.hit, found, scroll, scene);
     if (this.flows.length) {

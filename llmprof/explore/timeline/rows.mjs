@@ -22,13 +22,27 @@ const ROW_GAP = 4;
 const REQUEST_GAP = 1;
 const LEVEL_GAP = 1;
 
+/** Kinds of rows, as they are called in the menu. */
+export const KINDS = {
+  requests: "requests",
+  steps: "steps",
+  layers: "layers",
+  collectives: "collectives",
+  idle: "idle time",
+  stream: "streams",
+  counter: "counters",
+  markers: "markers",
+  ops: "operators",
+  runtime: "runtime calls",
+};
+
 const FEW_RANKS = 8;
 const STRIPS = { few: { steps: 15, stream: 22, lost: 8 }, many: { steps: 0, stream: 15, lost: 7 } };
 
 /**
  * @typedef {{row: number, level: number, y: number, height: number}} Level
  * @typedef {{closed: Set<number>, folded: Set<number>, pinned: Set<number>, hidden?: Set<number>, devices?: boolean,
- *   order?: "rank" | "waits"}} State
+ *   order?: "rank" | "waits", kinds?: Set<string>, named?: string}} State
  */
 
 /**
@@ -43,9 +57,13 @@ export function layOut(described, state) {
   let y = 0;
   let pinnedY = 0;
   const heights = described.groups.length > FEW_RANKS + 1 ? STRIPS.many : STRIPS.few;
+  const named = (state.named ?? "").trim().toLowerCase();
+  const wanted = (row) => !state.kinds?.has(row.kind) && row.label.toLowerCase().includes(named);
   for (const group of groupsInOrder(described.groups, state)) {
     const closed = state.closed.has(group.rank);
-    const rows = described.rows.map((row, number) => ({ ...row, number })).filter((row) => row.rank === group.rank);
+    const rows = described.rows
+      .map((row, number) => ({ ...row, number }))
+      .filter((row) => row.rank === group.rank && wanted(row));
     const levels = closed ? stripLevels(rows, heights) : [];
     const height = levels.length ? levels[levels.length - 1].y + levels[levels.length - 1].height + 5 : GROUP_HEIGHT;
     items.push({ type: "group", ...group, closed, rows: rows.length, top: y, height, levels });
@@ -136,6 +154,48 @@ export function foldedAtFirst(described) {
   const first = described.groups.find((group) => group.rank >= 0)?.rank ?? -1;
   const deep = (row) => row.levels > 2 && row.kind === "ops" && row.rank !== first;
   return new Set(described.rows.flatMap((row, number) => (deep(row) ? [number] : [])));
+}
+
+/** Rows that can be folded: those of several levels, and counters. */
+export function foldable(described) {
+  const some = (row) => row.levels > 1 || row.kind === "counter" || row.kind === "stream";
+  return described.rows.flatMap((row, number) => (some(row) ? [number] : []));
+}
+
+/** How rows are arranged as plain values, which Python keeps. */
+export function arrangementOf(described, state) {
+  const sorted = (set) => [...(set ?? [])].sort((a, b) => (a < b ? -1 : 1));
+  const ranks = described.groups.map((group) => group.rank);
+  return {
+    open: ranks.filter((rank) => !state.closed.has(rank)),
+    hidden: sorted(state.hidden),
+    folded: sorted(state.folded),
+    pinned: sorted(state.pinned),
+    kinds: sorted(state.kinds),
+    named: state.named ?? "",
+    devices: Boolean(state.devices),
+    order: state.order ?? "rank",
+  };
+}
+
+/**
+ * State of an arrangement; of what it does not say, that of the first picture.
+ * @returns {State}
+ */
+export function stateOf(described, arrangement) {
+  const said = arrangement ?? {};
+  const ranks = described.groups.map((group) => group.rank);
+  const open = said.open ? new Set(said.open) : null;
+  return {
+    closed: open ? new Set(ranks.filter((rank) => !open.has(rank))) : closedAtFirst(described),
+    folded: said.folded ? new Set(said.folded) : foldedAtFirst(described),
+    pinned: new Set(said.pinned ?? []),
+    hidden: new Set(said.hidden ?? []),
+    kinds: new Set(said.kinds ?? []),
+    named: said.named ?? "",
+    devices: Boolean(said.devices),
+    order: said.order ?? "rank",
+  };
 }
 
 /** Items that a scrolled pane shows. */

@@ -4,7 +4,7 @@ import { aroundSpan, toNs } from "../base/js/geometry.mjs";
 import { setTraits } from "../base/js/wire.mjs";
 import { eventLines, namesTable } from "./card.mjs";
 import { formatSample } from "./draw.mjs";
-import { itemAt, levelOf } from "./rows.mjs";
+import { arrangementOf, itemAt, levelOf } from "./rows.mjs";
 import { binAt, eventAt, laneKey } from "./view.mjs";
 
 const DETAILS_ONLY = new Set(["start", "grid", "block", "registers a thread", "confidence"]);
@@ -30,6 +30,7 @@ export const selecting = {
   },
 
   hover(pane, x, y, offset) {
+    this.pointed = toNs(x, this.window, this.width);
     this.cross.style.transform = `translateX(${this.gutter + x}px)`;
     this.cross.style.display = "block";
     const found = this.under(pane, x, y);
@@ -78,6 +79,7 @@ export const selecting = {
   },
 
   leave() {
+    this.pointed = null;
     this.cross.style.display = "none";
     this.card.hide();
     this.hovered = null;
@@ -155,7 +157,7 @@ export const selecting = {
     if (!shown()?.place) {
       this.state.closed.delete(this.described.rows[hit.row].rank);
       this.state.folded.delete(hit.row);
-      this.arrange();
+      this.rearranged();
     }
     const found = shown();
     if (!found) return;
@@ -211,7 +213,17 @@ export const selecting = {
     this.setSpan(span, rows, { sync: false });
     if (span) this.showSpan();
     else if (!this.hit) this.details.empty();
+    if (rows?.length) this.showRow(rows[0]);
     this.draw();
+  },
+
+  /** Scroll to a row where it is not seen. */
+  showRow(number) {
+    const item = this.mainPane.items.find((one) => one.levels.some((place) => place.row === number));
+    if (!item) return;
+    const { el, height } = this.mainPane;
+    const outside = item.top < el.scrollTop || item.top + item.height > el.scrollTop + height;
+    if (outside) el.scrollTop = Math.max(0, item.top - height / 3);
   },
 
   /** Rows that are drawn between two heights of a pane. */
@@ -248,19 +260,36 @@ export const selecting = {
     this.said.textContent = title;
   },
 
-  /** The view as Python that shows it again. */
+  /** The view as Python that shows it again, of this trace only. */
   async copy() {
-    const whole = (numbers) => `(${numbers.map((ns) => Math.round(ns)).join(", ")})`;
-    const parts = ["trace", `window=${whole(this.window)}`];
-    if (this.span) parts.push(`span=${whole(this.span)}`);
-    if (this.spanRows) parts.push(`span_rows=[${this.spanRows.join(", ")}]`);
-    if (this.hit) parts.push(`selection={"row": ${this.hit.row}, "id": ${this.hit.id}}`);
-    const text = `explore.timeline(${parts.join(", ")})`;
+    const view = {
+      trace: this.described.trace,
+      window: this.window.map(Math.round),
+      colour_by: this.colourBy,
+      arrangement: arrangementOf(this.described, this.state),
+    };
+    if (this.span) view.span = this.span.map(Math.round);
+    if (this.spanRows) view.span_rows = this.spanRows;
+    if (this.hit) view.selection = { row: this.hit.row, id: this.hit.id };
+    if (this.model.get("search")) view.search = this.model.get("search");
+    const text = `explore.timeline(trace, view=${pythonOf(view)})`;
     await navigator.clipboard?.writeText(text).catch(() => {});
     this.said.textContent = `Copied: ${text}`;
     this.copied = text;
   },
 };
+
+/** A value as Python writes it. */
+export function pythonOf(value) {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(pythonOf).join(", ")}]`;
+  if (typeof value === "object") {
+    const parts = Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${pythonOf(one)}`);
+    return `{${parts.join(", ")}}`;
+  }
+  return JSON.stringify(value);
+}
 
 function alike(a, b) {
   return JSON.stringify(a ?? null) === JSON.stringify(b ?? null);

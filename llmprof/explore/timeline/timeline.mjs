@@ -1,15 +1,17 @@
 // Timeline: ranks, streams, threads, steps and layers on one axis of time.
-import { fill, h, status } from "../base/js/dom.mjs";
+import { fill, h, roving, status } from "../base/js/dom.mjs";
 import { clampWindow } from "../base/js/geometry.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, wordsOf } from "../base/js/wire.mjs";
 import { makeCard, makeDetails, makeHelp } from "./card.mjs";
 import { makePaints } from "./draw.mjs";
 import { fillGutter } from "./gutter.mjs";
+import { makeHits } from "./hits.mjs";
 import { followMinimap, followPointer } from "./input.mjs";
+import { makeMarks, marking } from "./marks.mjs";
 import { moving } from "./move.mjs";
 import { drawing, MAP_HEIGHT, RULER_HEIGHT } from "./paint.mjs";
-import { closedAtFirst, foldedAtFirst, layOut, visibleItems } from "./rows.mjs";
+import { arrangementOf, foldable, layOut, stateOf, visibleItems } from "./rows.mjs";
 import { selecting } from "./select.mjs";
 import { makeTools } from "./tools.mjs";
 import { readView, unknownNames } from "./view.mjs";
@@ -26,9 +28,9 @@ function render({ model, el }) {
   return () => timeline.stop();
 }
 
-/** @type {new () => typeof moving & typeof selecting & typeof drawing} */
+/** @type {new () => typeof moving & typeof selecting & typeof drawing & typeof marking} */
 const Behaviour = /** @type {any} */ (class {});
-Object.assign(Behaviour.prototype, moving, selecting, drawing);
+Object.assign(Behaviour.prototype, moving, selecting, drawing, marking);
 
 class TimelineView extends Behaviour {
   /**
@@ -45,9 +47,12 @@ class TimelineView extends Behaviour {
       folded: new Set(),
       pinned: new Set(),
       hidden: new Set(),
+      kinds: new Set(),
+      named: "",
       devices: false,
       order: "rank",
     };
+    this.pointed = null;
     this.names = new Map();
     this.binCanvas = document.createElement("canvas");
     this.described = null;
@@ -104,7 +109,21 @@ class TimelineView extends Behaviour {
     this.details = makeDetails();
     this.said = h("div", { class: "lp-hidden", "aria-live": "polite" });
     this.tools.el.append(this.status.el);
-    fill(host, this.tools.el, this.body, this.message, this.legend, this.details.el, this.said);
+    this.hits = makeHits(this);
+    this.marks = makeMarks(this);
+    fill(
+      host,
+      this.tools.el,
+      this.body,
+      this.message,
+      this.legend,
+      this.marks.el,
+      this.hits.el,
+      this.details.el,
+      this.said,
+    );
+    roving(this.tools.el);
+    roving(this.mainPane.gutter, { down: true });
     this.card = makeCard(this.body);
     this.help = makeHelp(host);
   }
@@ -112,7 +131,7 @@ class TimelineView extends Behaviour {
   makePane(name) {
     const gutter = h("div", { class: "lpt-gutter" });
     const canvas = h("canvas", {});
-    const inner = h("div", { class: "lpt-inner" }, gutter, canvas);
+    const inner = h("div", { class: "lpt-inner" }, canvas, gutter);
     const el = h("div", { class: `lpt-pane ${name}` }, inner);
     return { el, inner, gutter, canvas, items: [], shown: [], height: 0 };
   }
@@ -135,6 +154,9 @@ class TimelineView extends Behaviour {
     model.on("change:span change:span_rows", () => queueMicrotask(() => this.spanFromPython()));
     model.on("change:colour_by", () => this.recolour());
     model.on("change:height", () => this.resize());
+    model.on("change:arrangement", () => this.arrangementFromPython());
+    model.on("change:search", () => this.tools.searchFromPython());
+    model.on("change:marks change:notes_problem", () => this.marksChanged());
     await this.load();
     this.find();
   }
@@ -175,8 +197,7 @@ class TimelineView extends Behaviour {
     this.paints = makePaints(answer.msg.keys, this.theme.name());
     answer.msg.names.forEach((name, number) => this.names.set(number, name));
     if (first) {
-      this.state.folded = foldedAtFirst(answer.msg);
-      this.state.closed = closedAtFirst(answer.msg);
+      this.state = stateOf(answer.msg, this.model.get("arrangement"));
       const wanted = this.model.get("window");
       this.window = clampWindow(wanted ?? answer.msg.whole, answer.msg.whole);
       this.spanFromPython();
@@ -188,8 +209,11 @@ class TimelineView extends Behaviour {
     this.tools.update(answer.msg);
     this.showLegend();
     this.arrange();
-    if (first) this.selectionFromPython();
-    this.resize();
+    if (first) {
+      this.selectionFromPython();
+      this.tools.searchFromPython();
+    }
+    this.marksChanged();
   }
 
   async find() {
@@ -243,7 +267,32 @@ class TimelineView extends Behaviour {
     const set = { close: this.state.closed, fold: this.state.folded, pin: this.state.pinned }[kind];
     const key = kind === "close" ? item.rank : item.number;
     if (!set.delete(key)) set.add(key);
+    this.rearranged();
+  }
+
+  /** Rows were arranged by hand: show them so, and let Python know. */
+  rearranged() {
     this.arrange();
+    this.arranged = arrangementOf(this.described, this.state);
+    this.model.set("arrangement", this.arranged);
+    this.model.save_changes();
+  }
+
+  arrangementFromPython() {
+    const wanted = this.model.get("arrangement");
+    if (!this.described || JSON.stringify(wanted) === JSON.stringify(this.arranged)) return;
+    this.arranged = wanted;
+    this.state = stateOf(this.described, wanted);
+    this.arrange();
+    if (this.spanRows?.length) this.showRow(this.spanRows[0]);
+    this.request();
+  }
+
+  /** Fold all rows, or unfold them where all are folded. */
+  foldAll() {
+    const rows = foldable(this.described);
+    this.state.folded = new Set(rows.every((row) => this.state.folded.has(row)) ? [] : rows);
+    this.rearranged();
   }
 
   /** Close all ranks, or open them where all are closed. */
@@ -251,7 +300,7 @@ class TimelineView extends Behaviour {
     const ranks = this.described.groups.map((group) => group.rank);
     const closed = ranks.every((rank) => this.state.closed.has(rank));
     this.state.closed = new Set(closed ? [] : ranks);
-    this.arrange();
+    this.rearranged();
   }
 
   resize() {
@@ -266,7 +315,8 @@ class TimelineView extends Behaviour {
     this.width = Math.max(LEAST_ROOM, total - gutter - bar);
     const pinned = this.pinnedPane;
     pinned.height = Math.min(pinned.content ?? 0, 200);
-    const room = (this.model.get("height") ?? this.roomOnScreen()) - MAP_HEIGHT - RULER_HEIGHT - pinned.height;
+    const room =
+      (this.model.get("height") ?? this.roomOnScreen()) - MAP_HEIGHT - RULER_HEIGHT - this.marksRoom() - pinned.height;
     this.mainPane.height = Math.max(60, Math.min(room, this.mainPane.content ?? 60));
     for (const pane of [pinned, this.mainPane]) {
       pane.el.style.height = `${pane.height}px`;

@@ -1,5 +1,6 @@
 // The bar above the timeline: search, going to a step or layer, colours, zoom.
 import { fill, h, labelled } from "../base/js/dom.mjs";
+import { foldable, KINDS } from "./rows.mjs";
 
 /** The bar: {el, update(described), colour(by), focusSearch()}. */
 export function makeTools(timeline) {
@@ -29,12 +30,21 @@ export function makeTools(timeline) {
   const zoom = h(
     "span",
     { class: "lpt-set" },
+    button("Mark", "Set a mark at the selection (M)", "mark"),
     button("−", "Zoom out (S)", "out"),
     button("+", "Zoom in (W)", "in"),
     button("Whole", "The whole trace (0)", "whole"),
     button("?", "Keys (?)", "help"),
   );
-  const el = h("div", { class: "lp-bar lpt-bar" }, search.el, goto.el, colour.el, view.el, zoom);
+  const el = h(
+    "div",
+    { class: "lp-bar lpt-bar", role: "toolbar", "aria-label": "Timeline" },
+    search.el,
+    goto.el,
+    colour.el,
+    view.el,
+    zoom,
+  );
   const update = (described) => {
     goto.el.hidden = !described.rows.some((row) => row.kind === "steps");
     colour.el.hidden = goto.el.hidden;
@@ -45,6 +55,9 @@ export function makeTools(timeline) {
     arranged: view.update,
     colour: (by) => (colour.select.value = by),
     find: search.find,
+    text: search.text,
+    listed: search.listed,
+    searchFromPython: search.fromPython,
     focusSearch: () => search.input.focus(),
   };
 }
@@ -64,8 +77,14 @@ function makeSearch(timeline) {
   const go = async (by) => {
     if (!timeline.window) return;
     const wanted = input.value.trim();
-    if (wanted !== text) [text, index] = [wanted, null];
+    if (wanted !== text) {
+      [text, index] = [wanted, null];
+      timeline.model.set("search", wanted);
+      timeline.model.save_changes();
+      timeline.hits.update();
+    }
     if (!wanted) {
+      chosen = false;
       count.textContent = "";
       timeline.dimmed = null;
       timeline.draw();
@@ -104,21 +123,34 @@ function makeSearch(timeline) {
   });
   const step = (label, text_, by) =>
     h("button", { type: "button", text: text_, "aria-label": label, title: label, onclick: () => go(by) });
+  const list = h("button", {
+    type: "button",
+    text: "List",
+    title: "List all hits (L)",
+    "aria-expanded": "false",
+    onclick: () => timeline.window && timeline.hits.toggle(),
+  });
   const el = h(
     "span",
     { class: "lpt-set" },
     input,
     step("Previous hit (Shift + Enter)", "‹", -1),
     step("Next hit (Enter)", "›", 1),
+    list,
     count,
   );
+  const fromPython = () => {
+    const wanted = timeline.model.get("search") ?? "";
+    if (wanted !== input.value.trim()) find(wanted);
+  };
+  const listed = (open) => list.setAttribute("aria-expanded", String(open));
   /** Look for a name. */
   const find = (name) => {
     input.value = name;
     index = null;
     go(0);
   };
-  return { el, input, find };
+  return { el, input, find, listed, fromPython, text: () => input.value.trim() };
 }
 
 function makeGoto(timeline) {
@@ -157,21 +189,30 @@ function makeViewMenu(timeline) {
     (value) => change({ order: value }),
   );
   const ranks = h("fieldset", { class: "lpt-ranks" });
+  const kinds = h("fieldset", { class: "lpt-ranks" });
+  const named = h("input", {
+    type: "search",
+    placeholder: "part of a row's name",
+    "aria-label": "Rows named",
+    oninput: () => change({ named: named.value }),
+  });
+  const folding = h("button", { type: "button", onclick: () => timeline.described && timeline.foldAll() });
   const change = (values) => {
     Object.assign(timeline.state, values);
-    timeline.arrange();
+    timeline.rearranged();
   };
-  const one = (group, state) => {
+  /** Checkbox that takes a key out of a set of what is hidden, or puts it in. */
+  const one = (text, key, hidden) => {
     const box = h("input", {
       type: "checkbox",
       onchange: () => {
-        if (box.checked) timeline.state.hidden.delete(group.rank);
-        else timeline.state.hidden.add(group.rank);
-        timeline.arrange();
+        if (box.checked) hidden().delete(key);
+        else hidden().add(key);
+        timeline.rearranged();
       },
     });
-    box.checked = !state.hidden.has(group.rank);
-    return h("label", { class: "lp-label" }, box, h("span", { text: group.label }));
+    box.checked = !hidden().has(key);
+    return h("label", { class: "lp-label" }, box, h("span", { text }));
   };
   const menu = h(
     "details",
@@ -182,6 +223,8 @@ function makeViewMenu(timeline) {
       { class: "lpt-menubox" },
       order.el,
       h("label", { class: "lp-label" }, devices, h("span", { text: "devices only, without the host" })),
+      h("span", { class: "lpt-set" }, named, folding),
+      kinds,
       ranks,
     ),
   );
@@ -196,14 +239,34 @@ function makeViewMenu(timeline) {
     const closed = described.groups.every((group) => state.closed.has(group.rank));
     all.textContent = closed ? "Open all" : "Close all";
     all.title = closed ? "Show the rows of every rank" : "One line for each rank";
-    const groups = described.groups.map((group) => group.label).join();
-    if (groups === listed) return;
-    listed = groups;
+    const unfold = foldable(described).every((row) => state.folded.has(row));
+    folding.textContent = unfold ? "Unfold all rows" : "Fold all rows";
+    devices.checked = Boolean(state.devices);
+    order.select.value = state.order ?? "rank";
+    if (named.value !== (state.named ?? "")) named.value = state.named ?? "";
+    const present = Object.keys(KINDS).filter((kind) => described.rows.some((row) => row.kind === kind));
+    const now = JSON.stringify([
+      described.groups.map((group) => group.label),
+      present,
+      [...state.hidden],
+      [...state.kinds],
+    ]);
+    if (now === listed) return;
+    listed = now;
+    const focused = /** @type {HTMLElement | null} */ (menu.querySelector("fieldset :focus"))?.parentElement
+      ?.textContent;
+    fill(
+      kinds,
+      h("legend", { text: "Kinds of rows" }),
+      present.map((kind) => one(KINDS[kind], kind, () => timeline.state.kinds)),
+    );
     fill(
       ranks,
       h("legend", { text: "Ranks" }),
-      described.groups.map((group) => one(group, state)),
+      described.groups.map((group) => one(group.label, group.rank, () => timeline.state.hidden)),
     );
+    const again = [...menu.querySelectorAll("fieldset label")].find((label) => label.textContent === focused);
+    again?.querySelector("input")?.focus();
   };
   return { el: h("span", { class: "lpt-set" }, all, menu), update };
 }

@@ -22,6 +22,40 @@ export function fill(el, ...children) {
   return el;
 }
 
+/**
+ * One tab stop for the buttons inside an element: the arrow keys, Home and End move between them.
+ * @param {HTMLElement} el
+ * @param {{down?: boolean}} [options] down: the buttons stand below each other
+ */
+export function roving(el, { down = false } = {}) {
+  const [next, before] = down ? ["ArrowDown", "ArrowUp"] : ["ArrowRight", "ArrowLeft"];
+  const own = (one) => one.matches("summary") || !one.closest("details"); // menus have tab stops of their own
+  const every = () => /** @type {HTMLElement[]} */ ([...el.querySelectorAll("button, summary")]).filter(own);
+  const buttons = () => every().filter((one) => one.offsetParent !== null && !one.matches(":disabled"));
+  const settle = (current) => {
+    for (const one of every()) one.tabIndex = one === current ? 0 : -1;
+  };
+  const first = () => {
+    const all = buttons();
+    if (!all.some((one) => one.tabIndex === 0) || all.filter((one) => one.tabIndex === 0).length > 1) settle(all[0]);
+  };
+  el.addEventListener("focusin", (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.matches("button, summary") && own(target)) settle(target);
+  });
+  el.addEventListener("keydown", (event) => {
+    const all = buttons();
+    const at = all.indexOf(/** @type {HTMLElement} */ (event.target));
+    const to = { [next]: at + 1, [before]: at - 1, Home: 0, End: all.length - 1 }[event.key];
+    if (at < 0 || to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    all[(to + all.length) % all.length].focus();
+  });
+  new MutationObserver(first).observe(el, { childList: true, subtree: true });
+  queueMicrotask(first);
+}
+
 /** Select with a label: options are [value, text] pairs. Returns {el, select}. */
 export function labelled(label, options, value, changed) {
   const select = h("select", { onchange: () => changed(select.value) });

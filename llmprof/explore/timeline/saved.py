@@ -1,0 +1,228 @@
+"""What is kept of a timeline: a view that can be shown again, and marks with notes in a file of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import platformdirs
+
+from llmprof.errors import ArgumentError, LlmprofError, OutputError
+from llmprof.explore.base.messages import Record, Window
+from llmprof.explore.timeline.data import TimelineData
+from llmprof.explore.timeline.rows import KINDS
+from llmprof.storage import files
+
+NOTES_FOLDER: Final = "LLMPROF_NOTES"
+"""Environment variable with the folder of notes; by default it is the user's data folder."""
+
+VERSION: Final = 1
+MOST_MARKS, MOST_TEXT = 1_000, 2_000
+
+
+class Arrangement(Record):
+    """How rows are arranged: ranks that are open and hidden, rows that are folded and pinned, kinds that are hidden."""
+
+    open: list[int] | None = None
+    hidden: list[int] = msgspec.field(default_factory=list)
+    folded: list[int] | None = None
+    pinned: list[int] = msgspec.field(default_factory=list)
+    kinds: list[str] = msgspec.field(default_factory=list)
+    named: str = ""
+    devices: bool = False
+    order: Literal["rank", "waits"] = "rank"
+
+
+class Mark(Record):
+    """A mark: its time (ns from the start of the trace), and a note."""
+
+    time: float
+    text: str = ""
+
+
+class Chosen(Record):
+    """A selected span: its row and its id there."""
+
+    row: int
+    id: int
+
+
+class View(Record):
+    """A view that can be shown again: the trace that it is of, and the traits of the timeline that make it."""
+
+    trace: str
+    window: Window | None = None
+    span: Window | None = None
+    span_rows: list[int] | None = None
+    selection: Chosen | None = None
+    colour_by: Literal["stage", "category"] | None = None
+    search: str | None = None
+    arrangement: Arrangement | None = None
+
+
+def fingerprint(data: TimelineData) -> str:
+    """Sixteen characters that tell a trace from others: of its rows, spans and times, not of its path."""
+    rows = [[row.kind, row.rank, row.label, row.count] for row in data.rows if row.kind not in KINDS]
+    starts = data.events["start_ns"]
+    extent = [starts.min(), starts.max(), int(data.events["dur_ns"].sum())]
+    return hashlib.sha256(json.dumps([extent, rows]).encode()).hexdigest()[:16]
+
+
+def view_of(widget: Any, trace: str) -> dict[str, Any]:
+    """The view of a timeline as plain values: what differs from a timeline that was just made."""
+    names = [name for name in View.__struct_fields__ if name != "trace"]
+    values = {name: value for name in names if (value := getattr(widget, name)) not in (None, "")}
+    return {"trace": trace, **values}
+
+
+def restored(view: Mapping[str, Any] | str, trace: str) -> dict[str, Any]:
+    """Traits of a saved view.
+
+    Parameters
+    ----------
+    view : mapping or str
+        What ``Timeline.view`` gave, or that as JSON.
+    trace : str
+        Fingerprint of the trace that is shown.
+
+    Raises
+    ------
+    ArgumentError
+        It is no view, or one of another trace.
+    """
+    try:
+        content = msgspec.json.decode(view) if isinstance(view, str) else dict(view)
+        made = msgspec.convert(content, View)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"this is no saved view of a timeline: {error}", expected="what `.view` of a timeline gave, or that as JSON"
+        ) from error
+    if made.trace != trace:
+        raise ArgumentError(
+            f"this view is of another trace ({made.trace[:16]}; this one is {trace})",
+            expected="the trace that it was saved of: its rows and times would mean something else here",
+            hint="read that trace, or give window= alone",
+        )
+    values: dict[str, Any] = msgspec.to_builtins(made)
+    del values["trace"]
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class Notes:
+    """Marks of a trace in a file of JSON, which appears with the first mark.
+
+    Parameters
+    ----------
+    trace : str
+        Fingerprint of the trace.
+    path : path, optional
+        The file; by default one a trace, in ``$LLMPROF_NOTES`` or the user's data folder.
+    """
+
+    def __init__(self, trace: str, path: str | os.PathLike[str] | None = None) -> None:
+        self._trace = trace
+        self.path = Path(path) if path is not None else notes_folder() / f"{trace}.json"
+        self._damaged = ""
+
+    def load(self) -> list[dict[str, Any]]:
+        """Marks of the file, none where there is none.
+
+        Raises
+        ------
+        LlmprofError
+            It cannot be read, is damaged, or is of another trace: it is kept as it is, and :meth:`save` refuses, too.
+        """
+        self._damaged = ""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._kept(f"cannot be read ({error.strerror or error})") from error
+        try:
+            found = msgspec.json.decode(content, type=_File)
+        except msgspec.MsgspecError as error:
+            raise self._kept(f"is damaged ({error})") from error
+        if found.trace != self._trace:
+            raise self._kept(f"has notes of another trace ({found.trace[:16]}; this one is {self._trace})")
+        return checked(msgspec.to_builtins(found.marks))
+
+    def save(self, marks: Sequence[Mapping[str, Any]]) -> None:
+        """Write the marks; the file appears whole or not at all.
+
+        Raises
+        ------
+        LlmprofError
+            What is there could not be read: it is not written over.
+        OutputError
+            The file cannot be written.
+        """
+        if self._damaged:
+            raise LlmprofError(self._damaged, hint=self._advice())
+        content = msgspec.json.encode(_File(version=VERSION, trace=self._trace, marks=checked_marks(marks)))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.path.parent} cannot be made: {error.strerror or error}") from error
+        files.write(self.path, msgspec.json.format(content, indent=1))
+
+    def _kept(self, why: str) -> LlmprofError:
+        self._damaged = f"the notes {self.path} are not shown: the file {why}; it is kept, and nothing is written to it"
+        return LlmprofError(self._damaged, hint=self._advice())
+
+    def _advice(self) -> str:
+        return f"mend {self.path.name} or move it away, and show the timeline again"
+
+
+def notes_folder() -> Path:
+    """Folder of the notes: ``LLMPROF_NOTES`` if set, else ``notes`` in the user's data folder of this system."""
+    chosen = os.environ.get(NOTES_FOLDER)
+    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("llmprof")) / "notes"
+
+
+class _File(Record):
+    """Content of a file of notes."""
+
+    version: int
+    trace: str
+    marks: list[Mark]
+
+
+def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """Marks in the order of time.
+
+    Raises
+    ------
+    LlmprofError
+        One of them has no time, or there are too many, or a note is too long.
+    """
+    try:
+        made = msgspec.convert(list(marks), list[Mark])
+    except (msgspec.ValidationError, TypeError) as error:
+        raise LlmprofError(f"these are no marks: {error}", expected='a list of {"time": ns, "text": note}') from error
+    if len(made) > MOST_MARKS or any(len(mark.text) > MOST_TEXT for mark in made):
+        raise LlmprofError(
+            f"{len(made):,} marks, or a note that is too long",
+            expected=f"at most {MOST_MARKS:,} marks and {MOST_TEXT:,} characters a note",
+        )
+    if any(not math.isfinite(mark.time) for mark in made):
+        raise LlmprofError("a mark has no time", expected="a number of ns")
+    return sorted(made, key=lambda mark: mark.time)
+
+
+def checked(marks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Marks in the order of time, as plain values.
+
+    Raises
+    ------
+    LlmprofError
+        One of them is none.
+    """
+    plain: list[dict[str, Any]] = msgspec.to_builtins(checked_marks(marks))
+    return plain

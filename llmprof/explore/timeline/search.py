@@ -1,0 +1,155 @@
+"""Spans of a timeline by name: one after another, and as a list with totals and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import polars as pl
+
+from llmprof.explore.timeline.data import HOST, TimelineData
+from llmprof.explore.timeline.describe import hit
+from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.rows import KINDS
+
+Where = Literal["everywhere", "device", "host", "found"]
+PLACES: Final[dict[str, tuple[str, ...]]] = {"device": ("stream",), "host": HOST, "found": tuple(KINDS)}
+"""Kinds of rows by place: what ran on the device, on the host, and what the analyses found."""
+
+ORDERS: Final = ("start", "-start", "dur", "-dur", "name", "-name")
+MOST: Final = 500
+"""Most hits of one answer."""
+
+_HITS = pl.Schema({"start": pl.Int64, "dur": pl.Int64, "name": pl.UInt32, "row": pl.Int64, "level": pl.Int64,
+                   "at": pl.Int64})  # fmt: skip
+
+
+class Search:
+    """Spans whose name contains a text, over all rows in the order of time."""
+
+    def __init__(self, data: TimelineData) -> None:
+        self._data = data
+        self._text: tuple[str, bool] | None = None
+        self._hits = pl.DataFrame(schema=_HITS)
+        self._names: list[int] = []
+
+    def find(self, text: str, *, after: float = 0, index: int | None = None) -> dict[str, Any]:
+        """Count of hits, and one of them.
+
+        Parameters
+        ----------
+        text : str
+            What a name contains, whatever the case; not a pattern.
+        after : float
+            Time (ns) from which the first hit is looked for, if no index is given.
+        index : int, optional
+            Number of the hit; counted round at the ends.
+
+        Returns
+        -------
+        dict
+            ``count``, ``index``, ``hit`` (None if there is none) and ``names``, the numbers of the names.
+        """
+        hits = self._look(text)
+        if not hits.height:
+            return {"count": 0, "index": -1, "hit": None, "names": []}
+        if index is None:
+            index = int(hits["start"].search_sorted(after, side="left"))
+        row, level, at = hits.select("row", "level", "at").row(index % hits.height)
+        found = hit(self._data, row, level, at)
+        return {"count": hits.height, "index": index % hits.height, "hit": found, "names": self._names}
+
+    def listed(
+        self,
+        text: str,
+        *,
+        first: int = 0,
+        count: int = MOST,
+        where: Where = "everywhere",
+        rank: int | None = None,
+        window: Sequence[float] | None = None,
+        sort: str = "start",
+    ) -> dict[str, Any]:
+        """Some of the hits in an order, and totals of all that pass the filters.
+
+        Parameters
+        ----------
+        text : str
+            What a name contains, whatever the case.
+        first, count : int
+            Which of them.
+        where : str
+            ``everywhere``, ``device``, ``host``, or ``found``: steps, layers, collectives and idle time.
+        rank : int, optional
+            Only those of a rank.
+        window : (float, float), optional
+            Only those that touch a range of time (ns).
+        sort : str
+            ``start``, ``dur`` or ``name``; with ``-`` in front the other way round.
+
+        Returns
+        -------
+        dict
+            ``total`` (hits), ``names`` (different ones), ``sum_ns`` (their durations added up), ``ranks`` (that have
+            hits), and ``rows``: each with ``hit``, ``rank`` and ``label`` of its row.
+        """
+        hits = self._look(text)
+        rows = self._data.rows
+        ranks = sorted({rows[number].rank for number in hits["row"].unique()})
+        kinds = PLACES.get(where)
+        wanted = [
+            number
+            for number, row in enumerate(rows)
+            if (kinds is None or row.kind in kinds) and (rank is None or row.rank == rank)
+        ]
+        if kinds is not None or rank is not None:
+            hits = hits.filter(pl.col("row").is_in(wanted))
+        if window is not None:
+            hits = hits.filter(pl.col("start") < window[1], pl.col("start") + pl.col("dur") > window[0])
+        column, down = (sort if sort in ORDERS else "start").removeprefix("-"), sort.startswith("-")
+        key = pl.col(column)
+        if column == "name":
+            numbers = hits["name"].unique()
+            order = sorted(numbers, key=lambda number: self._data.names.full[number].casefold())
+            places = {number: place for place, number in enumerate(order)}
+            key = key.replace_strict(places, return_dtype=pl.UInt32) if places else key
+        some = hits.sort(key, descending=down, maintain_order=True).slice(max(first, 0), min(max(count, 0), MOST))
+        return {
+            "total": hits.height,
+            "names": hits["name"].n_unique(),
+            "sum_ns": float(hits["dur"].sum()),
+            "ranks": ranks,
+            "rows": [
+                {"hit": hit(self._data, row, level, at), "rank": rows[row].rank, "label": rows[row].label}
+                for row, level, at in some.select("row", "level", "at").iter_rows()
+            ],
+        }
+
+    def _look(self, text: str) -> pl.DataFrame:
+        """Hits in the order of time; kept for the next question."""
+        key = text.casefold().strip(), self._data.found
+        if key == self._text:
+            return self._hits
+        names = self._data.names
+        wanted = np.array([key[0] in full.casefold() or key[0] in short.casefold()
+                           for full, short in zip(names.full, names.short, strict=True)], dtype=bool)  # fmt: skip
+        self._names = np.flatnonzero(wanted).tolist() if key[0] else []
+        parts = [pl.DataFrame(schema=_HITS)]
+        if self._names:
+            parts += [
+                _matches(lane, wanted, number, level)
+                for number, row in enumerate(self._data.rows)
+                for level, lane in enumerate(row.lanes)
+            ]
+        self._hits = pl.concat(parts).sort("start", maintain_order=True)
+        self._text = key
+        return self._hits
+
+
+def _matches(lane: Lane, wanted: np.ndarray, row: int, level: int) -> pl.DataFrame:
+    at = np.flatnonzero(wanted[lane.name])
+    start = lane.start[at]
+    place = {"row": np.full(len(at), row), "level": np.full(len(at), level)}
+    columns = {"start": start, "dur": lane.end[at] - start, "name": lane.name[at], **place, "at": at}
+    return pl.DataFrame(columns, schema_overrides=_HITS)

@@ -1,0 +1,166 @@
+"""What a user keeps of a timeline: marks with notes, the list of hits, rows as they were arranged, a view as Python."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from llmprof import explore
+
+SAMPLE = "torch_tp4_eager_custom_allreduce"
+
+
+@pytest.fixture
+def shown(host, sample_trace, request, tmp_path):
+    """A timeline that has found its rows, whose notes are in a folder of the test."""
+    widget = explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "notes.json")
+    one = host(widget, theme=getattr(request, "param", "light"), height=1000)
+    one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4, seconds=60)
+    one.page.wait_for_timeout(200)
+    return one
+
+
+def faults(shown) -> list[str]:
+    """Moderate, serious and critical faults of accessibility inside the widget."""
+    found = Axe().run(shown.page, context={"include": [["#host"]]}).response["violations"]
+    return [
+        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
+        for fault in found
+        if fault["impact"] in ("moderate", "serious", "critical")
+    ]
+
+
+def window(shown) -> list[int]:
+    return json.loads(shown.page.locator(".lpt").get_attribute("data-shown"))
+
+
+@pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
+def test_marks_with_their_distance_and_notes(shown, tmp_path):
+    area = shown.page.locator(".lpt-main canvas").bounding_box()
+    shown.page.locator(".lpt-main canvas").focus()
+    for x in (300, 700):
+        shown.page.mouse.move(area["x"] + x, area["y"] + 30)
+        shown.page.keyboard.press("m")
+    marks = shown.wait(lambda: shown.widget.marks if len(shown.widget.marks) == 2 else None)
+    low, high = window(shown)
+    scale = (high - low) / area["width"]
+    assert marks[1]["time"] - marks[0]["time"] == pytest.approx(400 * scale, rel=0.02)
+    panel = shown.page.get_by_role("region", name="Marks and notes")
+    assert re.search(r"Δ \d", panel.inner_text())
+
+    note = panel.get_by_label("Note of mark 2")
+    note.fill("here it <b>begins</b>")
+    note.press("Enter")
+    shown.wait(lambda: shown.widget.marks[1]["text"] == "here it <b>begins</b>")
+    assert "here it" in (tmp_path / "notes.json").read_text()
+    panel.get_by_role("button", name="Go to mark 1").click()
+    shown.wait(lambda: shown.widget.marks[0]["time"] == pytest.approx(sum(window(shown)) / 2, rel=0.5))
+    assert faults(shown) == []
+    panel.get_by_role("button", name="Remove mark 1").click()
+    shown.wait(lambda: len(shown.widget.marks) == 1)
+    panel.get_by_role("button", name="Remove mark 1").click()
+    panel.wait_for(state="hidden")
+    assert shown.problems == []
+
+
+def test_damaged_notes_are_named(host, sample_trace, tmp_path):
+    (tmp_path / "notes.json").write_text("{")
+    one = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "notes.json"))
+    one.page.get_by_role("alert").filter(has_text="notes.json are not shown").wait_for()
+    one.page.get_by_role("button", name="Set a mark").click()
+    one.page.get_by_role("button", name="Go to mark 1").wait_for()
+    assert (tmp_path / "notes.json").read_text() == "{"
+    assert one.problems == []
+
+
+@pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
+def test_the_list_of_hits_has_totals_filters_and_goes_to_each(shown):
+    page = shown.page
+    page.get_by_label("Search names").fill("rms_norm")
+    page.get_by_role("button", name="List", exact=True).click()
+    region = page.get_by_role("region", name="List of hits")
+    words = region.locator(".lpt-hitwords")
+    words.filter(has_text="hits of").wait_for()
+    total = int(words.inner_text().split()[0].replace(",", ""))
+    assert total == shown.widget._on_list(text="rms_norm")[0]["total"] > 0
+    region.locator("select").nth(1).select_option("2")
+    shown.wait(lambda: int(words.inner_text().split()[0].replace(",", "")) < total)
+    region.locator("select").first.select_option("device")
+    region.locator("tbody", has_text="rank 2 · stream").wait_for()
+    region.get_by_role("button", name="duration", exact=True).click()
+    region.locator("th[aria-sort=descending]", has_text="duration").wait_for()
+    longest = shown.widget._on_list(text="rms_norm", where="device", rank=2, sort="-dur")[0]["rows"][0]["hit"]
+    region.locator("tr[data-row='0']").click()
+    shown.wait(lambda: shown.widget.selection == {"row": longest["row"], "id": longest["id"]})
+    assert faults(shown) == []
+    region.get_by_role("button", name="Close").click()
+    region.wait_for(state="hidden")
+    assert shown.problems == []
+
+
+def test_rows_are_arranged_and_python_shows_them_again(shown, host, sample_trace, tmp_path):
+    page = shown.page
+    page.locator(".lpt-group", has_text="rank 1").click()
+    page.locator(".lpt-menu summary").click()
+    page.get_by_label("idle time").uncheck()
+    page.get_by_label("rank 0", exact=True).uncheck()
+    page.get_by_role("button", name="Fold all rows").click()
+    page.get_by_label("Rows named").fill("stream")
+    shown.wait(lambda: (shown.widget.arrangement or {}).get("named") == "stream")
+    names = page.locator(".lpt-main .lpt-name").all_inner_texts()
+    assert names
+    assert all("stream" in name for name in names)
+    assert shown.widget.arrangement["open"] == [1]
+    assert shown.widget.arrangement["kinds"] == ["idle"]
+
+    again = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view))
+    again.page.locator(".lpt-main .lpt-name").first.wait_for()
+    assert again.page.locator(".lpt-main .lpt-name").all_inner_texts() == names
+    assert again.page.locator(".lpt-group").count() == 3
+    assert shown.problems == again.problems == []
+
+
+def test_python_goes_to_a_place_and_the_copied_view_is_python(shown, tmp_path):
+    shown.widget.show((100_000_000, 110_000_000), rank=2, search="norm")
+    shown.page.locator(".lpt-details", has_text="10.0 ms of rank 2").wait_for()
+    shown.wait(lambda: window(shown) == [99_500_000, 110_500_000])
+    assert shown.page.get_by_label("Search names").input_value() == "norm"
+    streams = shown.page.locator(".lpt-name", has_text="stream").first.bounding_box()
+    pane = shown.page.locator(".lpt-main").bounding_box()
+    assert pane["y"] <= streams["y"] < pane["y"] + pane["height"]
+    shown.page.get_by_role("button", name="Copy as Python").click()
+    text = shown.page.locator("[aria-live]", has_text="Copied: ").inner_text().removeprefix("Copied: ")
+    given = {"explore": explore, "trace": shown.widget.trace}
+    made = eval(text.replace("trace, view", f"trace, notes={str(tmp_path / 'm.json')!r}, view"), given)
+    assert made.span == shown.widget.span
+    assert made.selected.equals(shown.widget.selected)
+    assert shown.problems == []
+
+
+def test_few_tab_stops_lie_before_the_rows(shown):
+    shown.page.keyboard.press("Tab")
+    stops = []
+    while shown.page.evaluate("document.activeElement.tagName") != "CANVAS":
+        stops.append(shown.page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
+        shown.page.keyboard.press("Tab")
+        assert len(stops) < 7, stops
+    assert "Search names" in stops
+    # the buttons of the bar are one stop; the arrows move between them
+    shown.page.locator(".lpt-bar button[tabindex='0']").focus()
+    seen = []
+    for _ in range(14):
+        seen.append(shown.page.evaluate("document.activeElement.textContent"))
+        shown.page.keyboard.press("ArrowRight")
+    assert {"List", "Go", "Mark", "Whole", "?"} <= set(seen)
+    # the heads of the rows are one stop, behind the rows
+    shown.page.locator(".lpt-main canvas").focus()
+    shown.page.keyboard.press("Tab")
+    assert "rank 0" in shown.page.evaluate("document.activeElement.textContent")
+    shown.page.keyboard.press("ArrowDown")
+    assert "rank 1" in shown.page.evaluate("document.activeElement.textContent")
+    shown.page.keyboard.press("Enter")
+    shown.wait(lambda: shown.page.locator(".lpt-main .lpt-row").count() > 0)
+    assert shown.problems == []

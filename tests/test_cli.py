@@ -19,7 +19,8 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze.catalog import views
-from llmprof.cli import commands, main, output
+from llmprof.cli import analyze as cli_analyze
+from llmprof.cli import main, make, output
 from llmprof.errors import LlmprofError, TraceWarning
 from tests.report.builders import HOSTILE, build
 from tests.test_run_notebook import write_notebook
@@ -363,12 +364,12 @@ class TestNotebook:
         ],
     )  # fmt: skip
     def test_parameters(self, item, value):
-        assert commands.parameter(item) == ("k", value)
+        assert make.parameter(item) == ("k", value)
 
     @pytest.mark.parametrize("item", ["k", "=v", ""])
     def test_parameters_without_a_value(self, item):
         with pytest.raises(LlmprofError, match="has no value"):
-            commands.parameter(item)
+            make.parameter(item)
 
 
 class TestDemo:
@@ -429,7 +430,7 @@ class TestFailures:
             warnings.warn("another", TraceWarning, stacklevel=1)
             return "done"
 
-        monkeypatch.setattr(commands, "info", warn)
+        monkeypatch.setattr(cli_analyze, "info", warn)
         code, out, err = run("info", saved)
         assert (code, out) == (0, "done\n")
         assert err.splitlines() == ["llmprof: warning: two lines \\x1b[31m", "llmprof: warning: another"]
@@ -451,7 +452,7 @@ class TestFailures:
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(commands, "info", interrupt)
+        monkeypatch.setattr(cli_analyze, "info", interrupt)
         assert run("info", saved) == (130, "", "llmprof: interrupted\n")
 
 
@@ -489,7 +490,7 @@ class TestProgress:
 
     def test_the_readers_progress_names_the_file(self):
         told = []
-        tell = output.reading(commands.Terminal(progress=lambda *said: told.append(said)))
+        tell = output.reading(output.Terminal(progress=lambda *said: told.append(said)))
         tell("folder/rank0.json.gz", 5, 10)
         assert told == [("reading rank0.json.gz", 5, 10)]
 
@@ -521,9 +522,9 @@ class TestProcess:
         pipe = tmp_path / "pipe.json"
         os.mkfifo(pipe)
         code = (
-            "import signal, sys; from llmprof.cli import commands, main\n"
+            "import signal, sys; from llmprof.cli import analyze, main\n"
             "def wait(*_): print('ready', file=sys.stderr, flush=True); signal.pause()\n"
-            "commands.info = wait\n"
+            "analyze.info = wait\n"
             "raise SystemExit(main.main(['info', 'x']))"
         )
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

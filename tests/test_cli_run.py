@@ -376,7 +376,7 @@ def test_the_cost_of_a_profiler_in_words(share, clear, words):
 
 
 def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):
-    from llmprof.cli.commands import Terminal
+    from llmprof.cli.output import Terminal
 
     run = finished(tmp_path)
     run.config = run.config.replace(profile_mode="torch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shutil
 import sys
@@ -10,13 +11,22 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from llmprof import __version__
 from llmprof.errors import LlmprofError, OutputError, TraceWarning
 
 SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _NAME = "llmprof"
+
+_COMMANDS: Final = {
+    "analyze": ("analysis", "diff", "findings", "info"),
+    "experiment": ("experiment",),
+    "make": ("demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
+    "run": ("config", "doctor", "run", "runs", "sweep"),
+    "theory": ("theory",),
+}
+"""Functions of the commands by their module, which is imported when the command runs: options in, text or JSON out."""
 _TELLING = ("demo", "experiment", "run", "sweep")
 """Commands that take minutes and say how far they are, whoever reads it."""
 
@@ -121,11 +131,14 @@ def _fails(out: str) -> bool:
 
 
 def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
-    from llmprof.cli import commands
+    from llmprof.cli.output import Terminal
 
-    command: Callable[[argparse.Namespace, commands.Terminal], str] = getattr(commands, args.command)
+    module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
+    command: Callable[[argparse.Namespace, Terminal], str] = getattr(
+        importlib.import_module(f"llmprof.cli.{module}"), args.command
+    )
     told = progress if isinstance(progress, ProgressLine) else None
-    return command(args, commands.Terminal(_width(), told, lambda words: _say(words, progress)))
+    return command(args, Terminal(_width(), told, lambda words: _say(words, progress)))
 
 
 def _say(words: str, progress: ProgressLine | _Silent) -> None:
@@ -269,7 +282,8 @@ def _exploring(sub: argparse.ArgumentParser) -> None:
 
 def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:
     from llmprof.batch import PRESETS
-    from llmprof.cli.commands import add_config_options, add_experiment_options
+    from llmprof.cli.experiment import add_experiment_options
+    from llmprof.cli.run import add_config_options
 
     checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
     run = add("run", "run", "run a model under a profiler and read what it recorded", shared)
@@ -301,7 +315,7 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
 
 
 def _theory(sub: argparse.ArgumentParser) -> None:
-    from llmprof.cli.commands import add_theory_options
+    from llmprof.cli.theory import add_theory_options
 
     add_theory_options(sub)
 

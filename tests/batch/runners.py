@@ -43,7 +43,9 @@ class Runs:
         self.on = on
         self.trace: Trace | None = build(ranks=2, steps=2)
 
-    def __call__(self, config: ExperimentConfig, *, progress: Callable[[str, int, int], None]) -> SimpleNamespace:
+    def __call__(
+        self, config: ExperimentConfig, *, progress: Callable[[str, int, int], None], check: bool = True
+    ) -> SimpleNamespace:
         def run() -> FakeRun:
             point = (config.batch_size, config.max_tokens)
             self.ran.append(point)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llmprof.errors import ConfigError, OutputError
 from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.launch.config.files import template
-from llmprof.launch.engines._points import token_ids
+from llmprof.launch.engines._job import token_ids
 from llmprof.launch.run import command as run_job
 from llmprof.launch.run import load as run_load
 from llmprof.launch.run.command import job

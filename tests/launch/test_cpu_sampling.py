@@ -12,7 +12,7 @@ import pytest
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch import ExperimentRunner
-from llmprof.launch.run import cpu_sampling, passes
+from llmprof.launch.run import passes, profilers
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels
 
@@ -42,12 +42,12 @@ def install(stand_ins, last=""):
 
 
 def test_command_lines(tmp_path):
-    assert cpu_sampling.wrapped("none", tmp_path, ["a", "b"]) == ["a", "b"]
-    perf = cpu_sampling.wrapped("perf", tmp_path, ["a", "b c"])
+    assert profilers.wrapped("none", tmp_path, ["a", "b"]) == ["a", "b"]
+    perf = profilers.wrapped("perf", tmp_path, ["a", "b c"])
     assert perf[:2] == ["perf", "record"]
     assert perf[perf.index("-k") + 1] == "CLOCK_MONOTONIC"
     assert perf[perf.index("--") + 1 :] == ["a", "b c"]
-    vtune = cpu_sampling.wrapped("vtune", tmp_path, ["a"], executable="/opt/vtune")
+    vtune = profilers.wrapped("vtune", tmp_path, ["a"], executable="/opt/vtune")
     assert vtune == ["/opt/vtune", "-collect", "hotspots", "-result-dir", str(tmp_path / "vtune"), "--", "a"]
 
 
@@ -67,30 +67,30 @@ def test_one_profiler_at_a_time(stand_ins):
 def test_a_sampler_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match=r"vtune is not on PATH.*Intel VTune"):
-        cpu_sampling.start("vtune", tmp_path)
+        profilers.start("vtune", tmp_path)
 
 
 def test_samples_stand_on_the_clock_of_the_timeline(tmp_path):
-    (tmp_path / cpu_sampling.TEXT).write_text(SCRIPT)
-    (tmp_path / cpu_sampling.CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
+    (tmp_path / profilers.TEXT).write_text(SCRIPT)
+    (tmp_path / profilers.CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
     epoch = 10**18 + 100 * 10**9
-    trace = cpu_sampling.beside(tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch}))
+    trace = profilers.beside(tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch}))
     assert trace.samples["time_ns"].to_list() == [1_000, 501_000]
     assert trace.kernels.height == 1
     assert analyze.hotspots(trace.select(window=(0, 100_000)))["name"].to_list() == ["forward", "main"]
-    bare = cpu_sampling.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
+    bare = profilers.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert bare.samples["time_ns"].null_count() == 2
 
 
 def test_a_report_of_vtune_has_sums_only(tmp_path):
-    (tmp_path / cpu_sampling.TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
-    trace = cpu_sampling.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
+    (tmp_path / profilers.TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
+    trace = profilers.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert trace.samples.select("name", "value", "time_ns").rows() == [("main", 1_500_000_000, None)]
 
 
 def test_without_samples_the_trace_is_as_it_was(tmp_path):
     trace = Trace({"kernels": kernels(["a"])})
-    assert cpu_sampling.beside(tmp_path, trace) is trace
+    assert profilers.beside(tmp_path, trace) is trace
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_a_run_with_perf_around_it(stand_ins):
     run = ExperimentRunner(stand_ins.config(cpu_sampler="perf")).run()
     assert run.state == "finished"
     there = {path.name for path in run.folder.path.iterdir()}
-    assert {cpu_sampling.TEXT, cpu_sampling.CLOCK} <= there
+    assert {profilers.TEXT, profilers.CLOCK} <= there
     assert "perf.data" not in there
     assert run.trace.samples.filter(pl.col("unit") == "ns").height == 2
     assert run.trace.has("kernels")

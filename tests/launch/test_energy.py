@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.errors import NotCapturedError
-from llmprof.launch.run.energy import energy, summary
+from llmprof.launch.run.results import energy, energy_summary
 
 S = 10**9
 T0 = 1_700_000_000 * S
@@ -38,7 +38,7 @@ def test_joules_are_those_of_all_gpus_between_the_ends_of_a_repeat():
     assert found["joules_per_output_token"].to_list() == pytest.approx([20.0, 10.0])
     assert found["devices"].to_list() == [2, 2]
     assert found["samples"].to_list() == [8, 5]
-    (of_phase,) = summary(found)
+    (of_phase,) = energy_summary(found)
     assert of_phase["joules_per_output_token"] == pytest.approx(15.0)
     # deviation 7.071, t(1) = 12.706: 12.706 * 7.071 / sqrt(2) = 63.53
     assert of_phase["ci95_high"] - of_phase["ci95_low"] == pytest.approx(2 * 63.53, rel=1e-3)

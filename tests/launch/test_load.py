@@ -9,7 +9,7 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig
-from llmprof.launch.engines._points import half_width, token_ids, turns
+from llmprof.launch.engines._job import half_width, token_ids, turns
 from llmprof.launch.engines._server import achieved
 from llmprof.launch.run.command import job
 from llmprof.launch.run.load import arrivals, lengths, load

@@ -21,13 +21,13 @@ from llmprof.launch.engines.engine import Engine
 __all__ = ["BUILT_IN", "Engine", "engine", "engines", "script"]
 
 BUILT_IN: Final = (
-    "llmprof.launch.engines.vllm:OFFLINE",
-    "llmprof.launch.engines.vllm:SERVED",
-    "llmprof.launch.engines.transformers:OFFLINE",
+    "llmprof.launch.engines.engine:VLLM_OFFLINE",
+    "llmprof.launch.engines.engine:VLLM_SERVED",
+    "llmprof.launch.engines.engine:TRANSFORMERS",
 )
 """List of the engines: a new engine is its own modules and one line here."""
 
-_COMMON: Final = ("_machine", "_job", "_points")
+_COMMON: Final = ("_machine", "_job")
 
 
 def engines() -> tuple[Engine, ...]:

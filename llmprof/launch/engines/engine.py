@@ -1,4 +1,4 @@
-"""Record type of an engine: its name, and the modules that its stand-alone script is made of."""
+"""The record of an engine (its name, and the modules of its script), and the records of vLLM and transformers."""
 
 from __future__ import annotations
 
@@ -33,3 +33,32 @@ class Engine:
     """Most ranks that it runs on; None where it splits a model over any number."""
     labels_steps: bool = False
     """Whether its traces have labels of steps, so that a capture without them is not whole."""
+
+
+TRANSFORMERS = Engine(
+    name="transformers",
+    modules=("transformers_offline",),
+    run="run_transformers",
+    packages=("transformers", "torch"),
+    most_ranks=1,
+)
+
+
+VLLM_OFFLINE = Engine(
+    name="vllm",
+    modules=("_vllm", "vllm_offline"),
+    run="run_vllm",
+    worker="vllm_worker",
+    timer=("ops_parts", "ops_timer", "vllm_ops"),
+    packages=("vllm", "torch"),
+    labels_steps=True,
+)
+VLLM_SERVED = Engine(
+    name="vllm",
+    served=True,
+    modules=("_vllm", "_server", "vllm_served"),
+    run="run_served",
+    worker="vllm_worker",
+    packages=("vllm", "torch"),
+    labels_steps=True,
+)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmprof.launch.engines._job import Record, version_of
+from llmprof.launch.engines._job import Record, each_point, token_ids, turns, version_of
 from llmprof.launch.engines._machine import Refused, check_model, cpu_name, gpu_names, guard, has_tokenizer
-from llmprof.launch.engines._points import each_point, token_ids, turns
 
 _DEPTH = 5
 

@@ -7,9 +7,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines._job import Record
+from llmprof.launch.engines._job import Record, drop_traces, each_point, take_traces, token_ids, turns
 from llmprof.launch.engines._machine import guard
-from llmprof.launch.engines._points import drop_traces, each_point, take_traces, token_ids, turns
 from llmprof.launch.engines._vllm import (
     cuda_profiler_is_known,
     engine_options,

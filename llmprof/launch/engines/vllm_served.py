@@ -11,9 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines._job import Record
+from llmprof.launch.engines._job import Record, drop_traces, each_point, take_traces, token_ids, turns
 from llmprof.launch.engines._machine import Refused, guard
-from llmprof.launch.engines._points import drop_traces, each_point, take_traces, token_ids, turns
 from llmprof.launch.engines._server import HOST, OK, Server, achieved, arguments, arrivals, free_port, load
 from llmprof.launch.engines._vllm import (
     cuda_profiler_is_known,

@@ -16,7 +16,7 @@ import polars as pl
 from llmprof.errors import LaunchError, TraceWarning
 from llmprof.launch import engines
 from llmprof.launch.config.options import ExperimentConfig, setting
-from llmprof.launch.run import command, cpu_sampling, failures, process, profilers
+from llmprof.launch.run import command, failures, process, profilers
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import RunFolder
@@ -226,7 +226,7 @@ def _wrapped(
             }  # fmt: skip
         report = folder.ncu_report.with_suffix("")
         return command.ncu(config, program, report, executable=shutil.which("ncu") or "ncu", **chosen)
-    return cpu_sampling.wrapped(config.cpu_sampler, folder.path, program)
+    return profilers.wrapped(config.cpu_sampler, folder.path, program)
 
 
 def engine(passes: Passes) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def engine(passes: Passes) -> dict[str, Any]:
     if name == "ncu":
         _warn_of_collectives(passes)
     if config.cpu_sampler != "none":
-        cpu_sampling.start(config.cpu_sampler, folder.path)
+        profilers.start(config.cpu_sampler, folder.path)
     with monitors_beside(config, folder.monitors) as watch:
         worker = passes.run(
             name,
@@ -250,7 +250,7 @@ def engine(passes: Passes) -> dict[str, Any]:
             steps=_enough_steps(config, None) if name == "ncu" else None,
         )
     if config.cpu_sampler != "none":
-        cpu_sampling.finish(config.cpu_sampler, folder.path, passes.note)
+        profilers.finish(config.cpu_sampler, folder.path, passes.note)
     if out != folder.path:
         for copied in _COPIED:
             if (out / copied).is_file():

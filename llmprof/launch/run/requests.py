@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
-from llmprof.launch.engines._points import t95
+from llmprof.launch.engines._job import t95
 from llmprof.units import NS_PER_S, format_share
 
 PHASES = ("warmup", "plain", "profiled")

@@ -17,8 +17,8 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.run import cpu_sampling, results
 from llmprof.launch.run import passes as run_passes
+from llmprof.launch.run import profilers, results
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.run.passes import Passes, ran, tool
@@ -123,7 +123,7 @@ class Run:
             except (AnalysisError, ReadError) as error:
                 warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
         try:
-            return cpu_sampling.beside(self.folder.path, trace)
+            return profilers.beside(self.folder.path, trace)
         except ReadError as error:
             warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
             return trace

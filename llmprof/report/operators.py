@@ -185,7 +185,8 @@ def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -
     cost = timing_overhead(timings).filter(pl.col("overhead").is_not_null() & (pl.col("method") != "none"))
     lines += [
         f"\nA decode step that is timed by {row['method']} takes {format_share(row['overhead'])} more than one that is "
-        f"not (rank {row['rank']}, medians, {row['steps']} steps)."
+        f"not (rank {row['rank']}, {row['steps']} steps against their neighbours, 95 % interval "
+        f"{format_share(row['overhead_low'])} to {format_share(row['overhead_high'])})."
         for row in cost.iter_rows(named=True)
     ]
     top = operator_times(timings).filter(~pl.col("nested")).head(5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,129 @@ def resident_bytes() -> int | None:
         return None
 
 
+class Live:
+    """What changes from call to call of a step.
+
+    Attributes
+    ----------
+    mark, at : object, int
+        The last mark, and the host's clock at the latest moment up to which nothing more was launched.
+    nothing_ns : int
+        A host that is back sooner has launched nothing.
+    stream : object
+        Stream of the model.
+    step : int
+        Number of the step.
+    known : dict
+        Shapes of the arguments of each name, of steps of this shape.
+    """
+
+    __slots__ = ("at", "known", "mark", "nothing_ns", "step", "stream")
+
+    def __init__(self) -> None:
+        self.mark: Any = None
+        self.at = self.nothing_ns = self.step = 0
+        self.stream: Any = None
+        self.known: dict[int, list[list[int]]] = {}
+
+
+def quick_forward(
+    timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
+) -> Callable[..., Any]:
+    """A forward that is timed by events and keeps nothing else but shapes: each of its lines costs the step.
+
+    Parameters
+    ----------
+    timer : object
+        Where rows go.
+    original : callable
+        The forward itself.
+    numbers : mapping
+        Name by layer; a module that several layers share has one for each.
+    layer : int, optional
+        The number of the layer that this is.
+    detail : bool
+        Whether operators inside the layer are timed.
+    """
+    clock, live, pool, record = time.perf_counter_ns, timer.live, timer.pool, timer.record
+    keep, first, several = timer.calls.append, next(iter(numbers.values())), len(numbers) > 1
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        number = first
+        if several:
+            if not timer.detail:
+                return original(*args, **kwargs)
+            number = numbers.get(timer.layer, first)
+        host = clock()
+        if host - live.at < live.nothing_ns:
+            begin = live.mark
+            live.at = host
+        else:
+            begin = live.mark = pool.pop() if pool else timer.event()
+            record(begin, live.stream)
+            live.at = clock()
+        if layer is not None:
+            timer.layer, timer.detail = layer, detail
+        out = original(*args, **kwargs)
+        if layer is not None:
+            timer.layer, timer.detail = None, True
+        now = clock()
+        if now - live.at < live.nothing_ns:
+            end = live.mark
+        else:
+            end = live.mark = pool.pop() if pool else timer.event()
+            record(end, live.stream)
+        keep((live.step, number, begin, end, host, now))
+        if number not in live.known:
+            live.known[number] = shapes_of(args, kwargs)
+        live.at = clock()
+        return out
+
+    return forward
+
+
+def whole_forward(
+    timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
+) -> Callable[..., Any]:
+    """A forward that is timed in any way; parameters as of :func:`quick_forward`."""
+    first = next(iter(numbers.values()))
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if layer is None:
+            if not timer.detail:
+                return original(*args, **kwargs)
+            return timer.call(numbers.get(timer.layer, first), original, args, kwargs)
+        timer.layer, timer.detail = layer, detail
+        inner = timer.functional() if detail and timer.options["functional"] else contextlib.nullcontext()
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with inner:
+                return original(*args, **kwargs)
+
+        try:
+            return timer.call(first, inside, args, kwargs)
+        finally:
+            timer.layer, timer.detail = None, True
+
+    return forward
+
+
+def dispatch_mode(timer: Any) -> Any:
+    """A dispatch mode of PyTorch that times every operator inside it."""
+    base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Mode(base):  # type: ignore[misc]
+        """Times every operator that is dispatched."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = "::".join(str(func).split(".")[:2])
+            around = timer._stack[-1] if timer._stack else f"{timer.layer_path}.{timer.layer}"
+            number = timer.number(f"{around}/{name}", "functional")
+            return timer.call(number, func, args, kwargs or {})
+
+    return Mode()
+
+
 def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
     """Time from one decode step to the next, by the method of the step.
 
@@ -153,7 +278,8 @@ def result_of(timer: Any) -> dict[str, Any]:
     for table, keys, rows in (
         ("steps", _STEP, timer.steps), ("calls", _CALL, timer.calls), ("collectives", _COLLECTIVE, timer.collectives),
     ):  # fmt: skip
-        columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
+        # a row of a call that was timed in the quick way ends early
+        columns = {key: [row[i] if i < len(row) else None for row in rows] for i, key in enumerate(keys)}
         if table == "calls":
             columns["shapes"] = [
                 own if own is not None else timer.known_shapes.get(labels.get(step, ""), {}).get(name)
@@ -169,6 +295,7 @@ def result_of(timer: Any) -> dict[str, Any]:
         "platform": "cuda" if timer.cuda else "cpu",
         "device": timer.torch.cuda.get_device_name() if timer.cuda else None,
         "clock": "CUDA events" if timer.cuda else "perf_counter of the host",
+        "quickest_launch_ns": timer.launch_ns or None,
         "clock_uncertainty_ns": max((one[2] for one in timer.anchors), default=0), "clock_drift_ns": drift,
         "torch": str(timer.torch.__version__), "model": type(timer.root).__name__, "layer_path": timer.layer_path,
         "layers": sorted(timer.layers), "options": {k: v for k, v in timer.options.items() if k != "folder"},

@@ -1,23 +1,41 @@
 """Part of the text for workers: a timer of a model's modules inside the process that runs the model.
 
-The ``forward`` of single modules is wrapped, and only in the steps and layers that are sampled: all others run
-unchanged. On a GPU a time is the distance of two CUDA events on the stream of the model, read when the window is over;
-on a CPU it is the difference of two readings of the host's clock. PyTorch itself is not changed.
+Each module's own ``forward`` is wrapped, and only in the steps and layers that are sampled: what is not sampled runs as
+it was. On a GPU a time is the distance of two CUDA events on the stream of the model, read when the window is over; on
+a CPU it is a clock of the host. PyTorch itself is not changed.
+
+In an eager decode step the host is what everybody waits for, so a mark costs what the host needs to record it. Where
+nothing can have been launched since the last mark (the host was back sooner than it takes to launch anything), that
+mark serves again: one event is the end of an operator, of what it lies in, and the begin of the next one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines.ops_parts import holder_of, layers_of, located, resident_bytes, runs, shapes_of, tensors
+from llmprof.launch.engines.ops_parts import (
+    Live,
+    dispatch_mode,
+    holder_of,
+    layers_of,
+    located,
+    quick_forward,
+    resident_bytes,
+    runs,
+    shapes_of,
+    tensors,
+    whole_forward,
+)
 
-_SHARED_BORDER_NS = 25_000
-"""If the calls of two layers follow each other this fast on the host, no kernel was launched between them, since a
-launch takes longer: the two layers then share a border."""
+_NO_LAUNCH = 0.75
+"""Share of the quickest launch: a host that is back sooner has launched nothing."""
+_LAUNCHES = 200
+_MEMORY_STEPS = 10
+"""Steps from one reading of the allocator to the next: it costs as much as many marks, and decode changes little."""
 _Wrap = tuple[dict[str, Any], Callable[..., Any]]
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
@@ -61,15 +79,14 @@ class OpsTimer:
         self.timing = self.detail = False
         self.layer: int | None = None
         self.method = "none"
+        self.live = Live()
         self._stack: list[str] = []
         self._restore: list[tuple[dict[str, Any], Any]] = []
         self._undo: list[Callable[[], None]] = []
-        self._border: tuple[Any, int] = (None, 0)
-        self._by_events = False
-        self._known: dict[int, list[list[int]]] = {}
+        self.by_events = False
         self.known_shapes: dict[str, dict[int, list[list[int]]]] = {}
-        self._pool: list[Any] = []
-        self._stream: Any = None
+        self.pool: list[Any] = []
+        self._memory_at: int | None = None
         self._mode: Any = None
         self._open: list[Any] | None = None
         self._metrics = {name: located(where) for name, where in self.options["metrics"].items()}
@@ -78,20 +95,18 @@ class OpsTimer:
             self.notes.append(
                 f"{type(root).__name__} has no stack of layers, so its modules are timed by their depth, without layers"
             )
-        simple = self.options["memory"] != "operators" and not self._metrics and not self.options["functional"]
-        self._simple = simple
-        self._outside, self._inside = self._modules_outside(), self._modules_inside()
-        self._layer_wraps = {
-            detail: {number: self._timed_layer(number, one, detail=detail) for number, one in self.layers.items()}
-            for detail in (False, True)
-        }
-        self._marks_a_step = self._expected_marks()
+        self._plain = self.options["memory"] != "operators" and not self._metrics and not self.options["functional"]
+        self._turns = [method for method, count in self.options["cycle"] for _ in range(count)]
+        self._shuffled = all(count == 1 for _, count in self.options["cycle"])
+        self._own = sorted(self.layers)
         self.epoch_ns = time.time_ns() - time.perf_counter_ns()
         self.anchors: list[tuple[Any, int, int]] = []
-        self._hold_cycles = 0
+        self.launch_ns = self._hold_cycles = 0
         if cuda:
-            self._record = torch.cuda.Event.__mro__[1].record
+            self.record = torch.cuda.Event.__mro__[1].record
             self.anchor()
+        self._wraps = {quick: self._wrapped(quick=quick) for quick in ((True, False) if cuda else (False,))}
+        self._marks_a_step = self._expected_marks()
 
     # --- the window -----------------------------------------------------------------------------------------------
 
@@ -106,34 +121,49 @@ class OpsTimer:
             return
         self.timed += 1
         self.method, self.timing, self.detail = method, True, True
-        self._by_events = self.cuda and method == "events"
-        self._border = (None, 0)
-        self._known = self.known_shapes.setdefault(label, {})
+        self.by_events = self.cuda and method.startswith("events")
+        live, new = self.live, label not in self.known_shapes
+        live.at, live.step = 0, self.step
+        live.known = self.known_shapes.setdefault(label, {})
         if self.cuda:
-            self._stream = self.torch.cuda.current_stream()
-        while self._by_events and len(self._pool) < self._marks_a_step:
-            self._pool.append(self._event())
-        before = self._memory() if self.options["memory"] != "off" else None
-        self._install(self._outside)
-        for number in self.layers:
-            detail = number in layers
-            self._install([self._layer_wraps[detail][number]])
-            if detail:
-                self._install(self._inside.get(number, ()))
-        for name, where in self.options["functions"].items():
-            self._wrap_function(name, where)
+            live.stream = self.torch.cuda.current_stream()
+        while self.by_events and len(self.pool) < self._marks_a_step:
+            self.pool.append(self.event())
+        before = self._memory() if self._memory_now(new=new) else None
+        self._wrap(layers)
         if held:
             self._install([(self.root.__dict__, self._held(self.root.forward))])
-        self._open = [self.step, label, phase, method, held, self._mark(), None, now, None, before, None, layers]
+        self._open = [self.step, label, phase, method, held, self.mark(), None, now, None, before, None, layers]
         ACTIVE[:] = [self]
+
+    def _memory_now(self, *, new: bool) -> bool:
+        """Whether the allocator is asked before and after this step: the first of its shape, then one in so many."""
+        if self.options["memory"] != "steps":
+            return bool(self.options["memory"] != "off")
+        if not new and self._memory_at is not None and self.step - self._memory_at < _MEMORY_STEPS:
+            return False
+        self._memory_at = self.step
+        return True
+
+    def _wrap(self, layers: Sequence[int]) -> None:
+        """Put the wrappers of a step in place: all layers, and the modules of those that are sampled."""
+        outside, of_layers, inside = self._wraps[self.by_events and self._plain]
+        self._install(outside)
+        for number in self._own:
+            detail = number in layers
+            self._install([of_layers[detail][number]])
+            if detail:
+                self._install(inside.get(number, ()))
+        for name, where in self.options["functions"].items():
+            self._wrap_function(name, where)
 
     def end_step(self) -> None:
         """End the step: remove the wrappers and keep the time of its end."""
         if self._open is None:
             return
         row, self._open = self._open, None
-        row[6], row[8] = self._mark(), time.perf_counter_ns()
-        row[10] = self._memory() if self.options["memory"] != "off" else None
+        row[6], row[8] = self.mark(), time.perf_counter_ns()
+        row[10] = self._memory() if row[9] is not None else None
         self.steps.append(tuple(row))
         while self._undo:
             self._undo.pop()()
@@ -154,11 +184,13 @@ class OpsTimer:
 
     def _plan(self) -> tuple[str, list[int], bool]:
         """Method of this step, the layers whose operators are timed, and whether the device is held first."""
-        options, own = self.options, sorted(self.layers)
-        if options["cycle"]:
-            at = self.step % sum(count for _, count in options["cycle"])
-            turn = [method for method, count in options["cycle"] for _ in range(count)][at]
-            method, _, more = turn.partition("+")
+        options, own = self.options, self._own
+        if self._turns:
+            at = self.step % len(self._turns)
+            if self._shuffled and not at:
+                # what the engine does every second or sixteenth step must not meet the same method each time
+                random.Random(self.step).shuffle(self._turns)  # noqa: S311 (no secret)
+            method, _, more = self._turns[at].partition("+")
             held = more == "hold"
         else:
             method = "none" if self.done or self.step % options["every"] else options["method"]
@@ -173,29 +205,37 @@ class OpsTimer:
 
     # --- what is wrapped ------------------------------------------------------------------------------------------
 
-    def _modules_outside(self) -> list[_Wrap]:
-        """Wrappers of the modules outside of the layers, to the layers' or the option's depth, and of the model."""
+    def _wrapped(self, *, quick: bool) -> tuple[list[_Wrap], dict[bool, dict[int, _Wrap]], dict[int, list[_Wrap]]]:
+        """Wrappers of modules outside the layers, of layers (without and with operators), and of modules inside."""
+        make = quick_forward if quick else whole_forward
+
+        def wrap(module: Any, numbers: Mapping[int | None, int], **of_layer: Any) -> _Wrap:
+            return module.__dict__, make(self, module.forward, numbers, **of_layer)
+
         prefix = f"{self.layer_path}." if self.layers else None
         depth = self.layer_path.count(".") + 1 if self.layers else self.options["depth"]
         outside = []
         for name, module in self.root.named_modules():
-            inside = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
-            if name and not inside and name != self.layer_path and name.count(".") < max(1, depth) and runs(module):
-                outside.append(self._timed(module, {None: self._number(name, "module")}))
-        return [*outside, self._timed(self.root, {None: self._number(type(self.root).__name__, "model")})]
-
-    def _modules_inside(self) -> dict[int, list[_Wrap]]:
-        """Modules of each layer; a module that several layers share has a name for each of them."""
+            within = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
+            if name and not within and name != self.layer_path and name.count(".") < max(1, depth) and runs(module):
+                outside.append(wrap(module, {None: self.number(name, "module")}))
+        outside.append(wrap(self.root, {None: self.number(type(self.root).__name__, "model")}))
         shared: dict[int, tuple[Any, dict[int | None, int]]] = {}
-        inside: dict[int, list[int]] = {}
+        places: dict[int, list[int]] = {}
         for number, layer in self.layers.items():
             for name, module in layer.named_modules():
                 if name and name.count(".") < self.options["depth"] and runs(module):
                     path = f"{self.layer_path}.{number}.{name}"
-                    shared.setdefault(id(module), (module, {}))[1][number] = self._number(path, "module")
-                    inside.setdefault(number, []).append(id(module))
-        wraps = {key: self._timed(module, numbers) for key, (module, numbers) in shared.items()}
-        return {number: [wraps[key] for key in keys] for number, keys in inside.items()}
+                    shared.setdefault(id(module), (module, {}))[1][number] = self.number(path, "module")
+                    places.setdefault(number, []).append(id(module))
+        made = {key: wrap(module, numbers) for key, (module, numbers) in shared.items()}
+        inside = {number: [made[key] for key in keys] for number, keys in places.items()}
+        of_layers: dict[bool, dict[int, _Wrap]] = {False: {}, True: {}}
+        for number, layer in self.layers.items():
+            names: dict[int | None, int] = {None: self.number(f"{self.layer_path}.{number}", "layer")}
+            for detail, wraps in of_layers.items():
+                wraps[number] = wrap(layer, names, layer=number, detail=detail)
+        return outside, of_layers, inside
 
     def _install(self, wraps: Sequence[_Wrap]) -> None:
         """Replace the forward of single modules by wrappers, which is quick and changes no other object."""
@@ -205,36 +245,16 @@ class OpsTimer:
                 self._restore.append((own, was))
                 own["forward"] = forward
 
-    def _timed(self, module: Any, numbers: Mapping[int | None, int]) -> _Wrap:
-        original, first = module.forward, next(iter(numbers.values()))
-        clock, calls = time.perf_counter_ns, self.calls
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self.detail:
-                return original(*args, **kwargs)
-            number = numbers.get(self.layer, first)
-            if not self._simple:
-                return self._call(number, original, args, kwargs)
-            host = clock()
-            begin = self._mark()
-            out = original(*args, **kwargs)
-            end = self._mark()
-            calls.append((self.step, number, begin, end, host, clock(), None, None, None, None))
-            if number not in self._known:
-                self._known[number] = shapes_of(args, kwargs)
-            return out
-
-        return module.__dict__, forward
-
-    def _call(self, number: int, original: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, number: int, original: Any, args: Any, kwargs: Any) -> Any:
+        """Time one call and keep all that the options ask for."""
         memory = self.options["memory"] == "operators"
         before = self._memory() if memory else None
         self._stack.append(self.names[number])
         host = time.perf_counter_ns()
-        begin = self._mark()
+        begin = self.mark()
         try:
             out = original(*args, **kwargs)
-            end = self._mark()
+            end = self.mark()
         finally:
             self._stack.pop()
         row = (self.step, number, begin, end, host, time.perf_counter_ns(), shapes_of(args, kwargs), before,
@@ -242,42 +262,12 @@ class OpsTimer:
         self.calls.append(row)
         return out
 
-    def _timed_layer(self, number: int, module: Any, *, detail: bool) -> _Wrap:
-        original, name = module.forward, self._number(f"{self.layer_path}.{number}", "layer")
-        clock, calls = time.perf_counter_ns, self.calls
-        dispatched = detail and self.options["functional"]
-        memory = detail and self.options["memory"] == "operators"
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            host = clock()
-            last, at = self._border
-            begin = last if host - at < _SHARED_BORDER_NS and last is not None else self._mark()
-            before = self._memory() if memory else None
-            self.layer, self.detail = number, detail
-            try:
-                if dispatched:
-                    with self._functional():
-                        out = original(*args, **kwargs)
-                else:
-                    out = original(*args, **kwargs)
-            finally:
-                self.layer, self.detail = None, True
-            end = self._mark()
-            after = self._memory() if memory else None
-            calls.append((self.step, name, begin, end, host, clock(), None, before, after, None))
-            if name not in self._known:
-                self._known[name] = shapes_of(args, kwargs)
-            self._border = (end if self._by_events else None, clock())
-            return out
-
-        return module.__dict__, forward
-
     def _wrap_function(self, name: str, where: str) -> None:
         holder, attribute = holder_of(where)
-        original, number = getattr(holder, attribute), self._number(name, "user")
+        original, number = getattr(holder, attribute), self.number(name, "user")
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self._call(number, original, args, kwargs) if self.detail else original(*args, **kwargs)
+            return self.call(number, original, args, kwargs) if self.detail else original(*args, **kwargs)
 
         setattr(holder, attribute, function)
         self._undo.append(lambda: setattr(holder, attribute, original))
@@ -288,10 +278,10 @@ class OpsTimer:
         if not self.detail:
             yield
             return
-        number = self._number(name, "user")
-        host, begin = time.perf_counter_ns(), self._mark()
+        number = self.number(name, "user")
+        host, begin = time.perf_counter_ns(), self.mark()
         yield
-        end = self._mark()
+        end = self.mark()
         self.calls.append((self.step, number, begin, end, host, time.perf_counter_ns(), None, None, None, None))
 
     def communicate(self, kind: str, group: str, world: int, original: Any) -> Any:
@@ -303,7 +293,7 @@ class OpsTimer:
             self.seen[kind] = self.seen.get(kind, 0) + 1
             if not self.detail:
                 return original(*args, **kwargs)
-            host, begin = time.perf_counter_ns(), self._mark()
+            host, begin = self.begin()
             out = original(*args, **kwargs)
             moved = tensors(args) or tensors(kwargs), tensors(out)
             self.communicated(kind, (group, world), (begin, host), moved)
@@ -329,7 +319,8 @@ class OpsTimer:
         waits : bool
             It was posted earlier, and has been waited for now.
         """
-        end = self._mark()
+        end = self.mark()
+        self.live.mark, self.live.at = end, time.perf_counter_ns()
         of = [one for part in moved for one in part]
         counts = [sum(int(one.numel()) for one in part) for part in moved]
         (name, world), (begin, host) = group, since
@@ -340,21 +331,29 @@ class OpsTimer:
         ))  # fmt: skip
 
     def mark(self) -> Any:
-        """Mark a moment of the stream by the method of this step: an event or a time."""
-        return self._mark()
-
-    def _mark(self) -> Any:
-        if self._by_events:
-            event = self._pool.pop() if self._pool else self._event()
-            self._record(event, self._stream)
+        """A moment of the stream, in the way of this step's method."""
+        if self.by_events:
+            event = self.pool.pop() if self.pool else self.event()
+            self.record(event, self.live.stream)
             return event
         if self.cuda:
             self.torch.cuda.synchronize()
         return time.perf_counter_ns()
 
-    def _event(self) -> Any:
+    def begin(self) -> tuple[int, Any]:
+        """The host's clock and a mark: the last one, where nothing was launched since."""
+        host = time.perf_counter_ns()
+        return host, self.live.mark if host - self.live.at < self.live.nothing_ns else self.mark()
+
+    def event(self) -> Any:
         """One new event; the pool is filled before the window, so that it is seldom needed inside."""
         return self.torch.cuda.Event(enable_timing=True)
+
+    def functional(self) -> Any:
+        """A context in which every operator that PyTorch dispatches is timed."""
+        if self._mode is None:
+            self._mode = dispatch_mode(self)
+        return self._mode
 
     def _held(self, original: Any) -> Any:
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -362,14 +361,6 @@ class OpsTimer:
             return original(*args, **kwargs)
 
         return forward
-
-    @contextlib.contextmanager
-    def _functional(self) -> Iterator[None]:
-        """Time every operator that PyTorch dispatches inside."""
-        if self._mode is None:
-            self._mode = _dispatch_mode(self)
-        with self._mode:
-            yield
 
     def _memory(self) -> int | None:
         if self.cuda:
@@ -382,7 +373,8 @@ class OpsTimer:
             return None
         return {name: float(measure(self.names[number], args, out)) for name, measure in self._metrics.items()}
 
-    def _number(self, name: str, kind: str) -> int:
+    def number(self, name: str, kind: str) -> int:
+        """The number that stands for a name and what it is, in the rows."""
         number = self._numbers.get((name, kind))
         if number is None:
             number = self._numbers[name, kind] = len(self.names)
@@ -398,12 +390,14 @@ class OpsTimer:
             return
         stream = self.torch.cuda.current_stream()
         count = min(_MOST_EVENTS, self._marks_a_step * min(self.options["steps"], _POOLED_STEPS))
-        self._pool = [self._event() for _ in range(count)]
-        for event in self._pool:
-            self._record(event, stream)  # the driver makes an event at its first use
+        self.pool.extend(self.event() for _ in range(count))
+        for event in self.pool:
+            self.record(event, stream)  # the driver makes an event at its first use
         self.torch.cuda.synchronize()
+        self.launch_ns = self._quickest_launch()
+        self.live.nothing_ns = int(self.launch_ns * _NO_LAUNCH)
         if self.options["hold"] or any("hold" in method for method, _ in self.options["cycle"]):
-            begin, end = self._event(), self._event()
+            begin, end = self.event(), self.event()
             self.torch.cuda._sleep(1000)
             begin.record()
             self.torch.cuda._sleep(10_000_000)
@@ -411,19 +405,31 @@ class OpsTimer:
             end.synchronize()
             self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
 
+    def _quickest_launch(self) -> int:
+        """What the host needs at least to launch a kernel, in ns: the best of many launches of a very small one."""
+        one = self.torch.zeros(1, device="cuda")
+        times = []
+        for _ in range(_LAUNCHES):
+            began = time.perf_counter_ns()
+            one.zero_()
+            times.append(time.perf_counter_ns() - began)
+        self.torch.cuda.synchronize()
+        return min(times)
+
     def _expected_marks(self) -> int:
         """Marks that a timed step is likely to need, so that events are made before it and not inside."""
         wanted = self.options["operator_layers"]
         detailed = len(self.layers) if wanted == 0 else min(max(0, wanted), len(self.layers))
-        below = max((len(one) for one in self._inside.values()), default=0) + 4
-        return 4 + 2 * (len(self._outside) + len(self.layers) + detailed * below)
+        outside, _, inside = self._wraps[False]
+        below = max((len(one) for one in inside.values()), default=0) + 4
+        return 4 + 2 * (len(outside) + len(self.layers) + detailed * below)
 
     def anchor(self) -> None:
         """An event whose time on the host's clock is known; the best of several attempts."""
         tries = []
         for _ in range(_ANCHORS):
             self.torch.cuda.synchronize()
-            event = self._event()
+            event = self.event()
             before = time.perf_counter_ns()
             event.record()
             event.synchronize()
@@ -454,18 +460,3 @@ DEFAULTS: dict[str, Any] = {
     "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
 }  # fmt: skip
 """Options of a timer that was given none."""
-
-
-def _dispatch_mode(timer: OpsTimer) -> Any:
-    base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
-
-    class Mode(base):  # type: ignore[misc]
-        """Times every operator that is dispatched."""
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = "::".join(str(func).split(".")[:2])
-            around = timer._stack[-1] if timer._stack else f"{timer.layer_path}.{timer.layer}"
-            number = timer._number(f"{around}/{name}", "functional")
-            return timer._call(number, func, args, kwargs or {})
-
-    return Mode()

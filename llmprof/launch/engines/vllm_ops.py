@@ -145,7 +145,7 @@ def _between_stages(timer: OpsTimer, name: str, world: int, method: str, origina
             return original(*given, **kwargs)
         kind = "send" if sends else "recv"
         timer.seen[kind] = timer.seen.get(kind, 0) + 1
-        host, begin = time.perf_counter_ns(), timer.mark()
+        host, begin = timer.begin()
         out = original(*given, **kwargs)
         moved = tensors(values if sends else (out[0] if isinstance(out, tuple) else out))
         both = (moved, []) if sends else ([], moved)
@@ -209,8 +209,12 @@ def _groups() -> dict[str, Any]:
 
 def step_of(scheduled: Any) -> tuple[str, str]:
     """Label of a step as vLLM's profiler writes it, and its phase: ``prefill``, ``decode`` or ``mixed``."""
+    cached, count = scheduled.scheduled_cached_reqs, len(scheduled.num_scheduled_tokens)
+    tokens_of = getattr(cached, "num_output_tokens", None)
+    if not scheduled.scheduled_new_reqs and tokens_of and len(tokens_of) == count and all(tokens_of):
+        # every step asks, and in most all requests generate: no loop over them
+        return f"execute_context_0(0)_generation_{count}({scheduled.total_num_scheduled_tokens})", "decode"
     new = {one.req_id for one in scheduled.scheduled_new_reqs}
-    cached = scheduled.scheduled_cached_reqs
     is_context = getattr(cached, "is_context_phase", None)
     requests, tokens = [0, 0], [0, 0]
     for request, count in scheduled.num_scheduled_tokens.items():

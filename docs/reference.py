@@ -38,7 +38,15 @@ PAGES = (
         "communication",
         "Communication and overlap",
         _ANALYZE,
-        ("collectives", "collective_arrivals", "collective_sizes", "overlap", "overlap_within"),
+        (
+            "collectives",
+            "collective_arrivals",
+            "collective_sizes",
+            "overlap",
+            "overlap_within",
+            "expert_exchange",
+            "rank_balance",
+        ),
     ),
     Page("idle", "Idle time and the host", _ANALYZE, ("idle", "stream_gaps", "launch_delay")),
     Page(

@@ -11,6 +11,7 @@ Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :fu
 CPU and summaries     :func:`hotspots`, :func:`totals`
 Memory                :func:`memory`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
+Ranks                 :func:`expert_exchange`, :func:`rank_balance`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`hot_lines`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
@@ -51,6 +52,7 @@ __all__ = [
     "diff_words",
     "event_waits",
     "events_within",
+    "expert_exchange",
     "findings",
     "host_synchronisation",
     "hot_lines",
@@ -74,6 +76,7 @@ __all__ = [
     "ops_to_kernels",
     "overlap",
     "overlap_within",
+    "rank_balance",
     "request_spans",
     "request_steps",
     "requests",
@@ -96,6 +99,7 @@ __all__ = [
 if TYPE_CHECKING:
     from llmprof.analyze import nsys
     from llmprof.analyze.activity import activity, kernel_categories
+    from llmprof.analyze.balance import expert_exchange, rank_balance
     from llmprof.analyze.captures import captured, with_captures
     from llmprof.analyze.collectives.collectives import collective_arrivals, collective_sizes, collectives
     from llmprof.analyze.compare.diff import diff, diff_reports
@@ -148,6 +152,7 @@ else:
             "diff_words": "llmprof.analyze.compare.story",
             "event_waits": "llmprof.analyze.npu",
             "events_within": "llmprof.analyze.kernels",
+            "expert_exchange": "llmprof.analyze.balance",
             "findings": "llmprof.analyze.findings.findings",
             "host_synchronisation": "llmprof.analyze.npu",
             "hotspots": "llmprof.analyze.stacks",
@@ -170,6 +175,7 @@ else:
             "ops_to_kernels": "llmprof.analyze.kernels",
             "overlap": "llmprof.analyze.overlap",
             "overlap_within": "llmprof.analyze.overlap",
+            "rank_balance": "llmprof.analyze.balance",
             "request_spans": "llmprof.analyze.requests.spans",
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",

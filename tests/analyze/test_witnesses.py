@@ -149,6 +149,28 @@ def test_modules_decide_the_labels_of_what_they_launched() -> None:
     assert set(events["confidence"]) == {1.0}
 
 
+def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
+    """Only where the modules inside of a layer are known does what lies between them say that it is the residual."""
+    spans = [(at, 90, f"layer::model.layers.{n}") for n, at in enumerate((100, 200))]
+    inner = [(at + 10, 40, f"layer::model.layers.{n}.mlp") for n, at in enumerate((100, 200))]
+    kernels = pl.DataFrame(
+        {"rank": 0, "device": 0, "stream": 7, "start_ns": [125, 165, 225, 265], "dur_ns": 5,
+         "name": "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float> >",
+         "correlation": range(4)}
+    )  # fmt: skip
+    runtime = kernels.select("rank", "correlation", start_ns=pl.col("start_ns") - 5, dur_ns=pl.lit(2),
+                             name=pl.lit("cudaLaunchKernel"), api=pl.lit("runtime"), thread=pl.lit(1))  # fmt: skip
+    step = {**HOST, "domain": "user_annotation", "start_ns": 0, "dur_ns": 1000, "name": "ProfilerStep#1"}
+
+    def stages(marks: list[tuple[int, int, str]]) -> list[str]:
+        rows = [{**HOST, "domain": "user_annotation", "start_ns": s, "dur_ns": d, "name": n} for s, d, n in marks]
+        markers = pl.DataFrame([*rows, step])
+        return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": markers}))["stage"].to_list()
+
+    assert stages(spans) == ["other"] * 4
+    assert stages(spans + inner) == ["activation", "residual"] * 2
+
+
 def test_a_vision_transformer_whose_gemms_are_called_relu(shared: Path) -> None:
     """12 layers of q, k, v, o, two GEMMs of the MLP; the convolution of the patches comes before them."""
     [path] = (shared / "real/chrome/tracelens").glob("h100__Falconsai*")

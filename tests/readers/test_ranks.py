@@ -76,6 +76,50 @@ def test_two_copies_of_one_rank(tmp_path):
     assert [path.rpartition("/")[2] for path in caught.value.facts["files"]] == ["copy.json", "rank0.json"]
 
 
+def engine_file(folder, name, events, *, process, rank=0, world=1, base=1_000_000_000):
+    """A file of an engine of its own, whose host side is a process."""
+    host = {**op(ts=0, dur=5), "pid": process}
+    distributed = {"backend": "nccl", "rank": rank, "world_size": world}
+    return write(folder / name, text_of([host, *events], distributedInfo=distributed, baseTimeNanoseconds=base))
+
+
+def test_engines_side_by_side_are_replicas(tmp_path):
+    """vLLM's data parallelism of a dense model: an engine a replica, and each calls its rank 0."""
+    engine_file(tmp_path, "rank0.1.json", [kernel("late", ts=2)], process=300)
+    engine_file(tmp_path, "rank0.2.json", [kernel("early", ts=1)], process=200)
+    with pytest.warns(TraceWarning, match=r"rank 0 comes 2 times, .* taken as 2 replicas .* ranks 0 to 1"):
+        trace = read(tmp_path)
+    assert trace.ranks == [0, 1]
+    assert trace.kernels.select("rank", "name").sort("rank").rows() == [(0, "early"), (1, "late")]
+    assert (trace.meta["world_size"], trace.meta["missing_ranks"]) == (2, [])
+    assert [rank["rank_in_replica"] for rank in trace.meta["ranks"]] == [0, 0]
+
+
+def test_replicas_of_several_ranks_are_numbered_on(tmp_path):
+    for process, rank in ((10, 0), (11, 1), (20, 0), (21, 1)):
+        engine_file(tmp_path, f"{process}_rank{rank}.json", [kernel(str(process))], process=process, rank=rank, world=2)
+    with pytest.warns(TraceWarning, match=r"each of 2 ranks comes 2 times"):
+        trace = read(tmp_path)
+    rows = trace.kernels.select("rank", "name").sort("rank").rows()
+    assert rows == [(0, "10"), (1, "11"), (2, "20"), (3, "21")]
+    assert trace.meta["world_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("second", "process"),
+    [
+        (kernel(ts=1), 200),  # the same process: a copy
+        (kernel(ts=9_000_000), 300),  # another process, but its recording goes on for 9 s after
+    ],
+)
+def test_two_recordings_of_one_process_or_of_two_times_are_no_replicas(tmp_path, second, process):
+    engine_file(tmp_path, "rank0.1.json", [kernel(ts=1)], process=200)
+    base = 1_000_000_000 if process == 200 else 9_000_000_000
+    engine_file(tmp_path, "rank0.2.json", [second], process=process, base=base)
+    with pytest.raises(MixedRunsError, match="rank 0 comes twice"):
+        read(tmp_path)
+
+
 def test_ranks_of_runs_of_different_size(tmp_path):
     rank_file(tmp_path, 0, [kernel()], world=2)
     rank_file(tmp_path, 1, [kernel()], world=4)

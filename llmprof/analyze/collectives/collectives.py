@@ -170,8 +170,12 @@ def _found(trace: Trace) -> pl.DataFrame:
         rows = pl.concat([rows, added.select(known)], how="diagonal_relaxed")
     rows = rows.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
     # NCCL exchanges all with all by kernels that send and receive: what called them says so
-    exchanges = (pl.col("kind") == "send_recv") & pl.col("said").is_in(["all_to_all", "all_gather", "reduce_scatter"])
-    return rows.with_columns(kind=pl.when(exchanges).then("said").otherwise("kind")).drop("said")
+    sends = pl.col("kind") == "send_recv"
+    exchanges = sends & pl.col("said").is_in(["all_to_all", "all_gather", "reduce_scatter"])
+    tokens = sends & pl.col("said").is_in(["expert_dispatch", "combine"])
+    return rows.with_columns(
+        kind=pl.when(exchanges).then("said").when(tokens).then(pl.lit("all_to_all")).otherwise("kind")
+    ).drop("said")
 
 
 def _world(trace: Trace) -> pl.Expr:

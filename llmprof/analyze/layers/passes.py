@@ -299,7 +299,17 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
     attends = pl.col("category") == "attention"
     attention_ns = pl.col("launch_start_ns").filter(attends).min().over("block_call")
-    frame = frame.with_columns(after_attention=pl.col("launch_start_ns") > attention_ns)
+    # what a layer computes outside its modules is the residual, but only where its modules were recorded at all
+    parted = (pl.col("block").is_not_null() | pl.col("role").is_not_null()).any().over("rank", "module_layer")
+    frame = frame.with_columns(after_attention=pl.col("launch_start_ns") > attention_ns, parted=parted)
+    # what the experts' module sends before its first product are the tokens, and after its last one the results
+    experts, sent_at = pl.col("role") == "experts", pl.col("launch_start_ns")
+    products = sent_at.filter(experts & pl.col("category").is_in(["linear", "moe_experts"]))
+    frame = frame.with_columns(
+        exchanged=experts & (pl.col("category") == "collective") & (pl.col("stage") != "all_reduce"),
+        first_expert_ns=products.min().over("block_call"),
+        last_expert_ns=products.max().over("block_call"),
+    )
     inside = pl.col("module_layer").is_not_null()
     named = (
         pl.when(inside)
@@ -414,7 +424,14 @@ def _inside() -> pl.Expr:
     last = pl.col("last_linear")
     linear = (category == "linear") | (plain & pl.col("generic")) | ((category == "quantize") & pl.col("generic"))
     return (
-        pl.when(_communicates())
+        pl.when("exchanged")
+        .then(
+            pl.when(pl.col("launch_start_ns") < pl.col("first_expert_ns"))
+            .then(stage("expert_dispatch"))
+            .when(pl.col("launch_start_ns") > pl.col("last_expert_ns"))
+            .then(stage("combine"))
+        )
+        .when(_communicates())
         .then(None)
         .when(role.is_in(["norm", "rope", "qkv_proj", "o_proj", "gate_up_proj", "down_proj", "router"]))
         .then(role.cast(STAGE, strict=False))
@@ -456,7 +473,10 @@ def _inside() -> pl.Expr:
         .then(stage("activation"))
         .when((block == "experts") & (category == "moe_experts"))
         .then(stage("experts"))
-        .when((block.is_null() | block.is_in(["o_proj", "down"])) & category.is_in(["elementwise", "other"]))
+        .when(
+            (block.is_in(["o_proj", "down"]) | (block.is_null() & pl.col("parted")))
+            & category.is_in(["elementwise", "other"])
+        )
         .then(pl.when(kept == "norm").then(None).otherwise(stage("residual")))
     )
 

@@ -39,6 +39,9 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     known = [part.rank for part in parts]
     if len(parts) == 1:
         return [known[0] if known[0] is not None else 0], []
+    replicas = _replicas(parts)
+    if replicas is not None:
+        return replicas
     some_device = any(part.on_device for part in parts)
     complete = {rank for rank in known if rank is not None} == set(range(world_size_of(parts) or -1))
     ranks: list[int] = []
@@ -62,6 +65,45 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
             )
         ranks.append(rank)
     return ranks, warnings
+
+
+def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
+    """Ranks of engines that ran side by side, each of which counts its own from 0; None unless they are such.
+
+    With data parallelism of a dense model vLLM starts an engine a replica, and their files name the same ranks. They
+    come from different processes that were recorded at the same time; copies of a file or two windows do not.
+    """
+    by_rank: dict[int | None, list[Part]] = {}
+    for part in parts:
+        by_rank.setdefault(part.rank, []).append(part)
+    counts = {len(same) for same in by_rank.values()}
+    if None in by_rank or len(counts) != 1 or counts == {1} or set(by_rank) != set(range(len(by_rank))):
+        return None
+    for same in by_rank.values():
+        processes = [_processes(part) for part in same]
+        spans = [part.span_ns() for part in same]
+        if any(not p for p in processes) or any(a & b for i, a in enumerate(processes) for b in processes[:i]):
+            return None
+        if any(span is None or not part.head.get("absolute") for part, span in zip(same, spans, strict=True)):
+            return None
+        if max(span[0] for span in spans if span) >= min(span[1] for span in spans if span):
+            return None
+        same.sort(key=lambda part: (min(_processes(part)), part.path.name))
+    world, count = len(by_rank), counts.pop()
+    place = {
+        id(part): rank + world * i for rank, same in by_rank.items() for i, part in enumerate(same) if rank is not None
+    }
+    names = "rank 0 comes" if world == 1 else f"each of {world} ranks comes"
+    return [place[id(part)] for part in parts], [
+        f"{names} {count} times, from processes that ran at the same time: taken as {count} replicas (data parallel) "
+        f"and numbered on, ranks 0 to {world * count - 1}"
+    ]
+
+
+def _processes(part: Part) -> set[int]:
+    """Processes of the host that the part's events are of."""
+    tables = [part.tables[name] for name in ("ops", "runtime", "markers") if name in part.tables]
+    return {p for frame in tables if "process" in frame.columns for p in frame["process"].drop_nulls().unique()}
 
 
 def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
@@ -141,7 +183,9 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
     stated_world = world_size_of(parts)
-    world = stated_world or max(ranks, default=FRONT_END) + 1
+    workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
+    replicas = len(workers) // max(1, len({part.rank for part in workers}))
+    world = stated_world * replicas if stated_world else max(ranks, default=FRONT_END) + 1
     missing = sorted(set(range(world)) - set(ranks))
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
@@ -172,6 +216,7 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
                 "groups": part.head.get("groups", {}),
                 "devices": sorted(set(part.head.get("devices", []))),
                 "kernels": count,
+                **({"rank_in_replica": part.rank} if replicas > 1 else {}),
                 **({"rank_from": part.head["rank_from"]} if "rank_from" in part.head else {}),
             }
             for part, rank, count in zip(parts, ranks, kernels, strict=True)

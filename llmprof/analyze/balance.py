@@ -1,0 +1,284 @@
+"""Expert and data parallelism: what sending tokens to the experts costs, and how even the work of the ranks is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.intervals import union_lengths
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.steps.steps import steps
+from llmprof.trace import Trace
+
+_LAYER: Final = ["rank", "step", "layer"]
+_WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
+
+
+@per_trace
+def expert_exchange(trace: Trace) -> pl.DataFrame:
+    """Sending tokens to the ranks of their experts and back, layer by layer.
+
+    Experts that live on several ranks get their tokens by a collective before the first product of the experts
+    (dispatch) and give the results back by one after the last (combine): an all-to-all, or an all-gather and a
+    reduce-scatter. A rank with more tokens for its experts keeps the others waiting in the combine.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with layers and collectives; several ranks to compare them.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a rank, step and layer in which tokens are exchanged:
+
+        - ``rank, step, phase, layer``, ``exchange`` (the same number on all ranks of one exchange, null where the
+          other ranks' calls are not known), ``ranks_seen`` (ranks of the trace that take part);
+        - ``kinds`` (of the collectives, such as ``all_to_all``);
+        - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its dispatch and gets from
+          it: tokens, once for each expert where the exchange sends them so; null where shapes or sizes were not
+          recorded), ``load`` (received rows over their mean of the ranks);
+        - ``dispatch_ns, dispatch_wait_ns, dispatch_bytes`` and ``combine_ns, combine_wait_ns, combine_bytes`` (sums
+          over the calls; waiting and bytes are null where one of them is not known);
+        - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks over their mean; 1 is
+          even), ``slowest_rank`` (whose experts take longest);
+        - ``arrival_skew_ns`` (largest difference of arrival among the calls).
+
+        Sorted by rank, step and layer. Empty where no layer exchanges tokens.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators.
+
+    Examples
+    --------
+    >>> analyze.expert_exchange(trace).height  # a dense model on one device
+    0
+    """
+    events = attribute(trace).filter(pl.col("layer").is_not_null())
+    ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
+    sends = events.filter(pl.col("category") == "collective").with_columns(way=ways).drop_nulls("way")
+    if not sends.height:
+        return pl.DataFrame(schema=_EXCHANGE)
+    key = ["rank", "start_ns", "name"]
+    calls = collectives(trace).select(
+        *key, "call", "kind", "world", "bytes", "wait_ns", "transfer_ns", "arrival_skew_ns", "ranks_seen"
+    )
+    sends = sends.select(*_LAYER, "phase", "way", *key[1:], "dur_ns", "op_id").join(
+        calls.unique(key, keep="first"), on=key, how="left", maintain_order="left"
+    )
+    sends = sends.join(_rows_of(trace, sends), on=["rank", "op_id"], how="left", maintain_order="left")
+    rows = sends.group_by(_LAYER, maintain_order=True).agg(
+        pl.col("phase").first(),
+        pl.col("call").min().alias("exchange"),
+        pl.col("ranks_seen").max(),
+        pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kinds"),
+        *(_of_way(way) for way in ("dispatch", "combine")),
+        pl.col("arrival_skew_ns").max(),
+    )
+    rows = rows.unnest("dispatch", "combine")
+    experts = events.filter(pl.col("stage") == "experts").group_by(_LAYER).agg(experts_ns=pl.col("dur_ns").sum())
+    rows = rows.join(experts, on=_LAYER, how="left", maintain_order="left")
+    # an all-gather brings the rows of all ranks to each
+    gathered = pl.col("kinds").str.contains("all_gather") & pl.col("exchange").is_not_null()
+    together = pl.col("exchange").is_not_null() & (pl.len().over("exchange") > 1)
+    whole = pl.col("sent_rows").is_not_null().all().over("exchange")
+    rows = rows.with_columns(
+        received_rows=pl.when(gathered)
+        .then(pl.when(together & whole).then(pl.col("sent_rows").sum().over("exchange")))
+        .otherwise("received_rows")
+    )
+    longest = pl.col("experts_ns").max().over("exchange")
+    return (
+        rows.with_columns(
+            load=pl.when(together).then(pl.col("received_rows") / pl.col("received_rows").mean().over("exchange")),
+            imbalance=pl.when(together).then(longest / pl.col("experts_ns").mean().over("exchange")),
+            slowest_rank=pl.when(together).then(
+                pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("exchange")
+            ),
+        )
+        .select(list(_EXCHANGE))
+        .cast(_EXCHANGE)
+        .sort(_LAYER)
+    )
+
+
+_EXCHANGE: Final = pl.Schema({
+    "rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String(), "layer": pl.Int32(), "exchange": pl.Int64(),
+    "ranks_seen": pl.Int32(), "kinds": pl.String(), "sent_rows": pl.Int64(), "received_rows": pl.Int64(),
+    "load": pl.Float64(), "dispatch_ns": pl.Int64(), "dispatch_wait_ns": pl.Int64(), "dispatch_bytes": pl.Int64(),
+    "experts_ns": pl.Int64(), "imbalance": pl.Float64(), "slowest_rank": pl.Int32(), "combine_ns": pl.Int64(),
+    "combine_wait_ns": pl.Int64(), "combine_bytes": pl.Int64(), "arrival_skew_ns": pl.Int64(),
+})  # fmt: skip
+
+
+def _of_way(way: str) -> pl.Expr:
+    """Sums over the calls of a way, as a struct; null where one of them is not known."""
+    here = pl.col("way") == way
+
+    def known(column: str) -> pl.Expr:
+        values = pl.col(column).filter(here)
+        return pl.when((values.len() > 0) & (values.null_count() == 0)).then(values.sum())
+
+    parts = [
+        pl.col("dur_ns").filter(here).sum().alias(f"{way}_ns"),
+        known("wait_ns").alias(f"{way}_wait_ns"),
+        known("bytes").alias(f"{way}_bytes"),
+    ]
+    if way == "dispatch":
+        parts += [pl.col(column).filter(here).max() for column in ("sent_rows", "received_rows")]
+    return pl.struct(parts).alias(way)
+
+
+def _rows_of(trace: Trace, sends: pl.DataFrame) -> pl.DataFrame:
+    """``rank, op_id, sent_rows, received_rows`` from the shapes of the operators that send.
+
+    An all-to-all of torch takes its output, then its input; another operator the tokens first. What has no rows of
+    two dimensions (the counts that are exchanged before the tokens) says nothing.
+    """
+    empty = pl.DataFrame(schema={"rank": pl.Int32, "op_id": pl.Int64, "sent_rows": pl.Int64, "received_rows": pl.Int64})
+    if not trace.has("ops"):
+        return empty
+    wanted = sends.select("rank", "op_id").drop_nulls().unique()
+    ops = trace.ops.join(wanted, on=["rank", "op_id"], how="semi").filter(pl.col("shapes").str.contains(_TWO))
+    if not ops.height:
+        return empty
+    shapes = ops.select("shapes", "name").unique().with_columns(
+        both=pl.col("shapes").str.extract_all(_TWO).list.eval(pl.element().str.extract(r"(\d+)").cast(pl.Int64)),
+        swaps=pl.col("name").str.contains("(?i)all_?to_?all"),
+    )  # fmt: skip
+    first, second = pl.col("both").list.get(0), pl.col("both").list.get(1, null_on_oob=True)
+    shapes = shapes.with_columns(
+        sent_rows=pl.when("swaps").then(second).otherwise(first), received_rows=pl.when("swaps").then(first)
+    )
+    return (
+        ops.join(shapes.drop("both", "swaps"), on=["shapes", "name"])
+        .group_by("rank", "op_id")
+        .agg(pl.col("sent_rows", "received_rows").first())
+    )
+
+
+_TWO: Final = r"\[\s*\d+\s*,\s*\d+\s*\]"
+"""The shape of a matrix in a list of shapes."""
+
+
+@per_trace
+def rank_balance(trace: Trace) -> pl.DataFrame:
+    """How much work each rank had, how long it waited for others, and how long it did nothing.
+
+    Ranks that call collectives together are one group; with data parallelism of a dense model there are several,
+    which share nothing but the requests. With experts spread over them all ranks are one, and a rank without
+    requests still runs passes of padding, which have no step.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of several ranks.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a rank: ``rank, group`` (from 0; null where it calls collectives whose other ranks are not known),
+        ``steps``, ``prefill_tokens, decode_tokens`` (of its steps; null where the engine does not say them),
+        ``compute_ns`` (time in which anything but collectives runs), ``communication_ns``, ``wait_ns`` (in
+        collectives, for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that
+        belongs to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank),
+        ``busy_share`` (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators.
+
+    Examples
+    --------
+    >>> balance = analyze.rank_balance(ranks)
+    >>> balance["group"].to_list()  # one model on four ranks
+    [0, 0, 0, 0]
+    """
+    events = attribute(trace).select("rank", "step", "category", "start_ns", "dur_ns")
+    calls = collectives(trace)
+    collective = (pl.col("category") == "collective").fill_null(value=False)
+    lengths = union_lengths(
+        events, ["rank"], compute_ns=~collective, communication_ns=collective, _busy=pl.lit(True),
+        without_step_ns=~collective & pl.col("step").is_null(),
+    )  # fmt: skip
+    window = pl.col("last_ns").max() - pl.col("first_ns").min()
+    waits = calls.group_by("rank").agg(
+        wait_ns=pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.col("wait_ns").sum())
+    )
+    rows = (
+        lengths.with_columns(idle_ns=window - pl.col("_busy"), busy_share=pl.col("compute_ns") / window)
+        .join(waits, on="rank", how="left", maintain_order="left")
+        .with_columns(
+            wait_ns=pl.when(pl.col("rank").is_in(calls["rank"].unique().implode())).then("wait_ns").otherwise(0)
+        )
+        .join(_groups(calls, lengths["rank"].to_list()), on="rank", how="left", maintain_order="left")
+        .join(_tokens(trace), on="rank", how="left", maintain_order="left")
+    )
+    return (
+        rows.with_columns(
+            pl.col("steps").fill_null(0),
+            imbalance=pl.col("compute_ns") / pl.col("compute_ns").mean(),
+        )
+        .select(list(_BALANCE))
+        .cast(_BALANCE)
+        .sort("rank")
+    )
+
+
+_BALANCE: Final = pl.Schema({
+    "rank": pl.Int32(), "group": pl.Int32(), "steps": pl.Int64(), "prefill_tokens": pl.Int64(),
+    "decode_tokens": pl.Int64(), "compute_ns": pl.Int64(),
+    "communication_ns": pl.Int64(), "wait_ns": pl.Int64(), "without_step_ns": pl.Int64(), "idle_ns": pl.Int64(),
+    "busy_share": pl.Float64(), "imbalance": pl.Float64(),
+})  # fmt: skip
+
+
+def _tokens(trace: Trace) -> pl.DataFrame:
+    """``rank, steps, prefill_tokens, decode_tokens``."""
+    told = steps(trace)
+
+    def total(column: str) -> pl.Expr:
+        return pl.when(pl.col(column).is_not_null().all()).then(pl.col(column).sum())
+
+    return told.group_by("rank").agg(
+        steps=pl.len(), prefill_tokens=total("context_tokens"), decode_tokens=total("generation_tokens")
+    )
+
+
+def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
+    """``rank, group``: ranks that call together, directly or through others, have one number."""
+    pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
+    matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
+    unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched
+    lead = {rank: rank for rank in ranks}
+    for together in pairs["ranks"].unique().to_list():
+        groups = {lead[rank] for rank in together}
+        lead = {rank: min(groups) if head in groups else head for rank, head in lead.items()}
+    lead = {rank: head for rank, head in lead.items() if rank not in unknown}
+    numbers = {head: i for i, head in enumerate(sorted(set(lead.values())))}
+    return pl.DataFrame(
+        {"rank": ranks, "group": [numbers[lead[rank]] if rank in lead else None for rank in ranks]},
+        schema={"rank": pl.Int32, "group": pl.Int32},
+    )
+
+
+ANALYSES = (
+    Analysis(
+        function=expert_exchange,
+        question="What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?",
+        help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
+        view="experts",
+    ),
+    Analysis(
+        function=rank_balance,
+        question="Do all ranks have equal work?",
+        help="tokens, compute, waiting and idle time of each rank",
+        view="balance",
+    ),
+)

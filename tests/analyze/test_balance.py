@@ -1,0 +1,131 @@
+"""Experts on several ranks and ranks with unequal work, by hand: who gets how many tokens, and who waits for whom."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import attribute, collectives, expert_exchange, rank_balance
+from llmprof.trace import Trace
+from tests.analyze.builders import ATTENTION, GEMM, labels, launches, ops
+
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+STEP = "execute_context_0(0)_generation_4(4)"
+
+
+def rank_of(rank: int, *, experts: int, arrives: int, received: int) -> dict[str, pl.DataFrame]:
+    """Two layers at 100 and 1100: attention, dispatch until +200, experts from +210, combine until +600."""
+    rows, marks, calls = [], [(STEP, 50, 1700)], []
+    for layer in (0, 1):
+        at, name = 100 + 1000 * layer, f"layer::model.layers.{layer}"
+        kernels = [
+            (ATTENTION, at, 50, None),
+            (SEND, at + arrives, 200 - arrives, 10 + layer),
+            (GEMM, at + 210, experts, None),
+            (SEND, at + 220 + experts, 380 - experts, 20 + layer),
+        ]
+        rows += [(rank, 0, 7, start, dur, kernel, op) for kernel, start, dur, op in kernels]
+        marks += [(name, at - 10, 620), (f"{name}.self_attn", at - 8, 20), (f"{name}.mlp", at + 80, 525)]
+        marks += [(f"{name}.mlp.experts", at + 82, 520)]
+        shapes = f"[[{received}, 8], [4, 8], [], []]", f"[[4, 8], [{received}, 8], [], []]"
+        types = '["c10::BFloat16", "c10::BFloat16", "", ""]'
+        calls += [("c10d::alltoall_base_", at + arrives - 8, 4, 10 + layer, shapes[0], types)]
+        calls += [("c10d::alltoall_base_", at + 212 + experts, 4, 20 + layer, shapes[1], types)]
+    schema = {"rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64}
+    frame = pl.DataFrame(rows, schema={**schema, "name": pl.String, "op_id": pl.Int64}, orient="row")
+    frame = frame.with_columns(correlation=pl.int_range(pl.len()) + 100 * rank)
+    markers = labels(marks, rank=rank).with_columns(thread=pl.lit(1, dtype=pl.Int64))
+    return {"kernels": frame, "runtime": launches(frame), "markers": markers, "ops": ops(calls, rank=rank)}
+
+
+@pytest.fixture
+def two_ranks() -> Trace:
+    """Rank 1 comes 50 ns later to the dispatch, gets 2 rows and not 6, and its experts take 3 times as long."""
+    parts = [rank_of(0, experts=100, arrives=100, received=6), rank_of(1, experts=300, arrives=150, received=2)]
+    return Trace({name: pl.concat([part[name] for part in parts]) for name in parts[0]}, {"world_size": 2})
+
+
+def test_sends_in_the_module_of_the_experts_are_dispatch_and_combine(two_ranks: Trace) -> None:
+    events = attribute(two_ranks).filter(rank=0)
+    assert events["stage"].to_list() == ["attention", "expert_dispatch", "experts", "combine"] * 2
+    assert events["layer"].to_list() == [0] * 4 + [1] * 4
+    assert set(collectives(two_ranks)["kind"]) == {"all_to_all"}
+
+
+def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
+    exchange = expert_exchange(two_ranks)
+    assert exchange.select("rank", "step", "layer", "kinds", "ranks_seen").rows() == [
+        (rank, 0, layer, "all_to_all", 2) for rank in (0, 1) for layer in (0, 1)
+    ]
+    assert exchange["exchange"].to_list() == [0, 2, 0, 2]
+    first = exchange.filter(layer=0)
+    assert first.select("sent_rows", "received_rows", "load").rows() == [(4, 6, 1.5), (4, 2, 0.5)]
+    assert first.select("dispatch_ns", "dispatch_wait_ns", "dispatch_bytes").rows() == [(100, 50, 96), (50, 0, 64)]
+    assert first.select("combine_ns", "combine_wait_ns", "combine_bytes").rows() == [(280, 200, 96), (80, 0, 64)]
+    assert first.select("experts_ns", "imbalance", "slowest_rank").rows() == [(100, 1.5, 1), (300, 1.5, 1)]
+    assert set(first["arrival_skew_ns"]) == {200}
+
+
+def test_one_rank_alone_says_nothing_of_the_others() -> None:
+    alone = expert_exchange(Trace(rank_of(0, experts=100, arrives=100, received=6), {"world_size": 2}))
+    assert alone["received_rows"].to_list() == [6, 6]
+    for column in ("load", "imbalance", "slowest_rank", "dispatch_wait_ns", "arrival_skew_ns"):
+        assert alone[column].null_count() == 2
+
+
+def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks: Trace) -> None:
+    """vLLM gathers the tokens of all ranks and scatters the sums; its operator takes this rank's tokens first."""
+    gather = pl.when(pl.int_range(pl.len()).over("rank") % 4 == 1).then(pl.lit("AllGather"))
+    gather = gather.otherwise(pl.lit("ReduceScatter"))
+    name = pl.when(pl.col("name") == SEND).then(pl.format("ncclDevKernel_{}_RING_LL()", gather)).otherwise("name")
+    own = pl.when(pl.col("rank") == 0).then(pl.lit("[[5, 8], [5, 16]]")).otherwise(pl.lit("[[3, 8], [3, 16]]"))
+    tables = dict(two_ranks.tables)
+    tables["kernels"] = tables["kernels"].with_columns(name=name)
+    tables["ops"] = tables["ops"].with_columns(name=pl.lit("vllm::moe_forward"), shapes=own)
+    exchange = expert_exchange(Trace(tables, {"world_size": 2}))
+    assert set(exchange["kinds"]) == {"all_gather and reduce_scatter"}
+    assert exchange.select("rank", "sent_rows", "received_rows", "load").unique().sort("rank").rows() == [
+        (0, 5, 8, 1.0),
+        (1, 3, 8, 1.0),
+    ]
+
+
+def test_a_dense_model_exchanges_nothing(two_ranks: Trace) -> None:
+    kernels = two_ranks.kernels.filter(pl.col("name") != SEND)
+    exchange = expert_exchange(Trace({**two_ranks.tables, "kernels": kernels}, {"world_size": 2}))
+    assert exchange.is_empty()
+    assert exchange.schema == expert_exchange(two_ranks).schema
+
+
+def test_balance_by_hand(two_ranks: Trace) -> None:
+    """Compute 2 x (50 + 100) and 2 x (50 + 300); all lies within 1,600 ns."""
+    balance = rank_balance(two_ranks)
+    assert balance.select("rank", "group", "steps", "prefill_tokens", "decode_tokens").rows() == [
+        (0, 0, 1, 0, 4),
+        (1, 0, 1, 0, 4),
+    ]
+    assert balance["compute_ns"].to_list() == [300, 700]
+    assert balance["communication_ns"].to_list() == [760, 260]
+    assert balance["wait_ns"].to_list() == [500, 0]
+    assert balance["idle_ns"].to_list() == [1600 - 1060, 1600 - 960]
+    assert balance["busy_share"].to_list() == [300 / 1600, 700 / 1600]
+    assert balance["imbalance"].to_list() == pytest.approx([0.6, 1.4])
+    assert balance["without_step_ns"].to_list() == [0, 0]
+
+
+def test_engines_that_share_no_collective_are_groups_of_their_own(two_ranks: Trace) -> None:
+    kernels = two_ranks.kernels.filter(pl.col("name") != SEND)
+    label = pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP)).then(pl.lit("not a step")).otherwise("name")
+    markers = two_ranks.markers.with_columns(name=label)
+    balance = rank_balance(Trace({**two_ranks.tables, "kernels": kernels, "markers": markers}))
+    assert balance["group"].to_list() == [0, 1]
+    assert balance["wait_ns"].to_list() == [0, 0]
+    # rank 1 computes without a step: passes of padding
+    assert balance["steps"].to_list() == [1, 0]
+    assert balance["without_step_ns"].to_list() == [0, 700]
+    assert balance["decode_tokens"].to_list() == [4, None]
+
+
+def test_calls_whose_other_ranks_are_unknown_make_no_group() -> None:
+    alone = rank_balance(Trace(rank_of(0, experts=100, arrives=100, received=6), {"world_size": 2}))
+    assert alone.select("group", "wait_ns").row(0) == (None, None)

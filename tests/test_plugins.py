@@ -19,7 +19,7 @@ ACME = """
 import polars as pl
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.report.figures import Drawing
-from llmprof.report.parts import Column, Table
+from llmprof.report.page import Column, Table
 
 def acme(trace, *, least=1):
     return trace.kernels.group_by("name").len("count").filter(pl.col("count") >= least)

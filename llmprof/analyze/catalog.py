@@ -64,7 +64,7 @@ class Analysis:
     """Section of the report that it opens, or the anchor of the one that it joins; it has none if it is empty."""
     table: Place = ""
     """What makes the section's table of it: a function that takes its frame and what device time is made of
-    (``"kernels and copies"``) and returns a :class:`llmprof.report.parts.Table`."""
+    (``"kernels and copies"``) and returns a :class:`llmprof.report.page.Table`."""
     figures: tuple[Place, ...] = ()
     """Figures of the section: each a :class:`llmprof.report.figures.Drawing`."""
     only_with: str = ""

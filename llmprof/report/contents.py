@@ -12,7 +12,7 @@ from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure
-from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table, run
+from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, run
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 

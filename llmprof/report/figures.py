@@ -13,8 +13,8 @@ from llmprof import analyze, charts, plugins
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.roofline import coverage_of
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.report import parts
-from llmprof.report.parts import Absent, Figure, Section
+from llmprof.report import page
+from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -261,7 +261,7 @@ def figure(trace: Trace, drawing: Drawing) -> Figure:
         return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
     except AnalysisError as error:
         return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
-    return Figure(name, shows, spec=parts.specification(chart), note=note)
+    return Figure(name, shows, spec=page.specification(chart), note=note)
 
 
 def _drawn(trace: Trace, drawing: Drawing) -> Drawn:
@@ -330,7 +330,7 @@ def bound_section(
     try:
         joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
         share = format_share(coverage_of(joined)["explained_share"])
-        figure = Figure("bound_gap", _SHOWS, spec=parts.specification(charts.bound_gap(joined)))
+        figure = Figure("bound_gap", _SHOWS, spec=page.specification(charts.bound_gap(joined)))
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
         figure = Figure("bound_gap", _SHOWS, absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint))

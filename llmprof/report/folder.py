@@ -19,11 +19,10 @@ import polars as pl
 from llmprof import __version__, text
 from llmprof.errors import OutputError
 from llmprof.progress import Progress
-from llmprof.report import parts
+from llmprof.report import page as report_page
 from llmprof.report.contents import contents
 from llmprof.report.figures import bound_section
-from llmprof.report.page import page
-from llmprof.report.parts import Contents, Figure, Section
+from llmprof.report.page import Contents, Figure, Section, page
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 
@@ -199,7 +198,7 @@ def write(
 
             def paint(figure: Figure) -> None:
                 if figure.spec:
-                    jobs.append((f"{figure.name}.png", painter.submit(parts.png, figure.spec)))
+                    jobs.append((f"{figure.name}.png", painter.submit(report_page.png, figure.spec)))
 
             page_contents = contents(trace, title=title, progress=progress, drawn=paint, first=first, more=facts)
             csvs = _write_frames(page_contents, work)
@@ -240,7 +239,7 @@ def write_contents(said: Contents, folder: str | os.PathLike[str], *, progress: 
                 progress(f"painting: {figure.name}", done, len(said.figures))
             if figure.spec:
                 pngs.append(f"{figure.name}.png")
-                (work / pngs[-1]).write_bytes(parts.png(figure.spec))
+                (work / pngs[-1]).write_bytes(report_page.png(figure.spec))
         csvs = _write_frames(said, work)
         (work / PAGE).write_text(page(said), encoding="utf-8")
         head = {"llmprof": __version__, "title": said.title, "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}

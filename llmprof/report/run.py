@@ -18,10 +18,10 @@ from llmprof.launch.config.options import setting
 from llmprof.launch.monitors import table
 from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
-from llmprof.report import parts
+from llmprof.report import page
 from llmprof.report.figures import bound_section, config_in
 from llmprof.report.folder import write, write_contents
-from llmprof.report.parts import Absent, Column, Contents, Figure, Section, Table
+from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table
 from llmprof.storage import files
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
@@ -47,7 +47,7 @@ _NAMES = {
 def drawn(name: str, shows: str, draw: Callable[[], alt.TopLevelMixin]) -> Figure:
     """A figure, or the reason why there is none."""
     try:
-        return Figure(name, shows, spec=parts.specification(draw()))
+        return Figure(name, shows, spec=page.specification(draw()))
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError)
         return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof import charts
 from llmprof.progress import Progress
 from llmprof.report.folder import Report, write_contents
-from llmprof.report.parts import Column, Contents, Section, Table
+from llmprof.report.page import Column, Contents, Section, Table
 from llmprof.report.run import drawn
 from llmprof.units import format_ns
 

@@ -13,7 +13,7 @@ from llmprof.analyze.catalog import Section
 from llmprof.errors import LlmprofError
 from llmprof.report.contents import sections
 from llmprof.report.figures import drawings
-from llmprof.report.parts import Absent, Figure
+from llmprof.report.page import Absent, Figure
 
 
 def test_names_and_views_are_unique_and_public():

@@ -11,8 +11,7 @@ import pytest
 
 from llmprof import explore, sample_metrics
 from llmprof.errors import LlmprofError
-from llmprof.explore.base.messages import Column, Message, Record
-from llmprof.explore.base.typescript import ROOMS, declarations, written
+from llmprof.explore.base.messages import ROOMS, Column, Message, Record, declarations, written
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
 COMPARED = {"by": ["stage", "category"], "tolerance": 0.05}

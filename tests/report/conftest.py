@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmprof.report import contents, parts
-from llmprof.report.parts import Absent, Figure
+from llmprof.report import contents, page
+from llmprof.report.page import Absent, Figure
 from llmprof.trace import Trace
 from tests.report.builders import HOSTILE, build
 
@@ -38,5 +38,5 @@ def quick(monkeypatch):
         return Figure(name, name, spec="{}")
 
     monkeypatch.setattr(contents, "figure", figure)
-    monkeypatch.setattr(parts, "png", lambda spec: PNG)
-    monkeypatch.setattr(parts, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(page, "png", lambda spec: PNG)
+    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")

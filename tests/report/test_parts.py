@@ -7,8 +7,7 @@ import pytest
 
 from llmprof.report import cards, figures
 from llmprof.report.contents import kernels_table, steps_table
-from llmprof.report.page import figure_of, sentence, shorten, table, words
-from llmprof.report.parts import Column, Table
+from llmprof.report.page import Column, Table, figure_of, sentence, shorten, table, words
 from llmprof.trace import Trace
 
 

@@ -11,7 +11,7 @@ import llmprof
 from llmprof import analyze, report
 from llmprof.errors import OutputError
 from llmprof.report import folder as report_folder
-from llmprof.report import parts
+from llmprof.report import page
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -132,18 +132,18 @@ def test_long_frames_are_cut_and_say_so(small, tmp_path, monkeypatch):
 
 def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path))
-    monkeypatch.setattr(parts.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
-    parts.library.cache_clear()
-    assert parts.library() == "let vegaEmbed;\nlet x;"
+    monkeypatch.setattr(page.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
+    page.library.cache_clear()
+    assert page.library() == "let vegaEmbed;\nlet x;"
     (kept,) = tmp_path.iterdir()
-    monkeypatch.setattr(parts.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
-    parts.library.cache_clear()
-    assert parts.library() == "let vegaEmbed;\nlet x;"
+    monkeypatch.setattr(page.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
+    page.library.cache_clear()
+    assert page.library() == "let vegaEmbed;\nlet x;"
     kept.write_text("let vegaEmbed; </script>")
-    parts.library.cache_clear()
+    page.library.cache_clear()
     with pytest.raises(OutputError, match="cannot stand in a page"):
-        parts.library()
-    parts.library.cache_clear()
+        page.library()
+    page.library.cache_clear()
 
 
 @pytest.mark.slow

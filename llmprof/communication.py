@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names, schema
+from llmprof.names.operators import by_distinct
 
 METADATA: Final = "metadata"
 """Evidence of a row: the profiler describes the kernel as a collective (torch's NCCL metadata)."""
@@ -72,13 +73,16 @@ def _not_of(frame: pl.DataFrame, ranks: Collection[int]) -> pl.DataFrame:
 
 def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
     """Kernels whose name is that of a collective and that are not among the recorded ones."""
-    distinct = kernels["name"].unique()
-    collective = distinct.filter(names.by_unique_name(distinct, _patterns(), "") == "collective")
-    matching = kernels.filter(pl.col("name").is_in(collective.implode()))
-    matching = matching.select(c for c in _SHARED if c in matching.columns)
+    kept = kernels.select(c for c in _SHARED if c in kernels.columns)
+    matching = kept.filter(by_distinct(kernels["name"], _are_collective))
     if recorded.height:
         matching = matching.join(recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left")
     return matching.with_columns(on_device=pl.lit(value=True), evidence=pl.lit(NAME))
+
+
+def _are_collective(distinct: tuple[str, ...]) -> pl.Series:
+    """Whether each distinct name of a kernel is that of a collective."""
+    return names.by_unique_name(pl.Series(distinct, dtype=pl.String), _patterns(), "") == "collective"
 
 
 def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:

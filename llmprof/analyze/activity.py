@@ -7,6 +7,7 @@ its name.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import polars as pl
@@ -16,6 +17,7 @@ from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
+from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
 _SOFTMAX = r"(?i)softmax"
@@ -42,7 +44,7 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     polars.Series or None
         True for the two products, the softmax and what lies between them; None where there is none.
     """
-    distinct = events["name"].unique()
+    distinct = events["name"].cast(pl.Categorical).unique().cast(pl.String)
     softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
     if not softmaxes.len():
         return None
@@ -312,22 +314,28 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     }
     if not trace.has("runtime"):
         return events.with_columns(**nothing)
+    calls = trace.runtime.select("rank", "correlation", "start_ns", "dur_ns", "name", launch_thread="thread")
+    calls = calls.filter(pl.col("correlation").is_not_null())
+    kinds = by_distinct(calls["name"], _launching)
     calls = (
-        trace.runtime.filter(pl.col("correlation").is_not_null())
-        .with_columns(_launches=pl.col("name").str.contains(_LAUNCHES))
-        .sort("_launches", "start_ns", descending=[True, False], maintain_order=True)
-        .unique(["rank", "correlation"], keep="first", maintain_order=True)
-        .select(
-            "rank",
-            "correlation",
-            launch_start_ns="start_ns",
-            launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-            launch_thread="thread",
-            graph=pl.col("name").str.contains(LAUNCHES_GRAPH),
+        calls.select(
+            "rank", "correlation", "launch_thread", launch_start_ns="start_ns",
+            launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"), launches=kinds > 0, graph=kinds > 1,
         )
-    )
+        .sort("launches", "launch_start_ns", descending=[True, False], maintain_order=True)
+        .unique(["rank", "correlation"], keep="first", maintain_order=True)
+        .drop("launches")
+    )  # fmt: skip
     events = events.join(calls, on=["rank", "correlation"], how="left", maintain_order="left")
     return events.with_columns(replayed=pl.col("replayed") | pl.col("graph").fill_null(value=False)).drop("graph")
+
+
+@lru_cache(maxsize=64)
+def _launching(distinct: tuple[str, ...]) -> pl.Series:
+    """Of each name of a call: 0 for none that launches, 1 for one that does, 2 for one that launches a graph."""
+    frame = pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
+    launches, graph = (pl.col("name").str.contains(pattern).cast(pl.UInt8) for pattern in (_LAUNCHES, LAUNCHES_GRAPH))
+    return frame.select(kind=launches + launches * graph).to_series()
 
 
 def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:

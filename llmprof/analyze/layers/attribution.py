@@ -15,6 +15,7 @@ attention backward (training).
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import polars as pl
 
@@ -22,6 +23,7 @@ from llmprof import names
 from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.intervals import of_groups
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.passes import REASONS, beside, by_captures, by_modules, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, name_stages, stage
@@ -74,6 +76,9 @@ _PREPARES = (
     r"resolve_conj|resolve_neg|movedim)$"
 )
 """Operators that compute nothing: they bring tensors into the form that the next operator takes."""
+
+
+_SOURCES = pl.Enum(["kernel", "copy", "op"])
 
 
 @per_trace
@@ -266,21 +271,51 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
             "start_ns",
             "step",
             *launches,
-            pl.col("source").cast(pl.Enum(["kernel", "copy", "op"])),
+            pl.col("source").cast(_SOURCES),
             pl.col("category").cast(pl.Enum(names.CATEGORIES)),
             pl.col("name").cast(pl.Categorical),
         )
         .with_columns(_name=pl.col("name").to_physical())
     )
-    unique = events.select("name", "_name", "category", "source").unique().with_columns(pl.col("name").cast(pl.String))
+    number = pl.col("_name").cast(pl.Int64) * len(names.CATEGORIES) + pl.col("category").to_physical()
+    key = events.select(number * len(_SOURCES.categories) + pl.col("source").to_physical()).to_series()
+    distinct = events.select("name", "category", "source", key.alias("_key")).filter(key.is_first_distinct())
+    texts = (distinct[column].cast(pl.String).to_list() for column in ("name", "category", "source"))
+    about = _roles_of_names(tuple(zip(*texts, strict=True))).with_columns(distinct["_key"])
+    roles = events.drop("name", "_name", *launches).with_columns(key.alias("_key"))
+    roles = roles.join(about, on="_key", how="left", maintain_order="left").drop("_key")
+    if kinds is not None:
+        rows = kinds.select("event", said=pl.col("kind").cast(STAGE, strict=False))
+        roles = roles.join(rows, on="event", how="left", maintain_order="left")
+        roles = roles.with_columns(kind=pl.coalesce("said", "kind")).drop("said")
+    streams = (
+        roles.group_by("rank", "stream")
+        .agg(n=pl.col("attends").sum(), backward=pl.col("backward").any())
+        .filter((pl.col("n") > 0) & ~pl.col("backward").any().over("rank"))
+    )
+    main = streams.sort("n", "stream", descending=[True, False]).unique("rank", keep="first", maintain_order=True)
+    (main_stream,) = of_groups(roles, main.select("rank", "stream"), ["rank"])
+    attends = streams.select("rank", "stream", attends=pl.lit(value=True))
+    (attention_stream,) = of_groups(roles, attends, ["rank", "stream"])
+    launched_after = _stream_launched_before(events, attention_stream, streams)
+    return roles.with_columns(
+        sequence=pl.when(attention_stream)
+        .then("stream")
+        .when(pl.col("kind").is_in(IN_SEQUENCE))
+        .then(pl.coalesce(launched_after, main_stream))
+    ).drop("backward")
+
+
+@lru_cache(maxsize=64)
+def _roles_of_names(distinct: tuple[tuple[str, str, str], ...]) -> pl.DataFrame:
+    """What events of each distinct name, category and source do; kept, since it takes many patterns."""
+    schema = {"name": pl.String(), "category": pl.Enum(names.CATEGORIES), "source": _SOURCES}
+    unique = pl.DataFrame(distinct, schema=schema, orient="row")
     name, category = pl.col("name"), pl.col("category")
     plain = category.is_in(["other", "elementwise"])
     training = name.str.contains(f"(?i){names.OPTIMIZER}")
     backward = ((category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")) | training
-    unique = unique.select(
-        "_name",
-        "category",
-        "source",
+    return unique.select(
         kind=pl.when(category == "collective").then(names.collective_kinds(unique["name"]).cast(STAGE)),
         attends=(category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}") & ~backward,
         backward=backward,
@@ -304,32 +339,6 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         | ((pl.col("source") == "copy") & (category == "fill"))
         | ((pl.col("source") == "op") & name.str.contains(_PREPARES)),
     )
-    key = ["_name", "category", "source"]
-    roles = events.drop("name", *launches).join(unique, on=key, how="left", maintain_order="left").drop("_name")
-    if kinds is not None:
-        rows = kinds.select("event", said=pl.col("kind").cast(STAGE, strict=False))
-        roles = roles.join(rows, on="event", how="left", maintain_order="left")
-        roles = roles.with_columns(kind=pl.coalesce("said", "kind")).drop("said")
-    streams = (
-        roles.group_by("rank", "stream")
-        .agg(n=pl.col("attends").sum(), backward=pl.col("backward").any())
-        .filter((pl.col("n") > 0) & ~pl.col("backward").any().over("rank"))
-    )
-    main = streams.sort("n", "stream", descending=[True, False]).unique("rank", keep="first", maintain_order=True)
-    roles = roles.join(main.select("rank", main_stream="stream"), on="rank", how="left", maintain_order="left").join(
-        streams.select("rank", "stream", attention_stream=pl.lit(value=True)),
-        on=["rank", "stream"],
-        how="left",
-        maintain_order="left",
-        nulls_equal=True,
-    )
-    launched_after = _stream_launched_before(events, roles["attention_stream"], streams)
-    return roles.with_columns(
-        sequence=pl.when(pl.col("attention_stream"))
-        .then("stream")
-        .when(pl.col("kind").is_in(IN_SEQUENCE))
-        .then(pl.coalesce(launched_after, "main_stream"))
-    ).drop("main_stream", "attention_stream", "backward")
 
 
 def _on_streams(events: pl.DataFrame) -> pl.DataFrame:

@@ -170,10 +170,11 @@ def beside(found: pl.DataFrame) -> pl.DataFrame:
         The frame, in its order.
     """
     layered = pl.col("layer").is_not_null()
-    streams = found.filter(layered).select("rank", "stream").unique()
+    streams = found.select("rank", "stream").filter(found["layer"].is_not_null()).unique()
     free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
-    wanted = free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)
-    if not found.filter(wanted).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
+    wanted = found.select(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)).to_series()
+    lanes = found.select("rank", "stream").filter(wanted).unique()
+    if not lanes.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
         return found
     at = pl.col("start_ns")
     if {"launch_start_ns", "replayed"} <= set(found.columns):
@@ -224,9 +225,13 @@ def beside(found: pl.DataFrame) -> pl.DataFrame:
 def _without_unlike(named: pl.DataFrame) -> pl.DataFrame:
     """Give the events of layers that are far larger than the others their reason."""
     inside = named.filter(pl.col("layer").is_not_null() & pl.col("reason").is_null())
-    sizes = inside.group_by("rank", "step", "group", "layer").agg(size=pl.len())
-    if not sizes.height:
+    if not inside.height:
         return named
+    # runs of one layer are far fewer than rows
+    key = ["rank", "step", "group", "layer"]
+    runs = inside.select(*key, _run=pl.struct("group", "layer").rle_id().set_sorted())
+    runs = runs.group_by("_run").agg(pl.col(key).first(), size=pl.len())
+    sizes = runs.group_by(key).agg(pl.col("size").sum())
     usual = pl.col("size").median().over("rank")
     alike = pl.len().over("rank", pl.col("size").log(1.2).round())
     sizes = sizes.with_columns(

@@ -101,29 +101,43 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
     first_qkv = pl.col("gemm_count") - pl.col("qkv") + 1
     projected_in = (category == "linear") & (pl.col("gemm_no") < first_qkv) & ~pl.col("has_attention")
     before_qkv, projected = pl.col("gemm_no") < first_qkv, pl.col("gemm_no") == pl.col("gemm_count")
-    bounds = frame.group_by("stretch", maintain_order=True).agg(
-        qkv_row=row.filter(pl.col("gemm") & (pl.col("gemm_no") == first_qkv)).min(),
-        embedded=row.filter((category == "embedding") & before_qkv).max(),
-        gathered=row.filter((category == "collective") & before_qkv).min(),
-        norm_row=row.filter((category == "norm") & before_qkv).min(),
-        lead=pl.col("lead").first(),
+    # rows that are no candidates are null: to take the least of a column is quicker than to filter each group
+    at_rotation = pl.when("rotates").then("row")
+    turned = at_rotation.max().over("stretch") if frame["rotates"].any() else pl.lit(None, dtype=pl.Int64)
+    candidates = {
+        "qkv_row": pl.col("gemm") & (pl.col("gemm_no") == first_qkv),
+        "gathered": (category == "collective") & before_qkv,
+        "norm_row": (category == "norm") & before_qkv,
+        "embeds_row": pl.col("embeds"),
+        "embedding": category == "embedding",
+        "projected_in": projected_in,
+        "norm_after_angles": (category == "norm") & (row > turned),
+        "power_after_angles": pl.col("powers") & (row > turned),
+        "angles_begin": pl.col("single") & ~pl.col("gemm"),
+        "first_norm_qk": projected & category.is_in(["norm", "other", "elementwise"]) & ~pl.col("prepares"),
+    }
+    last = {
+        "embedded": (category == "embedding") & before_qkv,
+        "last_rope": category == "rope",
+        "cached": category == "kv_cache_write",
+        "last_compute": ~category.is_in(["copy", "kv_cache_write"]),
+    }
+    rows = frame.select(
+        "stretch",
+        "lead",
+        angles=at_rotation,
+        **{name: pl.when(of).then("row") for name, of in (candidates | last).items()},
+    )
+    bounds = rows.group_by("stretch", maintain_order=True).agg(
+        pl.col("lead").first(),
+        pl.col("angles", *candidates).min(),
+        pl.col(*last).max(),
+        angles_end=pl.col("angles").max(),
+    )
+    bounds = bounds.with_columns(
         # images have a convolution or a projection of their patches in place of a look-up
-        embedding_row=pl.coalesce(
-            row.filter("embeds").min(), row.filter(category == "embedding").min(), row.filter(projected_in).min()
-        ),
-        last_rope=row.filter(category == "rope").max(),
-        cached=row.filter(category == "kv_cache_write").max(),
-        angles=row.filter("rotates").min(),
-        angles_end=row.filter("rotates").max(),
-        unit_begin=pl.min_horizontal(
-            row.filter((category == "norm") & (row > row.filter("rotates").max())).min() - 1,
-            row.filter(pl.col("powers") & (row > row.filter("rotates").max())).min() - 2,
-        ),
-        angles_begin=row.filter(pl.col("single") & ~pl.col("gemm")).min(),
-        last_compute=row.filter(~category.is_in(["copy", "kv_cache_write"])).max(),
-        first_norm_qk=row.filter(
-            projected & category.is_in(["norm", "other", "elementwise"]) & ~pl.col("prepares")
-        ).min(),
+        embedding_row=pl.coalesce("embeds_row", "embedding", "projected_in"),
+        unit_begin=pl.min_horizontal(pl.col("norm_after_angles") - 1, pl.col("power_after_angles") - 2),
     )
     # the embedding's own collective comes before the first norm; one after that is the first layer's
     gathered = pl.when((pl.col("gathered") < pl.col("norm_row")).fill_null(value=True)).then("gathered")

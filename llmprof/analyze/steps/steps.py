@@ -6,6 +6,7 @@ import polars as pl
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.intervals import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.trace import Trace
@@ -63,9 +64,10 @@ def steps(trace: Trace) -> pl.DataFrame:
     """
     found = _bounds(trace)
     spans = (
-        step_of_events(trace)
+        activity(trace)
+        .select("rank", "start_ns", "dur_ns")
+        .hstack(step_of_events(trace).select("step"))
         .filter(pl.col("step").is_not_null())
-        .join(activity(trace).select("event", "start_ns", "dur_ns"), on="event")
         .group_by("rank", "step")
         .agg(
             start_ns=pl.col("start_ns").min(),
@@ -122,11 +124,11 @@ def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Ser
     """Step that begins last before each event, at the time of the column ``at``; null where it is over by then."""
     if not bounds.height:
         return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
-    rows = events.sort(at).join_asof(bounds.sort(at), on=at, by="rank", strategy="backward", check_sortedness=False)
-    valid = pl.col(at).is_not_null()
+    row = last_before(events, bounds, ["rank"], at=at)
     if "until" in bounds.columns:
-        valid &= (pl.col(at) < pl.col("until")).fill_null(value=True)
-    return rows.sort("event").select(step=pl.when(valid).then("step")).to_series()
+        over = (events[at] >= bounds["until"].gather(row)).fill_null(value=False)
+        row = row.set(over, None)
+    return bounds["step"].gather(row)
 
 
 def _first_launch() -> pl.Expr:
@@ -157,7 +159,8 @@ def events_with_steps(trace: Trace) -> pl.DataFrame:
     """
     events = activity(trace).hstack(step_of_events(trace).select("step"))
     phases = steps(trace).select("rank", "step", "phase")
-    return events.join(phases, on=["rank", "step"], how="left", maintain_order="left")
+    (phase,) = of_groups(events, phases, ["rank", "step"])  # a step is never null there
+    return events.with_columns(phase)
 
 
 @per_trace

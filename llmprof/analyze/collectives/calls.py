@@ -370,13 +370,15 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         return frame
     wanted = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
     calls = (
-        trace.ops.filter(
+        trace.ops.select("rank", "op_id", "shapes", "dtypes")
+        .filter(pl.col("op_id").is_in(wanted["op_id"].unique().implode()))
+        .join(wanted, on=["rank", "op_id"], how="semi", maintain_order="left")
+        .filter(
             pl.col("shapes").str.contains(_SHAPES)
             & ~pl.col("shapes").str.contains(r"\d{19}")
             & ~pl.col("shapes").str.contains(_LISTS)
             & pl.col("dtypes").str.contains(_TYPES)
         )
-        .join(wanted, on=["rank", "op_id"], how="semi")
         .unique(["rank", "op_id"], keep="first", maintain_order=True)
     )
     shapes = calls.select("shapes", "dtypes").unique()

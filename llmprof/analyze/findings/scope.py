@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.analyze.intervals import clip
+from llmprof.analyze.idle import idle
+from llmprof.analyze.intervals import clip, last_before
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
@@ -72,8 +73,9 @@ def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
         return None, None
     sums = rows.group_by("rank").agg(pl.col("dur_ns").sum()).sort("dur_ns", "rank", descending=[True, False])
     rank = int(sums["rank"][0])
-    longest = rows.filter(pl.col("rank") == rank).sort("dur_ns", descending=True).row(0, named=True)
-    return rank, (longest["start_ns"], longest["start_ns"] + longest["dur_ns"])
+    own = rows.select("start_ns", "dur_ns").filter(rows["rank"] == rank)
+    start, length = own.row(own["dur_ns"].arg_max() or 0)
+    return rank, (start, start + length)
 
 
 def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
@@ -171,15 +173,17 @@ class Scope:
         windows = self.windows.unique([*lanes, "start_ns"], keep="first", maintain_order=True)
         return clip(frame, windows, lanes)
 
+    @cached_property
+    def idle(self) -> pl.DataFrame:
+        """Parts of the gaps of the devices, cut to the windows."""
+        return self.cut(idle(self.trace))
+
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank, whole."""
-        ends = self.windows.select("rank", pl.col("start_ns").alias("_from"), _to=pl.col("start_ns") + pl.col("dur_ns"))
-        ends = ends.unique(["rank", "_from"]).sort("_from")
-        rows = frame.with_row_index("_row").sort("start_ns")
-        rows = rows.join_asof(
-            ends, left_on="start_ns", right_on="_from", by="rank", strategy="backward", check_sortedness=False
-        )
-        return rows.filter(pl.col("start_ns") < pl.col("_to")).sort("_row").drop("_row", "_from", "_to")
+        ends = self.windows.select("rank", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        ends = ends.unique(["rank", "start_ns"])
+        window = last_before(frame, ends, ["rank"], at="start_ns")
+        return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(value=False))
 
     def within(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""

@@ -196,7 +196,7 @@ def between_operators(scope: Scope) -> Measure | None:
     """Time of a run on CPU in which none of its operators runs."""
     if not scope.on_host:
         return None
-    gaps = scope.cut(idle(scope.trace))
+    gaps = scope.idle
     rank, window = worst(gaps)
     words = {"count": f"{gaps.height / scope.parts:,.0f}", "median": format_ns(middle(gaps, "dur_ns"))}
     return Measure(scope.time("idle"), words, rank=rank, window_ns=window)
@@ -226,7 +226,7 @@ def doing_words(gaps: pl.DataFrame) -> str:
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
     if scope.on_host:
         return idle(scope.trace).clear()
-    return scope.cut(idle(scope.trace).filter(pl.col("cause").is_in(causes)))
+    return scope.idle.filter(pl.col("cause").is_in(causes))
 
 
 def _per_part(frame: pl.DataFrame, column: str, scope: Scope) -> str:

@@ -260,6 +260,10 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     return launch_delay_of(labelled(trace, ["step"]))
 
 
+_DELAYS = ("rank", "step", "kernels", "launched", "share_launched", "calls", "host_call_ns", "median_ns", "p95_ns",
+           "max_ns", "min_ns")  # fmt: skip
+
+
 def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
     """The analysis of :func:`launch_delay` on a frame of device events.
 
@@ -275,23 +279,26 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
     """
     delay = pl.col("start_ns") - pl.col("launch_start_ns")
     launched = pl.col("launch_start_ns").count()
-    call = pl.struct("launch_thread", "launch_start_ns", "launch_end_ns")
-    distinct = pl.col("launch_start_ns").is_not_null() & call.is_first_distinct()
-    call_ns = (pl.col("launch_end_ns") - pl.col("launch_start_ns")).filter(distinct)
+    key = ["rank", "step", "launch_thread", "launch_start_ns", "launch_end_ns"]
+    kernels = events.select(*key, "start_ns").filter(events["source"] == "kernel")
+    # the kernels of one launch mostly follow each other: only the first of them can be the first of its call
+    begins = pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in key)
+    calls = kernels.lazy().select(key).filter(begins & pl.col("launch_start_ns").is_not_null()).unique()
+    call_ns = pl.col("launch_end_ns") - pl.col("launch_start_ns")
+    by_step = calls.group_by("rank", "step").agg(calls=pl.len(), host_call_ns=call_ns.sum()).collect()
     return (
-        events.filter(pl.col("source") == "kernel")
-        .group_by("rank", "step")
+        kernels.group_by("rank", "step")
         .agg(
             kernels=pl.len(),
             launched=launched,
             share_launched=launched / pl.len(),
-            calls=pl.when(launched > 0).then(call_ns.len()),
-            host_call_ns=pl.when(launched > 0).then(call_ns.sum()),
             median_ns=delay.median(),
             p95_ns=delay.quantile(0.95, interpolation="linear"),
             max_ns=delay.max(),
             min_ns=delay.min(),
         )
+        .join(by_step, on=["rank", "step"], how="left", nulls_equal=True)
+        .select(*_DELAYS)
         .sort("rank", "step", nulls_last=True)
     )
 

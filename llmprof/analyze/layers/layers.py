@@ -101,19 +101,20 @@ def _occurrences(groups: pl.DataFrame) -> pl.Series:
 def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Host span of each group, null where one of its launches also stands for another layer."""
     launched = events.select("group", "rank", "layer", *_LAUNCH).filter(pl.col("launch_start_ns").is_not_null())
-    shared = (
-        launched.filter(pl.col("correlation").is_not_null())
-        .group_by("rank", "correlation")
-        .agg(shared=pl.col("layer").min() != pl.col("layer").max())
+    # the kernels of one launch follow each other: it counts once a group
+    launch = ["group", "correlation"]
+    calls = launched.select(*launch, "rank", "layer").filter(
+        pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in launch)
+        & pl.col("correlation").is_not_null()
     )
-    launched = launched.join(shared, on=["rank", "correlation"], how="left", maintain_order="left")
-    alone = launched.group_by("group", maintain_order=True).agg(alone=~pl.col("shared").fill_null(value=False).any())
+    ends = calls.group_by("rank", "correlation").agg(first=pl.col("layer").min(), last=pl.col("layer").max())
+    shared = calls.join(ends.filter(pl.col("first") != pl.col("last")), on=["rank", "correlation"], how="semi")
     launched = (
-        launched.join(alone.filter("alone"), on="group", how="semi", maintain_order="left")
+        launched.filter(~pl.col("group").is_in(shared["group"].unique().implode()))
         .sort("launch_start_ns")
         .with_columns(begin="launch_start_ns", end="launch_end_ns")
     )
-    if trace.has("ops"):
+    if trace.has("ops") and launched.height:
         ops = outermost_ops(trace.ops).select(
             "rank",
             launch_thread="thread",

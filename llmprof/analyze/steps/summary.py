@@ -249,13 +249,21 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         its last). No part is empty.
     """
     events = attribute(trace)
-    communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
-    copy = pl.col("category").is_in(COPY).fill_null(value=False)
+    # texts are numbers until they are summed up
+    texts = [pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")]
+    rows = events.select(*LANE, "start_ns", "dur_ns", *texts)
+    distinct = rows["category"].unique().drop_nulls()
+    of = {kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()
+          for kind, categories in (("communication", COMMUNICATION), ("copy", COPY))}  # fmt: skip
+    communication, copy = (pl.col("category").is_in(of[kind]).fill_null(value=False) for kind in of)
     unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
-    moved = pl.when(pl.col("source") == "kernel").then(pl.lit("kernels that copy")).otherwise("name")
+    by_kernels = pl.lit("kernels that copy").cast(pl.Categorical)
+    moved = pl.when(pl.col("source") == "kernel").then(by_kernels).otherwise("name")
     label = pl.when(copy).then(moved).when(unnamed).then("category").otherwise("stage")
-    kind = pl.when(communication).then(pl.lit("communication")).when(copy).then(pl.lit("copy"))
-    rows = events.select(*LANE, "start_ns", "dur_ns", kind=kind.otherwise(pl.lit("compute")), part=label)
+    kind = (
+        pl.when(communication).then(_kind("communication")).when(copy).then(_kind("copy")).otherwise(_kind("compute"))
+    )
+    rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
     waits, known = _waits(trace, events)
     rows = pl.concat([rows, waits], how="diagonal_relaxed")
     cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
@@ -287,6 +295,13 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+_KIND = pl.Enum(["compute", "communication", "copy", "wait"])
+
+
+def _kind(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=_KIND)
+
+
 def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
     """Time of each part while nothing runs that began before it."""
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -296,20 +311,22 @@ def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
         compute.with_columns(ns=new)
         .group_by("window", "part")
         .agg(pl.col("ns").sum())
-        .select("window", "part", "ns", kind=pl.lit("compute"))
+        .select("window", pl.col("part").cast(pl.String), "ns", kind=pl.lit("compute"))
     )
 
 
 def _waits(trace: Trace, events: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
     """Time in which a collective waits for another rank, as intervals, and whether any wait is known."""
-    schema = {"rank": pl.Int32, "device": pl.Int32, "start_ns": pl.Int64, "dur_ns": pl.Int64, "kind": pl.String}
+    schema = pl.Schema(
+        {"rank": pl.Int32(), "device": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": _KIND}
+    )
     if not (events["category"] == "collective").any():
         return pl.DataFrame(schema=schema), False
     calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
     lanes = events.filter(pl.col("category") == "collective").select("rank", "device", "start_ns", "name")
     calls = calls.join(lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner")
     waits = calls.filter(pl.col("wait_ns") > 0).select(
-        "rank", "device", "start_ns", dur_ns="wait_ns", kind=pl.lit("wait")
+        "rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait")
     )
     return waits, calls.height > 0
 
@@ -317,6 +334,7 @@ def _waits(trace: Trace, events: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
 def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Copies with neither compute nor communication beside them, by kind; copies at the same time share it."""
     copies = cut.filter(pl.col("kind") == "copy")
+    copies = copies.with_columns(pl.col("part").cast(pl.String))
     covered = length_within(copies, cut.filter(pl.col("kind") != "copy"), ["window"], name="covered")
     sums = covered.group_by("window", "part").agg(own=(pl.col("dur_ns") - pl.col("covered")).sum())
     total = lengths.select("window", total=pl.col("busy") - pl.col("with_communication"))

@@ -95,11 +95,14 @@ def stand_in() -> Any:
     return SimpleNamespace(__version__="", cuda=cuda, _C=memory, zeros=lambda *_, **__: torch.zeros(1))
 
 
-def measure(root: torch.nn.Module, layers: int, nothing_ns: int) -> tuple[float, float, int, float, float]:
+def measure(root: torch.nn.Module, every: int, layers: int, nothing_ns: int) -> tuple[float, float, int, float, float]:
     """Best us of an untimed and a timed step, calls and fewest marks of a timed step, us of its begin and end."""
     cycle = [["none", 1], ["events", 1]]
     timer = OpsTimer(
-        stand_in(), root, {"operator_layers": layers, "cycle": cycle, "steps": STEPS, "memory": "off"}, cuda=True
+        stand_in(),
+        root,
+        {"layers": every, "operator_layers": layers, "cycle": cycle, "steps": STEPS, "memory": "off"},
+        cuda=True,
     )
     timer.prepare()
     timer.live.nothing_ns = nothing_ns
@@ -126,13 +129,13 @@ def measure(root: torch.nn.Module, layers: int, nothing_ns: int) -> tuple[float,
 def main() -> None:
     root = model()
     print(f"{LAYERS} layers, {STEPS} steps; best step, Python {sys.version.split()[0]}, torch {torch.__version__}")
-    print("| operators of | leaves | untimed | timed | us a call | begin and end | calls | marks |")
+    print("| timed | leaves | untimed | timed | us a call | begin and end | calls | marks |")
     print("| --- | --: | --: | --: | --: | --: | --: | --: |")
-    for layers in (-1, 1, 2, 0):
+    for every, layers in ((8, 1), (8, 2), (0, -1), (0, 1), (0, 2), (0, 0)):
         for busy_ns in (0, 5_000):
             Leaf.busy_ns = busy_ns
-            bare, timed, calls, marks, ends = measure(root, layers, 2_500)
-            where = {-1: "no layer", 0: "all layers"}.get(layers, f"{layers} layer(s)")
+            bare, timed, calls, marks, ends = measure(root, every, layers, 4_000)
+            where = f"{every or LAYERS} layers, {LAYERS if layers == 0 else max(0, layers)} with operators"
             print(
                 f"| {where} | {busy_ns / 1e3:.0f} us | {bare:.0f} us | {timed - bare:+.0f} us | "
                 f"{(timed - bare) / calls:.2f} | {ends:.0f} us | {calls} | {marks} |"

@@ -134,7 +134,7 @@ def device(clock, monkeypatch):
         current_device=lambda: 0, get_device_name=lambda: "stand-in",
     )  # fmt: skip
     memory = SimpleNamespace(_cuda_memoryStats=lambda _: {"allocated_bytes": {"all": {"current": next(held)}}})
-    zeros = lambda *_, **__: SimpleNamespace(zero_=launch)  # noqa: E731
+    zeros = lambda *_, **__: SimpleNamespace(zero_=launch, add_=lambda _: None)  # noqa: E731
     return SimpleNamespace(__version__="2.13.0", cuda=cuda, _C=memory, zeros=zeros)
 
 
@@ -211,28 +211,47 @@ def test_marks_are_shared_where_nothing_was_launched_between_them(clock, device)
     assert timings.calls.filter(kind="model")["dur_ns"].to_list() == [103_000]
 
 
-def test_a_launch_between_two_modules_ends_the_sharing(clock, device):
-    """Between the layers 700 ns pass, longer than 600: the second begins with a mark of its own, and is not longer."""
-    root = model(clock, layers=2)
-    stack = root.children_["model"].children_["layers"]
-    plain = stack.forward
+def test_layers_share_a_border_unless_the_host_took_long_between_them(clock, device):
+    """Between two layers 7 us pass, of which the next layer's own launch is part; 26 us are something else's."""
+    for pause, begins in ((7_000, [0, 31_000]), (26_000, [0, 57_000])):
+        root = model(clock, layers=2)
+        stack = root.children_["model"].children_["layers"]
 
-    def slow(*args):
-        for child in stack.children_.values():
-            child(*args)
-            clock.now += 700
-        return args[0]
+        def slow(*args, stack=stack, pause=pause):
+            for child in stack.children_.values():
+                child(*args)
+                clock.now += pause
+            return args[0]
 
-    stack.forward = slow
-    timer = OpsTimer(device, root, {"operator_layers": -1, "memory": "off"}, cuda=True)
+        stack.forward = slow
+        timer = OpsTimer(device, root, {"operator_layers": -1, "memory": "off"}, cuda=True)
+        timer.prepare()
+        timer.begin_step("execute_decode", "decode")
+        root(Tensor(1))
+        rows = frames(result_of(timer) | {"world_size": 1}).calls.filter(kind="layer")
+        assert (rows["start_ns"] - rows["start_ns"][0]).to_list() == begins
+        assert rows["dur_ns"].to_list() == [31_000, 31_000 + (pause if pause < 25_000 else 0)]
+
+
+def test_layers_are_timed_in_turn(clock, device):
+    """Two of five a step, with the operators of the first of them; what lies in the others is not timed."""
+    root = model(clock, layers=5)
+    timer = OpsTimer(device, root, {"layers": 2, "operator_layers": 1, "memory": "off"}, cuda=True)
     timer.prepare()
-    timer.begin_step("execute_decode", "decode")
-    root(Tensor(1))
-    timings = frames(result_of(timer) | {"world_size": 1})
-    assert plain
-    rows = timings.calls.filter(kind="layer").select("start_ns", "dur_ns").rows()
-    assert [took for _, took in rows] == [31_000, 31_000]
-    assert rows[1][0] - rows[0][0] == 31_700
+    call = timer.communicate("all_reduce", "tp", 2, lambda data: data)
+    for layer in root.children_["model"].children_["layers"].children_.values():
+        layer.children_["mlp"].children_["reduce"] = Module(clock)
+        layer.children_["mlp"].children_["reduce"].forward = call
+    timings = frames(run(timer, root, ["decode"] * 5) | {"world_size": 2})
+    calls = timings.calls
+    layers = calls.filter(kind="layer").select("step", "layer", "nested").rows()
+    assert layers == [
+        (step, layer, layer == step) for step in range(5) for layer in sorted((step, (step + 1) % 5))
+    ]  # fmt: skip
+    assert set(calls.filter(operator="mlp").select("step", "layer").rows()) == {(step, step) for step in range(5)}
+    assert calls.filter(kind="layer")["dur_ns"].unique().to_list() == [31_000]
+    assert timings.collectives.select("step", "layer").rows() == [(step, step) for step in range(5)]
+    assert timings.ranks[0]["collectives_seen"] == {"all_reduce": 25}
 
 
 def test_the_allocator_is_asked_at_a_new_shape_and_then_every_tenth_step(clock, device):
@@ -436,11 +455,11 @@ def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypa
 def test_sizes_of_a_run():
     made = ExperimentConfig(model="random:tiny", **sized("detailed"))
     assert (made.max_tokens, made.warmup, made.ops_options) == (
-        100, 3, {"steps": 10, "every": 10, "operator_layers": 0},
+        100, 3, {"steps": 10, "every": 10, "layers": 0, "operator_layers": 0},
     )  # fmt: skip
     assert sized("quick", profile_steps=4, num_tokens=8, warmup_steps=0, max_seq_len=64) == {
         "profile_mode": "ops", "max_tokens": 8, "warmup": 0, "max_model_len": 64,
-        "ops_options": {"steps": 4, "every": 2, "operator_layers": 4},
+        "ops_options": {"steps": 4, "every": 2, "layers": 0, "operator_layers": 4},
     }  # fmt: skip
     with pytest.raises(ConfigError, match="no size"):
         sized("huge")

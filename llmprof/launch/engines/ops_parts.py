@@ -106,8 +106,10 @@ class Live:
     ----------
     mark, at : object, int
         The last mark, and the host's clock at the latest moment up to which nothing more was launched.
-    nothing_ns : int
-        A host that is back sooner has launched nothing.
+    nothing_ns, between_ns : int
+        A host that is back sooner has launched nothing, or nothing that is not the next layer's.
+    limit : int
+        The one of both that counts after the last mark.
     stream : object
         Stream of the model.
     step : int
@@ -116,11 +118,11 @@ class Live:
         Shapes of the arguments of each name, of steps of this shape.
     """
 
-    __slots__ = ("at", "known", "mark", "nothing_ns", "step", "stream")
+    __slots__ = ("at", "between_ns", "known", "limit", "mark", "nothing_ns", "step", "stream")
 
     def __init__(self) -> None:
         self.mark: Any = None
-        self.at = self.nothing_ns = self.step = 0
+        self.at = self.nothing_ns = self.between_ns = self.limit = self.step = 0
         self.stream: Any = None
         self.known: dict[int, list[list[int]]] = {}
 
@@ -153,19 +155,20 @@ def quick_forward(
                 return original(*args, **kwargs)
             number = numbers.get(timer.layer, first)
         host = clock()
-        if host - live.at < live.nothing_ns:
+        if host - live.at < live.limit:
             begin = live.mark
             live.at = host
         else:
             begin = live.mark = pool.pop() if pool else timer.event()
             record(begin, live.stream)
             live.at = clock()
+        live.limit = live.nothing_ns
         if layer is not None:
             timer.layer, timer.detail = layer, detail
         out = original(*args, **kwargs)
+        now = clock()
         if layer is not None:
             timer.layer, timer.detail = None, True
-        now = clock()
         if now - live.at < live.nothing_ns:
             end = live.mark
         else:
@@ -174,7 +177,20 @@ def quick_forward(
         keep((live.step, number, begin, end, host, now))
         if number not in live.known:
             live.known[number] = shapes_of(args, kwargs)
+        live.limit = live.nothing_ns if layer is None else live.between_ns
         live.at = clock()
+        return out
+
+    return forward
+
+
+def passed_forward(timer: Any, original: Any) -> Callable[..., Any]:
+    """Forward of a layer that is not sampled in this step: nothing inside it is timed."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        timer.detail = False
+        out = original(*args, **kwargs)
+        timer.detail = True
         return out
 
     return forward

@@ -23,6 +23,7 @@ from llmprof.launch.engines.ops_parts import (
     holder_of,
     layers_of,
     located,
+    passed_forward,
     quick_forward,
     resident_bytes,
     runs,
@@ -32,11 +33,14 @@ from llmprof.launch.engines.ops_parts import (
 )
 
 _NO_LAUNCH = 0.75
-"""Share of the quickest launch: a host that is back sooner has launched nothing."""
+"""Share of the quickest launch after another: a host that is back sooner has launched nothing."""
 _LAUNCHES = 200
 _MEMORY_STEPS = 10
 """Steps from one reading of the allocator to the next: it costs as much as many marks, and decode changes little."""
 _Wrap = tuple[dict[str, Any], Callable[..., Any]]
+_Wraps = tuple[list[_Wrap], dict[bool, dict[int, _Wrap]], dict[int, list[_Wrap]], dict[int, _Wrap]]
+_BETWEEN_LAYERS_NS = 25_000
+"""A layer begins where the one before it ended, unless the host took longer than this in between."""
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
 _ANCHORS = 8
@@ -102,7 +106,13 @@ class OpsTimer:
         self.epoch_ns = time.time_ns() - time.perf_counter_ns()
         self.anchors: list[tuple[Any, int, int]] = []
         self.launch_ns = self._hold_cycles = 0
+        self._device, self._stream = 0, None
+        self._stream_at: int | None = None
+        self._stream_number: Callable[[int], int] | None = None
         if cuda:
+            self._device = torch.cuda.current_device()
+            self._stream_number = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+            self.live.between_ns = _BETWEEN_LAYERS_NS
             self.record = torch.cuda.Event.__mro__[1].record
             self.anchor()
         self._wraps = {quick: self._wrapped(quick=quick) for quick in ((True, False) if cuda else (False,))}
@@ -114,7 +124,7 @@ class OpsTimer:
         """Begin a step of the engine: decide whether it is timed, and how."""
         self.end_step()
         self.step += 1
-        method, layers, held = self._plan()
+        method, timed, layers, held = self._plan()
         now = time.perf_counter_ns()
         self.entries.append((now, phase, method if method == "none" else f"{method}{'+hold' if held else ''}"))
         if method == "none":
@@ -123,14 +133,14 @@ class OpsTimer:
         self.method, self.timing, self.detail = method, True, True
         self.by_events = self.cuda and method.startswith("events")
         live, new = self.live, label not in self.known_shapes
-        live.at, live.step = 0, self.step
+        live.at, live.limit, live.step = 0, 0, self.step
         live.known = self.known_shapes.setdefault(label, {})
         if self.cuda:
-            live.stream = self.torch.cuda.current_stream()
+            live.stream = self._current_stream()
         while self.by_events and len(self.pool) < self._marks_a_step:
             self.pool.append(self.event())
         before = self._memory() if self._memory_now(new=new) else None
-        self._wrap(layers)
+        self._wrap(timed, layers)
         if held:
             self._install([(self.root.__dict__, self._held(self.root.forward))])
         self._open = [self.step, label, phase, method, held, self.mark(), None, now, None, before, None, layers]
@@ -145,11 +155,21 @@ class OpsTimer:
         self._memory_at = self.step
         return True
 
-    def _wrap(self, layers: Sequence[int]) -> None:
-        """Put the wrappers of a step in place: all layers, and the modules of those that are sampled."""
-        outside, of_layers, inside = self._wraps[self.by_events and self._plain]
+    def _current_stream(self) -> Any:
+        """Stream of the model: the last object for it serves as long as it is the same stream."""
+        number = self._stream_number(self._device) if self._stream_number is not None else None
+        if number is None or number != self._stream_at:
+            self._stream_at, self._stream = number, self.torch.cuda.current_stream()
+        return self._stream
+
+    def _wrap(self, timed: Sequence[int], layers: Sequence[int]) -> None:
+        """Put the wrappers of a step in place: of sampled layers, of the modules of some, and of the other layers."""
+        outside, of_layers, inside, passed = self._wraps[self.by_events and self._plain]
         self._install(outside)
         for number in self._own:
+            if number not in timed:
+                self._install([passed[number]])
+                continue
             detail = number in layers
             self._install([of_layers[detail][number]])
             if detail:
@@ -182,8 +202,8 @@ class OpsTimer:
         """Whether all steps that were asked for were timed."""
         return self.timed >= self.options["steps"] and not self.options["cycle"]
 
-    def _plan(self) -> tuple[str, list[int], bool]:
-        """Method of this step, the layers whose operators are timed, and whether the device is held first."""
+    def _plan(self) -> tuple[str, list[int], list[int], bool]:
+        """Method of this step, layers that are timed, those of them with operators, and whether the device is held."""
         options, own = self.options, self._own
         if self._turns:
             at = self.step % len(self._turns)
@@ -196,16 +216,15 @@ class OpsTimer:
             method = "none" if self.done or self.step % options["every"] else options["method"]
             held = bool(options["hold"])
         if method == "none" or not own:
-            return method, [], held and self.cuda
-        wanted = options["operator_layers"]
-        count = len(own) if wanted == 0 else min(max(wanted, 0), len(own))
-        first = (self.timed * count) % len(own)
-        chosen = [own[(first + i) % len(own)] for i in range(count)]
-        return method, sorted(chosen), held and self.cuda
+            return method, [], [], held and self.cuda
+        detailed = _some(own, options["operator_layers"], self.timed, 0)
+        first = own.index(detailed[0]) if detailed else self.timed * max(1, options["layers"])
+        timed = _some(own, options["layers"], 0, first)
+        return method, sorted({*timed, *detailed}), sorted(detailed), held and self.cuda
 
     # --- what is wrapped ------------------------------------------------------------------------------------------
 
-    def _wrapped(self, *, quick: bool) -> tuple[list[_Wrap], dict[bool, dict[int, _Wrap]], dict[int, list[_Wrap]]]:
+    def _wrapped(self, *, quick: bool) -> _Wraps:
         """Wrappers of modules outside the layers, of layers (without and with operators), and of modules inside."""
         make = quick_forward if quick else whole_forward
 
@@ -230,12 +249,13 @@ class OpsTimer:
                     places.setdefault(number, []).append(id(module))
         made = {key: wrap(module, numbers) for key, (module, numbers) in shared.items()}
         inside = {number: [made[key] for key in keys] for number, keys in places.items()}
+        passed = {number: (one.__dict__, passed_forward(self, one.forward)) for number, one in self.layers.items()}
         of_layers: dict[bool, dict[int, _Wrap]] = {False: {}, True: {}}
         for number, layer in self.layers.items():
             names: dict[int | None, int] = {None: self.number(f"{self.layer_path}.{number}", "layer")}
             for detail, wraps in of_layers.items():
                 wraps[number] = wrap(layer, names, layer=number, detail=detail)
-        return outside, of_layers, inside
+        return outside, of_layers, inside, passed
 
     def _install(self, wraps: Sequence[_Wrap]) -> None:
         """Replace the forward of single modules by wrappers, which is quick and changes no other object."""
@@ -320,7 +340,7 @@ class OpsTimer:
             It was posted earlier, and has been waited for now.
         """
         end = self.mark()
-        self.live.mark, self.live.at = end, time.perf_counter_ns()
+        self.live.mark, self.live.limit, self.live.at = end, self.live.nothing_ns, time.perf_counter_ns()
         of = [one for part in moved for one in part]
         counts = [sum(int(one.numel()) for one in part) for part in moved]
         (name, world), (begin, host) = group, since
@@ -343,7 +363,7 @@ class OpsTimer:
     def begin(self) -> tuple[int, Any]:
         """The host's clock and a mark: the last one, where nothing was launched since."""
         host = time.perf_counter_ns()
-        return host, self.live.mark if host - self.live.at < self.live.nothing_ns else self.mark()
+        return host, self.live.mark if host - self.live.at < self.live.limit else self.mark()
 
     def event(self) -> Any:
         """One new event; the pool is filled before the window, so that it is seldom needed inside."""
@@ -406,10 +426,11 @@ class OpsTimer:
             self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
 
     def _quickest_launch(self) -> int:
-        """What the host needs at least to launch a kernel, in ns: the best of many launches of a very small one."""
-        one = self.torch.zeros(1, device="cuda")
+        """What the host needs at least to launch a kernel after another one, in ns, as it does in a step."""
+        one, other = self.torch.zeros(1, device="cuda"), self.torch.zeros(1, device="cuda")
         times = []
         for _ in range(_LAUNCHES):
+            other.add_(1)
             began = time.perf_counter_ns()
             one.zero_()
             times.append(time.perf_counter_ns() - began)
@@ -418,9 +439,8 @@ class OpsTimer:
 
     def _expected_marks(self) -> int:
         """Marks that a timed step is likely to need, so that events are made before it and not inside."""
-        wanted = self.options["operator_layers"]
-        detailed = len(self.layers) if wanted == 0 else min(max(0, wanted), len(self.layers))
-        outside, _, inside = self._wraps[False]
+        detailed = len(_some(self._own, self.options["operator_layers"], 0, 0))
+        outside, _, inside, _ = self._wraps[False]
         below = max((len(one) for one in inside.values()), default=0) + 4
         return 4 + 2 * (len(outside) + len(self.layers) + detailed * below)
 
@@ -455,8 +475,14 @@ class OpsTimer:
         return out
 
 
+def _some(own: Sequence[int], wanted: int, turn: int, first: int) -> list[int]:
+    """Layers of a turn, one after the other: 0 wants all, less than 0 none."""
+    count = len(own) if wanted == 0 else min(max(wanted, 0), len(own))
+    return [own[(first + turn * count + i) % len(own)] for i in range(count)]
+
+
 DEFAULTS: dict[str, Any] = {
-    "steps": 20, "every": 1, "operator_layers": 2, "depth": 3, "method": "events", "cycle": [], "hold": False,
-    "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
+    "steps": 20, "every": 1, "layers": 8, "operator_layers": 1, "depth": 3, "method": "events", "cycle": [],
+    "hold": False, "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
 }  # fmt: skip
 """Options of a timer that was given none."""

@@ -154,7 +154,7 @@ class Tools:
             "versions": meta.get("versions"),
             "span_ns": high - low,
             "tables": {name: {"rows": frame.height, "columns": frame.columns} for name, frame in trace.tables.items()},
-            "analyses": {name: view.help for name, view in views().items()},
+            "analyses": {name: view.help for name, view in views().items() if not view.needs},
             "warnings": cards.warnings(trace),
         })  # fmt: skip
 
@@ -166,7 +166,7 @@ class Tools:
         self, path: str, what: str, *, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
     ) -> dict[str, Any]:
         """Rows of one analysis (``info`` lists them), the largest of a column first if one is named."""
-        known = views()
+        known = {name: view for name, view in views().items() if not view.needs}
         if what not in known:
             raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(known)}")
         trace = self.trace(path)

@@ -86,7 +86,7 @@ NOT_RECORDED = (
 
 
 class TestAnalyze:
-    @pytest.mark.parametrize("what", [what for what in views() if what not in NOT_RECORDED])
+    @pytest.mark.parametrize("what", [what for what in views() if what not in (*NOT_RECORDED, "bound")])
     def test_every_analysis_prints_a_table_json_and_csv(self, run, saved, tmp_path, what):
         code, out, err = run("analyze", saved, "--what", what, "--limit", "3")
         assert (code, err) == (0, "")
@@ -104,6 +104,15 @@ class TestAnalyze:
         code, out, err = run("analyze", saved, "--what", what)
         assert (code, out) == (2, "")
         assert "record" in err
+
+    def test_the_bound_needs_a_model(self, run, saved):
+        code, out, err = run("analyze", saved, "--what", "bound")
+        assert (code, out) == (2, "")
+        assert "bound needs --model" in err
+        options = ("--what", "bound", "--model", "Qwen2.5-1.5B")
+        code, out, _ = run("analyze", "sample:torch_tp1_cudagraph", *options, "--json", "--limit", "0")
+        joined = analyze.roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+        assert (code, len(json.loads(out))) == (0, joined.height)
 
     def test_findings_are_sentences(self, run, saved):
         out = run("analyze", saved)[1]
@@ -143,7 +152,7 @@ class TestAnalyze:
 
     def test_it_fits_the_terminal(self, run, saved, monkeypatch):
         monkeypatch.setenv("COLUMNS", "70")
-        for what in [what for what in views() if what not in NOT_RECORDED]:
+        for what in [what for what in views() if what not in (*NOT_RECORDED, "bound")]:
             out = run("analyze", saved, "--what", what)[1]
             table = [line for line in out.splitlines() if not line.startswith("(") and "--limit" not in line]
             assert max(map(len, table)) <= 70, what

@@ -56,6 +56,9 @@ class Analysis:
     """Columns that the command line shows, as far as the frame has them; all of them if there are none here."""
     largest_first: str = ""
     """Column by which the command line shows the largest rows first; in the frame's own order if it is empty."""
+    needs: tuple[str, ...] = ()
+    """Arguments without a default beside the trace, such as ``model``: ``--model`` on the command line. What asks all
+    analyses of a trace (a report, an export, an agent) leaves such a one out."""
     grouped_by: Literal["", "by", "per"] = ""
     """Option that ``--by`` sets: ``by`` takes several columns, ``per`` one word."""
     reported: bool = False
@@ -214,6 +217,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.stacks:HOTSPOTS",
     "llmprof.analyze.stacks:TOTALS",
     "llmprof.analyze.coverage:ANALYSIS",
+    "llmprof.analyze.roofline:ANALYSIS",
     "llmprof.analyze.layers.attribution:ANALYSIS",
     "llmprof.analyze.npu.waits:PATH_ANALYSES",
     "llmprof.analyze.npu.waits:ANALYSES",
@@ -287,7 +291,7 @@ def markdown() -> str:
         Markdown: a table of llmprof's own analyses.
     """
     rows = [
-        f"| {one.question} | `analyze.{one.name}` | `{one.view}` | {one.help} |"
+        f"| {one.question} | `analyze.{one.name}` | `{' --'.join([one.view, *one.needs])}` | {one.help} |"
         for one in plugins.listed(BUILT_IN, Analysis)
     ]
     head = [

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.labels import batches
@@ -137,6 +138,17 @@ def roofline_join(
     )
     joined = joined.join(labels, on=["rank", "step"], how="inner")
     return _rates(_rolled(joined, per), machine, per).select(list(COLUMNS)).sort("rank", "step", "layer", "stage")
+
+
+ANALYSIS: Final = Analysis(
+    function=roofline_join,
+    question="How near does it come to the bound?",
+    help="least possible and measured time of each stage of each step",
+    view="bound",
+    needs=("model",),
+    columns=("rank", "step", "phase", "stage", "bound_ns", "bound", "measured_ns", "efficiency", "gap_us", "why"),
+    largest_first="gap_us",
+)
 
 
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:

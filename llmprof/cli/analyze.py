@@ -73,13 +73,21 @@ def _of_report(args: Namespace) -> pl.DataFrame:
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
     """The frame of a view; of the wanted ranks only, but computed with all of them where it has ranks."""
-    options = dict(view.options) | _by(view, args.by)
+    options = dict(view.options) | _by(view, args.by) | _needed(view, args)
     frame = view.function(trace, **options)
     if not args.rank:
         return frame
     if "rank" in frame.columns:
         return frame.filter(pl.col("rank").is_in(args.rank))
     return view.function(trace.select(ranks=args.rank), **options)
+
+
+def _needed(view: Analysis, args: Namespace) -> dict[str, Any]:
+    """What the analysis needs beside the trace, from the options of the same names."""
+    for name in view.needs:
+        if getattr(args, name) is None:
+            raise AnalysisError(f"{view.view} needs --{name}", hint=f"see llmprof analyze --help for --{name}")
+    return {name: getattr(args, name) for name in view.needs}
 
 
 def _by(view: Analysis, by: str | None) -> dict[str, Any]:

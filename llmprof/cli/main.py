@@ -354,6 +354,7 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
         "--rank", type=int, action="append", metavar="N", help="only this rank; may be given several times"
     )
     sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
+    sub.add_argument("--model", metavar="NAME", help="bound: what ran, a name of theory's catalogue or a config.json")
     sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
     sub.add_argument("--sort", metavar="COLUMN", help="largest of this column first")
     sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")

@@ -46,7 +46,7 @@ def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     """
     frames: dict[str, pl.DataFrame] = {}
     for one in analyses():
-        if not events and one.view in _LONG:
+        if one.needs or (not events and one.view in _LONG):
             continue
         try:
             frame = pl.DataFrame(one.function(trace))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from llmprof import analyze, charts, plugins
+from llmprof.analyze import roofline
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.roofline import coverage_of
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.report import page
 from llmprof.report.page import Absent, Figure, Section
@@ -329,12 +329,12 @@ def bound_section(
     )
     try:
         joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
-        share = format_share(coverage_of(joined)["explained_share"])
+        share = format_share(roofline.coverage_of(joined)["explained_share"])
         figure = Figure("bound_gap", _SHOWS, spec=page.specification(charts.bound_gap(joined)))
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
         figure = Figure("bound_gap", _SHOWS, absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint))
-    return Section("bound", "How near does it come to the bound?", words, [figure])
+    return Section("bound", roofline.ANALYSIS.question, words, [figure])
 
 
 def config_in(folder: Path) -> Path | None:

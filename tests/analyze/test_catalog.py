@@ -29,7 +29,9 @@ def test_names_and_views_are_unique_and_public():
 def test_options_are_those_of_the_function():
     for one in catalog.analyses():
         takes = inspect.signature(inspect.unwrap(one.function)).parameters
-        assert set(one.options) <= set(takes)
+        assert set(one.options) | set(one.needs) <= set(takes)
+        _, *others = takes.values()
+        assert {p.name for p in others if p.default is inspect.Parameter.empty and p.kind < 2} == set(one.needs)
         if one.grouped_by:
             assert one.grouped_by in takes
 

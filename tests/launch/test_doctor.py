@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
+from llmprof.errors import ArgumentError
 from llmprof.launch import ExperimentConfig
 from llmprof.launch.doctor import facts as doctor_facts
 from llmprof.launch.doctor.doctor import CHECKS, doctor
@@ -492,3 +493,12 @@ def test_nothing_is_changed_on_a_gpu():
     assert len(files) > 6
     assert {"facts.py", "doctor.py", "nvml.py"} <= {file.name for file in files}
     assert [file.name for file in files if "nvmlDeviceSet" in file.read_text() or "Reset" in file.read_text()] == []
+
+
+def test_a_path_is_no_configuration():
+    with pytest.raises(
+        ArgumentError, match=r"doctor\(\) got the string 'run.yaml' as config; expected an ExperimentConfig"
+    ):
+        doctor("run.yaml")
+    with pytest.raises(ArgumentError, match=r"doctor\(\) got .* as facts; expected a Facts"):
+        doctor(facts={})

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
+from llmprof.arguments import checked
 from llmprof.errors import ConfigError
 from llmprof.launch.config import models
+from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.doctor.facts import Facts, Gpu, Tool, gather
 from llmprof.launch.engines import engine as engine_named
 from llmprof.launch.monitors.nvml import reasons_of
 from llmprof.units import format_bytes
-
-if TYPE_CHECKING:
-    from llmprof.launch.config.options import ExperimentConfig
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 
@@ -412,6 +411,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 _COLUMNS: Final = ("check", "status", "found", "expected", "advice")
 
 
+@checked
 def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None) -> pl.DataFrame:
     """Check the machine, and with a configuration whether it can run that.
 
@@ -430,6 +430,11 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     polars.DataFrame
         ``check, status, found, expected, advice``. The status is ``ok``; ``warn``: figures may suffer; ``fail``: the
         run would not work; ``unknown``: this machine does not report it.
+
+    Raises
+    ------
+    ArgumentError
+        ``config`` is no configuration, or ``facts`` are none.
     """
     known = gather(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(known, config)]

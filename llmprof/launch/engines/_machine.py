@@ -169,7 +169,7 @@ def _is_open(number: int) -> bool:
     return True
 
 
-_SAFE = {
+SAFE = {
     "PYTHONUNBUFFERED": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
@@ -194,7 +194,7 @@ def set_defaults(values: Mapping[str, str]) -> None:
 
 def guard(job: Mapping[str, Any]) -> None:
     """Set what every run needs, before an engine is imported."""
-    set_defaults(_SAFE)
+    set_defaults(SAFE)
     if Path(job["model"]).is_dir():
         set_defaults({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
     if job["all_reduce"] == "nccl":

@@ -13,25 +13,12 @@ from llmprof.launch.config import disclosure
 from llmprof.launch.config.disclosure import SECRET, secret_arguments
 from llmprof.launch.config.ops import options_of
 from llmprof.launch.config.options import SERVER, ncu_options, setting
+from llmprof.launch.engines._machine import SAFE
 from llmprof.launch.run.load import as_tokens, load, synthetic, texts
 from llmprof.storage.pseudonyms import REMOVED
 
 if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig
-
-_SAFE: Final = {
-    "PYTHONUNBUFFERED": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    # nsys cannot follow a forked worker, and CUDA cannot be used again after a fork
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    # NVLink multicast hangs in graph replay under nsys, and must stay off on shared hosts
-    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
-    "VLLM_USE_NCCL_SYMM_MEM": "0",
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-}
 
 
 def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[str, str]:
@@ -45,7 +32,7 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
         Mode of this pass, if it is not that of the configuration.
     """
     mode = mode or config.profile_mode
-    variables = dict(_SAFE)
+    variables = dict(SAFE)
     if config.model.startswith("random:") or Path(config.model).is_dir():
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if mode == "ncu" or config.profile_mode == "nsys_ncu":

@@ -202,8 +202,8 @@ def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, step, phase, held, layer, timed_ns`` (the timer), ``device_ns`` (from the end of the last kernel before
-        the layer to that of its own last one), ``span_ns`` (from its first kernel on), ``kernels_ns`` (its kernels,
-        summed) and ``ratio`` (timed over device).
+        the layer on its stream to that of its own last one), ``span_ns`` (from its first kernel on), ``kernels_ns``
+        (its kernels, summed) and ``ratio`` (timed over device).
 
     Raises
     ------
@@ -216,7 +216,9 @@ def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
     events = attribute(trace).filter(pl.col("source") == "kernel").sort("rank", "start_ns")
     if events.is_empty():
         raise NotCapturedError("the trace has no kernels", hint="record with profile_mode torch or nsys")
-    events = events.with_columns(_before=end.cum_max().shift().over("rank"), _end=end).drop_nulls(["layer", "step"])
+    events = events.with_columns(_before=end.cum_max().shift().over("rank", "device", "stream"), _end=end).drop_nulls(
+        ["layer", "step"]
+    )
     spans = events.group_by("rank", "step", "layer").agg(
         _first=pl.col("start_ns").min(), _before=pl.col("_before").first(), _last=pl.col("_end").max(),
         kernels_ns=pl.col("dur_ns").sum(),

@@ -30,6 +30,8 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs")
     parser.add_argument("--trace", action="store_true", help="also a torch trace of each point")
     parser.add_argument("--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2")
+    words = "threshold of a grade, such as tp_efficiency=0.8:0.6; may be given several times"
+    parser.add_argument("--grade", action="append", default=[], metavar="NAME=GOOD:FAIR", help=words)
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="watch: runs to add")
     parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds from run to run")
     parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: least change that counts")
@@ -56,8 +58,9 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
     elif args.name == "watch":
         return _watch(args, folder, terminal)
     from llmprof.experiments.report import write_report
+    from llmprof.experiments.scaling import grades_of
 
-    written = write_report(folder)
+    written = write_report(folder, grades=grades_of(args.grade))
     if args.json:
         return to_json(told | {"files": written})
     return text.pairs([("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")], indent="")

@@ -10,12 +10,20 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import text
+from llmprof import text, theory
 from llmprof.charts import hardware as charts
 from llmprof.charts.base.save import save
 from llmprof.errors import AnalysisError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import Bandwidth, read_bandwidth
-from llmprof.experiments.scaling import GRADES, graded, parallelism, read_points, sequence_length, unsuited
+from llmprof.experiments.scaling import (
+    GRADES,
+    graded,
+    parallelism,
+    read_communication,
+    read_points,
+    sequence_length,
+    unsuited,
+)
 from llmprof.storage import files
 from llmprof.units import format_share
 
@@ -199,13 +207,16 @@ class Results:
         The last one measured.
     points : polars.DataFrame or None
         Points of all layouts of devices.
-    model : dict or None
-        ``config.json`` of the model of the points, if it was saved.
+    model : dict or str or None
+        ``config.json`` of the model of the points if it was saved, else its name if the theory knows it.
+    communication : polars.DataFrame or None
+        Shares of communication, of points that were traced.
     """
 
     bandwidth: Bandwidth | None
     points: pl.DataFrame | None
-    model: dict[str, Any] | None
+    model: dict[str, Any] | str | None
+    communication: pl.DataFrame | None = None
 
 
 def saved(folder: str | Path) -> Results:
@@ -221,13 +232,26 @@ def saved(folder: str | Path) -> Results:
     points = sorted(place.glob(_SAVED["points"])) or sorted(place.glob("**/points.json"))
     if not bandwidth and not points:
         raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
-    model = None
-    if points:
-        config = json.loads(points[0].read_text("utf-8")).get("config")
-        model = config if isinstance(config, dict) else None
+    if not points:
+        return Results(read_bandwidth(bandwidth[-1]), None, None)
     return Results(
-        read_bandwidth(bandwidth[-1]) if bandwidth else None, read_points(*points) if points else None, model
+        read_bandwidth(bandwidth[-1]) if bandwidth else None,
+        read_points(*points),
+        _model(json.loads(points[0].read_text("utf-8"))),
+        read_communication(*points),
     )
+
+
+def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
+    """What the theory can take for the model of points: its configuration, or a name that it knows."""
+    if isinstance(config := document.get("config"), dict):
+        return config
+    name = str(document.get("model", "")).removeprefix("random:")
+    try:
+        theory.shape(name)
+    except LlmprofError:
+        return None
+    return name
 
 
 def write_report(
@@ -290,7 +314,7 @@ def write_report(
         lines += ["## Length of the prompt", "", _table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
         draw("length_curves", lambda: charts.length_curves(points))
         try:
-            layouts = parallelism(points, grades=grades)
+            layouts = parallelism(points, grades=grades, communication=results.communication)
         except LlmprofError as error:
             lines += ["## Parallelism", "", f"Not compared: {error}.", ""]
         else:

@@ -15,6 +15,7 @@ from llmprof.storage import files
 
 if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig
+    from llmprof.trace import Trace
 
 FORMAT: Final = "llmprof-points"
 LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -33,6 +34,10 @@ _ROW: Final = {
     "tp": pl.Int64, "pp": pl.Int64, "prompt": pl.Int64, "batch": pl.Int64, "out": pl.Int64, "rep": pl.Int64,
     "prefill_s": pl.Float64, "decode_step_s": pl.Float64, "tpot_s": pl.Float64, "ttft_s": pl.Float64,
     "wall_s": pl.Float64, "peak_bytes": pl.Int64,
+}  # fmt: skip
+_SHARE: Final = {
+    "tp": pl.Int64, "pp": pl.Int64, "prompt": pl.Int64, "batch": pl.Int64, "phase": pl.String, "steps": pl.Int64,
+    "communication": pl.Float64,
 }  # fmt: skip
 _KEYS: Final = ["tp", "pp", "prompt", "batch", "out"]
 
@@ -86,6 +91,7 @@ def run_points(
     grid = {"input_tokens": list(lengths), "batch_size": list(batches), "max_tokens": list(outputs)}
     sweep = runner.run_parameter_sweep(grid, folder=folder)
     rows: list[dict[str, Any]] = []
+    shares: list[dict[str, Any]] = []
     for run in map(open_run, sweep.runs):
         plain = run.requests.filter(pl.col("phase") == "plain")
         peaks = run.summary.get("peak_memory_bytes") or {}
@@ -99,9 +105,15 @@ def run_points(
                 "ttft_s": _s(requests["ttft_ns"].median()), "wall_s": _s(requests["e2e_ns"].max()),
                 "peak_bytes": max(peaks.values(), default=None),
             })  # fmt: skip
+        if trace and run.state == "finished":
+            point = {
+                "tp": run.config.tensor_parallel_size, "pp": run.config.pipeline_parallel_size,
+                "prompt": run.config.input_tokens, "batch": run.config.batch_size,
+            }  # fmt: skip
+            shares += [point | row for row in communication_share(run.trace).to_dicts()]
     if not rows:
         raise LlmprofError("no point of the experiment finished", hint=f"see the runs in {Path(folder).name}")
-    document = {"format": FORMAT, "version": 1, "model": config.model, "rows": rows}
+    document = {"format": FORMAT, "version": 1, "model": config.model, "rows": rows, "communication": shares}
     files.write_json(Path(folder) / "points.json", document)
     return read_points(Path(folder) / "points.json")
 
@@ -132,12 +144,7 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
     """
     frames = []
     for path in paths:
-        try:
-            document = json.loads(Path(path).read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ReadError(f"{Path(path).name} cannot be read: {error}", expected="points.json") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT or not document.get("rows"):
-            raise ReadError(f"{Path(path).name} holds no measured points", expected=f'"format": "{FORMAT}" with rows')
+        document = _document(path)
         try:
             rows = [{name: row.get(name) for name in _ROW} for row in document["rows"]]
             frames.append(pl.DataFrame(rows, schema=dict(_ROW)))
@@ -153,6 +160,79 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
         output_tokens_per_s=pl.col("batch") * pl.col("out") / pl.col("wall_s"),
         prefill_tokens_per_s=pl.col("batch") * pl.col("prompt") / pl.col("prefill_s"),
     ).sort(_KEYS)
+
+
+def communication_share(trace: Trace) -> pl.DataFrame:
+    """How much of a step the device spends on communication alone, by phase.
+
+    Parameters
+    ----------
+    trace : Trace
+        A recording with kernels and steps; waiting for other ranks inside of a collective is part of it.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase`` (prefill, decode)``, steps, communication`` (median over ranks and steps of the exposed communication
+        of a step over its length on the device). No row where no step is known.
+
+    Examples
+    --------
+    >>> communication_share(trace)["phase"].to_list()
+    ['decode', 'prefill']
+    """
+    from llmprof import analyze
+
+    exposed = pl.col("exposed_communication_ns") / pl.col("total_ns")
+    parts = analyze.overlap(trace).drop_nulls("step").filter(pl.col("total_ns") > 0)
+    phases = analyze.steps(trace).select("rank", "step", "phase").unique(["rank", "step"])
+    rows = parts.join(phases, on=["rank", "step"]).filter(pl.col("phase").is_in(["prefill", "decode"]))
+    return rows.group_by("phase").agg(steps=pl.len().cast(pl.Int64), communication=exposed.median()).sort("phase")
+
+
+def read_communication(*paths: str | Path) -> pl.DataFrame:
+    """Shares of communication that were measured with traces of points, from their files.
+
+    Parameters
+    ----------
+    *paths : path
+        ``points.json`` files, one or more layouts of devices.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tp, pp, prompt, batch, phase, steps, communication`` as :func:`communication_share` gives them; no row where
+        no point was traced.
+
+    Raises
+    ------
+    ReadError
+        A file cannot be read, or is of another kind.
+    """
+    rows = []
+    for path in paths:
+        for row in _document(path).get("communication") or []:
+            if not isinstance(row, dict):
+                raise ReadError(
+                    f"{Path(path).name} is damaged: a share of communication is {row!r}", hint="measure again"
+                )
+            rows.append({name: row.get(name) for name in _SHARE})
+    try:
+        frame = pl.DataFrame(rows, schema=dict(_SHARE), orient="row")
+    except (pl.exceptions.PolarsError, TypeError) as error:
+        raise ReadError(f"shares of communication are damaged: {str(error)[:200]}", hint="measure again") from error
+    keys = ["tp", "pp", "prompt", "batch", "phase"]
+    return frame.group_by(keys).agg(pl.col("steps").sum(), pl.col("communication").median()).sort(keys)
+
+
+def _document(path: str | Path) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReadError(f"{Path(path).name} cannot be read: {error}", expected="points.json") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT or not document.get("rows"):
+        raise ReadError(f"{Path(path).name} holds no measured points", expected=f'"format": "{FORMAT}" with rows')
+    return document
 
 
 def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = None) -> pl.DataFrame:
@@ -202,7 +282,12 @@ def _bounds(row: Mapping[str, Any], model: Any, device: Any) -> tuple[float | No
     return told.prefill_latency_s, told.decode_latency_s
 
 
-def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float]] = GRADES) -> pl.DataFrame:
+def parallelism(
+    points: pl.DataFrame,
+    *,
+    grades: Mapping[str, tuple[float, float]] = GRADES,
+    communication: pl.DataFrame | None = None,
+) -> pl.DataFrame:
     """Each layout of devices against one device: speed-up, efficiency and a grade.
 
     Parameters
@@ -211,13 +296,17 @@ def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float
         Of :func:`read_points`, with points of one device among them.
     grades : mapping
         Thresholds, as :data:`GRADES`.
+    communication : polars.DataFrame, optional
+        Of :func:`read_communication`: what traces say of the same points.
 
     Returns
     -------
     polars.DataFrame
         ``tp, pp, prompt, batch, out, phase`` (prefill, decode)``, single_s, time_s, speedup, devices, efficiency``
         (speed-up over devices)``, grade`` (by the threshold of TP where that is above one, else of PP)``, noise`` (the
-        change is within the spread of the repeats).
+        change is within the spread of the repeats)``, peak_bytes, single_peak_bytes`` (largest memory of a device; null
+        where it was not measured) and ``communication`` (share of a step on the device, of traces of this workload of
+        any output length; null without them).
 
     Raises
     ------
@@ -241,10 +330,13 @@ def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float
         )
     parts = []
     for phase, column in (("prefill", "prefill_s"), ("decode", "decode_step_s")):
-        single = one.select(*at, single_s=column, _spread="spread")
+        single = one.select(*at, single_s=column, _spread="spread", single_peak_bytes=_memory(one))
         spread = pl.max_horizontal("_spread", "spread") if phase == "decode" else pl.lit(0.0)
         both = several.join(single, on=at).with_columns(phase=pl.lit(phase), time_s=pl.col(column), _spread=spread)
-        parts.append(both.select("tp", "pp", *at, "phase", "single_s", "time_s", "_spread"))
+        both = both.with_columns(peak_bytes=_memory(both))
+        parts.append(
+            both.select("tp", "pp", *at, "phase", "single_s", "time_s", "_spread", "peak_bytes", "single_peak_bytes")
+        )
     rows = pl.concat(parts).with_columns(
         speedup=pl.col("single_s") / pl.col("time_s"), devices=pl.col("tp") * pl.col("pp")
     )
@@ -260,7 +352,53 @@ def parallelism(points: pl.DataFrame, *, grades: Mapping[str, tuple[float, float
         .otherwise(pl.lit("poor"))
     )
     noise = (pl.col("speedup") - 1).abs() <= pl.col("_spread")
-    return rows.with_columns(grade=grade, noise=noise).drop("_spread").sort("tp", "pp", "phase", *at)
+    rows = rows.with_columns(grade=grade, noise=noise)
+    keys = ["tp", "pp", "prompt", "batch", "phase"]
+    shares = pl.DataFrame(schema=dict(_SHARE)) if communication is None else communication
+    rows = rows.join(shares.select(*keys, "communication"), on=keys, how="left")
+    last = ["peak_bytes", "single_peak_bytes", "communication"]
+    return rows.select(pl.exclude("_spread", *last), *last).sort("tp", "pp", "phase", *at)
+
+
+def _memory(points: pl.DataFrame) -> pl.Expr:
+    return pl.col("peak_bytes") if "peak_bytes" in points.columns else pl.lit(None, dtype=pl.Int64)
+
+
+def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Thresholds of one's own over :data:`GRADES`.
+
+    Parameters
+    ----------
+    words : iterable of str
+        ``NAME=GOOD:FAIR`` each.
+
+    Raises
+    ------
+    ConfigError
+        There is no such threshold, or the figures make no sense.
+
+    Examples
+    --------
+    >>> grades_of(["tp_efficiency=0.8:0.6"])["tp_efficiency"]
+    (0.8, 0.6)
+    """
+    from llmprof.errors import ConfigError
+
+    made = dict(GRADES)
+    for word in words:
+        name, _, figures = word.partition("=")
+        good, _, fair = figures.partition(":")
+        try:
+            both = float(good), float(fair)
+        except ValueError:
+            both = (0.0, 1.0)
+        if name not in GRADES or not both[0] >= both[1] >= 0:
+            raise ConfigError(
+                f"the threshold {word!r} makes no sense",
+                expected=f"NAME=GOOD:FAIR with NAME one of {', '.join(GRADES)} and GOOD not below FAIR",
+            )
+        made[name] = both
+    return made
 
 
 def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float, float]] = GRADES) -> str:

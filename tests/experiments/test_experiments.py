@@ -16,7 +16,17 @@ from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
 from llmprof.experiments.history import append, permutation, read_history, regressions, watch
 from llmprof.experiments.report import Evidence, saved, suggestions, write_report
-from llmprof.experiments.scaling import cases_of, parallelism, read_points, run_points, sequence_length, unsuited
+from llmprof.experiments.scaling import (
+    cases_of,
+    communication_share,
+    grades_of,
+    parallelism,
+    read_communication,
+    read_points,
+    run_points,
+    sequence_length,
+    unsuited,
+)
 from llmprof.experiments.self_test import self_test
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
@@ -96,6 +106,45 @@ class TestPoints:
         assert pp["noise"]  # 5 % slower, and the repeats of one device spread by 20 %
         strict = parallelism(points, grades={"tp_efficiency": (0.9, 0.8), "pp_efficiency": (0.9, 0.8)})
         assert strict.filter(tp=2, phase="decode")["grade"].item() == "poor"
+
+    def test_memory_and_communication_stand_beside_the_speed_up(self, tmp_path):
+        """The share is of the traced workload, whatever its output; a phase without a trace has none."""
+        path = points_file(
+            tmp_path, {"peak_bytes": 9}, {"tp": 2, "peak_bytes": 5}, {"tp": 2, "rep": 1, "peak_bytes": 6}
+        )
+        document = json.loads(path.read_text())
+        share = {"tp": 2, "pp": 1, "prompt": 128, "batch": 1, "phase": "decode", "steps": 4, "communication": 0.25}
+        path.write_text(json.dumps(document | {"communication": [share, share | {"communication": 0.35}]}))
+        shares = read_communication(path)
+        assert shares.select("steps", "communication").rows() == [(8, pytest.approx(0.3))]
+        found = parallelism(read_points(path), communication=shares)
+        assert found.select("phase", "peak_bytes", "single_peak_bytes", "communication").rows() == [
+            ("decode", 6, 9, pytest.approx(0.3)), ("prefill", 6, 9, None),
+        ]  # fmt: skip
+        assert parallelism(read_points(path))["communication"].null_count() == 2
+        path.write_text(json.dumps(document | {"communication": [3]}))
+        with pytest.raises(ReadError, match="damaged"):
+            read_communication(path)
+
+    def test_the_share_of_communication_is_that_of_the_trace(self, sample_trace):
+        """Medians over ranks and steps of what overlap() says of each step."""
+        from llmprof import analyze
+
+        trace = sample_trace("torch_tp4_eager_nccl")
+        found = dict(communication_share(trace).select("phase", "communication").rows())
+        steps = set(analyze.steps(trace).filter(phase="decode").select("rank", "step").rows())
+        rows = analyze.overlap(trace).iter_rows(named=True)
+        parts = [row for row in rows if (row["rank"], row["step"]) in steps]
+        shares = sorted(row["exposed_communication_ns"] / row["total_ns"] for row in parts)
+        middle = (shares[(len(shares) - 1) // 2] + shares[len(shares) // 2]) / 2
+        assert found["decode"] == pytest.approx(middle)
+        assert 0 < found["decode"] < 1
+
+    def test_thresholds_of_ones_own(self):
+        assert grades_of(["link_share=0.9:0.5"])["link_share"] == (0.9, 0.5)
+        for bad in ("links=1:0", "link_share=0.5", "link_share=0.3:0.5", "link_share=a:b"):
+            with pytest.raises(ConfigError, match="makes no sense"):
+                grades_of([bad])
 
     def test_where_the_curve_bends(self, tmp_path):
         """Flat from 128 to 256, then proportional: it bends at 512."""

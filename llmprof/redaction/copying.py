@@ -166,9 +166,11 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     for path in sorted(source.iterdir()):
         if path.name not in known and not path.name.startswith("."):
             ledger.leave_out("run", "files that hold texts of the run", example=path.name)
+    requests: dict[str, str] = {}
     for name in _JSON_FILES:
         if (source / name).is_file():
-            made = _measured(_loaded(source / name), ledger, name)
+            document = _loaded(source / name)
+            made = _with_requests(_measured(document, ledger, name), document, requests)
             with writing(target):
                 (target / name).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     if (source / "config.yaml").is_file():
@@ -204,6 +206,40 @@ def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int 
     if isinstance(value, dict):
         return {ledger.text(k, place): _measured(v, ledger, place, k, depth + 1) for k, v in value.items()}
     return value
+
+
+def _with_requests(made: Any, document: Any, numbers: dict[str, str]) -> Any:
+    """A copy with its requests numbered, and the same numbers in the steps of the engine: the two can still be joined.
+
+    A client may have chosen the identifiers, so none is kept; the engine adds to them.
+    """
+    rows = [row for row in _rows(document, "requests") if isinstance(row.get("id"), str)]
+    for row in rows:
+        numbers.setdefault(row["id"], f"r{len(numbers)}")
+    for row, copied in zip(_rows(document, "requests"), _rows(made, "requests"), strict=False):
+        if row.get("id") in numbers:
+            copied["id"] = numbers[row["id"]]
+    longest = sorted(numbers, key=len, reverse=True)
+    engine: dict[str, str] = {}
+
+    def known(name: str) -> str:
+        if name not in engine:
+            bare = re.sub(r"^\d+_(?=cmpl-|chatcmpl-)", "", name)
+            whose = next((one for one in longest if bare == one or bare.startswith(f"{one}-")), None)
+            engine[name] = f"other{len(engine)}" if whose is None else f"{numbers[whose]}-{len(engine)}"
+        return engine[name]
+
+    for step, copied in zip(_rows(document, "engine_steps"), _rows(made, "engine_steps"), strict=False):
+        for key in ("tokens", "computed"):
+            if isinstance(step.get(key), dict):
+                copied[key] = {known(name): number for name, number in step[key].items() if isinstance(number, int)}
+        copied["preempted"] = [known(name) for name in step.get("preempted") or () if isinstance(name, str)]
+    return made
+
+
+def _rows(document: Any, key: str) -> list[dict[str, Any]]:
+    rows = document.get(key) if isinstance(document, dict) else None
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _config(path: Path, ledger: Ledger) -> str:

@@ -11,7 +11,13 @@ import pytest
 
 from llmprof import explore, sample_metrics
 from llmprof.errors import LlmprofError
+<<<<<<< HEAD
 from llmprof.explore.base.messages import ROOMS, Column, Message, Record, declarations, written
+=======
+from llmprof.explore.base.messages import Column, Message, Record
+from llmprof.explore.base.typescript import ROOMS, declarations, written
+from tests.analyze.test_requests import made as served_run
+>>>>>>> 1b4cd51 (An explorer of the slowest requests; a sample of a queueing server and of a sweep on an H200; redacted runs keep which request was in which step)
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
 COMPARED = {"by": ["stage", "category"], "tolerance": 0.05}
@@ -30,6 +36,7 @@ def widgets(sample_trace):
         "collectives": explore.all_reduce(trace),
         "kernels": explore.kernels(single, metrics=sample_metrics("ncu_tp1_eager")),
         "compare": explore.compare(trace, other),
+        "requests": explore.requests(served_run()),
     }
     made["timeline"]._on_find()
     for name in ("layers", "overlap", "collectives"):
@@ -98,6 +105,12 @@ REQUESTS = {
         "rows": [{"view": COMPARED, "offset": 1, "count": 5}],
         "pick": [{"view": COMPARED, "row": 0}],
         "details": [{"picked": {"phase": "decode", "stage": "norm"}, "tolerance": 0.05}],
+    },
+    "requests": {
+        "table": [{"sort": "-ttft_ns", "count": 60}],
+        "rows": [{"sort": "reason", "offset": 1, "count": 5}],
+        "pick": [{"sort": "-ttft_ns", "row": 0}, {"sort": "-ttft_ns", "row": 99}],
+        "details": [{"request": 1}],
     },
 }
 

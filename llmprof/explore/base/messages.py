@@ -182,6 +182,7 @@ ROOMS: Final = {
     "collectives": "AllReduce",
     "kernels": "Kernels",
     "compare": "Compare",
+    "requests": "Requests",
 }
 """Rooms and the class of their widget."""
 

@@ -1,0 +1,1 @@
+"""The explorer of slow requests."""

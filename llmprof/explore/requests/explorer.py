@@ -1,0 +1,260 @@
+"""``explore.requests``: the slowest requests of a run, what each waited for, and why its slowest step was slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+import traitlets
+
+from llmprof import analyze
+from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun
+from llmprof.charts.base import theme
+from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.explore.base.messages import Message, Record, Row
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers, link
+from llmprof.explore.timeline.explorer import Timeline
+from llmprof.units import format_ns, format_share
+
+COLOURS: Final = {
+    "queue_prefill_ns": theme.COMMUNICATION,
+    "queue_decode_ns": theme.WAIT,
+    "queue_other_ns": theme.REST,
+    "prefill_ns": theme.PHASES["prefill"],
+    "prefill_others_ns": "#E2A36F",
+    "decode_ns": theme.PHASES["decode"],
+    "decode_prefill_ns": "#B5485D",
+    "left_out_ns": "#8B6F47",
+    "between_ns": "#9FB3C8",
+    "delivery_ns": "#CC79A7",
+}
+"""Colour of each part of a latency."""
+
+SORTABLE: Final = (
+    *("request", "start_ns", "prompt_tokens", "output_tokens", "ttft_ns", "e2e_ns", "worst_gap_ns", "preemptions"),
+    *("slowest_times", "reason"),
+)
+_FINDINGS: Final = 4
+_SENT: Final = (*SORTABLE, "id", "slowest_step", *PARTS)
+
+Fact = tuple[str, str]
+"""Label and value, as text."""
+
+
+class Part(Record):
+    """A part of the latency: its column, what it is in words, and its color."""
+
+    name: str
+    words: str
+    colour: str
+
+
+class Reason(Record):
+    """A finding about a step."""
+
+    severity: str
+    title: str
+
+
+TABLE: Final = Message(
+    "table",
+    asks={"sort": str, "count": int},
+    answers={"rows": list[Row], "total": int, "longest": int, "parts": list[Part], "title": str},
+)
+ROWS: Final = Message(
+    "rows", asks={"sort": str, "offset": int, "count": int}, answers={"rows": list[Row], "offset": int}
+)
+PICK: Final = Message("pick", asks={"sort": str, "row": int})
+DETAILS: Final = Message(
+    "details",
+    asks={"request": int},
+    answers={"facts": list[Fact], "parts": list[Fact], "step": int | None, "reasons": list[Reason]},
+    busy="looking at its slowest step",
+)
+
+MESSAGES: Final = (TABLE, ROWS, PICK, DETAILS)
+
+
+class Requests(Explorer):
+    """Widget of :func:`requests`."""
+
+    _esm = BUNDLES / "requests.js"
+    _css = BUNDLES / "requests.css"
+
+    sort = traitlets.Unicode("-ttft_ns").tag(sync=True)
+    """Column that the table is in the order of, with ``-`` falling."""
+
+    picked: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    """Number of the request that is picked."""
+
+    def __init__(self, run: AnyRun, **traits: Any) -> None:
+        self.run = run
+        self.frame = analyze.requests(run)
+        """Rows of ``analyze.requests(run)``."""
+        self._spans: pl.DataFrame | None = None
+        super().__init__(run.trace, **traits)
+
+    @traitlets.validate("sort")
+    def _known_column(self, proposal: Mapping[str, Any]) -> str:
+        if proposal["value"].lstrip("-") not in SORTABLE:
+            raise traitlets.TraitError(
+                f"sort is {proposal['value']!r}; expected one of {list(SORTABLE)}, with - or not"
+            )
+        return str(proposal["value"])
+
+    @traitlets.validate("picked")
+    def _known_request(self, proposal: Mapping[str, Any]) -> int | None:
+        if proposal["value"] is not None and self.frame.filter(request=proposal["value"]).is_empty():
+            raise traitlets.TraitError(f"there is no request {proposal['value']}; expected one of .frame")
+        number: int | None = proposal["value"]
+        return number
+
+    @traitlets.observe("picked")
+    def _followed(self, change: Mapping[str, Any]) -> None:
+        """Show the time of the picked request in linked explorers."""
+        if change["new"] is not None:
+            start, end = self._row(change["new"]).select("start_ns", "end_ns").row(0)
+            self.window = [float(start), float(end)]
+
+    @property
+    def spans(self) -> pl.DataFrame:
+        """Rows of ``analyze.request_spans(run)``: what each request did over time."""
+        if self._spans is None:
+            self._spans = analyze.request_spans(self.run)
+        return self._spans
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The rows of the table, in its order."""
+        return self._sorted(self.sort)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """What the picked request did over time, from ``spans``; no rows if none is picked."""
+        return self.spans.clear() if self.picked is None else self.spans.filter(request=self.picked)
+
+    def timeline(self, **traits: Any) -> Timeline:
+        """The timeline of the run at the picked request, linked to this table: what is picked here is shown there.
+
+        Parameters
+        ----------
+        **traits
+            Of the timeline, to begin with.
+
+        Returns
+        -------
+        Timeline
+            With a row a request.
+        """
+        if self.window is not None:
+            traits = {"window": list(self.window)} | traits
+        made = Timeline(self.trace, run=self.run, **traits)
+        link(self, made)
+        return made
+
+    def picture(self) -> bytes | None:
+        """PNG image of the requests with the latest first token."""
+        from llmprof import charts
+
+        return charts.to_png_bytes(charts.request_waterfall(self.frame), scale=1.25)
+
+    def _row(self, number: int) -> pl.DataFrame:
+        row = self.frame.filter(request=number)
+        if row.is_empty():
+            raise AnalysisError(f"there is no request {number}", expected="a number of the column request")
+        return row
+
+    def _sorted(self, sort: str) -> pl.DataFrame:
+        column = sort.lstrip("-")
+        if column not in SORTABLE:
+            return self.frame
+        return self.frame.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+
+    def _block(self, sort: str, offset: int, count: int) -> list[Row]:
+        return self._sorted(sort).slice(max(0, offset), max(0, min(count, 500))).select(_SENT).to_dicts()
+
+    @answers(TABLE)
+    def _on_table(self, sort: str, count: int) -> Answer:
+        there = [name for name in PARTS if self.frame[name].max() not in (None, 0)]
+        longest = self.frame["e2e_ns"].max()
+        return {
+            "rows": self._block(sort, 0, count),
+            "total": self.frame.height,
+            "longest": int(longest) if isinstance(longest, int) else 0,
+            "parts": [{"name": name, "words": WORDS[name], "colour": COLOURS[name]} for name in there],
+            "title": analyze.slowest(self.frame)["title"] if self.frame.height else "",
+        }, []
+
+    @answers(ROWS)
+    def _on_rows(self, sort: str, offset: int, count: int) -> Answer:
+        return {"rows": self._block(sort, offset, count), "offset": offset}, []
+
+    @answers(PICK)
+    def _on_pick(self, sort: str, row: int) -> Answer:
+        if 0 <= row < self.frame.height:
+            self.picked = int(self._sorted(sort)["request"][row])
+        return {}, []
+
+    @answers(DETAILS)
+    def _on_details(self, request: int) -> Answer:
+        row = self._row(request).row(0, named=True)
+        step = row["slowest_step"]
+        facts = [
+            ("first token", format_ns(row["ttft_ns"])),
+            ("end to end", format_ns(row["e2e_ns"])),
+            ("longest from token to token", "" if row["worst_gap_ns"] is None else format_ns(row["worst_gap_ns"])),
+            ("tokens", f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"),
+            ("steps", f"{row['steps']} ({row['prefill_steps']} with its prompt)"),
+            ("waited behind the prefill of", ", ".join(map(str, row["behind"]))),
+            ("preempted", f"{row['preemptions']} times" if row["preemptions"] else ""),
+            ("slowest step", "" if step is None else f"{step}, {row['slowest_times']:.1f} times its usual time"),
+            ("identifier", row["id"] or ""),
+        ]
+        parts = sorted(((name, row[name]) for name in PARTS if row[name]), key=lambda part: -part[1])
+        return {
+            "facts": [fact for fact in facts if fact[1]],
+            "parts": [(WORDS[name], f"{format_ns(ns)} ({format_share(ns / row['e2e_ns'])})") for name, ns in parts],
+            "step": step,
+            "reasons": self._reasons(step),
+        }, []
+
+    def _reasons(self, step: int | None) -> list[dict[str, str]]:
+        """What took the time of a step; nothing where the trace has not enough for that."""
+        if step is None:
+            return []
+        try:
+            found = analyze.findings(self.trace, step=step).head(_FINDINGS)
+        except LlmprofError:
+            return []
+        return found.select("severity", "title").to_dicts()
+
+
+def requests(run: AnyRun, **traits: Any) -> Requests:
+    """The requests of a run, the slowest first: what each waited for as a bar, and why its slowest step was slow.
+
+    The table is sorted by a click on a head: time to the first token, end to end, the longest gap between two tokens.
+    A click on a row picks the request: its figures, the parts of its latency, and the findings about the step that was
+    slowest for it. Explorers that are linked (``w.timeline()``, ``explore.open(trace, run=run)``) show its time.
+
+    Parameters
+    ----------
+    run : Run
+        A profiled run whose engine noted its steps (``launch.open_run``), or what ``analyze.with_requests`` gives.
+    **traits
+        ``sort, picked`` and ``theme`` to begin with.
+
+    Returns
+    -------
+    Requests
+        ``.selected``: what the picked request did over time, a row a span; ``.table``: the rows in their order;
+        ``.timeline()``: the timeline at the picked request.
+
+    Raises
+    ------
+    NotCapturedError
+        The run has no trace, no profiled requests, or its engine noted no steps.
+    AnalysisError
+        The clocks of requests and trace disagree by more than 1 ms.
+    """
+    return Requests(run, **traits)

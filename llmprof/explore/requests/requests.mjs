@@ -1,0 +1,172 @@
+// The slowest requests: a table with the parts of each latency as a bar, and what is known of the one that is picked.
+import { fill, h, status } from "../base/js/dom.mjs";
+import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { plotLegend } from "../base/js/plot.mjs";
+import { whenReleased } from "../base/js/press.mjs";
+import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
+import { followTheme } from "../base/js/theme.mjs";
+import { ask, Superseded, setTraits, wordsOf } from "../base/js/wire.mjs";
+
+const REQUEST_BAR = 300;
+
+/** Widths (px) of the parts of a row, in their order, where the longest request fills the bar. */
+export function requestWidths(row, parts, longest, full = REQUEST_BAR) {
+  const scale = longest > 0 ? full / longest : 0;
+  return parts.map(({ name, words, colour }) => ({
+    words,
+    colour,
+    ns: row[name] ?? 0,
+    width: Math.max(0, row[name] ?? 0) * scale,
+  }));
+}
+
+/** Columns of the table; `shown` gives the parts and the longest latency. */
+export function requestColumns(shown) {
+  const time = (name, title, tip) => ({
+    name,
+    title,
+    tip,
+    number: true,
+    width: 100,
+    cell: (row) => (row[name] === null ? "" : formatNs(row[name])),
+  });
+  const count = (name, title, width = 74) => ({
+    name,
+    title,
+    number: true,
+    width,
+    cell: (row) => (row[name] === null ? "" : formatNumber(row[name])),
+  });
+  const bar = (row) => {
+    const { parts, longest } = shown();
+    const pieces = requestWidths(row, parts, longest).filter((piece) => piece.width > 0);
+    const said = pieces.map((piece) => `${piece.words}: ${formatNs(piece.ns)}`).join("\n");
+    return h(
+      "div",
+      { class: "lp-parts", title: said, role: "img", "aria-label": said },
+      pieces.map((piece) => {
+        const part = h("i");
+        part.style.width = `${piece.width}px`;
+        part.style.background = piece.colour;
+        return part;
+      }),
+    );
+  };
+  return [
+    count("request", "request"),
+    time("start_ns", "arrived", "from the start of the trace"),
+    count("prompt_tokens", "tokens in"),
+    count("output_tokens", "tokens out", 82),
+    time("ttft_ns", "first token"),
+    time("e2e_ns", "end to end"),
+    time("worst_gap_ns", "longest gap", "the longest time from one token to the next"),
+    { name: "parts", title: "what it took", width: REQUEST_BAR + 18, sortable: false, cell: bar },
+    { name: "reason", title: "mostly", width: 290, cell: (row) => row.reason },
+  ];
+}
+
+/** @param {{model: import("./messages").Model, el: HTMLElement}} view */
+function render({ model, el }) {
+  const said = h("p", { class: "lp-said" });
+  const legend = h("div");
+  const place = h("div");
+  const details = h("div", { class: "lp-details" });
+  const theme = followTheme(el, model, () => {});
+  const state = status(model, el);
+  let shown = { parts: [], longest: 0 };
+  let sorted = model.get("sort");
+  let round = 0;
+  const failed = (error) => {
+    if (!(error instanceof Superseded)) state.error(wordsOf(error));
+  };
+  const grid = tableGrid({
+    label: "Requests",
+    columns: requestColumns(() => shown),
+    load: async (offset) => {
+      try {
+        const { msg } = await ask(model, "rows", { sort: sorted, offset, count: TABLE_BLOCK });
+        grid.put(msg.offset, msg.rows);
+      } catch (error) {
+        grid.forget(offset);
+        failed(error);
+      }
+    },
+    sorted: (sort) => setTraits(model, { sort }),
+    pick: (row) => ask(model, "pick", { sort: sorted, row }).catch(failed),
+    chosen: (row) => row.request === model.get("picked"),
+  });
+  fill(place, grid.el);
+
+  const show = async () => {
+    grid.order(model.get("sort"));
+    grid.wait();
+    const asked = model.get("sort");
+    try {
+      const { msg } = await ask(model, "table", { sort: asked, count: TABLE_BLOCK });
+      // not under a pressed pointer: its click means the rows that are on the screen
+      whenReleased(grid.el, () => {
+        sorted = asked;
+        shown = { parts: msg.parts, longest: msg.longest };
+        said.textContent = msg.title;
+        fill(legend, plotLegend(msg.parts.map(({ words, colour }) => [words, colour])));
+        grid.show(msg.total, msg.rows);
+      });
+    } catch (error) {
+      failed(error);
+    }
+  };
+
+  const part = (title, ...content) => h("section", {}, h("h3", { text: title }), ...content);
+  const list = (pairs) =>
+    h(
+      "dl",
+      {},
+      pairs.flatMap(([label, text]) => [h("dt", { text: label }), h("dd", { text })]),
+    );
+  const detail = async () => {
+    round += 1;
+    const mine = round;
+    grid.paint();
+    const request = model.get("picked");
+    if (request === null) {
+      const text = "Pick a request to see what it waited for, and why its slowest step was slow.";
+      fill(details, h("p", { class: "lp-empty", text }));
+      return;
+    }
+    try {
+      const { msg } = await ask(model, "details", { request });
+      if (mine !== round) return;
+      const reasons = msg.reasons.length
+        ? h(
+            "ul",
+            {},
+            msg.reasons.map((reason) => h("li", { text: reason.title })),
+          )
+        : h("p", { class: "lp-empty", text: "The trace does not say what took the time of this step." });
+      fill(
+        details,
+        h(
+          "div",
+          { class: "lp-request" },
+          part(`Request ${request}`, list(msg.facts)),
+          part("What it took", list(msg.parts)),
+          msg.step === null ? null : part(`Why step ${msg.step} was slow`, reasons),
+        ),
+      );
+    } catch (error) {
+      failed(error);
+    }
+  };
+
+  fill(el, said, legend, place, state.el, details);
+  model.on("change:sort", show);
+  model.on("change:picked", detail);
+  show();
+  detail();
+  return () => {
+    theme.stop();
+    state.stop();
+  };
+}
+
+export default { render };

@@ -130,6 +130,11 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(tmp_path):
     assert set(found["where"]) >= {"prefill", "decode"}
     (sweep,) = (tmp_path / "results").glob("*_sweep_*")
     assert len(list(sweep.glob("*/traces/*"))) >= 4
+    # what was recorded on an H200: 8 points in one engine; 40 requests, whose parts add up to the ns
+    assert (found["quick"]["points"], found["quick"]["starts"]) == (8, 1)
+    assert (found["served"]["requests"], found["served"]["unexplained_ns"]) == (40, 0)
+    assert "prefill of others: 610 ms of 978 ms" in found["served"]["title"]
+    assert found["served"]["first_finding"] == "slow_first_tokens"
 
 
 @pytest.mark.slow

@@ -9,12 +9,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
 from llmprof import analyze
+from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
 from llmprof.explore.base.widget import Explorer, Link, link, smaller
 from llmprof.metrics.data import Metrics
@@ -34,6 +36,7 @@ class Given:
     metrics: Metrics | None = None
     other: Trace | None = None
     names: tuple[str, str] = ("a", "b")
+    run: AnyRun | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,15 @@ class Panel:
 def _timeline(given: Given) -> Any:
     from llmprof.explore.timeline.explorer import timeline
 
-    return timeline(given.trace, metrics=given.metrics)
+    return timeline(given.trace, metrics=given.metrics, run=given.run)
+
+
+def _requests(given: Given) -> Any:
+    from llmprof.explore.requests.explorer import requests
+
+    if given.run is None:
+        raise LlmprofError("the requests of a trace are not known", hint="give its run: explore.open(trace, run=…)")
+    return requests(given.run)
 
 
 def _layers(given: Given) -> Any:
@@ -98,6 +109,7 @@ def _labelled(trace: Trace, of: str = "") -> list[Stage]:
 
 PANELS: Final = (
     Panel("timeline", "Timeline", _timeline, lambda _given: []),
+    Panel("requests", "Requests", _requests, lambda g: [("finding steps", lambda: analyze.steps(g.trace))]),
     Panel(
         "layers",
         "Layers",
@@ -132,7 +144,7 @@ PANELS: Final = (
         lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
     ),
 )
-"""All panels in the order of their tabs; the last only with another trace."""
+"""All panels in the order of their tabs; requests only with a run, the last only with another trace."""
 
 
 class Preparation:
@@ -188,7 +200,8 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     def __init__(self, given: Given, **options: Any) -> None:
         self._given = given
-        self._panels = [panel for panel in PANELS if panel.name != "compare" or given.other is not None]
+        needs = {"compare": given.other, "requests": given.run}
+        self._panels = [panel for panel in PANELS if needs.get(panel.name, given) is not None]
         self._made: dict[str, Explorer] = {}
         self._links: list[Link] = []
         self._preparing: dict[str, Preparation] = {}
@@ -320,6 +333,7 @@ def open(  # noqa: A001
     metrics: Metrics | None = None,
     other: Trace | None = None,
     names: tuple[str, str] = ("a", "b"),
+    run: AnyRun | None = None,
 ) -> Open:
     """All explorers of a trace in tabs: timeline, layers, overlap, collectives, kernels, and compare.
 
@@ -336,6 +350,9 @@ def open(  # noqa: A001
         Another trace, to compare with.
     names : (str, str)
         What the two traces are called.
+    run : Run, optional
+        The run that the trace is of, whose requests are known: a tab of the slowest ones, and a row of each in the
+        timeline.
 
     Returns
     -------
@@ -351,7 +368,7 @@ def open(  # noqa: A001
     for given in (trace, other):
         if given is not None and not isinstance(given, Trace):
             raise LlmprofError(f"open got a {type(given).__name__}", expected="a Trace", hint="read it: llmprof.read()")
-    return Open(Given(trace, metrics, other, names))
+    return Open(Given(trace, metrics, other, names, run))
 
 
 ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
@@ -398,6 +415,21 @@ class Wanted:
         return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))
 
 
+def _run_of(files: Sequence[str]) -> AnyRun | None:
+    """The run of a folder whose requests can be joined to its trace; None of anything else."""
+    from llmprof.launch import open_run
+    from llmprof.readers.saved import is_run
+
+    if len(files) != 1 or not is_run(Path(files[0])):
+        return None
+    try:
+        run = open_run(files[0])
+        analyze.requests(run)
+    except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
+        return None
+    return run
+
+
 def page(environment: Mapping[str, str] = os.environ) -> Any:
     """The tabs, or why there are none."""
     import ipywidgets
@@ -409,6 +441,6 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
         other = read(wanted.other, **options) if wanted.other else None
         metrics = read_metrics(wanted.metrics) if wanted.metrics else None
         first, second = wanted.names
-        return open(trace, metrics=metrics, other=other, names=(first, second))
+        return open(trace, metrics=metrics, other=other, names=(first, second), run=_run_of(wanted.files))
     except LlmprofError as error:
         return ipywidgets.Label(f"{error}")

@@ -7,10 +7,13 @@ import threading
 import pytest
 
 import llmprof
+import llmprof.bundled
 from llmprof import explore
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore.tabs import PANELS, Given, Preparation
+from llmprof.explore.tabs import PANELS, Given, Preparation, Wanted, page
 from llmprof.trace import Trace
+from tests.analyze.test_requests import MS
+from tests.analyze.test_requests import made as served_run
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +157,23 @@ def test_stages_of_every_panel_compute(panel, trace: Trace) -> None:
             compute()
         except NotCapturedError:
             assert panel.name == "all_reduce"
+
+
+def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
+    run = served_run()
+    opened = explore.open(run.trace, run=run)
+    assert list(opened.titles)[:2] == ["Timeline", "Requests"]
+    shown(opened, "requests")
+    assert opened["timeline"]._data.rows[0].label == "request 0"
+    opened["requests"].picked = 2
+    assert opened["timeline"].window == [80.0 * MS, 131.0 * MS]
+    assert opened.selected["part"].to_list() == ["waiting", "prefill", "decode"]
+
+
+def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
+    folder = llmprof.bundled.notebook_data("h200") / "served_queue"
+    monkeypatch.setattr("llmprof.explore.tabs.open", lambda trace, **given: given["run"])
+    wanted = Wanted([str(folder)], [], [], ["a", "b"])
+    assert page(wanted.environment()).requests.filter(phase="profiled").height == 40
+    offline = Wanted([str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"])
+    assert page(offline.environment()) is None

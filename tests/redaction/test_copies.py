@@ -196,3 +196,36 @@ def test_of_what_a_capture_says_of_itself_only_what_was_recorded_and_the_rank_st
     else:
         rows = pl.read_parquet(tmp_path / "copy/META_DATA_CAPTURE.parquet").rows()
     assert rows == said
+
+
+def test_requests_of_a_run_stay_joined_to_the_steps_without_their_names(tmp_path):
+    """A client may name its requests; the scheduler adds to the name (``0_`` before, ``-0-a1`` after)."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "state.json").write_text('{"state": "finished"}')
+    (run / "config.yaml").write_text("model: random:tiny\n")
+    request = {"phase": "profiled", "repeat": 0, "start_ns": 5, "prompt_tokens": 3, "output_tokens": 2}
+    names = ["bob@corp.example/chat", "bob@corp.example/chat-2"]
+    requests = [{**request, "request": k, "id": name} for k, name in enumerate(names)]
+    engine = {names[0]: f"{names[0]}-0-a1", names[1]: f"{names[1]}-0-b2"}
+    steps = [
+        {"phase": "profiled", "start_ns": 6, "end_ns": 7, "preempted": [engine[names[1]]],
+         "tokens": {engine[names[0]]: 3, "a stranger": 1}, "computed": {engine[names[0]]: 0}},
+        {"phase": "profiled", "start_ns": 8, "end_ns": 9, "preempted": [],
+         "tokens": {engine[names[1]]: 3}, "computed": {engine[names[1]]: 0}},
+    ]  # fmt: skip
+    told = {"engine": "vllm", "stages": [], "requests": requests, "engine_steps": steps}
+    for name in ("worker.json", "metrics.json"):
+        (run / name).write_text(json.dumps(told))
+    redact(run, tmp_path / "copy")
+    for name in ("worker.json", "metrics.json"):
+        copied = json.loads((tmp_path / "copy" / name).read_text())
+        assert "bob" not in json.dumps(copied)
+        assert "stranger" not in json.dumps(copied)
+        assert [row["id"] for row in copied["requests"]] == ["r0", "r1"]
+        first, second = copied["engine_steps"]
+        assert [key.split("-")[0] for key in first["tokens"]] == ["r0", "other1"]
+        assert list(first["computed"]) == list(first["tokens"])[:1]
+        assert first["preempted"] == list(second["tokens"]) == list(second["computed"])
+        assert second["preempted"][:0] == []
+        assert next(iter(second["tokens"])).startswith("r1-")

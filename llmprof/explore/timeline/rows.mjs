@@ -4,7 +4,7 @@
 const REQUESTS = -2;
 
 const LEVEL_HEIGHTS = {
-  requests: 12,
+  requests: 13,
   steps: 18,
   layers: 17,
   collectives: 17,
@@ -19,7 +19,7 @@ const HOST = ["markers", "ops", "runtime"];
 const FOLDED_HEIGHT = 9;
 const GROUP_HEIGHT = 24;
 const ROW_GAP = 4;
-const REQUEST_GAP = 1;
+const REQUEST_GAP = 2;
 const LEVEL_GAP = 1;
 
 /** Kinds of rows, as they are called in the menu. */

@@ -145,5 +145,5 @@ test("requests stand before the ranks, close together, and stay open where ranks
   assert.deepEqual(ranks({ ...open(), order: "waits" }), [-2, 0, 1, -1]);
   assert.deepEqual(ranks({ ...open(), devices: true }), [-2, 0, 1]);
   const { items } = layOut(described, { ...open(), closed: closedAtFirst(described) });
-  assert.deepEqual(names(items).slice(0, 4), ["requests@0", "requests@24", "requests@37", "rank 0@50"]);
+  assert.deepEqual(names(items).slice(0, 4), ["requests@0", "requests@24", "requests@39", "rank 0@54"]);
 });

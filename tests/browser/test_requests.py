@@ -1,0 +1,60 @@
+"""The explorer of slow requests, and requests in the timeline, on a server that queued on an H200, in a browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llmprof import bundled, explore, launch
+
+PICTURES = os.environ.get("LLMPROF_SHOTS")
+
+
+@pytest.fixture(scope="module")
+def run():
+    return launch.open_run(bundled.notebook_data("h200") / "served_queue")
+
+
+def kept(shown, name):
+    if PICTURES:
+        shown.shot(Path(PICTURES) / f"{name}.png")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_requests_are_sorted_picked_and_explained(host, run, theme):
+    widget = explore.requests(run)
+    shown = host(widget, width=1500, height=1100, theme=theme)
+    rows = shown.page.locator("tr[data-row]")
+    rows.first.wait_for()
+    assert shown.page.get_by_role("grid").get_attribute("aria-rowcount") == "41"
+    shown.page.get_by_text("The p99 of the time to the first token is prefill of others").wait_for()
+    shown.page.get_by_role("button", name="end to end", exact=True).click()
+    shown.wait(lambda: widget.sort == "-e2e_ns")
+    first = widget.table["request"][0]
+    shown.wait(lambda: rows.first.locator("td").first.inner_text() == str(first))
+    # the bar of the longest request is full
+    bar = rows.first.locator(".lp-parts")
+    widths = bar.locator("i").evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
+    assert sum(widths) == pytest.approx(300, abs=2)
+    assert "waiting behind the prefill of others" in (bar.get_attribute("aria-label") or "")
+    rows.first.click()
+    shown.wait(lambda: widget.picked == first)
+    shown.page.get_by_role("heading", name=f"Request {first}").wait_for()
+    shown.page.get_by_role("heading", name="Why step").wait_for()
+    assert widget.selected["request"].unique().to_list() == [first]
+    shown.page.wait_for_timeout(200)
+    kept(shown, f"requests_{theme}")
+    assert shown.problems == []
+
+
+def test_requests_are_rows_of_the_timeline(host, run):
+    widget = explore.timeline(run.trace, run=run)
+    shown = host(widget, width=1400, height=1000)
+    shown.page.get_by_text("request 0", exact=True).first.wait_for()
+    shown.page.get_by_text("prefill with others").first.wait_for()  # the legend
+    shown.wait(lambda: widget.busy == "", seconds=60)
+    shown.page.wait_for_timeout(500)
+    kept(shown, "requests_timeline")
+    assert shown.problems == []

@@ -11,13 +11,8 @@ import pytest
 
 from llmprof import explore, sample_metrics
 from llmprof.errors import LlmprofError
-<<<<<<< HEAD
 from llmprof.explore.base.messages import ROOMS, Column, Message, Record, declarations, written
-=======
-from llmprof.explore.base.messages import Column, Message, Record
-from llmprof.explore.base.typescript import ROOMS, declarations, written
 from tests.analyze.test_requests import made as served_run
->>>>>>> 1b4cd51 (An explorer of the slowest requests; a sample of a queueing server and of a sweep on an H200; redacted runs keep which request was in which step)
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
 COMPARED = {"by": ["stage", "category"], "tolerance": 0.05}

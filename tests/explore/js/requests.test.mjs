@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { requestWidths } from "../../../llmprof/explore/requests/requests.mjs";
+import { requestWidths } from "../../../llmprof/explore/requests/columns.mjs";
 
 test("the bar of the longest request is full, and parts keep their order", () => {
   const parts = [

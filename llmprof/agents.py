@@ -1,4 +1,4 @@
-"""Questions of agents about traces, and the server of the Model Context Protocol that answers them."""
+"""Tools for agents: questions about traces, and a server of the Model Context Protocol (MCP) that answers them."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ __all__ = ["Tools", "server"]
 
 SAMPLE: Final = "sample:"
 MOST_ROWS: Final = 1_000
-"""Rows of one answer at most, whatever is asked for."""
+"""Most rows of one answer, whatever limit a caller gives."""
 
 _MOST_LISTED, _MOST_ENTRIES, _MOST_DEPTH, _KEPT_TRACES = 200, 20_000, 3, 2
 
 
 class RefusedError(LlmprofError):
-    """A path that the server was not given."""
+    """Error for a path outside the folders of the server."""
 
 
 class Tools:
-    """The questions of an agent, over the folders that it was given.
+    """The questions that an agent can ask, over the folders that the server may read.
 
     Parameters
     ----------
     folders : iterable of path
-        What may be read: these folders and what lies in them, and the bundled samples. Links that lead out of them
-        are refused.
+        Folders that may be read, with their content; the bundled samples may be read, too. Links that lead out of
+        them are refused.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class Tools:
                 self._look(entry, depth + 1, files)
 
     def inside(self, path: str) -> Path:
-        """A path, if it lies in one of the folders; a relative one is looked for in each.
+        """Path of a file or folder inside of the folders; a relative path is looked for in each.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Tools:
         return any(path == folder or folder in path.parents for folder in self.folders)
 
     def trace(self, path: str) -> Trace:
-        """Read a trace; the last ones stay in memory, and nothing is written."""
+        """Read a trace; the last few stay in memory, and no file is written."""
         if path.startswith(SAMPLE):
             return bundled.sample(path.removeprefix(SAMPLE))
         real = self.inside(path)
@@ -159,13 +159,13 @@ class Tools:
         })  # fmt: skip
 
     def findings(self, path: str) -> dict[str, Any]:
-        """What takes the time and what to try, the most first: the document of ``llmprof findings --json``."""
+        """What takes the time and what to try, largest first: the document of ``llmprof findings --json``."""
         return _plain(findings_document(self.trace(path)))
 
     def analyze(
         self, path: str, what: str, *, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
     ) -> dict[str, Any]:
-        """Rows of one analysis (``info`` lists them), the largest of a column first if one is named."""
+        """Rows of one analysis (``info`` lists the analyses), sorted by a column if one is named, largest first."""
         known = {name: view for name, view in views().items() if not view.needs}
         if what not in known:
             raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(known)}")
@@ -182,7 +182,7 @@ class Tools:
         return _rows(self.trace(path).sql(query), limit)
 
     def diff(self, a: str, b: str, *, over: float = 0.03) -> dict[str, Any]:
-        """Whether b is slower than a: a verdict for each phase, what the difference is made of, and Markdown."""
+        """Whether b is slower than a: a verdict for each phase, the parts of the difference, and Markdown."""
         frame = analyze.diff(self.trace(a), self.trace(b))
         parts = frame.filter(pl.col("level") == "part").sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
         return _plain({
@@ -196,7 +196,7 @@ class Tools:
         if not (math.isfinite(start_ms) and math.isfinite(end_ms)) or end_ms <= start_ms:
             raise AnalysisError(f"the window {start_ms} to {end_ms} ms is empty", expected="start before end, in ms")
         trace = self.trace(path)
-        events = analyze.attribute(trace)  # labels are those of the whole trace
+        events = analyze.attribute(trace)  # labels come from the whole trace
         if ranks:
             events = events.filter(pl.col("rank").is_in(ranks))
         window = (round(start_ms * 1e6), round(end_ms * 1e6))
@@ -209,7 +209,7 @@ def _rows(frame: pl.DataFrame, limit: int) -> dict[str, Any]:
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON can hold: no infinities, paths as text."""
+    """Convert a value for JSON: infinities to null, paths to text."""
 
     def clean(item: Any) -> Any:
         if isinstance(item, float) and not math.isfinite(item):
@@ -235,7 +235,7 @@ def server(folders: Iterable[Path]) -> Any:
     Parameters
     ----------
     folders : iterable of path
-        What may be read.
+        Folders that may be read.
 
     Returns
     -------
@@ -259,7 +259,7 @@ def server(folders: Iterable[Path]) -> Any:
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
     def explained(ask: Callable[..., Any]) -> Callable[..., Any]:
-        """Errors of llmprof as answers: they say what was found and what to do."""
+        """Turn errors of llmprof into answers, which say what is wrong and what to do."""
 
         @functools.wraps(ask)
         def answer(*args: Any, **given: Any) -> Any:

@@ -1,6 +1,6 @@
 """Checks of the arguments of public functions, made from their annotations.
 
-:func:`checked` refuses an argument of a kind that a function does not take, with an error that names both::
+:func:`checked` refuses an argument of a wrong kind, with an error that names the argument and the expected kind::
 
     >>> from llmprof import analyze
     >>> analyze.overlap("trace.json")
@@ -8,8 +8,8 @@
     llmprof.errors.ArgumentError: overlap() got the string 'trace.json' as trace; expected a Trace; read it first: ...
 
 The packages of llmprof check all functions that they export (:mod:`llmprof.lazy`), so a function needs annotations and
-nothing else. Type checkers that run in a program (typeguard, beartype) name types instead of what to do, know no
-window or names of columns, and refuse numpy's numbers.
+nothing else. Runtime type checkers (typeguard, beartype) name types instead of what to do, do not know
+windows or names of columns, and refuse numpy's numbers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an argument may be.
+    """Kind of an argument: the values that it may have.
 
     Attributes
     ----------
     words : str
-        What to write as the argument, for a message.
+        Description of the expected argument, for a message.
     accepts : callable
         Whether a value is of this kind.
     convert : callable, optional
-        The value as the function gets it.
+        Conversion of the value for the function.
     refuse : callable, optional
-        What is wrong with a value of this kind, as a verb; an empty string if nothing is.
+        The problem with a value of this kind, as a verb phrase; an empty string if there is none.
     """
 
     words: str
@@ -82,7 +82,7 @@ Columns = Annotated[
         convert=lambda names: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)),
     ),
 ]
-"""Names of columns; one alone may be given as a string."""
+"""Names of columns; a single one may be given as a string."""
 
 Window = Annotated[
     tuple[float, float],
@@ -120,7 +120,7 @@ Share = Annotated[
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], argument: str) -> None:
-    """Check names of columns against those that there are.
+    """Check that columns exist.
 
     Raises
     ------
@@ -153,7 +153,7 @@ _PLURALS: Final = {"a string": "strings", "a path": "paths", "a number": "number
 
 
 def kind_of(annotation: Any) -> Kind:
-    """The kind that an annotation stands for; what is not known here may be anything."""
+    """The kind that an annotation stands for; an unknown annotation accepts anything."""
     if isinstance(annotation, typing.Hashable) and annotation in _SIMPLE:
         return _SIMPLE[annotation]
     origin = typing.get_origin(annotation)
@@ -211,7 +211,7 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 
 
 def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
-    """A sequence, mapping, set or tuple of something; what can be gone through only once is not looked into."""
+    """The kind of a sequence, mapping, set or tuple of something; the items of an iterator are not checked."""
     if issubclass(origin, Mapping):
         keys, values = (kind_of(one) for one in (*inside, Any, Any)[:2])
         return Kind(
@@ -271,7 +271,7 @@ def _short(text: str) -> str:
 
 
 def _advice(kind: Kind, value: Any) -> str:
-    """What to do about an argument of the wrong kind, where that is plain."""
+    """Advice for an argument of a wrong kind, if there is an obvious one."""
     is_path = isinstance(value, str | os.PathLike)
     name, package = type(value).__name__, type(value).__module__.partition(".")[0]
     if "Trace" in kind.words:
@@ -296,7 +296,7 @@ def _advice(kind: Kind, value: Any) -> str:
 
 @dataclass(slots=True)
 class _Checks:
-    """The checks of one function, made when it is first called: annotations may name what is imported later."""
+    """The checks of one function, made at its first call: annotations may name classes that are imported later."""
 
     function: Callable[..., Any]
     signature: inspect.Signature = field(init=False)
@@ -324,7 +324,7 @@ class _Checks:
         return kind_of(annotation)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        """The arguments as the function gets them.
+        """Bind and check the arguments; returns them as the function gets them.
 
         Raises
         ------
@@ -373,9 +373,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Parameters
     ----------
     function : callable
-        Its annotations say what it takes. :data:`Columns`, :data:`Window`, :data:`NotNegative`, :data:`AtLeastOne` and
-        :data:`Share` say more than a type does. Arguments that are left out, and annotations that only type checkers
-        can resolve, are not checked.
+        Its annotations are the kinds of its arguments. :data:`Columns`, :data:`Window`, :data:`NotNegative`,
+        :data:`AtLeastOne` and :data:`Share` are narrower than a type. Arguments that are left out, and annotations that
+        only type checkers can resolve, are not checked.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The sample traces that come with llmprof, and the folders of what comes with it.
+"""Bundled data: the sample traces that come with llmprof, and the folders of its other data.
 
 Each is a folder of ``sample_traces/`` with the profiler's own files, or a whole run folder of ``llmprof run``, and a
 ``sample.json`` that says what ran, where the files come from, their licence and their sha256. An installed package has
@@ -67,7 +67,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def folder_of(name: str, variable: str) -> Path:
-    """Folder of something that comes with llmprof: in a checkout beside the package, installed within it.
+    """A folder of bundled data: beside the package in a checkout, inside it when installed.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def samples_folder() -> Path:
 
 
 def notebook_data(name: str) -> Path:
-    """A folder of results that the notebooks tell of.
+    """A folder of results that the notebooks explain.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def notebook_data(name: str) -> Path:
 
 
 def describe(name: str) -> Sample:
-    """What ran in a sample and where it comes from.
+    """Description of a sample: what ran in it, and its origin.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def files(name: str) -> list[Path]:
 
 
 def is_here(name: str) -> bool:
-    """Whether the files of a sample are on this machine, or only what is known of it."""
+    """Whether the files of a sample are on this machine, and not only its description."""
     return any(path.name != HEAD_FILE for path in (samples_folder() / name).iterdir())
 
 

@@ -1,7 +1,7 @@
-"""The table of collectives of a trace: what the profiler describes as communication, and what names say beside it.
+"""Builds the table of collectives of a trace, from the profiler's descriptions and from the names of kernels.
 
-Readers keep the first part only. The second depends on the patterns of :mod:`llmprof.names`, which a session can
-extend, so it is made when a trace is asked for its collectives.
+Readers record the descriptions only. Names depend on the patterns of :mod:`llmprof.names`, which a process can
+extend, so they are applied when a trace is asked for its collectives.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _not_of(frame: pl.DataFrame, ranks: Collection[int]) -> pl.DataFrame:
 
 
 def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
-    """Kernels whose name is that of a collective and that are not among the recorded ones."""
+    """Kernels with the name of a collective that are not among the recorded collectives."""
     kept = kernels.select(c for c in _SHARED if c in kernels.columns)
     matching = kept.filter(by_distinct(kernels["name"], _are_collective))
     if recorded.height:

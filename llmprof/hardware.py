@@ -1,8 +1,8 @@
-"""Peaks of devices, as their vendors state them: dense arithmetic, memory and links, a source for every number.
+"""Peaks of devices as their vendors state them: dense arithmetic, memory and links, with a source for every number.
 
-``None`` means that the vendor's document does not say it, or that documents disagree. Rates of arithmetic are dense:
-where a data sheet only gives the number with 2:4 sparsity, half of it is written here and the source says so. A clock
-that is lower under load lowers what can be reached in the same measure.
+``None`` means that the vendor's document does not state it, or that documents disagree. Rates of arithmetic are dense:
+where a data sheet only gives the number with 2:4 sparsity, half of it is written here and the source says so. If the
+clock is lower under load, the reachable rate is lower in the same proportion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOISE: Final = re.compile(r"\b(?:nvidia|amd|huawei|geforce|tesla|instinct|graph
 
 @dataclass(frozen=True)
 class Device:
-    """What a device can do at most.
+    """Peak rates and sizes of a device.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _device(
     cache_mib: float | None = None,
     pcie_gb_per_s: float | None = None,
 ) -> Device:
-    """A device in the units of data sheets, with one source for all that ``sources`` does not name."""
+    """A device in the units of data sheets, with one source for all numbers that ``sources`` does not name."""
     rate, size, link, pcie = (None if n is None else n * 1e9 for n in (gb_per_s, gb, link_gb_per_s, pcie_gb_per_s))
     cache = None if cache_mib is None else cache_mib * 2**20
     rest = {
@@ -211,7 +211,7 @@ DEVICES: Final[tuple[Device, ...]] = (
     _device("B200", r"b200(?: sxm6?)?", tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "int8": 4500, "tf32": 1125},
             gb_per_s=8000, gb=180, link_gb_per_s=1800, multiprocessors=None, source=_HGX,
             sources=dict.fromkeys(("memory_bytes_per_s", "memory_bytes", "link_bytes_per_s"), _DGX)),
-    # how much memory it has, and its fp32, differ between documents
+    # documents disagree on its memory and its fp32 rate
     _device("GB200", r"gb200", tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "int8": 5000, "tf32": 1250},
             gb_per_s=8000, gb=None, link_gb_per_s=1800, multiprocessors=None, source=_NVL72 + _HALF,
             sources=dict.fromkeys(("memory_bytes_per_s", "link_bytes_per_s"), _NVL72)),
@@ -237,10 +237,10 @@ DEVICES: Final[tuple[Device, ...]] = (
     _device("Ascend 910B4-1", r"ascend ?910b4 1", tflops={"bf16": 245.8, "fp16": 280, "int8": 560, "fp32": 8},
             gb_per_s=1600, gb=68.719476736, link_gb_per_s=None, multiprocessors=None,
             source=f"{_MSMODELING}: A2_280T_64G"),
-    # databases name the family only, whose members differ
+    # databases name only the family, whose members differ
     _device("Ascend 910B", r"ascend ?910b1?", tflops={}, gb_per_s=None, gb=None, link_gb_per_s=None,
             multiprocessors=None, source=""),
-    # a recording knows each of the two dies of a package as a device
+    # in a recording, each of the two dies of a package is a device
     _device("Ascend 910C", r"ascend ?910(?:c| 93[89]\d)(?: \(synthetic\))?",
             tflops={"bf16": 353.9, "fp16": 376, "int8": 752, "fp32": 11}, gb_per_s=1600, gb=68.719476736,
             link_gb_per_s=392, multiprocessors=24, cache_mib=192,
@@ -303,7 +303,7 @@ def _plain(name: str) -> str:
 
 
 def table() -> pl.DataFrame:
-    """Every number with its source.
+    """Table of every number with its source.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""Whose devices a trace is of, and the words of that platform: its runtime, graphs, communication library and cores.
+"""Platforms: the vendor of a trace's devices, and its words for runtime, graphs, communication library and cores.
 
-Findings, hints and charts speak with these words, so that a recording of an NPU reads in the words of its own tools.
-What a trace says of its device, of its versions and in the names of its runtime calls decides; a trace that says
-nothing gets words that are true of every device.
+Findings, hints and charts use these words, so that the findings of an NPU recording use the words of its own tools. The
+platform is found from the device, the versions and the names of the runtime calls in a trace; without any of them the
+words are those that hold for every device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmprof import schema
 from llmprof.arguments import checked
 
 _LOOKED_AT: Final = 4096
-"""Runtime calls whose names are looked at: a process calls one runtime."""
+"""Number of runtime calls whose names are checked: a process calls one runtime."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Platform:
     name : str
         ``nvidia``, ``amd``, ``ascend``, or ``unknown``.
     device : str
-        What a device is called: GPU, NPU or device.
+        Word for a device: GPU, NPU or device.
     words : mapping of str to str
         What sentences are filled in with: ``device, runtime, graph, graphs, communication, core, gemm`` and the longer
         ones of advice, ``use_graphs, compile, fuse, fuse_communication, pin, record_host, ahead``.
     recorded_by : mapping of str to str
-        How to record a table of the schema, where that is said differently than there.
+        How to record a table, where the advice differs from that of the schema.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Platform:
     recorded_by: Mapping[str, str] = field(default_factory=dict)
 
     def how_to_record(self, table: str) -> str:
-        """What records a table of the schema on this platform.
+        """How to record a table of the schema on this platform.
 
         Examples
         --------
@@ -76,7 +76,7 @@ _UNKNOWN_WORDS: Final = {
 }
 
 UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
-"""Words that are true of every device."""
+"""Words that hold for every device."""
 
 NVIDIA: Final = Platform(
     "nvidia",
@@ -187,7 +187,7 @@ def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> 
     Returns
     -------
     Platform
-        :data:`UNKNOWN` where nothing says it.
+        :data:`UNKNOWN` if nothing identifies it.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Lists of records: what llmprof itself has, and what other installed packages add through entry points.
+"""Plug-ins: the lists of llmprof's own records, and the records that other packages add through entry points.
 
-A package names what it adds in its ``pyproject.toml``::
+A package names its additions in its ``pyproject.toml``::
 
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
@@ -27,24 +27,24 @@ KERNEL_NAMES: Final = "llmprof.kernel_names"
 T = TypeVar("T")
 
 Place: TypeAlias = str
-"""Where something is, written as an entry point is: ``module:attribute``."""
+"""Place of an object, in the form of an entry point: ``module:attribute``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One thing that another package adds."""
+    """One object that another package adds."""
 
     name: str
     """Name of the entry point."""
     package: str
     """Name and version of the package, such as ``acme-llmprof 1.2``."""
     value: Any
-    """What the entry point refers to."""
+    """Object that the entry point refers to."""
 
 
 @cache
 def load(group: str) -> tuple[Plugin, ...]:
-    """What the installed packages add under one group of entry points; loaded once a process.
+    """Objects that installed packages add under one group of entry points; loaded once per process.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def load(group: str) -> tuple[Plugin, ...]:
 
 
 def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
-    """The records of one type that plug-ins add; what is none is named in a warning.
+    """The records of one type that plug-ins add; a warning names other objects.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
 
 
 def at(place: Place) -> Any:
-    """What is at a place.
+    """Import the object at a place.
 
     >>> at("llmprof.units:NS_PER_S")
     1000000000

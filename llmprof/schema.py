@@ -1,4 +1,4 @@
-"""The tables of a trace, as data.
+"""The schema: the tables of a trace, as data.
 
 Every reader ends in :func:`conform`, so an analysis can rely on the columns, their order, types and
 units. Times are ``int64`` nanoseconds from the start of the trace (the earliest event of any rank). Columns that
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: its columns in order, what a row is, and what records it."""
+    """One table: its columns in order, the meaning of a row, and the tools that record it."""
 
     name: str
     row: str
@@ -353,7 +353,7 @@ def empty(table: str) -> pl.DataFrame:
 
 @checked
 def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Columns of a table in order and of its types, missing ones null; the rows stay as they are.
+    """The columns of a table in order and with its types; missing ones are null. The rows stay as they are.
 
     Parameters
     ----------
@@ -400,7 +400,7 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     table : str
         Name of a table of the schema.
     columns : collection of str, optional
-        The nullable columns to keep, where not all are wanted; those that may not be null are always kept.
+        The nullable columns to keep, if not all; columns that may not be null are always kept.
 
     Returns
     -------
@@ -450,7 +450,7 @@ def _spec(table: str) -> Table:
 
 @checked
 def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
-    """The schema as a frame, for documentation and for looking things up in a notebook.
+    """The schema as a frame, for the documentation and for a look in a notebook.
 
     Returns
     -------

@@ -19,7 +19,7 @@ _NUMBERS_THAT_NAME |= {"op_id", "last_rank", "next_event", "order", "launch_thre
 
 
 def plain(value: object) -> str:
-    """Text of a trace that is safe to print: control characters, escape sequences among them, become visible."""
+    """Text that is safe to print: control characters and escape sequences become visible."""
     return "".join(c if c.isprintable() else _visible(c) for c in str(value))
 
 
@@ -28,7 +28,7 @@ def _visible(character: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """A text of at most ``limit`` characters; the middle is what goes."""
+    """A text of at most ``limit`` characters, shortened in the middle."""
     if len(text) <= limit:
         return text
     head = max(1, (limit - 1) * 2 // 3)
@@ -37,7 +37,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def value(name: str, item: Any) -> str:
-    """One value as people read it, by the name of its column: times, sizes and shares get their unit.
+    """One value for display, by the name of its column: times, sizes and shares get a unit.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def value(name: str, item: Any) -> str:
 
 
 def head(name: str) -> str:
-    """Heading of a column: without the unit that its values carry."""
+    """Heading of a column, without the unit that its values have."""
     return name.removesuffix("_ns").removesuffix("_gbps") + (" GB/s" if name.endswith("_gbps") else "")
 
 
@@ -102,7 +102,7 @@ def table(frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[st
 
 
 def _fit(widths: dict[str, int], texts: list[str], width: int) -> list[str]:
-    """Narrow the texts, widest first, until the line fits; what still does not fit is left out from the right."""
+    """Narrow the texts, widest first, until the line fits; then leave out columns from the right."""
 
     def over() -> int:
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
@@ -135,7 +135,7 @@ def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: s
 
 
 def pairs(rows: Sequence[tuple[str, str]], *, indent: str = "  ") -> str:
-    """Names and values, the values aligned."""
+    """Lines of names and values, with aligned values."""
     longest = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{indent}{plain(name).ljust(longest)}  {plain(shown)}".rstrip() for name, shown in rows)
 
@@ -144,7 +144,7 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
 
 def csv(frame: pl.DataFrame) -> str:
-    r"""A frame as CSV that a spreadsheet shows and does not run.
+    r"""A frame as CSV in which a spreadsheet finds no formula.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A trace: frames of one schema, what is known of the run, and what the reading covered."""
+"""The trace of a run: frames of one schema, metadata of the run, and the coverage of the reading."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _META_KEPT = (
     "options",
 )
 _RANK_KEPT = ("backend", "groups", "devices")
-"""What a redacted trace keeps of its metadata."""
+"""Metadata of a rank that a redacted trace keeps."""
 
 
 class Trace:
@@ -47,12 +47,12 @@ class Trace:
     Parameters
     ----------
     tables : mapping of str to polars.DataFrame
-        Frames by table name; a table that is missing counts as not recorded.
+        Frames by table name; a missing table counts as not recorded.
     meta : mapping
-        What is known of the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``, ``versions``,
-        ``clock`` and ``ranks`` (a list, one mapping a rank).
+        Facts about the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``, ``versions``, ``clock`` and
+        ``ranks`` (a list with one mapping per rank).
     coverage : mapping
-        What the reading kept and lost: counts of events and bytes.
+        Counts of the events and bytes that the reading kept and lost.
     database : pathlib.Path, optional
         The SQLite file that the trace was read from, for :meth:`sql`; it is not saved with the trace.
     """
@@ -81,17 +81,17 @@ class Trace:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What is known of the run."""
+        """Facts about the run."""
         return copy.deepcopy(self._meta)
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """What the reading kept and lost."""
+        """Counts of the events and bytes that the reading kept and lost."""
         return copy.deepcopy(self._coverage)
 
     @property
     def kernels(self) -> pl.DataFrame:
-        """Kernels, one row for each launch of one."""
+        """Kernels, one row for each launch."""
         return self.table("kernels")
 
     @property
@@ -101,7 +101,7 @@ class Trace:
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """Tasks of device queues that are no kernels or copies: waits, signals, pieces of collective calls."""
+        """Tasks of device queues other than kernels and copies: waits, signals, pieces of collective calls."""
         return self.table("tasks")
 
     @property
@@ -123,9 +123,9 @@ class Trace:
     def collectives(self) -> pl.DataFrame:
         """Collective and point-to-point communication, one row for each call and rank.
 
-        Beside what the profiler describes as a collective, it has the kernels whose names say that they are one, by
-        the patterns of :mod:`llmprof.names` at the time of asking; where the trace was read in part (``tables=``),
-        at the time of reading.
+        Besides the collectives that the profiler describes, it has kernels that are collectives by their names, by
+        the patterns of :mod:`llmprof.names` at the time of the call; if the trace was read in part (``tables=``), at
+        the time of reading.
         """
         return self.table("collectives")
 
@@ -146,7 +146,7 @@ class Trace:
 
     @property
     def totals(self) -> pl.DataFrame:
-        """Times that the profiler added up itself, by name."""
+        """Sums of times that the profiler itself computed, by name."""
         return self.table("totals")
 
     @checked
@@ -156,7 +156,7 @@ class Trace:
         Raises
         ------
         NotCapturedError
-            The capture does not hold this table, or it was not among those that were to be read.
+            The capture does not hold this table, or the table was not among those that were read.
         """
         if name not in schema.TABLES:
             raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
@@ -178,7 +178,7 @@ class Trace:
 
     @property
     def platform(self) -> Platform:
-        """Whose devices it is of (CUDA, ROCm, Ascend), with the words that findings and hints use for them.
+        """Platform of the devices (CUDA, ROCm, Ascend), with the words that findings and hints use for it.
 
         Examples
         --------
@@ -199,7 +199,7 @@ class Trace:
 
     @property
     def asked(self) -> dict[str, list[str] | None] | None:
-        """What :func:`llmprof.read` was asked for: columns by table, None for all of them; None where it was all."""
+        """Tables that :func:`llmprof.read` was asked for, with their columns (None: all); None if all were read."""
         asked: dict[str, list[str] | None] | None = copy.deepcopy(self._coverage.get("asked"))
         return asked
 
@@ -215,19 +215,19 @@ class Trace:
 
     @property
     def recorded(self) -> dict[str, pl.DataFrame]:
-        """The tables without what names mean: those of :attr:`tables`, but of the collectives what was recorded."""
+        """The recorded tables: those of :attr:`tables`, but only the collectives that the profiler recorded."""
         return {name: frame.clone() for name, frame in self._tables.items()}
 
     @property
     def device_ranks(self) -> list[int]:
-        """Ranks whose recording holds kernels, be they in this part of the trace or not."""
+        """Ranks whose recording holds kernels, also outside of this part of the trace."""
         stated = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
         kernels = self._tables.get("kernels")
         return sorted(stated if kernels is None else stated | set(kernels["rank"].unique()))
 
     @checked
     def sql(self, query: str, *, on: Literal["tables", "file"] = "tables") -> pl.DataFrame:
-        """Answer of one SQL query, which may only read.
+        """Result of one SQL query, which may only read.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class Trace:
             One ``SELECT`` over the recorded tables, in the dialect of Polars; ``SHOW TABLES`` lists them. A column that
             has the name of a keyword is quoted: ``"group"``.
         on : {"tables", "file"}
-            What is asked: the tables of the trace, or the SQLite file that it was read from, with the tables of its
+            What is queried: the tables of the trace, or the SQLite file that it was read from, with the tables of its
             profiler (:func:`llmprof.storage.sqlite.tables` lists them) in the dialect of SQLite.
 
         Returns
@@ -264,7 +264,7 @@ class Trace:
         if self._database is None:
             raise NotCapturedError(
                 "this trace was not read from one SQLite file",
-                hint="read the .sqlite that nsys export wrote, or ask the tables of the trace: on='tables'",
+                hint="read the .sqlite that nsys export wrote, or query the tables of the trace: on='tables'",
             )
         return sqlite.query(self._database, query)
 
@@ -280,7 +280,7 @@ class Trace:
     def span_ns(self) -> tuple[int, int]:
         """First start and last end of all kernels, copies, calls, operators and markers (ns).
 
-        Of a trace that has none of them: the first and last sample of call stacks or of memory.
+        If the trace has none of them: the first and last sample of call stacks or of memory.
         """
         first, last = [], []
         for frame in self._tables.values():
@@ -304,8 +304,8 @@ class Trace:
         ranks : int or iterable of int, optional
             Ranks to keep.
         window : (start_ns, end_ns), optional
-            Keep what starts in ``[start_ns, end_ns)``, in ns from the start of the trace. A device event is kept by
-            its own start, so its launch may fall outside.
+            Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A device event is kept
+            by its own start, so its launch may be outside.
 
         Returns
         -------
@@ -327,26 +327,26 @@ class Trace:
             if window is not None:
                 at = next((c for c in ("start_ns", "time_ns") if c in frame.columns), None)
                 if at is None:
-                    continue  # sums over the whole recording say nothing of a part of it
+                    continue  # sums over the whole recording do not hold for a part of it
                 frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
             tables[name] = frame
         return Trace(tables, self._meta, self._coverage, database=self._database)
 
     @checked
     def redact(self, names: Pseudonyms | None = None) -> Trace:
-        """The trace with pseudonyms for what its texts say of people, machines and secrets.
+        """The trace with pseudonyms for texts that identify people and machines, or are secrets.
 
-        For a file that can be handed on, redact the profiler's own file: :func:`llmprof.redaction.redact`.
+        For a file to share, redact the profiler's own file: :func:`llmprof.redaction.redact`.
 
         Parameters
         ----------
         names : Pseudonyms, optional
-            What replaces texts; with a random key if not given.
+            The pseudonyms that replace texts; with a random key if not given.
 
         Returns
         -------
         Trace
-            With the same rows and times; of its metadata what the schema needs.
+            With the same rows and times, and only the metadata that the schema needs.
         """
         names = Pseudonyms() if names is None else names
         tables = {name: names.frame(frame, labels=True) for name, frame in self._tables.items()}
@@ -368,9 +368,9 @@ class Trace:
 
     @checked
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the trace as Parquet, one file a table, and ``llmprof.json``.
+        """Write the trace as Parquet, one file per table, and ``llmprof.json``.
 
-        The folder appears whole or not at all; one that holds a saved trace and nothing else is replaced.
+        The folder appears whole or not at all; a folder with a saved trace and nothing else is replaced.
 
         Parameters
         ----------
@@ -405,7 +405,7 @@ class Trace:
 
     @property
     def name(self) -> str | None:
-        """What the run is called, by the folder or file that was read; None where nothing says it.
+        """Name of the run, by the folder or file that was read; None if unknown.
 
         Examples
         --------
@@ -423,7 +423,7 @@ class Trace:
         Parameters
         ----------
         name : str or None
-            What the run is called; None where nothing is known.
+            Name of the run; None if unknown.
 
         Examples
         --------

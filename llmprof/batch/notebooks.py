@@ -1,4 +1,4 @@
-"""One walkthrough for each of many runs, and a page that lists them."""
+"""Executes a notebook for each of many runs, and writes a page that lists the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Walkthroughs:
     notebooks : dict of str to pathlib.Path
         Executed notebook by run.
     errors : dict of str to str
-        What went wrong, by run; a notebook is kept as far as it ran.
+        Error message by run; the notebook is kept up to the cell that failed.
     """
 
     index: Path
@@ -50,8 +50,8 @@ def notebooks_over(
     Parameters
     ----------
     runs : iterable of path
-        Run folders, trace files or folders of traces. Of a folder of runs, such as that of a sweep, each run counts;
-        one that failed, was interrupted or still goes on is listed with its error, and its notebook not executed.
+        Run folders, trace files or folders of traces. A folder of runs, such as that of a sweep, stands for its runs; a
+        run that failed, was interrupted or is still running is listed with its error, without a notebook.
     name : str
         Name of a notebook of the repository, or a path.
     folder : path
@@ -107,7 +107,7 @@ def notebooks_over(
 
 
 def _unfinished(path: Path) -> str | None:
-    """Why a run has nothing to show: it failed, was interrupted or still goes on; None where it has."""
+    """Reason why a run has no results: it failed, was interrupted or is still running; None if it has results."""
     if not (path.is_dir() and (path / STATE_FILE).is_file()):
         return None
     state = RunFolder.open(path).state
@@ -126,7 +126,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _names(paths: list[Path]) -> dict[str, Path]:
-    """Paths by a name that tells them apart."""
+    """Paths by a unique name."""
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
         stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz

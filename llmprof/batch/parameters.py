@@ -1,4 +1,4 @@
-"""Parameters of a sweep: from text, from a preset, and to the points of the grid."""
+"""Parameters of a sweep: parsed from text or taken from a preset, and expanded to the points of the grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, list[Any]]] = {
     },
     "scaling": {"tensor_parallel_size": [1, 2, 4, 8]},
 }
-"""Parameters by the name of the preset; ``scaling`` stops at the devices that there are."""
+"""Parameters by the name of the preset; ``scaling`` stops at the number of devices of the machine."""
 
 MAPPINGS = ("engine_args", "server", "environment")
 """Fields of which a sweep can vary one key: ``engine_args.block_size``."""

@@ -1,4 +1,4 @@
-"""Running a sweep: points that share an engine together, the others one by one, resumable, on past a failure."""
+"""Runner of sweeps: measures points that share an engine together and others one by one; a sweep can be resumed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from llmprof.progress import Progress
 
 
 class Runs(Protocol):
-    """What runs one point."""
+    """Callable that runs one point."""
 
     def run(self) -> Run:
         """Run it."""
 
 
 class Points:
-    """Points of a sweep and what becomes of them, written down after each.
+    """Runs the points of a sweep and writes its state after each.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ class Points:
             self.store()
 
     def together(self, configs: Mapping[int, ExperimentConfig]) -> None:
-        """Measure points with one start of an engine, then read what each recorded.
+        """Measure points with one start of an engine, then read the recording of each.
 
-        Those that an earlier attempt measured are only read.
+        Points that an earlier attempt measured are only read.
         """
         places = []
         for place, config in configs.items():
@@ -140,7 +140,7 @@ class Points:
                 self._read(place, configs[place], outcome.folder)
 
     def _read(self, place: int, config: ExperimentConfig, folder: RunFolder) -> None:
-        """Import, check and write down what a point recorded."""
+        """Import and check the recording of a point, and write its results."""
         point, tell = self._points[place], self._telling(place)
         point |= {"state": "running", "run": folder.path.name, "error": None}
         try:
@@ -157,7 +157,7 @@ class Points:
             self.store()
 
     def _interrupted(self, places: list[int]) -> None:
-        """What was measured is read by the next attempt, and what was not begun is as if it never was."""
+        """Prepare the next attempt: it reads points that were measured, and starts the others anew."""
         for place in places:
             point = self._points[place]
             if point["state"] != "running":
@@ -171,7 +171,7 @@ class Points:
         self.store()
 
     def _recorded(self, point: Mapping[str, Any]) -> RunFolder | None:
-        """Folder of a point that an engine measured, of which only the capture was not read."""
+        """Folder of a point that was measured, but whose capture was not read yet."""
         if point["state"] not in {"running", "interrupted"} or not point["run"]:
             return None
         folder = RunFolder(self._folder / str(point["run"]))
@@ -198,7 +198,7 @@ class Points:
         return tell
 
     def _of_the_engine(self, places: list[int]) -> Progress:
-        """Progress of several points in one engine: which of them it is at."""
+        """Progress of several points in one engine, with the number of the current point."""
 
         def tell(what: str, part: int, parts: int) -> None:
             if self._progress:
@@ -253,8 +253,8 @@ class BatchRunner:
     ) -> Sweep:
         """Run every combination of the parameters that has not finished yet.
 
-        A point that fails is noted, and the next one runs. After each point the folder says how far the sweep is; an
-        interrupted one goes on where it was when it is called again with its folder, or with :meth:`resume`.
+        A point that fails is noted, and the next one runs. The state is written to the folder after each point, so an
+        interrupted sweep can be continued by another call with its folder, or by :meth:`resume`.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class BatchRunner:
         Returns
         -------
         Sweep
-            What each point came to.
+            The results of all points.
 
         Raises
         ------
@@ -303,7 +303,7 @@ class BatchRunner:
 
     @classmethod
     def resume(cls, folder: str | os.PathLike[str], **options: Any) -> Sweep:
-        """Go on with a sweep: points that failed, were interrupted or did not begin.
+        """Continue a sweep: run the points that failed, were interrupted or did not begin.
 
         Parameters
         ----------
@@ -322,7 +322,7 @@ class BatchRunner:
         return runner.run_parameter_sweep(begun.parameters, folder=folder)
 
     def _refuse_twins(self, grid: Sequence[Mapping[str, Any]]) -> None:
-        """Raise where two points would be the same run, such as batch_size 0 (as many as prompts) and 1."""
+        """Raise if two points would be the same run, such as batch_size 0 (as many as prompts) and 1."""
         seen: dict[str, Mapping[str, Any]] = {}
         for values in grid:
             try:
@@ -373,7 +373,7 @@ class BatchRunner:
 
 
 def devices() -> int:
-    """GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` leaves; 0 where there is none, or none can be asked."""
+    """Number of GPUs of this machine within ``CUDA_VISIBLE_DEVICES``; 0 if there is none, or NVML is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return len(machine()["gpus"])

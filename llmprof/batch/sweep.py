@@ -1,4 +1,4 @@
-"""A sweep in its folder: what it has done (``sweep.json``, always whole), its comparison, and where the time went."""
+"""A sweep in its folder: its state (``sweep.json``, replaced as a whole), the comparison of points, and its report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = ("pending", "running", "finished", "failed", "interrupted")
 
 
 def new(config: Mapping[str, Any], parameters: Mapping[str, Any], points: list[dict[str, Any]]) -> dict[str, Any]:
-    """State of a sweep of which nothing has run."""
+    """State of a new sweep."""
     blank = {"state": "pending", "run": None, "error": None, "started": None, "seconds": None}
     listed = [{"point": i, "values": values, **blank} for i, values in enumerate(points)]
     return {"version": VERSION, "config": dict(config), "parameters": dict(parameters), "points": listed}
@@ -62,7 +62,7 @@ def _points_ok(points: object) -> bool:
 
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
-    """Write the state: whoever reads it finds the old one or the new one.
+    """Write the state; a reader finds either the old or the new one.
 
     Raises
     ------
@@ -77,13 +77,13 @@ def store(state: Mapping[str, Any], folder: Path) -> None:
     except OSError as error:
         work.unlink(missing_ok=True)
         raise OutputError(
-            f"cannot write {path}: {error.strerror or error}", hint="choose a folder with room that can be written"
+            f"cannot write {path}: {error.strerror or error}", hint="choose a writable folder with free space"
         ) from error
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process.
+    """Lock the folder for this process.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def measures(run: Run) -> dict[str, Any]:
 
 
 def _overhead(requests: pl.DataFrame) -> tuple[float | None, bool | None]:
-    """What the profiler costs, and whether that is beyond the noise of the repeats (null for one repeat)."""
+    """Overhead of the profiler, and whether it exceeds the noise of the repeats (null for one repeat)."""
     try:
         rows = overhead(requests).filter(metric="wall_ns")
     except NotCapturedError:
@@ -211,7 +211,7 @@ class Sweep:
 
     @property
     def failed(self) -> dict[str, str]:
-        """What went wrong, by the label of the point."""
+        """Error message by the label of the point."""
         points = self.state["points"]
         return {label(point["values"]): point["error"] or "" for point in points if point["state"] == "failed"}
 
@@ -286,7 +286,7 @@ def _cell(value: Any) -> Any:
 
 
 def _dtype(values: list[Any]) -> type[pl.DataType]:
-    """Type of a parameter's column: that of its values where they share one, else text."""
+    """Type of a parameter's column: the common type of its values, else text."""
     if all(isinstance(value, bool) for value in values):
         return pl.Boolean
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

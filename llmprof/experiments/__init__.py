@@ -1,1 +1,1 @@
-"""Experiments: what the hardware can do, and how a model scales with length and devices."""
+"""Experiments: measure the bandwidth of the hardware, and the scaling of a model with length and devices."""

@@ -1,4 +1,4 @@
-"""Experiment ``bandwidth``: what memory, matrix products and links of this machine reach, beside their stated peaks."""
+"""Experiment ``bandwidth``: measures memory, matrix products and links of this machine against their stated peaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMAT: Final = "llmprof-bandwidth"
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What was measured, as frames.
+    """Measured bandwidths, as frames.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Bandwidth:
     all_reduce : polars.DataFrame
         ``algorithm, bytes, world, latency_us, algorithm_gbps, bus_gbps, peak_gbps, share``.
     document : dict
-        The file as it is: devices, topology, notes.
+        Content of the file: devices, topology, notes.
     """
 
     memory: pl.DataFrame
@@ -50,18 +50,18 @@ class Bandwidth:
 
     @property
     def device(self) -> str:
-        """Name of the device; ``CPU`` where there was none."""
+        """Name of the device; ``CPU`` if there was none."""
         devices = self.document["devices"]
         return str(devices[0]["name"]) if devices and self.document["platform"] == "cuda" else "CPU"
 
     def measured(self) -> hardware.Device:
-        """The device with the ceilings that were measured in place of those of its data sheet.
+        """The device with measured ceilings in place of those of its data sheet.
 
         Returns
         -------
         llmprof.hardware.Device
             For :func:`llmprof.theory.profile`: its best matrix products by type, its copy bandwidth, and twice the best
-            one-way rate between two devices; what was not measured is as stated.
+            one-way rate between two devices; values that were not measured are those of the data sheet.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Bandwidth:
 
 
 def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None) -> list[str]:
-    """Command line of the measurement; the same under ``torchrun`` measures over several nodes.
+    """Command line of the measurement; under ``torchrun`` it measures over several nodes.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def run_bandwidth(
     timeout_s: float = 1800.0,
     progress: Progress | None = None,
 ) -> Bandwidth:
-    """Measure, in a process of its own.
+    """Run the measurement in a process of its own.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def run_bandwidth(
     python : str
         Interpreter that has PyTorch (and vLLM, for its custom all-reduce).
     spec : mapping, optional
-        What is measured, over the defaults of the script: ``parts, max_bytes, ranks, device, dtypes, …``.
+        Options that override the defaults of the script: ``parts, max_bytes, ranks, device, dtypes, …``.
     timeout_s : float
         Longest time.
     progress : callable, optional
@@ -140,7 +140,7 @@ def run_bandwidth(
     Returns
     -------
     Bandwidth
-        What was measured.
+        The measured bandwidths.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def run_bandwidth(
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         hint = "give python: an interpreter that has PyTorch" if "No module named 'torch'" in last else ""
-        raise LaunchError(f"the measurement failed: {last[:300]}", hint=hint or "see what it needs: --device and ranks")
+        raise LaunchError(f"the measurement failed: {last[:300]}", hint=hint or "check --device and ranks")
     return read_bandwidth(path)
 
 
@@ -228,7 +228,7 @@ def _frames(document: dict[str, Any]) -> Bandwidth:
 
 
 def _peaks(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Stated peaks of the device, in GB/s and TFLOP/s; None where it is not known."""
+    """Stated peaks of the device, in GB/s and TFLOP/s; None if the device is unknown."""
     nothing: dict[str, Any] = {"memory": None, "host": None, "link": None, "rates": {}}
     if document["platform"] != "cuda" or not document["devices"]:
         return nothing

@@ -414,7 +414,7 @@ def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float
 
 
 def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float, float]] = GRADES) -> list[str]:
-    """Which thresholds do not suit the hardware, in words.
+    """Sentences about thresholds that do not suit the hardware.
 
     Parameters
     ----------
@@ -436,7 +436,7 @@ def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float,
 
 
 def cases_of(path: str | Path) -> dict[str, list[int]]:
-    """Test cases of one's own from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers.
+    """Read test cases from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers.
 
     Raises
     ------

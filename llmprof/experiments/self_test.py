@@ -1,4 +1,4 @@
-"""Does the timer tell the truth here? A known kernel, timed by it and by PyTorch's profiler."""
+"""Self-test of the timer of operators: it and PyTorch's profiler time the same known kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmprof.errors import LaunchError
 
 SCRIPT: Final = Path(__file__).parent / "workers" / "self_test.py"
 AGREES: Final = 0.05
-"""Largest difference that counts as agreement: below it lie the launch and the two marks around a large product."""
+"""Largest difference that counts as agreement; the launch and the two marks around a large product take less."""
 
 
 def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A trace for other tools: Perfetto, speedscope, spreadsheets, data frames."""
+"""Export of traces to other tools: Perfetto, speedscope, spreadsheets, data frames."""
 
 from llmprof.export.write import FORMS, export
 

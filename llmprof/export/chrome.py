@@ -1,4 +1,4 @@
-"""A trace as Chrome JSON, which Perfetto, chrome://tracing and llmprof itself read: rows as Kineto writes them."""
+"""Writer of Chrome JSON, with rows like Kineto's, which Perfetto, chrome://tracing and llmprof itself read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmprof.readers.chrome.tables import described
 from llmprof.trace import Trace
 
 OWN: Final = "llmprof"
-"""Category of what llmprof adds to the rows of the profiler; its reader leaves them out."""
+"""Category of the rows that llmprof adds to those of the profiler; its own reader leaves them out."""
 
 _CHUNK: Final = 50_000
 _NO_PROCESS, _OWN_PROCESS, _COUNTERS = 2_000_000_000, 2_000_000_001, 2_000_000_002
@@ -25,16 +25,16 @@ _RUNTIMES: Final = {"amd": "hip_runtime", "ascend": "privateuse1_runtime"}
 
 
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
-    """Write a trace and tracks beside it.
+    """Write a trace together with added tracks.
 
     Parameters
     ----------
     trace : Trace
-        What is written; ranks below 0 (samples of the host that belong to no rank) are left out.
+        The trace; ranks below 0 (samples of the host that belong to no rank) are left out.
     added : polars.DataFrame
         As :func:`llmprof.export.write.tracks` gives them.
     file : pathlib.Path
-        Where to; compressed if it ends in ``.gz``.
+        The file to write; compressed if its name ends in ``.gz``.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def _number(value: pl.Expr) -> pl.Expr:
 
 
 def _argument(name: str, value: pl.Expr) -> pl.Expr:
-    """``"name":value`` of a text that is JSON, null where there is none."""
+    """``"name":value`` of a text that is JSON; null without a text."""
     return pl.concat_str(pl.lit(f"{json.dumps(name)}:"), value)
 
 
@@ -130,7 +130,7 @@ def _arguments(*pieces: pl.Expr) -> pl.Expr:
 
 
 def _us(value: pl.Expr) -> pl.Expr:
-    """Nanoseconds as decimal microseconds, every digit kept."""
+    """Nanoseconds as decimal microseconds with all digits."""
     whole, rest = value.abs() // 1000, (value.abs() % 1000).cast(pl.String).str.zfill(3)
     return pl.concat_str(
         pl.when(value < 0).then(pl.lit("-")).otherwise(pl.lit("")), whole.cast(pl.String), pl.lit("."), rest
@@ -162,7 +162,7 @@ _HIGH: Final = 2**32
 
 def _on_device() -> list[pl.Expr]:
     node = pl.col("graph_node")
-    apart = (node >= _HIGH) & (node % _HIGH > 0)  # Kineto's node 0 is none
+    apart = (node >= _HIGH) & (node % _HIGH > 0)  # in Kineto 0 means no node
     return [
         _argument("device", _number(pl.col("device"))), _argument("stream", _number(pl.col("stream"))),
         _CORRELATION, _EXTERNAL,
@@ -216,7 +216,7 @@ def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _extras(columns: list[str], frame: pl.DataFrame) -> list[pl.Expr]:
-    """What only one vendor knows, for people: no table takes it back."""
+    """Vendor columns, for display only: no reader takes them back into a table."""
     return [
         _argument(c, pl.when(pl.col(c).is_not_null()).then(quoted(pl.col(c))))
         if frame.schema[c] == pl.String
@@ -234,7 +234,7 @@ def _copies(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copy_name(frame: pl.DataFrame) -> pl.Series:
-    """Names that tell the direction and both memories; of others those that Kineto would write."""
+    """Names of copies that state the direction and both memories; for other names those that Kineto would write."""
     about = ["name", "kind", "src_kind", "dst_kind"]
     distinct = described(frame.select("name").unique())
     told = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})

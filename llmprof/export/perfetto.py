@@ -1,4 +1,4 @@
-"""A trace in Perfetto's own format (protobuf), which its viewer and trace processor read fastest."""
+"""Writer of Perfetto's own format (protobuf), which its viewer and trace processor read fastest."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _CATEGORIES: Final = {
     "kernels": "kernel", "copies": "memory_copy", "tasks": "task", "runtime": "runtime_api", "ops": "cpu_op",
     "markers": "mark",
 }  # fmt: skip
-"""Category of the slices of each table: by these the reader of Perfetto's files knows kernels, copies and calls."""
+"""Category of the slices of each table, by which the reader of Perfetto's files recognises kernels and copies."""
 
 _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 
 
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
-    """Write a trace and tracks beside it.
+    """Write a trace together with added tracks.
 
-    Each rank is a process; its streams, threads and the tracks of llmprof are the rows of it. Slices that overlap
-    without one holding the other have rows of their own.
+    Each rank is a process; its streams, its threads and the tracks of llmprof are its rows. Slices that overlap without
+    being nested get rows of their own.
 
     Parameters
     ----------
     trace : Trace
-        What is written; ranks below 0 are left out.
+        The trace; ranks below 0 are left out.
     added : polars.DataFrame
         As :func:`llmprof.export.write.tracks` gives them.
     file : pathlib.Path
@@ -176,13 +176,13 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``lane``: 0, or more where a slice overlaps an earlier one of its row that does not hold it."""
+    """Add ``lane``: 0, or higher if a slice overlaps an earlier slice of its row without being nested in it."""
     key = ["rank", "place", "group", "row"]
     rows = rows.sort(*key, "start_ns", "dur_ns", descending=[False] * 5 + [True], maintain_order=True)
     done, rest, lane = [], rows, 0
     while rest.height:
         end = pl.col("start_ns") + pl.col("dur_ns")
-        # what holds a slice began before it and ends with it or later: of the slices still open the last to begin
+        # the enclosing slice is the last to begin of those that are still open, and ends with this one or later
         crosses = _crossing(rest.with_columns(_end=end), key)
         done.append(rest.filter(~crosses).with_columns(lane=pl.lit(lane, dtype=pl.Int32)))
         rest, lane = rest.filter(crosses), lane + 1
@@ -191,7 +191,7 @@ def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _crossing(rows: pl.DataFrame, key: list[str]) -> pl.Series:
-    """Whether each slice overlaps one before it that does not hold it."""
+    """Whether each slice overlaps an earlier one without being nested in it."""
     crosses = []
     stack: list[int] = []
     last: Any = None

@@ -1,4 +1,4 @@
-"""A trace for other tools: the answers of all analyses as tables, and what is known of it as tracks."""
+"""Export of a trace: the results of all analyses as tables, and labels and findings as tracks of a timeline."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from llmprof.export import chrome, perfetto
 from llmprof.trace import Trace
 
 MOST_ROWS: Final = 1_048_575
-"""Rows of a sheet of Excel below its heading."""
+"""Most rows of an Excel sheet below its heading."""
 
 _LONG: Final = ("events", "launch-path")
-"""Views with a row an event, which go into the files of data but not into a workbook."""
+"""Views with one row per event, which go into data files but not into a workbook."""
 
 
 def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
@@ -32,12 +32,12 @@ def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     trace : Trace
         Any trace.
     events : bool
-        With those that have a row an event.
+        Whether to include views with one row per event.
 
     Returns
     -------
     dict of str to polars.DataFrame
-        In the order of the catalogue; what was not captured, and what has no rows, is left out.
+        In the order of the catalogue, without analyses that were not captured or have no rows.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def _flat(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def write_csv(frames: dict[str, pl.DataFrame], folder: Path) -> int:
-    """Each frame as ``NAME.csv``, in which no cell is a formula of a spreadsheet."""
+    """Write each frame as ``NAME.csv``, in which no cell is a formula of a spreadsheet."""
     folder.mkdir(parents=True)
     for name, frame in frames.items():
         (folder / f"{name}.csv").write_text(text.csv(_flat(frame)), encoding="utf-8")
@@ -73,7 +73,7 @@ def write_csv(frames: dict[str, pl.DataFrame], folder: Path) -> int:
 
 
 def write_parquet(frames: dict[str, pl.DataFrame], folder: Path) -> int:
-    """Each frame as ``NAME.parquet``."""
+    """Write each frame as ``NAME.parquet``."""
     folder.mkdir(parents=True)
     for name, frame in frames.items():
         frame.write_parquet(folder / f"{name}.parquet")
@@ -81,7 +81,7 @@ def write_parquet(frames: dict[str, pl.DataFrame], folder: Path) -> int:
 
 
 def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
-    """Each frame as a sheet of one workbook.
+    """Write each frame as a sheet of one workbook.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
         import xlsxwriter
     except ImportError as error:
         raise LlmprofError("Excel needs the package xlsxwriter", hint="pip install 'llmprof[export]'") from error
-    # a name of a kernel is text, whatever it begins with
+    # names of kernels stay text, whatever they begin with
     options = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
     written = 0
     with xlsxwriter.Workbook(str(file), options) as book:
@@ -124,9 +124,9 @@ def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
     Parameters
     ----------
     trace : Trace
-        Any trace; what it does not hold has no track.
+        Any trace; tables that it lacks give no track.
     window : (start_ns, end_ns), optional
-        Cut to this time, which changes no label: steps, layers and waits are those of the whole trace.
+        Time to cut to. Labels do not change: steps, layers and waits are those of the whole trace.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def _layers(trace: Trace) -> pl.DataFrame:
         start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len()
     )
     sums = sums.sort("rank", "start_ns")
-    # layers of two batches may overlap: each lasts until the next begins
+    # layers of two batches may overlap: each is cut where the next begins
     until = pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1).over("rank").fill_null(pl.col("end_ns")))
     return sums.select(
         "rank", "start_ns", track=pl.lit("layers"), dur_ns=until - pl.col("start_ns"),
@@ -242,11 +242,11 @@ FORMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "parquet": ("answers of all analyses, a file each in a folder", ()),
     "csv": ("answers of all analyses, a file each in a folder", ()),
 }
-"""Forms by name: what they hold, and the ends of files by which they are known."""
+"""Forms by name: their content, and the suffixes of files by which they are recognised."""
 
 
 def form_of(file: Path) -> Form:
-    """Form by the end of a file's name.
+    """Form of a file by the end of its name.
 
     Raises
     ------
@@ -262,8 +262,8 @@ def form_of(file: Path) -> Form:
         if file.name.lower().endswith(ends) and ends:
             return form  # type: ignore[return-value]
     known = ", ".join(end for _, ends in FORMS.values() for end in ends)
-    raise OutputError(f"{file.name} does not say its form", expected=f"a name that ends in one of {known}",
-                      hint="or say the form: csv and parquet write a folder")  # fmt: skip
+    raise OutputError(f"{file.name} has no known suffix", expected=f"a name that ends in one of {known}",
+                      hint="or give form=: csv and parquet write a folder")  # fmt: skip
 
 
 @checked
@@ -278,21 +278,21 @@ def export(
     """Write a trace, or a window of it, for another tool.
 
     Chrome JSON and Perfetto's format hold the rows of the profiler, all ranks on one clock, and beside them tracks of
-    what llmprof found: steps, layers, stages, waits, idle causes and findings. The reader of llmprof reads the Chrome
-    JSON back to the same frames. What only an analysis can use (the tasks of an NPU's queues) is there to look at.
+    llmprof's results: steps, layers, stages, waits, idle causes and findings. The reader of llmprof reads the Chrome
+    JSON back to the same frames. Rows that only an analysis can use (tasks of an NPU's queues) are written for display.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     file : path
-        Where to write; it must not exist. Its end says the form (:data:`FORMS`).
+        Where to write; it must not exist. Its suffix gives the form (:data:`FORMS`).
     form : str, optional
-        Form, where the end of the file does not say it.
+        Form, if the suffix of the file does not give it.
     window : (start_ns, end_ns), optional
-        Only what starts in it; steps and layers keep the labels of the whole trace.
+        Write only events that start in it; steps and layers keep the labels of the whole trace.
     redact : bool
-        Write pseudonyms for what texts say of people, machines and secrets, as ``Trace.redact`` does.
+        Replace texts about people, machines and secrets by pseudonyms, as ``Trace.redact`` does.
 
     Returns
     -------
@@ -306,7 +306,7 @@ def export(
     NotCapturedError
         ``speedscope`` of a trace without stacks.
     AnalysisError
-        The window holds nothing.
+        No event starts in the window.
 
     Examples
     --------
@@ -342,7 +342,7 @@ def export(
         made.rename(target)
     except OSError as error:
         raise OutputError(
-            f"cannot write {target}: {error.strerror or error}", hint="choose a place that can be written"
+            f"cannot write {target}: {error.strerror or error}", hint="choose a writable place"
         ) from error
     finally:
         if made.is_dir():

@@ -77,7 +77,7 @@ class Metrics:
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """What the reading kept and lost."""
+        """Counts of what the reading kept and lost."""
         return copy.deepcopy(self._coverage)
 
     @property

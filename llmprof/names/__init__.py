@@ -1,6 +1,6 @@
-"""Meaning of the names of kernels and operators: ordered patterns, of which the first match wins.
+"""Categories of kernels and operators by their names: ordered patterns, of which the first match wins.
 
-The tables are data. :func:`register` puts a pattern of one's own in front of them::
+The tables are data. :func:`register` puts your own pattern in front of them::
 
     llmprof.names.register("attention", r"my_fused_attention")
 
@@ -59,7 +59,7 @@ _RECURRENCE = (
     r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril|"
     r"chunk_local_cumsum|chunk_scaled_dot|merge_16x16_to_|gating_delta|prepare_wy_repr|lightning_attention"
 )
-"""Kernels of state-space and linear-attention layers, which stand where attention does in other layers."""
+"""Kernels of state-space and linear-attention layers, which take the place of attention."""
 
 _INDUCTOR: list[tuple[str, str]] = [
     (category, rf"^triton_(?:poi|red|per|for)_fused_{operators}")
@@ -74,8 +74,8 @@ _INDUCTOR: list[tuple[str, str]] = [
         ("elementwise", ""),
     )
 ]
-"""Kernels that torch.compile wrote: their names list the operators around them too, such as the all_reduce before or
-the moe_forward after, but they themselves only compute element by element or along rows."""
+"""Kernels that torch.compile generated. Their names also list neighbouring operators (the all_reduce before, the
+moe_forward after), but they only compute element by element or along rows."""
 
 KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
@@ -144,7 +144,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im2[Cc]ol|_conv_fwd|grouped_conv|"
         r"conv\w*_(?:fwd|bwd)_|convolve_|depthwise_conv|cudnn::cnn|cudnn.*convolve",
     ),
-    # what a GEMM's name says of its epilogue (relu, gelu, a conversion) is not what it is
+    # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
     (
         "linear",
         r"nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
@@ -192,8 +192,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
 ]
 """Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
 
-Convolutions count as linear; a fused kernel counts as what it is mainly for (norm or activation, not the quantization
-at its end)."""
+Convolutions count as linear; a fused kernel counts as its main purpose (norm or activation, not the quantization at
+its end)."""
 
 _OWN = len(KERNEL_PATTERNS)
 
@@ -201,7 +201,7 @@ ATTENTION_HELPERS = (
     r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
     r"mqa_logits|topk_transform|topKPerRow|mla_reduce|stream_k_fixup|combine_results|mla_combine|reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
 )
-"""Kernels beside the main one of an attention, which are not counted as one."""
+"""Helper kernels of an attention, which are not counted as attention calls."""
 
 BACKWARD = r"bwd|backward"
 """Kernels of attention that belong to training."""
@@ -210,13 +210,13 @@ OPTIMIZER = (
     r"multi_tensor_apply.*(?:adam|sgd|lamb)|fused_?(?:adam|sgd|lamb|adagrad)|\b_?multi_tensor_adam|"
     r"^Apply(?:Adam|Momentum|FusedEmaAdam)|ApplyMomentum|aclnnApply(?:Adam|FusedEmaAdam)"
 )
-"""Kernels that update weights: a recording with one of them is of training, whatever its forward passes look like."""
+"""Kernels that update weights: a recording with one of them is a training run."""
 
 EMBEDDING = r"embedding|indexSelect|VocabParallel"
 """Kernels that look up the embeddings of tokens, other than general gathers."""
 
 SPLIT_K = r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
-"""Kernels of the category linear that add up the parts of a GEMM which was split along its inner dimension."""
+"""Kernels of the category linear that add up the parts of a GEMM that was split along its inner dimension."""
 
 GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets"
 """Kernels of the category linear that finish or prepare another GEMM."""
@@ -232,7 +232,7 @@ _KINDS: list[tuple[str, str]] = [
 ]
 
 COLLECTIVE_KINDS = (*(kind for kind, _ in _KINDS), "other")
-"""What :func:`collective_kinds` gives."""
+"""The kinds that :func:`collective_kinds` returns."""
 
 _ALGORITHMS: list[tuple[str, str]] = [
     ("custom_1stage", r"cross_device_reduce_1stage"),
@@ -282,12 +282,12 @@ _ELEMENT_BYTES = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
 }
-"""Bytes of an element, by the names that torch writes into NCCL metadata and HCCL into its calls."""
+"""Bytes of an element, by the names of types in NCCL metadata of torch and in HCCL's calls."""
 
 
 @checked
 def register(category: str, pattern: str) -> None:
-    """Put a pattern in front of the table, for this session.
+    """Add a pattern to the front of the table, for this process.
 
     Parameters
     ----------
@@ -320,7 +320,7 @@ def _check(category: str, pattern: str) -> None:
 
 
 def patterns() -> list[tuple[str, str]]:
-    """The table: patterns of this session, then those of plug-ins, then :data:`KERNEL_PATTERNS` of llmprof itself.
+    """The table: patterns registered in this process, then those of plug-ins, then llmprof's :data:`KERNEL_PATTERNS`.
 
     Warns
     -----
@@ -351,7 +351,7 @@ def _add_plugins() -> None:
 
 
 def version() -> int:
-    """Fingerprint of the table of patterns; results that depend on it are keyed with it."""
+    """Fingerprint of the table of patterns; it is part of the key of results that depend on the table."""
     return hash(tuple(patterns()))
 
 
@@ -373,7 +373,7 @@ def categories(names: pl.Series) -> pl.Series:
     Returns
     -------
     polars.Series
-        One of :data:`CATEGORIES` each.
+        One of :data:`CATEGORIES` for each name.
     """
     return by_unique_name(names, patterns(), "other").alias("category")
 
@@ -386,7 +386,7 @@ def collective_kinds(names: pl.Series) -> pl.Series:
 
 @checked
 def collective_algorithms(names: pl.Series) -> pl.Series:
-    """Algorithm of each collective as far as its name tells (``custom_1stage``, ``ring_ll`` …), else null."""
+    """Algorithm of each collective if its name states it (``custom_1stage``, ``ring_ll`` …), else null."""
     frame = pl.DataFrame({"named": by_unique_name(names, _ALGORITHMS, None), "name": names})
     nccl = pl.concat_str(
         pl.col("name").str.extract(_NCCL_ALGORITHM, 1), pl.col("name").str.extract(_NCCL_ALGORITHM, 2), separator="_"
@@ -396,7 +396,7 @@ def collective_algorithms(names: pl.Series) -> pl.Series:
 
 @checked
 def collective_world(name: pl.Expr) -> pl.Expr:
-    """Ranks of a collective as far as its name tells: the template argument of vLLM's custom all-reduce."""
+    """Number of ranks of a collective if its name states it: a template argument of vLLM's custom all-reduce."""
     return name.str.extract(r"cross_device_reduce_\dstage<[^<>]*,\s*(?:\(int\))?(\d+)>", 1).cast(pl.Int32)
 
 

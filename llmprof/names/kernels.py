@@ -1,4 +1,4 @@
-"""Names of kernels as profilers write them: the function in them, and the types of operators of Huawei's Ascend.
+"""Names of kernels: the function in a name that a profiler wrote, and the patterns of Huawei's Ascend kernels.
 
 On Ascend a kernel is named for the call, the kernel and the type (``aclnnMatmul_MatMulCommon_MatMulV2``), for the type
 and a number (``Conv2D1``, ``trans_TransData_0``), or for its place in a MindSpore graph (``Default/…/MatMul-op12``).
@@ -31,9 +31,10 @@ def function(names: pl.Series) -> pl.Series:
 
 
 def comparable(names: pl.Series) -> pl.Series:
-    """Function and template arguments of each name, without what profilers write differently.
+    """Function and template arguments of each name, without the differences between profilers.
 
-    Namespaces, casts (``(int)4``), suffixes (``1ul``), spaces and parameters go; ``true`` is 1 and ``false`` is 0.
+    Namespaces, casts (``(int)4``), suffixes (``1ul``), spaces and parameters are removed; ``true`` and ``false`` become
+    1 and 0.
 
     >>> comparable(pl.Series(["void f<(int)4, (bool)1>(T1 *)", "void ns::f<4, true>(float*)"])).to_list()
     ['f<4,1>', 'f<4,1>']
@@ -55,7 +56,7 @@ def _each(names: pl.Series, one: Callable[[str], str]) -> pl.Series:
 
 @lru_cache(maxsize=4096)
 def _parts(name: str) -> tuple[str, str]:
-    """What comes before the parameters, and the same without template arguments."""
+    """The name before its parameters, with and without template arguments."""
     name = _CAST.sub("", _CLONE.sub("", _ANONYMOUS.sub("anonymous", name))).strip()
     stack: list[str] = []
     bare = []
@@ -94,7 +95,7 @@ def _comparable(name: str) -> str:
 
 
 _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    # kernels that compute and communicate in one (MC2): what they are mainly for
+    # kernels that both compute and communicate (MC2): their main purpose
     (
         "linear",
         (
@@ -150,7 +151,7 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "elementwise",
         (
-            # memory that is cleared, converted or moved: by the vector cores, and computing to the tool itself
+            # memory cleared, converted or moved by the vector cores, which the vendor's tool counts as computing
             r"ZerosLike", r"OnesLike", r"Fills?", r"MemSet", r"TransData(?:RNN)?", r"Cast", r"Transpose(?:D|V2)?",
             r"TensorMove", r"ViewCopy", r"AsStrided", r"Concat(?:D|V2|V2D)?", r"Split(?:D|V|VD|V2)?", r"(?:Un)?pack",
             r"(?:Strided)?Slice(?:D|V2|V3|Assign\w*|Grad)?", r"(?:Mirror)?Pad(?:D|V2|V3|V4|Grad\w*)?", r"Tile(?:D)?",
@@ -169,7 +170,7 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             r"Index(?:Put\w*|Add\w*|Fill\w*)?", r"Gather(?:Elements|Nd)\w*",
             r"Scatter(?:Nd\w*|Elements\w*|Add\w*|Update\w*|List|Max)?", r"UnsortedSegment\w*", r"Inplace(?:Add|Sub)",
             r"Sort(?:V2|WithIndex)?", r"ArgSort",
-            # along rows, as elsewhere: sums, maxima, softmax
+            # along rows: sums, maxima, softmax
             r"Reduce(?:Sum|Mean|Max|Min|Prod|All|Any|Std\w*|Var|LogSumExp)(?:D|V2|V2D)?", r"Cum(?:sum|prod|max|min)",
             r"(?:Log)?Softmax(?:V2|Grad|GradExt)?", r"Scaled(?:UpperTriang)?Masked\w*", r"L2Loss", r"LpNorm\w*",
             r"SquareSum\w*", r"ArgM(?:ax|in)WithValue",
@@ -183,7 +184,7 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 _CORE: Final = r"(?:/?_(?:mix_ai[cv]|ai[cv]|vector_core|ai_core))*"
-"""What msprof adds to the name of a kernel of which it lists the part on one kind of core."""
+"""Suffix that msprof adds to the name of a kernel when it lists the part on one kind of core."""
 
 
 def _pattern(types: tuple[str, ...]) -> str:
@@ -202,5 +203,5 @@ PATTERNS: Final = [
     ("other", r"^aclnn\w+_\w+_|^trans_\w+_\d+$|^(?:Default|Gradients)/\S*-op\d+"),
 ]
 """Ordered ``(category, pattern)``; casts, fills and changes of format are ``elementwise`` and neither copies nor fills:
-they run on the vector cores, and the tool's own overlap analysis counts them as computing. What is named as CANN does
-but has no type of these is ``other``, whatever words the patterns for other vendors would find in it."""
+they run on the vector cores, and the vendor's own overlap analysis counts them as computing. A name in CANN's form
+with another type is ``other``, even if patterns for other vendors would match it."""

@@ -1,6 +1,6 @@
-"""Meaning of operators and modules for the kernels that were launched in them.
+"""Categories and roles of operators and modules, for the kernels that were launched in them.
 
-Both are better witnesses than the names of the kernels.
+Operators and modules are better evidence than the names of the kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DOMAIN: Final = "module"
 """Domain of the markers that are calls of torch modules."""
 
 CALL: Final = r"^nn\.Module: (.+?)(?:_(\d+))?$"
-"""Name of such a marker: the class, and the number of the object among those of its class."""
+"""Name of such a marker: the class of the module, and the number of the object among those of its class."""
 
 PATHS: Final = (
     r"^\{'Module': '([^']+)'",
@@ -29,7 +29,7 @@ LAYER: Final = r"(?:^|\.)(?:layers?|h|blocks?|decoder_layers)[._](\d+)(?:\.|$)"
 """Number of the layer in a path."""
 
 SHARED: Final = r"rotary|rope"
-"""Modules of which one object serves all layers: the number in their path is not that of the layer that calls them."""
+"""Modules of which one object serves all layers, so the number in their path is not the layer that calls them."""
 
 ROLES: Final[list[tuple[str, str]]] = [
     ("rope", r"(?i)rotary|^rope$|RoPE"),
@@ -55,7 +55,7 @@ ROLES: Final[list[tuple[str, str]]] = [
         r"(?i)^attn$|^Attention$|RadixAttention|core_attention|FlashAttention|MLAAttention|^mla_attn$|PagedAttention",
     ),
 ]
-"""Ordered ``(role, pattern)`` of the module that does one thing; the first match wins."""
+"""Ordered ``(role, pattern)`` of modules with a single purpose; the first match wins."""
 
 BLOCKS: Final[list[tuple[str, str]]] = [
     ("o_proj", r"SelfOutput$"),
@@ -67,23 +67,23 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     ("down", r"(?<!Self)(?<!Model)(?<!Attention)Output$"),
     ("feed_forward", r"(?i)mlp|feed_?forward|ffn?$|DenseGated|DenseAct"),
 ]
-"""Ordered ``(block, pattern)`` of the module that holds others; a head that is the whole model is none."""
+"""Ordered ``(block, pattern)`` of modules that contain others; a head that is the whole model is not a block."""
 
 GENERIC: Final = r"Linear\w*$|LinearBase|^Conv1D$|^dense$|^c_proj$"
-"""Linear modules whose work follows from the block that they are in."""
+"""Linear modules whose role depends on the block that they are in."""
 
 MODEL: Final = r"For[A-Z]\w+$|Model$|LMHeadModel$|Transformer$"
-"""Classes of whole models, whatever else their name holds."""
+"""Classes of whole models, regardless of other words in their names."""
 
 LAYER_CLASS: Final = r"(?:Layer|Block)(?:V?\d+)?$"
 """Classes that are whole layers by their name, unless they are a block."""
 
 _WHOLE_LAYER: Final = r"(?:Decoder|Encoder|Transformer)\w*(?:Layer|Block)$"
-"""Classes of layers whose name also says what they hold, such as a mixture of experts."""
+"""Classes of layers whose name also states their content, such as a mixture of experts."""
 
 
 class Work(NamedTuple):
-    """What a module is for: its own role, the block that it is, and whether it is a linear module of no name."""
+    """Purpose of a module: its own role, its block, and whether it is a linear module with a generic name."""
 
     role: str | None
     block: str | None
@@ -91,7 +91,7 @@ class Work(NamedTuple):
 
 
 def work(name: str) -> Work:
-    """What a module of this class, or with this last part of its path, is for.
+    """Purpose of a module by its class, or by the last part of its path.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -
     patterns : list of (str, str)
         Ordered ``(value, pattern)``.
     default : str or None
-        Value where none matches.
+        Value if no pattern matches.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -
 
 
 def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
-    """Like :func:`match`, each distinct name looked at once.
+    """Like :func:`match`, but each distinct name is matched once.
 
     Parameters
     ----------
@@ -140,12 +140,12 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
     patterns : list of (str, str)
         Ordered ``(value, pattern)``.
     default : str or None
-        Value where none matches.
+        Value if no pattern matches.
 
     Returns
     -------
     polars.Series
-        One value a name, in the same order.
+        One value for each name, in the same order.
     """
 
     def values(distinct: tuple[str, ...]) -> pl.Series:
@@ -185,7 +185,7 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
 def _values(
     names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None
 ) -> tuple[str | None, ...]:
-    """Value of each name; kept, since to compile the patterns costs more than to match a trace's few names."""
+    """Value of each name; cached, since compiling the patterns costs more than matching the few names of a trace."""
     ascii_only = all(name.isascii() for name in names)
     usable = [(value, _of_ascii(pattern) if ascii_only else pattern) for value, pattern in patterns]
     frame = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
@@ -193,7 +193,7 @@ def _values(
 
 
 def _of_ascii(pattern: str) -> str:
-    """The pattern with classes of ASCII only: the same on names of ASCII, and four times as fast to compile."""
+    """The pattern with ASCII character classes: equal on ASCII names, and four times as fast to compile."""
     return re.sub(r"\\(b\{[a-z-]+\}|.)", lambda escape: _ASCII.get(escape[1], escape[0]), pattern, flags=re.DOTALL)
 
 
@@ -294,8 +294,8 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"polar|complex|atan2|gather|scatter|scatter_add|index_put|_index_put_impl|index|take_along_dim|nonzero)_?$",
     ),
 ]
-"""Ordered ``(category, pattern)`` of operators that do one thing (or, with an empty category, several); the first
-match wins.
+"""Ordered ``(category, pattern)`` of operators with one purpose (or, with an empty category, several); the first match
+wins.
 
 ``aten::index`` and other gathers are element by element: only a look-up in a table of vectors is an embedding."""
 
@@ -313,11 +313,11 @@ _KEPT = {
     "sampling": ("fill", "copy"),
     "elementwise": ("fill", "embedding"),
 }
-"""By the operator's category: those of kernels that keep their own, since they prepare or finish its work."""
+"""Category of an operator -> categories of kernels that keep their own, since they prepare or finish its work."""
 
 
 def operator_categories(names: pl.Series) -> pl.Series:
-    """Category that each operator gives to its kernels; null for one that does several things or is not known.
+    """Category that each operator gives to its kernels; null if the operator has several purposes or is unknown.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def operator_categories(names: pl.Series) -> pl.Series:
     Returns
     -------
     polars.Series
-        One of :data:`~llmprof.names.CATEGORIES` each, or null.
+        One of :data:`~llmprof.names.CATEGORIES`, or null, for each name.
 
     Examples
     --------
@@ -339,7 +339,7 @@ def operator_categories(names: pl.Series) -> pl.Series:
 
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
-    """Whether the operator's category counts and not that of the kernel's own name.
+    """Whether the operator's category counts instead of that of the kernel's own name.
 
     Parameters
     ----------
@@ -349,8 +349,8 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     Returns
     -------
     polars.Expr
-        False where the operator says nothing, and where the kernel only prepares or finishes the operator's work
-        (a cleared workspace of a GEMM, the quantization of its input).
+        False if the operator has no category, or if the kernel only prepares or finishes the operator's work (a
+        cleared workspace of a GEMM, the quantization of its input).
     """
     keeps = pl.any_horizontal((by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items())
     return by_operator.is_not_null() & ~keeps.fill_null(value=False)

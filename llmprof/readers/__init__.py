@@ -1,4 +1,4 @@
-"""Readers: one file a format, and :func:`read`, which finds the right one and puts the ranks together."""
+"""Readers of all formats, and :func:`read`, which chooses the reader by the content and joins the ranks."""
 
 from llmprof.readers.reading import read
 

@@ -1,4 +1,4 @@
-"""Parsed traces in a folder of the user's cache: a big trace is parsed once."""
+"""Cache of parsed traces in the user's cache folder, so that a big trace is parsed only once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_BYTES = 8 << 30
 """The oldest entries are removed when the cache grows beyond this."""
 
 LEFT_OVER_S = 3600.0
-"""A folder that is being written and did not change for so long was left by a process that is gone."""
+"""A folder in writing that did not change for this time was left by a process that has died."""
 _EXPORT: Final = ".export"
 
 
@@ -42,7 +42,7 @@ def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
     paths : sequence of pathlib.Path
         Files that the trace is read from; of a folder, all files in it count.
     options : mapping
-        Everything else that the content depends on: the reader, its version and package, what was asked for.
+        Everything else that the content depends on: the reader, its version and package, the wanted tables.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
 
 
 def export_folder(report: Path) -> Path:
-    """Folder for the export of a profiler's report: it lies in the cache and counts as a trace does."""
+    """Folder for the export of a profiler's report, inside the cache; it counts to its size like a trace."""
     where = folder() / f"{_digest([report], {})}{_EXPORT}"
     _used(where)
     return where
@@ -71,8 +71,8 @@ def _digest(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
 
 
 def _used(where: Path) -> None:
-    """Note that an entry is in use: the oldest go first."""
-    with contextlib.suppress(OSError):  # none there, or a cache that may be read but not written
+    """Mark an entry as used now, since the entries that were not used for longest are removed first."""
+    with contextlib.suppress(OSError):  # there is no such entry, or the cache is read-only
         os.utime(where)
 
 
@@ -94,26 +94,26 @@ def load(where: Path) -> Trace | None:
 
 
 def store(trace: Trace, where: Path, database: Path | None = None) -> None:
-    """Keep a trace; a cache that cannot be written is a warning, not an error.
+    """Store a trace; a cache that cannot be written gives a warning, not an error.
 
     Parameters
     ----------
     trace : Trace
-        What to keep.
+        The trace.
     where : pathlib.Path
         Its entry.
     database : pathlib.Path, optional
-        A file that is in use: an export in the cache that holds it stays, too.
+        A file in use; the entry of the cache that holds it is kept, too.
     """
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if where.exists() and load(where) is None:  # damaged, or it would have been taken
+        if where.exists() and load(where) is None:  # damaged, or else it would have been loaded
             shutil.rmtree(where, ignore_errors=True)
         trace.save(where)
         where.chmod(0o700)
         _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
-        if load(where) is not None:  # another process read the same files and was the first to keep them
+        if load(where) is not None:  # another process read the same files and stored them first
             return
         warnings.warn(
             f"the parsed trace could not be cached in {where.parent} ({error}); "
@@ -145,7 +145,7 @@ def _remove_left_over() -> None:
 
 
 def _used_at(path: Path) -> float:
-    """When an entry was last used (s since the epoch); now, where another process removes it meanwhile."""
+    """Time when an entry was last used (s since the epoch); the current time if another process removed it."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -153,7 +153,7 @@ def _used_at(path: Path) -> float:
 
 
 def _size(path: Path) -> int:
-    """Bytes of an entry; what another process removes meanwhile does not count."""
+    """Bytes of an entry, without files that another process removes meanwhile."""
     total = 0
     with contextlib.suppress(OSError):
         for file in path.iterdir():

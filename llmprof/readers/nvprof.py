@@ -1,10 +1,10 @@
 """Readers of nvprof: CSV that it printed, and its sessions (SQLite with CUPTI's records).
 
-Units stand in a row of their own under the heading, or in each cell (``542.36ms``). Lines that begin with ``=`` are
-nvprof's own words; the program's output may stand between them.
+Units are in a row of their own below the heading, or in each cell (``542.36ms``). Lines that begin with ``=`` are
+messages of nvprof; the output of the program may be between them.
 
-Calls are numbered (``cbid``) and not named; only the numbers whose names are sure are named here. Times are ns since
-the epoch.
+Calls have numbers (``cbid``) instead of names; only numbers whose names are certain are named here. Times are ns
+since the epoch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_heading(cells: list[str]) -> bool:
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Lines of a text as cells; a line that is no CSV is one cell."""
+    """Lines of a text as cells; a line that is not CSV is one cell."""
     try:
         return list(csv.reader(line for line in text.splitlines() if line.strip() and not line.startswith("=")))
     except csv.Error as error:
@@ -56,7 +56,7 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def read_printed(path: Path) -> Trace:
-    """Read what ``nvprof --csv`` printed.
+    """Read the output of ``nvprof --csv``.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def read_printed(path: Path) -> Trace:
     lost = 0
     for table in tables:
         for row in table.rows:
-            if len(row) > len(table.heading) and table.heading[-1] == "Name":  # a name with commas, not quoted
+            if len(row) > len(table.heading) and table.heading[-1] == "Name":  # an unquoted name with commas
                 row[len(table.heading) - 1 :] = [", ".join(row[len(table.heading) - 1 :])]
             if len(row) != len(table.heading):
                 lost += 1
@@ -149,7 +149,7 @@ def _are_units(cells: list[str]) -> bool:
 
 
 def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) -> int | None:
-    """A cell with its own unit or that of its column, in the base unit."""
+    """Value of a cell in the base unit, by its own unit or that of its column."""
     match = _CELL.fullmatch(cell)
     factor = factors.get(match[2] or unit) if match else None
     if match is None or factor is None:
@@ -240,7 +240,7 @@ _NAMED_CALLS: Final = {
     ("runtime", 211): "cudaLaunchKernel",
     ("driver", 307): "cuLaunchKernel",
 }
-"""Calls by their number in CUPTI's lists of callbacks, as far as they were checked."""
+"""Names of calls by their number in CUPTI's lists of callbacks; only those that were checked."""
 
 # CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind
 _COPY_KINDS: Final = {
@@ -316,10 +316,10 @@ class _Session:
         self.unnamed = 0
 
     def notes(self) -> list[str]:
-        """What was lost or cannot be told, in words."""
+        """Sentences about what was lost or is unknown."""
         out = [f"{self.lost:,} record(s) without a whole time were left out"] if self.lost else []
         if self.unnamed:
-            out.append(f"{self.unnamed:,} call(s) have numbers and no names in the file: they are called by them")
+            out.append(f"{self.unnamed:,} call(s) have only numbers in the file: they are named by their number")
         return out
 
     def _rows(self, table: str, wanted: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
@@ -338,7 +338,7 @@ class _Session:
         return pl.col(column).replace_strict(self.texts, default=default, return_dtype=pl.String)
 
     def kernels(self) -> pl.DataFrame | None:
-        """Kernels, serial ones too."""
+        """Kernels, also those that were recorded serially."""
         numbers = (
             "start", "end", "deviceId", "streamId", "correlationId", "name", "staticSharedMemory",
             "dynamicSharedMemory", *_SESSION_SHAPE,
@@ -357,7 +357,7 @@ class _Session:
         )  # fmt: skip
 
     def copies(self) -> pl.DataFrame | None:
-        """Copies, between devices too, and memory sets."""
+        """Copies, also those between devices, and memory sets."""
         columns = {
             **dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64()),
             **dict.fromkeys(("copyKind", "srcKind", "dstKind"), pl.Int64()),
@@ -414,7 +414,7 @@ class _Session:
         return pl.concat(parts) if parts else None
 
     def markers(self) -> pl.DataFrame | None:
-        """NVTX ranges: a record where one begins and one where it ends, joined by their number."""
+        """NVTX ranges: the records of begin and end are joined by their number."""
         columns = {**dict.fromkeys(("flags", "timestamp", "id", "name"), pl.Int64())}
         rows = self._rows("CUPTI_ACTIVITY_KIND_MARKER", columns)
         if rows is None:

@@ -1,7 +1,7 @@
-"""Reader of timings of operators: every call of a layer, module or function, every step and every collective.
+"""Reader of llmprof's timings of operators: calls of layers, modules and functions, steps and collectives.
 
-A call with others inside is a marker of its module, one without is an operator too. On a GPU their times are distances
-of CUDA events on the stream of the model, so they are those of the device, waiting for the host included.
+Each call is a marker of its module; a call without others inside is also an operator. On a GPU a time is the distance
+of two CUDA events on the stream of the model: time of the device, including its waits for the host.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _COLLECTIVES: Final = {
 _ENTRIES: Final = {"at_ns": pl.Int64, "phase": pl.String, "method": pl.String}
 
 _BUS: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-"""Bus bandwidth over that of the algorithm is this times ``(n - 1) / n`` (nccl-tests, PERFORMANCE.md); 1 for others."""
+"""Ratio of bus to algorithm bandwidth: this factor times ``(n - 1) / n`` (nccl-tests, PERFORMANCE.md); else 1."""
 
 
 @dataclass(frozen=True)
 class Timings:
-    """What the timer wrote on the ranks of one run.
+    """Timings of operators on all ranks of one run.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Timings:
     entries : polars.DataFrame
         Begin of every step of the engine, timed or not: ``rank, at_ns, phase, method`` (``none``: not timed).
     ranks : list of dict
-        What each file says of itself, without its rows.
+        Metadata of each file.
     """
 
     calls: pl.DataFrame
@@ -107,13 +107,13 @@ def read_timings(path: str | Path) -> Timings:
         raise ReadError(
             f"{given.name} has no timings of operators",
             expected="ops_rank0.json.gz and so on",
-            hint="make them by a run in profile_mode ops",
+            hint="record them by a run in profile_mode ops",
         )
     return together([(file, document(file)) for file in files])
 
 
 def document(path: Path) -> dict[str, Any]:
-    """Content of one file, checked to be what it should.
+    """Content of one file, with its format and version checked.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def _calls(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nesting(frame: pl.DataFrame) -> pl.DataFrame:
-    """Which calls have others inside, and which lie in none but the model; by the host's clock, where calls nest."""
+    """Which calls have others inside, and which are inside the model only; by the host's clock, on which calls nest."""
     rows = frame.with_row_index("_row").with_columns(_end=pl.col("host_start_ns") + pl.col("host_dur_ns"))
     rows = rows.sort("step", "host_start_ns", "_end", descending=[False, False, True])
     inner = rows.filter(pl.col("kind") != "model")
@@ -247,7 +247,7 @@ def _collectives(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFra
     factor = pl.col("kind").replace_strict(_BUS, default=None, return_dtype=pl.Float64)
     bus = pl.when(factor.is_null()).then(1.0).otherwise(factor * (pl.col("world") - 1) / pl.col("world"))
     size = pl.max_horizontal("in_elements", "out_elements") * pl.col("element_bytes")
-    # a message of nothing, and what took no time that the clock can tell, have no bandwidth
+    # an empty message, or a duration below the clock's resolution, has no bandwidth
     speed = pl.when((pl.col("bytes") > 0) & (pl.col("dur_ns") > 0)).then(pl.col("bytes") / pl.col("dur_ns"))
     frame = frame.with_columns(bytes=size).with_columns(algorithm_gbps=speed)
     return frame.with_columns(bus_gbps=pl.col("algorithm_gbps") * bus).select(

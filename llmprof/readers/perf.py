@@ -1,6 +1,6 @@
 """Readers of ``perf script`` and of folded stacks (``a;b;c 12``), which many samplers write.
 
-A frame without a symbol is named by its library, ``[libcuda.so.1]``.
+A frame without a symbol gets the name of its library, ``[libcuda.so.1]``.
 
 The fields that ``perf script`` prints differ with its version and options: the thread beside the process, the
 processor, the period and the symbols' offsets may be missing, and without ``-g`` the only frame stands in the line of
@@ -36,7 +36,7 @@ _CLOCKS: Final = r"^(?:cpu-clock|task-clock)(?::|$)"
 """Events whose period is a time in ns."""
 
 IDLE: Final = "idle (swapper)"
-"""Outermost frame of samples of a processor that had nothing to run."""
+"""Outermost frame of samples of an idle processor."""
 
 BLOCK_BYTES: Final = 32 << 20
 
@@ -49,7 +49,7 @@ def samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, i
     path : pathlib.Path
         Plain or gzip.
     block_bytes : int
-        What is parsed at a time; the result does not depend on it.
+        Bytes that are parsed at a time; the result does not depend on it.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, i
 
 
 def _pieces(blocks: Blocks, size: int) -> Iterator[str]:
-    """Text cut between samples: where a line is empty."""
+    """The text in pieces, cut between samples, where a line is empty."""
     held = b""
     for block in blocks:
         held += block
@@ -96,7 +96,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     is_head = pl.col("head").struct.field("event").is_not_null()
     lines = lines.with_columns(is_head=is_head).with_columns(sample=pl.col("is_head").cum_sum())
     heads = lines.filter("is_head").select("sample", "head").unnest("head")
-    # a line that begins like a sample and is none: what follows it belongs to no sample
+    # a line that begins like a sample but is none: the lines after it belong to no sample
     torn = lines.filter(~pl.col("outer") & ~pl.col("is_head")).height
     own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select("sample", line="rest")
     below = lines.filter("outer").select("sample", "line").filter(pl.col("sample") > 0)
@@ -143,7 +143,7 @@ _SNIFFED_LINES: Final = 40
 
 
 def _lines(probe: Probe) -> list[str]:
-    """First whole lines of a text that are no comment."""
+    """First complete lines of a text that are not comments."""
     if probe.is_folder or b"\0" in probe.start[:4096]:
         return []
     lines = probe.start.decode("utf-8", errors="replace").splitlines()
@@ -169,14 +169,14 @@ def _read_script(path: Path, request: Request) -> Trace:
     if not frame.height:
         raise ReadError(
             f"{path.name} holds no sample with a call stack",
-            expected="what perf script prints of a recording with call stacks",
+            expected="the output of perf script for a recording with call stacks",
             hint="record with perf record -g, then perf script > FILE",
         )
     notes = []
     if without:
         notes.append(f"{without:,} sample(s) have no call stack and were left out")
     if odd:
-        notes.append(f"{odd:,} line(s) are no sample and no frame and were left out")
+        notes.append(f"{odd:,} line(s) are neither a sample nor a frame and were left out")
     unknown = frame["name"].str.contains(r"^\[[^\]]*\]$").sum() / frame.height
     if unknown > 0.5:
         notes.append(f"{unknown:.0%} of the samples end in a function without a name: the symbols were not found")

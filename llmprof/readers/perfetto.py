@@ -2,8 +2,8 @@
 
 The file is a protocol buffer: a list of packets. The messages are decoded with the classes of the package ``perfetto``
 (its trace processor, which would have to be downloaded, is not needed); names and tracks are put together here. Slices
-of rocprofv3 become kernels, copies and calls by their category, all others are markers; counters are counters. What
-other data sources write (ftrace, heap profiles) is counted and left out.
+of rocprofv3 become kernels, copies and calls by their category, all others markers; counters stay counters. Packets of
+other data sources (ftrace, heap profiles) are counted and left out.
 
 Source of the format: Perfetto's ``trace_packet.proto`` and ``track_event.proto``.
 """
@@ -53,7 +53,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _packets(data: bytes) -> Iterator[bytes]:
-    """Packets of a trace; ends with an IndexError where the file is cut or is none."""
+    """Packets of a trace; raises IndexError if the file is cut or is not a trace."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)
@@ -123,7 +123,7 @@ def _read(path: Path, request: Request) -> Trace:
 
 
 class _Events:
-    """Slices and counters, as packets tell of them one after another."""
+    """Collects slices and counters from packets."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -140,7 +140,7 @@ class _Events:
         self.unmatched = 0
 
     def add(self, packet: Any, messages: Any, *, nested: bool = False) -> None:
-        """Take up one packet."""
+        """Add one packet."""
         sequence = packet.trusted_packet_sequence_id
         if packet.sequence_flags & _CLEARED:
             for known in (self._names, self._categories):
@@ -205,7 +205,7 @@ class _Events:
         return value
 
     def tables(self) -> tuple[dict[str, pl.DataFrame], list[str]]:
-        """Tables with what was found, and notes on what was not."""
+        """Tables of the slices and counters, and notes on packets that were left out."""
         notes = []
         still = sum(map(len, self._open.values()))
         if still:

@@ -1,7 +1,7 @@
 """Reader of ``.hatchet`` files of Triton Proton: a tree of ranges and kernels with sums of their times.
 
-The file is a JSON list: one or more roots, then what is known of the devices. A node that has no child and a time is
-a kernel (or an instruction, with ``data="tree"`` of an instrumented kernel); every other node is a range.
+The file is a JSON list: one or more roots, then facts about the devices. A node with a time and without children is a
+kernel (or an instruction, with ``data="tree"`` of an instrumented kernel); every other node is a range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llmprof.trace import Trace
 _FRAME: Final = re.compile(rb'"frame"\s*:\s*\{')
 _FLOPS: Final = re.compile(r"flops\d*")
 _LAUNCH_DATA: Final = "__proton_launch_metadata"
-"""Range of the kernels that compute what a launch hook reports, which are no work of the program."""
+"""Range of the kernels that compute the values of a launch hook; they are not part of the program."""
 
 _SUFFIXES: Final = re.compile(r"time \((ns|us|ms|s)\)")
 _FACTOR: Final = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -64,7 +64,7 @@ def _read(path: Path, request: Request) -> Trace:
 
 
 def _nodes(tree: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any], bool]]:
-    """Names from the outermost to the node, its metrics, and whether it has no child."""
+    """Names from the root to the node, its metrics, and whether it is a leaf."""
     todo: list[tuple[dict[str, Any], list[str]]] = [(tree, [])]
     while todo:
         node, above = todo.pop()
@@ -108,7 +108,7 @@ def _number(value: object) -> TypeGuard[int | float]:
 
 
 def _devices(notes: list[dict[str, Any]]) -> list[str]:
-    """What the file says of its devices: their kind and architecture, since it has no names."""
+    """Kind and architecture of the devices; the file has no names of them."""
     names = set()
     for note in notes:
         for kind, devices in note.items():

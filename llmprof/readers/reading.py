@@ -1,4 +1,4 @@
-"""``llmprof.read``: files, folders and ranks in, one trace out."""
+""":func:`llmprof.read`: reads files and folders of one run or of one rank as one trace."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def read(
     cache: bool | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Read what a profiler wrote as one trace.
+    """Read the files of a profiler as one trace.
 
     Parameters
     ----------
     path_or_paths : path or iterable of paths
         A file (Chrome trace JSON, an SQLite export of Nsight Systems, its ``.nsys-rep``), a folder with one file a
         rank or with Parquet tables of nsys, several of them, a folder that :meth:`Trace.save` wrote, or the folder of
-        a run that llmprof made. What Ascend's, ROCm's and NVIDIA's older profilers, TensorRT, Triton Proton, Perfetto,
-        Linux perf, VTune and PyTorch's memory allocator wrote is known by its content, too. Or one file of a monitor:
-        ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
-        dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, named as llmprof's own monitors
-        name them, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
+        a run that llmprof made. Files of Ascend's, ROCm's and NVIDIA's older profilers, of TensorRT, Triton Proton,
+        Perfetto, Linux perf, VTune and PyTorch's memory allocator are recognised by their content, too. Or one file of
+        a monitor: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
+        dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, with the names of llmprof's own
+        monitors, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
     format : str, optional
         Name of the format (:func:`llmprof.readers.registry.formats` lists them); found from the content if not given.
     tables : iterable of str, or mapping of str to iterable of str, optional
@@ -59,8 +59,8 @@ def read(
     python_functions : bool
         Keep Python functions (torch's ``with_stack=True``) as operators of kind ``python``.
     cache : bool, optional
-        True keeps the parsed trace in the user's cache folder and takes it from there when the files did not
-        change since; False never; by default only traces that took longer than a second to parse.
+        True stores the parsed trace in the user's cache folder, and loads it from there if the files have not
+        changed; False never does; by default this is done for traces that took longer than a second to parse.
     progress : callable, optional
         Called with the name of a file, the bytes of it that were read, and its size.
 
@@ -74,7 +74,7 @@ def read(
     ReadError
         A file is missing, empty or unreadable.
     UnknownFormatError
-        No reader knows the content, or it is no trace: what Nsight Compute wrote is for :func:`llmprof.read_metrics`.
+        No reader knows the content, or it is no trace: files of Nsight Compute are for :func:`llmprof.read_metrics`.
     MixedRunsError
         One rank came twice, or the files belong to different runs.
     LlmprofError
@@ -98,11 +98,11 @@ def read(
 
 
 _PLAIN_NAME: Final = re.compile(r"(report|trace|profile|timeline|rank|dp\d|kineto|prof)[\w-]*|[\d_-]*", re.IGNORECASE)
-"""Names of files that say nothing of the run."""
+"""Names of files that do not identify the run."""
 
 
 def name_of(paths: Sequence[Path]) -> str | None:
-    """What a run is called, from where its files are: the folder or file that was named, or the folder around it.
+    """Name of a run by its path: that of the given folder or file, or of the folder around it.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def name_of(paths: Sequence[Path]) -> str | None:
     Returns
     -------
     str or None
-        One part of a path without its endings; None where none of them says anything.
+        One part of a path without its suffixes; None if no part identifies the run.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:
 
 
 def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
-    """What a reader makes of a file; whatever a plug-in raises becomes an error that names it."""
+    """Result of a reader for a file; any exception of a plug-in becomes an error that names the plug-in."""
     if reader.read is None:
         raise UnknownFormatError(
             f"{file.name} is {reader.what}, which is no trace",
@@ -210,14 +210,14 @@ def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:
 
 
 def _warned(trace: Trace) -> Trace:
-    """The trace, after warning of what was lost or is missing."""
+    """Return the trace, after a warning of what was lost or is missing."""
     for message in trace.coverage.get("warnings", ()):
-        warnings.warn(message, TraceWarning, stacklevel=4)  # whoever called read, beyond the check of its arguments
+        warnings.warn(message, TraceWarning, stacklevel=4)  # the caller of read, above the check of its arguments
     return trace
 
 
 def _files(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
-    """Traces at a path with their readers, in the order of their names."""
+    """Files of traces at a path with their readers, in the order of their names."""
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
     if not path.is_dir():
@@ -235,7 +235,7 @@ def _files(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
 
 
 def _inside(folder: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
-    """Traces in a folder; what stands alone lies beside the traces of a run and is not one of them."""
+    """Files of traces in a folder; files that stand alone do not belong to the traces of a run."""
     suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
     candidates = sorted(p for p in folder.iterdir() if p.is_dir() or p.suffix in suffixes)
     known = [(reader, path) for path in candidates if (reader := knows(path)) is not None]

@@ -1,6 +1,6 @@
-"""Readers by format: the list of them, and which one knows a file or folder, by its content and never by its name.
+"""List of the readers by format, and the choice of the reader of a file or folder: by its content, never by its name.
 
-A new format is its own room in this folder, and one line in the list.
+A new format is its own module or folder here, and one line in the list.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def claims(reader: Reader, probe: Probe) -> bool:
 
 
 def say_what_it_is(path: Path) -> str:
-    """What a file of no known format seems to be, in words."""
+    """What a file of an unknown format seems to be, in words."""
     start = Probe(path).start
     for magic, name in _KNOWN_ELSEWHERE.items():
         if start.startswith(magic):
@@ -204,7 +204,7 @@ def refuse_empty(path: Path) -> None:
     Raises
     ------
     ReadError
-        The file is empty, or nothing can be had of its gzip stream.
+        The file is empty, or its gzip stream gives no data.
     """
     if not path.stat().st_size:
         raise ReadError(f"{path.name} is empty", expected="a trace", hint="was the profiler killed before it wrote?")

@@ -1,4 +1,4 @@
-"""Reader of what llmprof itself wrote: saved traces, and the timeline in the folder of a run."""
+"""Reader of llmprof's own files: saved traces, and the timeline in the folder of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from llmprof.trace import Trace
 
 
 def sniff(probe: Probe) -> bool:
-    """Whether it is a folder that ``Trace.save`` wrote."""
+    """Whether a path is a folder that ``Trace.save`` wrote."""
     return probe.is_folder and (probe.path / META_FILE).exists()
 
 
 def read(path: Path, request: Request) -> Trace:
-    """The trace that was saved; what is not wanted of it is left out afterwards."""
+    """The saved trace, with the wanted tables and columns."""
     return Trace.open(path)
 
 
@@ -36,7 +36,7 @@ def is_run(path: Path) -> bool:
 
 
 def capture(path: Path) -> Path:
-    """The timeline of a run: its SQLite export, or its folder of traces; any other path is what it is.
+    """The timeline of a run: its SQLite export or its folder of traces; any other path is returned as it is.
 
     Raises
     ------

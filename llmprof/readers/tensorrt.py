@@ -1,9 +1,9 @@
-"""Readers of what ``trtexec`` exports: ``--exportProfile``, ``--exportTimes`` and ``--exportLayerInfo``.
+"""Readers of the exports of ``trtexec``: ``--exportProfile``, ``--exportTimes`` and ``--exportLayerInfo``.
 
 A profile has the sum of the times of each layer; times have the stages of every iteration (enqueue, copy in, compute,
-copy out) on one clock. What a layer is (shapes, types, tactic) stands in the layer information of the engine, and is
-put beside a profile that lies in the same folder under the name that ``trt-engine-explorer`` and ``trtexec`` scripts
-give it.
+copy out) on one clock. Shapes, types and tactic of a layer are in the layer information of the engine. It
+is read with a profile if it is in the same folder under the name that ``trt-engine-explorer`` and scripts of
+``trtexec`` give it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STAGES: Final = (
     ("startComputeMs", "computeMs", "compute", ""),
     ("startD2hMs", "d2hMs", "copy out", "DtoH"),
 )
-"""Start and length of each stage: an end has as few digits as its start, its length has more."""
+"""Start and length of each stage: the length has more digits than the difference of end and start."""
 
 
 def _document(path: Path) -> tuple[Any, str]:

@@ -1,8 +1,8 @@
-"""Reader of VTune's CSV reports: hotspots (a row a function) and top-down (a row a frame, indented by its depth).
+"""Reader of VTune's CSV reports: hotspots (one row per function) and top-down (one row per frame, indented by depth).
 
 Both come from ``vtune -report hotspots|top-down -r RESULT -format csv``. The separator is a comma unless
-``-csv-delimiter`` says otherwise; times are seconds, with or without an ``s``. In a top-down report the column of the
-frame's own time may be missing (it is there with ``-column "CPU Time:Self"``): then it is its total less its callees'.
+``-csv-delimiter`` says otherwise; times are seconds, with or without an ``s``. A top-down report may lack the
+column of a frame's own time (``-column "CPU Time:Self"`` adds it); it is then the total time less that of the callees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEEPEST: Final = 4096
 
 
 def _heading(text: str) -> tuple[str, str] | None:
-    """Separator and the line of the heading; None where a text has none."""
+    """Separator and line of the heading; None if a text has none."""
     for line in text.splitlines()[:20]:
         for separator in _SEPARATORS:
             cells = [cell.strip().strip('"') for cell in line.split(separator)]
@@ -63,7 +63,7 @@ def _read(path: Path, request: Request) -> Trace:
             expected="the column CPU Time, CPU Time:Self or CPU Time:Total",
             hint="vtune -report hotspots -r RESULT -format csv",
         )
-    # a cell's blanks in front are its depth: the table has them stripped
+    # the blanks before a cell are its depth; the table has them stripped
     depths, names = _depths(text[text.index(line) :], separator)
     if len(names) != table.height:
         raise ReadError(f"{path.name} has rows that run over several lines", expected="a line a row")
@@ -86,7 +86,7 @@ def _read(path: Path, request: Request) -> Trace:
 
 
 def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
-    """Blanks in front of the first cell of each row, and its text."""
+    """Number of blanks before the first cell of each row, and the cell's text."""
     depths, names = [], []
     for line in text.splitlines()[1:]:
         if not line.strip() or not line.strip(separator).strip():
@@ -100,7 +100,7 @@ def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
 
 
 def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tuple[pl.Series, int]:
-    """Time of each row without what it calls (ns), and how many rows have none."""
+    """Own time of each row, without its callees (ns), and the number of rows without a time."""
 
     def ns(column: str) -> pl.Series:
         seconds = rows[column].str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
@@ -132,7 +132,7 @@ def _less_callees(totals: list[int], depths: list[int]) -> pl.Series:
 
 
 def _stacks(depths: list[int], names: list[str]) -> list[str]:
-    """Frames of each row, outermost first, without the row that sums up all."""
+    """Frames of each row, outermost first, without the row of the total."""
     stacks: list[str] = []
     open_rows: list[tuple[int, str]] = []
     for depth, name in zip(depths, names, strict=True):

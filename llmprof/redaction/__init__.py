@@ -1,4 +1,4 @@
-"""Copies of profiles that can be handed on: only what the schema needs, without people, machines and secrets."""
+"""Redacted copies of profiles, which can be shared: only the content that the schema needs, texts as pseudonyms."""
 
 from llmprof.redaction.copying import check, redact
 

@@ -1,4 +1,4 @@
-"""Copy of a Chrome trace: the keys of events that some table is made of, numbers as they are, texts as pseudonyms."""
+"""Redacted copy of a Chrome trace: the keys of events that tables need, with their numbers; texts as pseudonyms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROCESS: Final = re.compile(
     r"npu ?\d*|ai ?core(?: freq)?|cpu|mtia ?\d*|spans?|traces?|group \d*|plane \d+|device \d+|stream \d+ ?|thread \d+|"
     r"(?:vllm::)?(?:worker|enginecore)\w{0,24}|hardware|host|kernel)"
 )
-"""Names of processes and threads that say what they are for, and not who started them."""
+"""Names of processes and threads that state their purpose, not who started them."""
 
 _HEAD: Final[dict[str, Any]] = {
     "schemaVersion": None,
@@ -70,7 +70,7 @@ _HEAD: Final[dict[str, Any]] = {
         ))
     ],
 }  # fmt: skip
-"""Keys of the document that are kept; None: a number, or a text that passes."""
+"""Keys of the document that are kept; None: a number, or a text that the pseudonyms let pass."""
 
 _VERSION_KEY: Final = re.compile(r"[a-z0-9_]{1,30}_version")
 _VERSION: Final = re.compile(r"[\w.+-]{1,40}")
@@ -91,11 +91,11 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     Parameters
     ----------
     source : pathlib.Path
-        A Chrome trace; what is damaged of it is left out.
+        A Chrome trace; damaged parts of it are left out.
     target : pathlib.Path
         The copy.
     ledger : Ledger
-        Takes up what was left out.
+        Counts the content that was left out.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
 
 
 def _compressed(raw: IO[bytes], *, zipped: bool) -> IO[bytes]:
-    # neither the name of the file nor the time goes into the head of the gzip stream
+    # the head of the gzip stream gets neither the name of the file nor the time
     return gzip.GzipFile("", "wb", 6, raw, mtime=0) if zipped else raw  # type: ignore[return-value]
 
 
@@ -197,7 +197,7 @@ class _Events:
     def _key(self, key: str, value: bytes) -> bytes | None:
         if key in _ARGUMENTS:
             return b'"%s"' % key.encode()
-        if _NUMBER.fullmatch(value) and not value.startswith(b'"'):  # series of counters have any name
+        if _NUMBER.fullmatch(value) and not value.startswith(b'"'):  # the series of a counter can have any name
             return msgspec.json.encode(self._ledger.text(key, "arguments"))
         self._ledger.leave_out("arguments", _OTHER_ARGUMENTS, example=f"{key}: {value.decode('utf-8', 'replace')}")
         return None
@@ -227,7 +227,7 @@ class _Events:
 
 
 def process_name(text: str, ledger: Ledger, place: str) -> str:
-    """Name of a process or thread: what it is for, without its command line and who started it."""
+    """Name of a process or thread: its purpose, without its command line and who started it."""
     if _PROCESS.fullmatch(text.strip()):
         return text
     if match := re.fullmatch(r"thread (\d+) \((.*)\)", text, re.DOTALL):
@@ -240,7 +240,7 @@ def process_name(text: str, ledger: Ledger, place: str) -> str:
 
 
 def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0) -> Any:
-    """A value with all its texts replaced; what is nested too deep is left out."""
+    """A value with all its texts replaced; parts that are nested too deep are left out."""
     if isinstance(value, str):
         return ledger.text(value, place)
     if depth >= _DEEPEST:
@@ -287,7 +287,7 @@ def _plain(raw: msgspec.Raw) -> Any:
 
 
 def _dropped(source: Path) -> Iterator[tuple[str, str]]:
-    """Key and text of everything that stands in the parts of the document that are left out."""
+    """Keys and texts in the parts of the document that are left out."""
     stream = EventStream(source)
     for _ in stream.batches(_skipped):
         pass

@@ -1,4 +1,4 @@
-"""``redact`` and ``check``: which copier a file or folder needs, and a copy that appears whole or not at all."""
+"""``redact`` and ``check``: choose the copier for a file or folder; the copy appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _JSON_TEXT_KEYS: Final = frozenset(
         "pass",
     ]
 )
-"""Keys of a run's JSON files whose texts are kept, as far as they pass."""
+"""Keys of a run's JSON files whose texts are kept, with pseudonyms where needed."""
 
 _JSON_FILES: Final = (
     "summary.json", "metrics.json", "gpu_info.json", "worker.json", "nsys_metrics.json", "ncu_metrics.json",
@@ -113,7 +113,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     source, target : pathlib.Path
         Folders; the target is made.
     ledger : Ledger
-        Takes up what was left out.
+        Counts the content that was left out.
     copy : callable
         Copies one file.
 
@@ -139,7 +139,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
 
 
 def neutral_name(name: str, number: int) -> str:
-    """Name of a file that keeps its rank, its place among the others and its kind, and nothing else."""
+    """Neutral name of a file, which keeps only its rank, its position among the files, and its kind."""
     if _KEPT_NAME.fullmatch(name):
         return name
     suffix = "".join(re.findall(r"\.(?:json|gz|csv|sqlite|txt|log)(?=\.|$)", name.lower())[-2:])
@@ -192,7 +192,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
-    """Numbers and truth values as they are, texts only under keys that are known."""
+    """Numbers and booleans as they are, texts only under known keys."""
     if isinstance(value, str):
         if key in _JSON_TEXT_KEYS:
             return ledger.text(value, place)
@@ -291,7 +291,7 @@ _REPORTS: Final = {
 def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> pl.DataFrame:
     """Write a copy of a profile that holds only what the schema needs.
 
-    Numbers stay as they are. Of texts (names of kernels, operators, ranges and processes) stays what passes; a path, a
+    Numbers stay as they are, and so do harmless texts (names of kernels, operators, ranges and processes). A path, a
     host, an address, a user, a token, a value of the environment, an e-mail address or an identifier of a device is
     replaced by a pseudonym, the same for the same text, so analyses of the copy give the same tables. Everything else
     is left out: metadata, environments, command lines, logs, prompts, file names, comments, unknown keys, columns and
@@ -301,18 +301,18 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
     ----------
     source : path
         A Chrome trace (plain or gzip), an export of Nsight Systems (SQLite, or a folder of Parquet files), CSV of
-        Nsight Compute, what a monitor printed, a trace that ``Trace.save`` wrote, the folder of a run, or a folder of
+        Nsight Compute, the output of a monitor, a trace that ``Trace.save`` wrote, the folder of a run, or a folder of
         such files.
     target : path
-        The copy, a folder where the source is one; it must not exist.
+        The copy; a folder if the source is one. It must not exist.
     key : bytes, optional
         Key of the pseudonyms; a random one if not given. With the same key, copies of several files have the same
-        pseudonyms. Keep it to yourself: who has it can find a name by trying.
+        pseudonyms. Keep it secret: whoever has it can find a name by trying.
 
     Returns
     -------
     polars.DataFrame
-        ``place, what, count``: what was left out or replaced, never its content.
+        ``place, what, count`` of the content that was left out or replaced, never the content itself.
 
     Raises
     ------
@@ -338,7 +338,7 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
 
 @checked
 def check(source: PathLike) -> pl.DataFrame:
-    """What :func:`redact` would leave out or replace; nothing is written beside the source.
+    """List the content that :func:`redact` would leave out or replace; nothing is written beside the source.
 
     Parameters
     ----------
@@ -348,7 +348,7 @@ def check(source: PathLike) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``place, what, count, example``: an example is the first text of its kind, cut, as it stands in the source.
+        ``place, what, count, example``: the example is the first text of its kind in the source, shortened.
 
     Raises
     ------
@@ -357,7 +357,7 @@ def check(source: PathLike) -> pl.DataFrame:
     UnknownFormatError
         The source is of no known format.
     OutputError
-        There is no room for the copy that is made and thrown away.
+        There is no space for the temporary copy.
     """
     with writing(Path(tempfile.gettempdir())):
         work = Path(tempfile.mkdtemp(prefix="llmprof-check-"))
@@ -382,7 +382,7 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
         try:
             with border(source.name):
                 _copy(source, made, ledger)
-        except OutputError as error:  # of a file inside of it, under the name that it has for now
+        except OutputError as error:  # of a file inside of it, under its temporary name
             raise _unwritten(target, error) from error
         with writing(target):
             as_the_user_would(made)
@@ -441,12 +441,12 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
         raise UnknownFormatError(
             f"{source.name} is of no format that can be redacted",
             expected="a Chrome trace, an export of nsys, CSV of ncu, what a monitor printed, a saved trace or a run",
-            hint="what is not understood is not copied",
+            hint="content of unknown formats is not copied",
         )
 
 
 def _copy_as_trace(source: Path, target: Path, ledger: Ledger) -> None:
-    """Read it, replace the texts and save the trace."""
+    """Read the trace, replace its texts and save it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
         trace = read(source, cache=False)

@@ -1,4 +1,4 @@
-"""Copy of CSV of Nsight Compute: its pages without the names of hosts, and without what the program printed."""
+"""Redacted copy of the CSV of Nsight Compute: its pages without names of hosts and output of the program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Copy of an export of Nsight Systems: tables and columns that are known to hold measurements, in a fresh file.
+"""Redacted copy of an export of Nsight Systems: only tables and columns known to hold measurements, in a new file.
 
 Nsight Systems stores the environment of the profiled processes (API keys among it), command lines, users, hosts and
-paths: in META_DATA_CAPTURE (of which what was recorded, and the number of the rank, stay), META_DATA_EXPORT,
+paths: in META_DATA_CAPTURE (the options of the recording and the number of the rank are kept), META_DATA_EXPORT,
 TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE, DIAGNOSTIC_EVENT, and as rows of StringIds that no
 event refers to. Rows are copied one by one into a new file, so nothing is left in the free pages of the old one.
 """
@@ -236,7 +236,7 @@ def _names(old: sqlite3.Connection) -> list[str]:
 
 
 def _kept_pair(table: str, name: object, value: object) -> bool:
-    """Whether a row of the capture's metadata says what was recorded, or as which rank, and nothing else."""
+    """Whether a row of the capture's metadata holds only options of the recording or the rank."""
     if table == "META_DATA_CAPTURE":
         both = f"{name}={value}"
         return any(pattern.fullmatch(both) for pattern in (_ASKED, _EVENTS, _NUMBERED))
@@ -244,7 +244,7 @@ def _kept_pair(table: str, name: object, value: object) -> bool:
 
 
 def _learn(old: sqlite3.Connection, tables: dict[str, list[str]], ledger: Ledger) -> None:
-    """Take up the values that the capture's own metadata holds: whatever of them stands elsewhere goes, too."""
+    """Learn the values of the capture's metadata, so that they are replaced wherever they occur."""
     for table in _SECRET_TABLES:
         if not {"name", "value"} <= set(tables.get(table, ())):
             continue
@@ -268,7 +268,7 @@ class _Copier:
         self.used: set[int] = set()
 
     def copy(self, tables: dict[str, list[str]]) -> None:
-        """Copy all tables; StringIds comes last, when it is known which of its texts an event refers to."""
+        """Copy all tables; StringIds comes last, when the texts that events refer to are known."""
         for name in sorted(tables, key=lambda name: name == "StringIds"):
             if not _TABLES.fullmatch(name):
                 (count,) = self.old.execute(f"SELECT count(*) FROM {sqlite.quoted(name)}").fetchone()  # noqa: S608
@@ -318,7 +318,7 @@ class _Copier:
     def _cleaner(self, table: str, column: str) -> Callable[[object], object]:
         if table == "PROCESSES" and column == "name":
             return lambda value: process_name(value, self.ledger, table) if isinstance(value, str) else None
-        if table in _ABOUT:  # rows whose texts are known as they are
+        if table in _ABOUT:  # rows with known texts
             return lambda value: value if isinstance(value, str | int | float) else None
         if column in _TEXTS:
             return lambda value: self._text(value, table)
@@ -332,7 +332,7 @@ class _Copier:
 
 
 def _number(value: object) -> object:
-    """A number; of a text the whole number that it begins with, as SQLite casts it."""
+    """A number; for a text the whole number at its beginning, as SQLite casts it."""
     if isinstance(value, str):
         begin = _WHOLE.match(value)
         return int(begin[0]) if begin else 0

@@ -1,1 +1,1 @@
-"""Files behind a trace: Parquet folders, SQLite databases, Arrow streams, and redacted copies."""
+"""Storage of traces: Parquet folders, SQLite databases, Arrow streams, whole files, and pseudonyms for texts."""

@@ -1,8 +1,8 @@
-"""Frames of an Arrow stream, with other threads running while its producer works.
+"""Reads an Arrow stream as frames, and lets other threads run while its producer works.
 
-Polars reads a stream from its first batch to its last without letting another thread run. Here each batch is asked for
-through :mod:`ctypes`, which lets them, so several streams can be read at once. The structures are those of Arrow's C
-data and C stream interfaces, which are stable.
+Polars reads a stream from its first batch to its last without letting another thread run. Here each batch is requested
+through :mod:`ctypes`, which does, so several streams can be read at once. The structures are those of Arrow's C data
+and C stream interfaces, which are stable.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _capsule.restype = ctypes.py_object
 
 
 class _Batch:
-    """One batch on its way to who takes it over."""
+    """One batch on its way to its importer."""
 
     def __init__(self) -> None:
         self.schema, self.array = _Schema(), _Array()
@@ -80,14 +80,14 @@ class _Batch:
         )
 
     def release(self) -> None:
-        """Free what was not taken over."""
+        """Free the parts that were not imported."""
         for part in (self.schema, self.array):
             if part.release:
                 part.release(ctypes.addressof(part))
 
 
 class _Rest:
-    """A stream from where it stands."""
+    """The rest of a stream, from its current position."""
 
     def __init__(self, capsule: object) -> None:
         self.capsule = capsule
@@ -102,7 +102,7 @@ def frames(stream: Any) -> Iterator[pl.DataFrame]:
     Parameters
     ----------
     stream : object with ``__arrow_c_stream__``
-        What a driver answers a query with; it is used up.
+        Answer of a database driver to a query; it is consumed.
 
     Yields
     ------
@@ -112,7 +112,7 @@ def frames(stream: Any) -> Iterator[pl.DataFrame]:
     Raises
     ------
     OSError
-        The producer failed; ``strerror`` is what it says.
+        The producer failed; ``strerror`` is its message.
     """
     capsule = stream.__arrow_c_stream__()
     address = _address_in(capsule, b"arrow_array_stream")

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, with the rights that the user's umask gives and no more."""
+"""Writing of files that appear whole or not at all, with the permissions that the user's umask gives."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from llmprof.errors import OutputError
 
 
 def as_the_user_would(path: Path) -> None:
-    """Give a file or folder that :mod:`tempfile` made the rights of one that was made in the common way.
+    """Give a file or folder that :mod:`tempfile` made the permissions that the user's umask gives.
 
     Raises
     ------
     OSError
-        Its rights cannot be changed.
+        Its permissions cannot be changed.
     """
     path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
 
 
 def _umask() -> int:
-    try:  # asking for it by setting it would show other threads another one for a moment
+    try:  # reading the umask by setting it would change it for other threads for a moment
         match = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
         match = None
@@ -39,14 +39,14 @@ def _umask() -> int:
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a file: a new one beside it first, then the name. A pipe or a device is written as it is.
+    """Write a file: write a new one beside it, then rename it. A pipe or a device is written directly.
 
     Parameters
     ----------
     path : pathlib.Path
-        Where to; its folder must exist.
+        The file to write; its folder must exist.
     content : str or bytes
-        What it will hold; text is written as UTF-8.
+        Its content; text is written as UTF-8.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def write(path: Path, content: str | bytes) -> Path:
     Raises
     ------
     OutputError
-        It cannot be written; what was there stays.
+        It cannot be written; an earlier file stays as it was.
     """
     data = content.encode() if isinstance(content, str) else content
     work = ""
@@ -92,7 +92,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def write_small(path: Path, value: Any) -> Path:
-    """Write JSON that is needed most when the disk is full: then over the bytes of the file that is there.
+    """Write JSON that is needed even if the disk is full: then the bytes of the existing file are overwritten.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def read_json(path: Path) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """The value with null for numbers that JSON cannot hold."""
+    """The value with null in place of numbers that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -134,7 +134,7 @@ def finite(value: Any) -> Any:
 
 
 def refused(path: Path, error: OSError) -> OutputError:
-    """Error for a file that cannot be written; a full disk is called that."""
+    """Error for a file that cannot be written; it names a full disk as such."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return OutputError(
             f"cannot write {path.name}: the disk is full ({error.strerror})",

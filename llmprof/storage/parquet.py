@@ -1,4 +1,4 @@
-"""A trace on disk: one Parquet file a table and a head with the metadata, written whole or not at all."""
+"""Saved traces: a folder with one Parquet file per table and a file of metadata, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmprof.errors import OutputError, ReadError, SchemaError
 from llmprof.storage.files import as_the_user_would
 
 META_FILE = "llmprof.json"
-"""File of a saved trace that holds its metadata, and by which a folder is known to be one."""
+"""File with the metadata of a saved trace, by which a folder is recognised as one."""
 
 _AGAIN = "read the profiler's own file again"
 
@@ -24,14 +24,14 @@ _AGAIN = "read the profiler's own file again"
 def write(
     tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any], folder: Path
 ) -> None:
-    """Write tables and metadata; a folder that holds a saved trace and nothing else is replaced.
+    """Write tables and metadata; a folder with a saved trace and nothing else is replaced.
 
     Parameters
     ----------
     tables : mapping of str to polars.DataFrame
         Conformed frames by table name.
     meta, coverage : mapping
-        What JSON can hold.
+        Values that JSON can hold.
     folder : pathlib.Path
         Where to write; its parent is made if missing.
 
@@ -55,7 +55,7 @@ def write(
         (work / META_FILE).write_text(json.dumps(head, indent=1), encoding="utf-8")
         as_the_user_would(work)
         _put(work, place)
-    except (OSError, pl.exceptions.PolarsError) as error:  # Polars' own error where its writer finds the disk full
+    except (OSError, pl.exceptions.PolarsError) as error:  # error of Polars when the disk is full
         message = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write the trace to {folder}: {message}") from error
     except TypeError as error:
@@ -90,7 +90,7 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {counted} rows", expected=f"{rows}", hint=_AGAIN)
     if not (isinstance(meta, dict) and isinstance(coverage, dict) and _are_ranks(meta.get("ranks", []))):
-        raise ReadError(f"{folder} is damaged: {META_FILE} does not say of which ranks it is", hint=_AGAIN)
+        raise ReadError(f"{folder} is damaged: {META_FILE} does not name its ranks", hint=_AGAIN)
     present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)
     if unnamed := sorted(present - set(rows)):
         raise ReadError(
@@ -120,7 +120,7 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _put(work: Path, place: Path) -> None:
-    """Move a folder to its place; what stood there goes only after that, and comes back if the move fails."""
+    """Move a folder to its place; the old folder is removed only after that, and restored if the move fails."""
     try:
         work.replace(place)
     except OSError:

@@ -1,8 +1,8 @@
-"""Text of a profile without what it says of people, machines and secrets: pseudonyms in its place.
+"""Pseudonyms in place of the texts of a profile that identify people and machines or are secrets.
 
-What looks like a path, a host, an address, a user, a token, a value of the environment, an e-mail address or an
+A text that looks like a path, a host, an address, a user, a token, a value of the environment, an e-mail address or an
 identifier of a device is replaced by a word such as ``<path:1f3a9c0b12>``. Equal texts get equal words, so an analysis
-of the copy finds the same groups. The words are made with a key, so they cannot be found by trying likely names.
+of the copy finds the same groups. The words are made with a key, so names cannot be found by trying likely ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import polars as pl
 from llmprof.errors import OutputError
 
 REMOVED: Final = "<removed>"
-"""What stands in the files of a run where a value may not be written down."""
+"""Word in the files of a run in place of a value that may not be written down."""
 
 _PUBLIC: Final = frozenset(
     [
@@ -63,7 +63,7 @@ _PUBLIC: Final = frozenset(
         "llmprof",
     ]
 )
-"""Public packages: a file inside one of them is no secret, and layers are recognised by it."""
+"""Public packages: paths inside of them are no secrets, and layers are recognised by them."""
 
 _SUFFIXES: Final = (
     "py|pyc|pyx|so|dll|exe|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|go|java|js|ts|json|jsonl|yaml|yml|toml|ini|cfg|conf|env|pem|"
@@ -153,7 +153,7 @@ _SUSPICIOUS: Final = re.compile(
     r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)|token|secret|passw|passphrase|key|credential|auth|"
     r"pwd|(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|mail|name)[\"']?\s{0,4}:)"
 )
-"""What every one of the patterns needs somewhere in the text; most texts have none of it."""
+"""Characters of which every pattern needs one in the text; most texts have none."""
 
 _RUN_OF_WORDS: Final = re.compile(
     r"[^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?(?:,? [^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?){2,}"
@@ -177,10 +177,10 @@ _NOT_LATIN: Final = re.compile(r"[\u0370-\u1fff\u2e80-\ua4cf\uac00-\ud7a3\uf900-
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text reads as if a person wrote it to be read, as a prompt, rather than as a name of something.
+    """Whether a text reads like prose of a person, such as a prompt, rather than like a name.
 
-    Three words in a row or more, of which one asks or addresses somebody; four of which two are function words; what
-    follows the word prompt; or letters of a script in which nobody names kernels.
+    Prose is three or more words in a row of which one asks or addresses somebody; four of which two are function words;
+    text after the word prompt; or letters of a script in which nobody names kernels.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def is_prose(text: str) -> bool:
     """
     if _PROMPT.search(text) or _NOT_LATIN.search(text):
         return True
-    if text.startswith("<built-in "):  # how Python shows its own functions
+    if text.startswith("<built-in "):  # Python's representation of functions
         return False
     for run in _RUN_OF_WORDS.finditer(text):
         plain = [word.strip(",") for word in run[0].split(" ")]
@@ -210,14 +210,14 @@ _HARMLESS: Final = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_NAME: Final = 1 << 14
-"""A longer text is no name of anything: it is replaced as a whole."""
+"""A longer text is not a name, and is replaced as a whole."""
 _SPACE: Final = re.compile(r"\s")
 _LONGEST_KNOWN: Final = 4096
 _MOST_KNOWN: Final = 4096
 
 
 class Pseudonyms:
-    """Replaces what a text says of people, machines and secrets.
+    """Replaces texts that identify people and machines, or are secrets.
 
     Parameters
     ----------
@@ -250,15 +250,15 @@ class Pseudonyms:
         self.examples: dict[str, str] = {}
 
     def know(self, values: Iterable[object], *, identity: bool = False) -> None:
-        """Take up what is known to be about a person or machine: wherever it stands, it is replaced.
+        """Add texts that are known to identify a person or machine; they are replaced wherever they occur.
 
         Parameters
         ----------
         values : iterable
-            Texts; what is no text is left out.
+            Texts; other values are ignored.
         identity : bool
-            Whether these are names of users, hosts, jobs: then short and plain words count, too. Values of an
-            environment do only if they are no plain word.
+            Whether these are names of users, hosts or jobs: then short and plain words count, too. Values of an
+            environment count only if they are not plain words.
         """
         new = {
             text
@@ -276,7 +276,7 @@ class Pseudonyms:
             self._made.clear()
 
     def text(self, text: str) -> str:
-        """A text with pseudonyms in place of what it says of people, machines and secrets."""
+        """A text with pseudonyms for the parts that identify people and machines, or are secrets."""
         made = self._made.get(text)
         if made is None:
             if len(text) > _LONGEST_NAME:
@@ -292,7 +292,7 @@ class Pseudonyms:
         return made
 
     def label(self, text: str) -> str:
-        """The same of a text that the program itself wrote into the profile (a range, a marker): no prompt is left."""
+        """Like :meth:`text`, for a text that a program wrote into the profile (range, marker): no prompt is left."""
         if " " in text or _NOT_LATIN.search(text) or _PROMPT.search(text):
             replacement = self._prose.get(text)
             if replacement is None and is_prose(text):
@@ -302,12 +302,12 @@ class Pseudonyms:
         return self.text(text)
 
     def frame(self, frame: pl.DataFrame, *, labels: bool = False) -> pl.DataFrame:
-        """A frame with all its columns of texts replaced; as labels where programs may have written them."""
+        """A frame with all its texts replaced; columns that programs write are treated as labels."""
         texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
         return frame.with_columns(self._series(frame[name], self.label if labels else self.text) for name in texts)
 
     def value(self, value: Any) -> Any:
-        """A value of JSON with all its texts replaced, those of its keys too."""
+        """A JSON value with all its texts replaced, including its keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -321,7 +321,7 @@ class Pseudonyms:
         return self._word(kind, text)
 
     def _without(self, known: list[str], text: str) -> str:
-        """A text without what is known to be about a person or machine, where it stands as a word of its own."""
+        """A text with the known texts about persons and machines replaced where they are words of their own."""
         for one in known:
             if one in text:
                 pattern = rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])"
@@ -341,7 +341,7 @@ class Pseudonyms:
         return self._path(text) if kind == "path" else self._word(kind, text)
 
     def _path(self, text: str) -> str:
-        """A path; its end inside a public package stays as it is."""
+        """Pseudonym of a path; its part inside a public package stays as it is."""
         public = _public_part(text.replace("\\", "/"))
         if public is None:
             return self._word("path", text)
@@ -355,7 +355,7 @@ class Pseudonyms:
 
 
 def _public_part(path: str) -> int | None:
-    """Where in a path a public package begins; 0 for a path that is one as a whole, None if there is none."""
+    """Place in a path where a public package begins; 0 if the whole path is in one, None if there is none."""
     if path.partition("/")[0] in _PUBLIC:
         return 0
     for library in reversed(list(_LIBRARY.finditer(path))):
@@ -367,12 +367,12 @@ def _public_part(path: str) -> int | None:
 
 
 class Ledger:
-    """Counts of what stayed behind, by place and kind.
+    """Counts of the content that was left out or replaced, by place and kind.
 
     Parameters
     ----------
     names : Pseudonyms
-        What replaces texts.
+        The pseudonyms that replace texts.
     """
 
     def __init__(self, names: Pseudonyms) -> None:
@@ -381,21 +381,21 @@ class Ledger:
         self._examples: dict[tuple[str, str], str] = {}
 
     def leave_out(self, place: str, what: str, count: int = 1, *, example: object = None) -> None:
-        """Count something that is not in the copy."""
+        """Count content that is not in the copy."""
         if count:
             self._left_out[place, what] += count
             if example is not None:
                 self._examples.setdefault((place, what), str(example)[:80])
 
     def text(self, text: str, place: str, *, label: bool = True) -> str:
-        """A text as it stands in the copy; no label is what the profiler itself wrote in words."""
+        """A text as it is written to the copy; texts of the profiler itself are not labels."""
         made = self.names.label(text) if label else self.names.text(text)
         if made != text:
             self.leave_out(place, "texts with a pseudonym", example=text)
         return made
 
     def frame(self, *, examples: bool) -> pl.DataFrame:
-        """``place, what, count``, and ``example`` if asked for: the first text of each that was found, cut."""
+        """``place, what, count``, and on request ``example``: the first text of each kind, shortened."""
         rows = [(place, what, count) for (place, what), count in sorted(self._left_out.items())]
         columns = {"place": pl.String, "what": pl.String, "count": pl.Int64}
         frame = pl.DataFrame(rows, schema=columns, orient="row")
@@ -407,7 +407,7 @@ class Ledger:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn failures to write a copy into an error that names the copy, and not the file it is made of.
+    """Turn a failure to write a copy into an error that names the copy instead of its source.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""SQLite files of profilers, read-only: look what is in them, read columns as frames, ask one's own questions.
+"""Read-only access to the SQLite files of profilers: lists tables, reads columns as frames, and answers SQL queries.
 
-Used by the readers, and by users who write their own SQL. Nothing here ever writes to a file.
+The readers use it, and users who write their own SQL. Nothing here ever writes to a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llmprof.storage import arrow_stream
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
 RANGE_ROWS = 1 << 18
-"""A larger table is read in ranges of at least so many rows, by several threads."""
+"""Least rows of a range: larger tables are read in ranges by several threads."""
 MOST_RANGES = 32
 MOST_THREADS = 8
 
@@ -36,20 +36,20 @@ PathLike = str | os.PathLike[str]
 
 
 def uri(path: PathLike) -> str:
-    """URI that opens a file read-only; one in the middle of being written is opened as it is on disk.
+    """URI that opens a file read-only; a file that is being written is opened as it is on disk.
 
     A database in WAL mode whose ``-wal`` file has content is still being written or was not closed. It can be read
-    with that file; where its folder cannot be written, SQLite cannot, and what is in the main file is read.
+    with that file; if its folder cannot be written, SQLite cannot do so, and only the main file is read.
     """
     target = Path(path).resolve()
     wal = target.with_name(target.name + "-wal")
     mode = "mode=ro"
     if not (wal.exists() and wal.stat().st_size) and _in_wal_mode(target):
-        mode = "immutable=1"  # else SQLite would put its -shm and -wal beside the user's file, and lock out others
+        mode = "immutable=1"  # else SQLite would write its -shm and -wal beside the user's file, and lock out others
     elif wal.exists() and wal.stat().st_size and not os.access(target.parent, os.W_OK):
         warnings.warn(
-            f"{target.name} was not closed by its profiler, and its folder cannot be written: what is still in "
-            f"{wal.name} is not seen",
+            f"{target.name} was not closed by its profiler, and its folder cannot be written: the content of "
+            f"{wal.name} is not read",
             TraceWarning,
             stacklevel=3,
         )
@@ -58,7 +58,7 @@ def uri(path: PathLike) -> str:
 
 
 def _in_wal_mode(path: Path) -> bool:
-    """Whether the header of a database says that it is written through a log (file format 2)."""
+    """Whether the header of a database states that it is written through a log (file format 2)."""
     try:
         with path.open("rb") as file:
             return file.read(20)[18:20] == b"\x02\x02"
@@ -101,7 +101,7 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
             connection.close()
     except sqlite3.Error as error:
         raise _explain(source, str(error)) from error
-    except UnicodeDecodeError as error:  # SQLite's own message quotes what is no UTF-8
+    except UnicodeDecodeError as error:  # SQLite's own message quotes text that is not UTF-8
         raise _explain(source, _text(error.object)) from error
 
 
@@ -112,7 +112,7 @@ def _text(data: bytes) -> str:
 def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
     """Tables of a database with their columns.
 
-    Views and virtual tables are left out: what one of them costs to read, and whether it ends, nobody knows.
+    Views and virtual tables are left out: reading one may take any time, or never end.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
 
 
 def columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Columns of a table, in order; none where there is no such table."""
+    """Columns of a table, in order; empty if there is no such table."""
     return [row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
 
 
@@ -173,14 +173,14 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
     types = {name: dtype for name, dtype in types.items() if name in present}
     if not types:
         return pl.DataFrame()
-    try:  # whole numbers as they are: faster, and all that a profiler writes
+    try:  # without a cast for whole numbers: faster, and profilers write nothing else
         return _select(path, table, types, cast=False)
     except ReadError:
         return _select(path, table, types, cast=True)
 
 
 def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool) -> pl.DataFrame:
-    """Columns of a table; of a large one in ranges of rows, several at once."""
+    """Columns of a table; a large table is read in ranges of rows, several at once."""
     picked = ", ".join(
         f"{quoted(name) if dtype.is_integer() and not cast else _cast(name, dtype)} AS {quoted(name)}"
         for name, dtype in types.items()
@@ -206,7 +206,7 @@ def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cas
 
 
 def _row_ranges(path: PathLike, table: str) -> list[str]:
-    """Conditions that cut a large table into ranges of rows; none for a small one or a view."""
+    """Conditions that cut a large table into ranges of rows; empty for a small table or a view."""
     with connect(path) as connection:
         names = {name.lower() for name in columns(connection, table)}
         row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
@@ -227,16 +227,16 @@ def _row_ranges(path: PathLike, table: str) -> list[str]:
 
 
 def _cast(name: str, dtype: pl.DataType) -> str:
-    # the driver takes a column's type from its first rows: without a null in front, text stays text
+    # the driver takes the type of a column from its first rows: without a null first, text stays text
     if dtype == pl.String():
         return f"coalesce(CAST({quoted(name)} AS TEXT), '')"
     number = f"CAST({quoted(name)} AS {'REAL' if dtype.is_float() else 'INTEGER'})"
-    # text that does not begin as a number is none, where SQLite would say 0
+    # text that does not begin with a number becomes null, where SQLite would give 0
     return f"CASE WHEN CAST({quoted(name)} AS TEXT) GLOB '[-+0-9.]*' THEN {number} END"
 
 
 def query(path: PathLike, sql: str) -> pl.DataFrame:
-    """Answer of an SQL query as a frame.
+    """Result of an SQL query as a frame.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
         An SQLite file.
     sql : str
         One ``SELECT`` (also ``WITH … SELECT`` and ``VALUES``); it may read the tables and views of this file, call
-        functions and use the pragmas that read. Whatever writes, attaches another file or loads code is refused.
+        functions and use the pragmas that read. Statements that write, attach another file or load code are refused.
 
     Returns
     -------
@@ -261,7 +261,7 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
 
 
 def _check(path: PathLike, sql: str) -> None:
-    """Have SQLite compile a query and ask for each of its actions whether it may."""
+    """Have SQLite compile a query, and check each of its actions."""
     begin = _BEGIN.match(sql)
     word = begin[1].upper() if begin else ""
     if word not in _READING_WORDS:
@@ -295,7 +295,7 @@ def _check(path: PathLike, sql: str) -> None:
 
 
 _CAREFUL: Final = ("PRAGMA query_only = 1", "PRAGMA trusted_schema = 0", "PRAGMA cell_size_check = 1")
-"""What every connection begins with: nothing is written, and functions in a file's schema may have no side effect."""
+"""First statements of every connection: it writes nothing, and functions in a file's schema have no side effect."""
 
 _READING_PRAGMAS: Final = frozenset({
     "table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list",
@@ -318,21 +318,21 @@ _ACTIONS: Final = {
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Whether SQLite may do something: reading yes, anything else no."""
+    """Allow actions that read, and deny all others."""
     if action in {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}:
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION:
         refused = (second or "").lower() in _REFUSED_FUNCTIONS
         return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":  # how a table-valued pragma declares its columns
-        return sqlite3.SQLITE_OK  # a file that is open for reading only, with query_only, cannot be changed by it
+    if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":  # so table-valued pragmas declare columns
+        return sqlite3.SQLITE_OK  # cannot change a file that is open read-only
     if action == sqlite3.SQLITE_PRAGMA:
         return sqlite3.SQLITE_OK if (first or "").lower() in _READING_PRAGMAS else sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_DENY
 
 
 def _interruptible(work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """What some work gives that runs in a thread of its own, so that an interrupt reaches the caller meanwhile."""
+    """Result of work that runs in a thread of its own, so that an interrupt reaches the caller meanwhile."""
     done: Future[pl.DataFrame] = Future()
 
     def run() -> None:
@@ -346,7 +346,7 @@ def _interruptible(work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
 
 
 def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:
-    """Answer of a query, each batch of it as a function returns it."""
+    """Result of a query, with a function applied to each batch."""
     source = Path(path)
     if not source.exists():
         raise ReadError(f"{source} does not exist", hint="check the path")
@@ -370,7 +370,7 @@ def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFram
 
 
 def _valid_text(batch: pl.DataFrame) -> pl.DataFrame:
-    """The batch with its texts as UTF-8: SQLite hands on what is stored, and Arrow does not look at it."""
+    """The batch with valid UTF-8 texts: SQLite passes on the stored bytes, and Arrow does not check them."""
     for name, dtype in batch.schema.items():
         if dtype != pl.String:
             continue
@@ -398,14 +398,14 @@ def _explain(path: Path, message: str) -> ReadError:
 
 _READS: Final = ("select", "with", "from", "values", "show", "explain")
 _ASIDE: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
-"""Strings, quoted names and comments."""
+"""Strings, quoted names and comments, which are ignored when a query is checked."""
 
 _OF_FILES: Final = re.compile(r"\b(?:read|scan)_\w+\s*\(", re.IGNORECASE)
 """Functions of Polars' SQL that read files, also over the network."""
 
 
 def sql_query(frames: Mapping[str, pl.DataFrame], sql: str) -> pl.DataFrame:
-    """Answer of an SQL query as a frame.
+    """Result of an SQL query as a frame.
 
     Parameters
     ----------

@@ -148,9 +148,7 @@ def test_names_of_processes_go_before_everything(tmp_path):
 def test_reports_that_say_nothing_are_ordered_and_warned_of(tmp_path):
     report(tmp_path / "host_b.pid77.sqlite")
     report(tmp_path / "host_a.pid99.sqlite", late_ns=5)
-    with pytest.warns(
-        TraceWarning, match="no report says which rank it is: 2 reports are ranks by the order of their names"
-    ):
+    with pytest.warns(TraceWarning, match="no report states its rank: 2 reports are ranks by the order of their names"):
         trace = llmprof.read(tmp_path, cache=False)
     assert trace.kernels.select("rank", "start_ns").rows() == [(0, 205), (1, 200)]
 

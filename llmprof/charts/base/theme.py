@@ -171,7 +171,7 @@ def text_px(text: str, size: int = LABEL_PX) -> float:
 
 
 def shorten(text: str, limit: int) -> str:
-    """A text of at most ``limit`` characters; the middle is what goes."""
+    """A text of at most ``limit`` characters, shortened in the middle."""
     if len(text) <= limit:
         return text
     head = (limit - 1) * 2 // 3

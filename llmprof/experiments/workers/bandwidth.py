@@ -1,6 +1,6 @@
-"""Measures what a machine can do at most: memory, matrix products, links between devices, all-reduce.
+"""Measures the ceilings of a machine: memory, matrix products, links between devices, all-reduce.
 
-A program of its own that needs PyTorch alone (vLLM for its custom all-reduce, where it is there)::
+A stand-alone program that needs only PyTorch (and vLLM for its custom all-reduce, if installed)::
 
     python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
     torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
@@ -54,7 +54,7 @@ SPEC: dict[str, Any] = {
     "custom_all_reduce": True,
     "timeout_s": 120,
 }
-"""What is measured unless the caller says otherwise; ``ranks`` 0: as many as there are devices (2 on a CPU)."""
+"""Default options of the measurement; ``ranks`` 0 means one per device (2 on a CPU)."""
 
 
 class Bench:
@@ -80,7 +80,7 @@ class Bench:
         self.notes: list[str] = []
 
     def times(self, work: Callable[[], Any], *, repeat: int | None = None) -> list[float]:
-        """Seconds of each of several calls, warm; CUDA events on a device, the clock of the host on a CPU."""
+        """Seconds of each of several warm calls, by CUDA events on a device and by the host's clock on a CPU."""
         torch, count = self.torch, repeat or self.spec["repeat"]
         for _ in range(self.spec["warmup"]):
             work()
@@ -130,7 +130,7 @@ class Bench:
         return rows
 
     def matmul(self) -> list[dict[str, Any]]:
-        """Square matrix products by type; what a type cannot do on this device is left out and noted."""
+        """Square matrix products by type; a type that this device does not support is noted and left out."""
         torch, rows = self.torch, []
         plain = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
         for dtype in self.spec["dtypes"]:
@@ -231,7 +231,7 @@ class Bench:
         return {**measured, "gb_per_s": size * (2 if both else 1) / measured["seconds"] / 1e9}
 
     def p2p_ranks(self, dist: Any) -> list[dict[str, Any]]:
-        """Messages between every pair of ranks, through the process group; rank 0 keeps what is measured."""
+        """Messages between every pair of ranks, through the process group; rank 0 keeps the measurements."""
         torch, rows = self.torch, []
         sizes = self._sizes(int(self.spec["min_bytes"]), min(int(self.spec["max_bytes"]), 256 * MIB))
         for one in range(self.world):
@@ -279,7 +279,7 @@ class Bench:
         return rows
 
     def _in_graph(self, custom: Any, dist: Any, data: Any, size: int) -> list[dict[str, Any]]:
-        """The custom kernel as a CUDA graph replays it: without the copy into a registered buffer, and no host."""
+        """The custom kernel replayed in a CUDA graph: without copy into a registered buffer and without the host."""
         torch, inner = self.torch, 20
         try:
             graph = torch.cuda.CUDAGraph()
@@ -300,7 +300,7 @@ class Bench:
             custom = importlib.import_module(_CUSTOM).CustomAllreduce(cpu_group, self.device)
         except (ImportError, RuntimeError, AssertionError, OSError, AttributeError, TypeError) as error:
             message = (str(error).splitlines() or [type(error).__name__])[0][:160]
-            self.notes.append(f"vLLM's custom all-reduce is not there: {message}")
+            self.notes.append(f"vLLM's custom all-reduce is not available: {message}")
             return None
         if custom.disabled:
             self.notes.append("vLLM's custom all-reduce is off here: it needs 2, 4, 6 or 8 GPUs with peer access")
@@ -315,7 +315,7 @@ class Bench:
 
 
 def topology() -> dict[str, str]:
-    """What nvidia-smi says of links; serial numbers and identifiers are left out."""
+    """Output of nvidia-smi about links, without serial numbers and identifiers."""
     if shutil.which("nvidia-smi") is None:
         return {}
     asked = {
@@ -349,7 +349,7 @@ def device_facts(torch: Any) -> list[dict[str, Any]]:
 
 
 def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
-    """One process: measure, and write what this rank found.
+    """Run one process: measure, and write the results of its rank.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
     out : str
         Folder for the files of ranks.
     address : str
-        How the processes meet; empty: torchrun says it.
+        Address at which the processes meet; empty under torchrun.
     """
     torch: Any = importlib.import_module("torch")
     bench = Bench(torch, spec, rank, world)
@@ -397,7 +397,7 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
 
 
 def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What all ranks found, in one document."""
+    """Join the results of all ranks in one document."""
     torch: Any = importlib.import_module("torch")
     document: dict[str, Any] = {
         "format": "llmprof-bandwidth", "version": 1, "spec": dict(spec), "world": world,

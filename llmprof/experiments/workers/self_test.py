@@ -1,6 +1,6 @@
 """Times a known kernel by the clock of the operators' timer and by PyTorch's profiler; prints both as JSON.
 
-A program of its own that needs PyTorch alone: ``python self_test.py``.
+A stand-alone program that needs only PyTorch: ``python self_test.py``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Parts that all readers share: files in blocks, the part of a trace that a file holds, and joining parts."""
+"""Parts that all readers share: reading files in blocks, the record of what a file holds, joining files of a run."""

@@ -1,4 +1,4 @@
-"""Files of one run become one trace: ranks named, checked to belong together, and put on one clock."""
+"""Joins the files of one run into one trace: assigns ranks, checks that the files belong together, aligns clocks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FRONT_END = -1
 def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     """Rank of each part.
 
-    A part without a device that says no rank of its own, beside others that have one, is a front end: the process
-    that drives the workers.
+    A part without a device and without a rank, among parts with ranks, is a front end: the process that drives the
+    workers.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def _processes(part: Part) -> set[int]:
 
 
 def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
-    """Raise unless the workers' files say the same number of ranks and overlap in time.
+    """Raise unless the workers' files state the same number of ranks and overlap in time.
 
     Raises
     ------
@@ -140,18 +140,18 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
 
 
 def world_size_of(parts: Sequence[Part]) -> int | None:
-    """Number of ranks as the files say it; None where none does."""
+    """Number of ranks that the files state; None if no file does."""
     return max(
         (w for p in parts if isinstance(w := p.head.get("world_size"), int) and 0 < w <= MOST_RANKS), default=None
     )
 
 
 _EPOCH_NS = 946_684_800_000_000_000
-"""2000-01-01: an absolute time below it counts from the host's boot, not from the epoch."""
+"""2000-01-01 in ns: an earlier absolute time counts from the host's boot, not from the epoch."""
 
 
 class Combined(NamedTuple):
-    """What a :class:`~llmprof.trace.Trace` is made of."""
+    """Tables, metadata and coverage of a :class:`~llmprof.trace.Trace`."""
 
     tables: dict[str, pl.DataFrame]
     meta: dict[str, Any]
@@ -164,11 +164,11 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
     Parameters
     ----------
     parts : sequence of Part
-        One a file or process, with absolute times; their frames are taken out of them.
+        One for each file or process, with absolute times; their frames are moved out of them.
     fmt : str
         Name of the format, for the trace's metadata.
     wanted : Wanted, optional
-        Tables and columns to keep; the others count only for the start of the trace.
+        Tables and columns to keep; the others are used only for the start of the trace.
 
     Returns
     -------
@@ -232,7 +232,7 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
 
 
 def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple[dict[str, pl.DataFrame], int]:
-    """Tables over all ranks with times from the earliest event, and that event's absolute time (ns)."""
+    """Tables over all ranks with times from the earliest event on, and the absolute time of that event (ns)."""
     origin = min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
     device = any(name in part.tables for part in parts for name in ("kernels", "copies"))
     host = any(name in part.tables for part in parts for name in ("ops", "runtime"))
@@ -251,7 +251,7 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple
         ]
         if frames:
             tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
-    # what the profiler was recording although there are no rows
+    # tables that the profiler recorded although there are no rows
     for name in {*_recorded(parts, device=device, host=host)} - set(tables):
         if name in wanted:
             tables[name] = schema.empty(name)
@@ -259,7 +259,7 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple
 
 
 def _recorded(parts: Sequence[Part], *, device: bool, host: bool) -> set[str]:
-    """Tables that were recorded: as the files say (``recorded``), else what a profiler records together."""
+    """Tables that were recorded: those that the files state (``recorded``), else those usually recorded together."""
     names = set().union(*(part.head["recorded"] for part in parts if "recorded" in part.head))
     if any("recorded" not in part.head for part in parts):
         names |= {*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())}
@@ -267,7 +267,7 @@ def _recorded(parts: Sequence[Part], *, device: bool, host: bool) -> set[str]:
 
 
 def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:
-    """A warning where a device was there and nothing of it was recorded."""
+    """A warning if there was a device of which nothing was recorded."""
     if "runtime" in tables and tables["runtime"]["name"].str.contains("(?i)launch").any():
         return [
             "there are kernel launches but no kernels: the device side was not recorded "

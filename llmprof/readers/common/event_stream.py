@@ -1,6 +1,6 @@
-"""The events of a Chrome trace document, batch by batch, and the keys around them.
+"""Stream of the events of a Chrome trace document, batch by batch, and the keys around them.
 
-A trace is one JSON document of up to many gigabytes; memory stays bounded by the block.
+A trace is one JSON document of up to many gigabytes; memory is bounded by the size of a block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from llmprof.readers.common.repair import (
 )
 
 BLOCK_BYTES = 4 << 20
-"""What is decoded at a time: few enough bytes that the objects made of them stay in the processor's caches."""
+"""Bytes decoded at a time: few enough that the decoded objects stay in the caches of the CPU."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -86,7 +86,7 @@ class Blocks:
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
         data = b""
-        begin, given = 0, 0  # of the member at hand: its place in the file and the bytes that came out of it
+        begin, given = 0, 0  # of the current member: its place in the file and the bytes that it gave
         engine = isal_zlib.decompressobj(wbits=31)
         while True:
             data = data or self._read(file, _COMPRESSED_BYTES)
@@ -113,7 +113,7 @@ class Blocks:
                 data = engine.unconsumed_tail
 
     def _next_member(self, rest: bytes, file: BinaryIO) -> bytes:
-        """Beginning of the next gzip member, empty if there is none; zeros between members are padding."""
+        """Beginning of the next gzip member; empty if there is none. Zeros between members are padding."""
         rest = rest.lstrip(b"\0")
         while len(rest) < len(GZIP_MAGIC) and (more := self._read(file, _COMPRESSED_BYTES)):
             rest = (rest + more).lstrip(b"\0")
@@ -123,10 +123,10 @@ class Blocks:
         return rest
 
     def _rescue(self, file: BinaryIO, begin: int, given: int) -> Iterator[bytes]:
-        """What still comes out of a damaged or cut member after the bytes given so far.
+        """The bytes that a damaged or cut member still gives after those given so far.
 
-        A decoder keeps back what it had made in the call that found damage, and a fast one looks ahead. The standard
-        library's can be copied, so it goes to the damage in small steps, and the last of them byte by byte.
+        A decoder loses the output of the call that meets the damage, and a fast decoder reads ahead. That of the
+        standard library can be copied, so it approaches the damage in small steps, the last of them byte by byte.
         """
         file.seek(begin)
         engine = zlib.decompressobj(wbits=31)
@@ -160,7 +160,7 @@ EVENTS: Final = "traceEvents"
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LEADING: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 MOST_EVENT_BYTES: Final = 32 << 20
-"""An event that is larger is none: the reading stops at it, so memory stays bounded whatever a file expands to."""
+"""Reading stops at a larger event, so memory stays bounded whatever a file expands to."""
 _READ_BYTES: Final = 512 << 10
 _MOST_HEADER_BYTES: Final = 64 << 20
 _SECOND_LOOK_BYTES: Final = 4 << 20
@@ -171,7 +171,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class EventStream:
-    """Events of a Chrome trace document, and the keys around them.
+    """The events of a Chrome trace document, and the keys around them.
 
     Parameters
     ----------
@@ -205,10 +205,10 @@ class EventStream:
         self.repaired = False
         self._block_bytes = block_bytes
         self._is_object = False
-        self._rest: list[bytes] | None = None  # what follows the list of events, once it ended
+        self._rest: list[bytes] | None = None  # the text after the list of events, once the list has ended
 
     def batches(self, decode: Decode) -> Iterator[list[Any]]:
-        """Lists of events, in the order of the file.
+        """Give the events as lists, in the order of the file.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class EventStream:
             yield block
 
     def _open(self, blocks: Iterator[bytes]) -> bytes:
-        """Read up to the first event; what was read of the list."""
+        """Read up to the first event; returns the text of the list that was read."""
         text, searched, most = b"", 0, _MOST_HEADER_BYTES
         for block in blocks:
             text += block
@@ -274,7 +274,7 @@ class EventStream:
         return self._open_damaged(text)
 
     def _open_damaged(self, text: bytes) -> bytes:
-        """The same for a document whose first keys are damaged, or that is no trace."""
+        """Like :meth:`_open`, for a document whose first keys are damaged, or that is no trace."""
         match = _EVENTS_KEY.search(text)
         begin = _LEADING.match(text).end()  # type: ignore[union-attr]
         if match and text[begin : begin + 1] == b"{":
@@ -291,7 +291,7 @@ class EventStream:
         raise ReadError(f"{self.path.name} is empty{why}", expected="a Chrome trace JSON", hint="record it again")
 
     def _merge(self, text: bytes) -> bool:
-        """Take up the members of an object; whether it could be decoded."""
+        """Add the members of an object to the head; returns whether it could be decoded."""
         for repair in (bytes, clean):
             try:
                 self.head.update(_MEMBERS.decode(repair(text)))
@@ -301,7 +301,7 @@ class EventStream:
         return False
 
     def _take_quickly(self, blocks: list[bytes], decode: Decode) -> tuple[list[Any], bytes] | None:
-        """Events up to the last separator of the last block, and the rest; None if that is no whole list."""
+        """Events up to the last separator of the last block, and the rest of the text; None if that fails."""
         *before, last = blocks
         cut = last_cut(last, self._separator)
         if cut is None:
@@ -312,7 +312,7 @@ class EventStream:
             return None
 
     def _take(self, text: bytes, decode: Decode) -> tuple[list[Any], bytes]:
-        """Events of all whole pieces of the text, and the rest of it."""
+        """Events of all complete pieces of the text, and the rest of the text."""
         text = _after_comma(text)
         cut = last_cut(text, self._separator)
         if cut is not None:
@@ -334,10 +334,10 @@ class EventStream:
         return self._decode(text[: place.last_end], decode), text[place.last_end :]
 
     def _finish(self, text: bytes, decode: Decode) -> list[Any]:
-        """Events at the end of the file: the list closes here, or the file is cut."""
+        """Events at the end of the file, where the list closes or the file was cut."""
         text = _after_comma(text)
         end = closing(text, self._is_rest, max(0, len(text) - _TRAILER_BYTES))
-        if end is not None:  # as in nearly every file
+        if end is not None:  # nearly every file ends like this
             try:
                 events = decode(b"[" + text[:end] + b"]")
             except BAD_JSON:
@@ -381,12 +381,12 @@ class EventStream:
         return True
 
     def _close(self, text: bytes, end: int, decode: Decode) -> list[Any]:
-        """The list's content ends at this place, with the bracket that closes it."""
+        """Events up to the place of the bracket that closes the list."""
         self._rest = [text[end + 1 :]]
         return self._decode(text[:end], decode)
 
     def _read_trailer(self) -> Iterator[bytes]:
-        """Take up the keys after the list; the content of further lists of events."""
+        """Read the keys after the list; returns the content of further lists of events."""
         if self._rest is None:
             return
         text = b"".join(self._rest).strip()
@@ -408,7 +408,7 @@ class EventStream:
             yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
 
     def _decode(self, text: bytes, decode: Decode) -> list[Any]:
-        """Decode a list's content; repair it, or else keep the pieces that decode and count the others."""
+        """Decode the content of a list, repaired if needed; else keep the pieces that decode and count the others."""
         try:
             return decode(b"[" + text + b"]")
         except BAD_JSON:
@@ -418,7 +418,7 @@ class EventStream:
         return events
 
     def _salvage(self, text: bytes, end: int, decode: Decode) -> tuple[list[Any], bytes]:
-        """What can be had of a damaged text up to a place, and what is to be tried again with the next block."""
+        """Events that can be saved from a damaged text up to a place, and the text to try again with the next block."""
         damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
         cleaned = clean(damaged)
         for attempt in (cleaned, clean_elements(cleaned)):
@@ -443,5 +443,5 @@ class EventStream:
 
 
 def _after_comma(text: bytes) -> bytes:
-    """Text from the next event on, where a block had ended between the event before it and the comma."""
+    """Text from the next event on, if a block ended between an event and the comma after it."""
     return text.lstrip().removeprefix(b",")

@@ -1,4 +1,4 @@
-"""The record of a reader, the request that it answers, the part of a trace that it gives, and its errors."""
+"""Record type of a reader, the request that it gets, the part of a trace that it returns, and its errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RANK_IN_NAME = (
 )
 
 MOST_RANKS = 1 << 17
-"""More ranks than any run has; what a file says beyond it is not believed, and nothing is allocated by it."""
+"""More ranks than any run has; a larger number in a file is not believed, and no memory is allocated by it."""
 
 
 @dataclass(slots=True)
@@ -40,21 +40,21 @@ class Part:
     path: Path
     tables: dict[str, pl.DataFrame]
     head: dict[str, Any]
-    """What the file says: ``rank``, ``world_size``, ``backend``, ``devices``, ``device_count``, ``groups``,
-    ``versions`` and ``options``, as far as known."""
+    """Facts that the file states: ``rank``, ``world_size``, ``backend``, ``devices``, ``device_count``, ``groups``,
+    ``versions`` and ``options``; unknown ones are missing."""
     coverage: dict[str, Any]
-    """What was read and lost: ``events``, ``kept``, ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``, and
-    ``notes`` to be passed on as warnings."""
+    """Counts of what was read and lost: ``events``, ``kept``, ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``;
+    and ``notes``, which become warnings."""
 
     @property
     def says_rank(self) -> bool:
-        """Whether the file itself says its rank."""
+        """Whether the file itself states its rank."""
         rank = self.head.get("rank")
         return isinstance(rank, int) and 0 <= rank < MOST_RANKS
 
     @property
     def rank(self) -> int | None:
-        """Rank as the file says, else as its name says, else None; a front end has none."""
+        """Rank by the content of the file, else by its name, else None; a front end has none."""
         if self.head.get("front_end"):
             return None
         rank = self.head.get("rank")
@@ -71,7 +71,7 @@ class Part:
         return any(self.tables[t].height for t in ("kernels", "copies") if t in self.tables)
 
     def span_ns(self) -> tuple[int, int] | None:
-        """First start and last end of what the file holds (absolute ns), None if it is empty."""
+        """First start and last end of the events in the file (absolute ns); None if it is empty."""
         spans = [
             frame.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
             for frame in self.tables.values()
@@ -84,7 +84,7 @@ class Part:
         return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
 
     def losses(self) -> list[str]:
-        """What was lost or changed on the way, in words."""
+        """What was lost or changed while reading, as sentences."""
         c, name, out = self.coverage, self.path.name, []
         out += [f"{name}: {note}" for note in c.get("notes", [])]
         if reason := c.get("truncated") or ("some of it is no valid JSON" if c.get("lost_bytes") else ""):
@@ -120,19 +120,19 @@ Tables = str | Iterable[str] | Mapping[str, Iterable[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to keep; a table is missing in :attr:`asked` if it is not wanted, and has None for all its columns."""
+    """Tables and columns to keep. :attr:`asked` has the wanted tables with their columns; None for all columns."""
 
     asked: Mapping[str, frozenset[str] | None] | None = None
-    """None: everything."""
+    """Columns by table; None: everything."""
 
     @classmethod
     def of(cls, tables: Tables | None) -> Wanted:
-        """What the argument ``tables`` of :func:`llmprof.read` means.
+        """The tables and columns that the argument ``tables`` of :func:`llmprof.read` names.
 
         Raises
         ------
         LlmprofError
-            It names no table, or a table or a column that the schema does not have.
+            The argument names no table, or a table or a column that the schema does not have.
         """
         if tables is None:
             return cls()
@@ -167,7 +167,7 @@ class Wanted:
         return None if self.asked is None else self.asked[table]
 
     def narrowed(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
-        """The columns of a frame that are wanted or may not be null."""
+        """The frame with the columns that are wanted or may not be null."""
         columns = self.columns_of(table)
         if columns is None:
             return frame
@@ -175,7 +175,7 @@ class Wanted:
         return frame.select(c for c in frame.columns if c in columns or c in needed)
 
     def with_sources(self) -> Wanted:
-        """What must be read for it: collectives are found among kernels and operators."""
+        """The tables that must be read for it: collectives are found among kernels and operators."""
         if self.asked is None or "collectives" not in self.asked:
             return self
         asked = dict(self.asked)
@@ -185,7 +185,7 @@ class Wanted:
         return Wanted(asked)
 
     def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
-        """What is wanted of a trace that was read :meth:`with_sources`."""
+        """The wanted part of a trace that was read :meth:`with_sources`."""
         if self.asked is None:
             return Trace(trace.recorded, trace.meta, trace.coverage, database=database) if database else trace
         tables = dict(trace.recorded)
@@ -196,7 +196,7 @@ class Wanted:
         return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
 
     def covered(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-        """What the coverage says of it: what was asked for, and the rows that were kept."""
+        """Its part of the coverage: the tables that were asked for, and the rows that were kept."""
         if self.asked is None:
             return {}
         return {
@@ -205,7 +205,7 @@ class Wanted:
         }
 
     def listed(self) -> dict[str, list[str] | None] | None:
-        """The same as lists: for the coverage, and as a part of the cache's key."""
+        """The wanted tables as lists, for the coverage and the key of the cache."""
         if self.asked is None:
             return None
         return {
@@ -214,13 +214,13 @@ class Wanted:
 
 
 START_BYTES: Final = 64 << 10
-"""How much of a file a reader is shown first."""
+"""Bytes of the beginning of a file that a reader gets first."""
 
 _MOST_BYTES: Final = 16 << 20
 
 
 class Probe:
-    """A file or folder that each reader in turn is asked about; what was read of it is kept.
+    """A file or folder that each reader in turn is asked about; its beginning is read once.
 
     Parameters
     ----------
@@ -240,11 +240,11 @@ class Probe:
 
     @cached_property
     def start(self) -> bytes:
-        """First 64 KiB of a file, decompressed if it is gzip; nothing of a folder."""
+        """First 64 KiB of a file, decompressed if it is gzip; empty for a folder."""
         return b"" if self.is_folder else self._first(START_BYTES)[:START_BYTES]
 
     def growing(self) -> Iterator[bytes]:
-        """The beginning of a file, each time 64 KiB more of it, up to its end or 16 MiB."""
+        """The beginning of a file, 64 KiB longer each time, up to its end or 16 MiB."""
         size = START_BYTES
         while not self.is_folder:
             yield self._first(size)[:size]
@@ -262,7 +262,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the caller of :func:`llmprof.read` asked for."""
+    """The options that the caller of :func:`llmprof.read` gave."""
 
     wanted: Wanted = Wanted()
     """Tables and columns to keep; a reader may read the others, too."""
@@ -276,7 +276,7 @@ class Request:
 class Reader:
     """Reader of one format.
 
-    Its place is ``READER`` in the module that reads the format, and one line in
+    A reader is the constant ``READER`` in the module that reads the format, and one line in
     :mod:`llmprof.readers.registry`; another package names it in the group ``llmprof.readers`` of its entry points.
     """
 
@@ -333,17 +333,17 @@ _BY_CONTENT: Final = (
     TypeError,
     ValueError,
 )
-"""What content that no reader expects can raise in the libraries and in our own code."""
+"""Exceptions that unexpected content can raise in libraries and in our own code."""
 
 
 @contextmanager
 def border(what: str) -> Iterator[None]:
-    """Turn what a file causes into a :class:`~llmprof.errors.ReadError`; an interrupt passes.
+    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError`; an interrupt passes.
 
     Parameters
     ----------
     what : str
-        What is read, as the message names it.
+        Name of the file or folder for the message.
 
     Raises
     ------
@@ -362,7 +362,7 @@ def border(what: str) -> Iterator[None]:
     except OSError as error:
         raise ReadError(
             f"cannot read {what}: {error.strerror or error}",
-            hint="check that it is there, that it may be read, and that nothing replaces it meanwhile",
+            hint="check that it exists, that you may read it, and that no process replaces it meanwhile",
         ) from error
     except _BY_CONTENT as error:
         message = str(error).strip().splitlines()

@@ -1,4 +1,4 @@
-"""Damaged and unusual JSON: what of a broken list of events can be kept, and objects whose fields have another type."""
+"""Repair of damaged and unusual JSON: broken lists of events, and objects whose fields have an unexpected type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 _FIRST_KEY: Final = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("(?:[^"\\]++|\\.)*+")\s*:', re.DOTALL)
 _SEPARATOR: Final = rb"\}\s*,\s*(?=\{\s*%s)"
 ANY_SEPARATOR: Final = re.compile(rb'\}[^{}"]*,[^{}"]*(?=\{)')
-"""Whatever separates two objects, be they events or inside one, with other things between them or not."""
+"""Separator of any two objects in the text, whether they are events or parts of one."""
 
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 _COMMA_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\],]', re.DOTALL)
@@ -21,14 +21,14 @@ _TAIL_BYTES: Final = 64 << 10
 
 
 class Cut(NamedTuple):
-    """A separator of two events: the end of the one and the beginning of the next."""
+    """A separator of two events: the end of the first and the beginning of the next."""
 
     end: int
     next: int
 
 
 class Scan(NamedTuple):
-    """What an exact scan of a list's text found; ``None`` where it is not there."""
+    """Result of an exact scan of a list's text; ``None`` where the text has no such place."""
 
     last_end: int | None
     """End of the last whole event."""
@@ -37,13 +37,13 @@ class Scan(NamedTuple):
 
 
 def separator(text: bytes) -> re.Pattern[bytes]:
-    """Pattern of the separators of a list: its events mostly begin with the same key as the first."""
+    """Pattern of the separators in a list, whose events mostly begin with the same key as the first."""
     match = _FIRST_KEY.match(text)
     return re.compile(_SEPARATOR % re.escape(match[1])) if match else ANY_SEPARATOR
 
 
 def last_cut(text: bytes, pattern: re.Pattern[bytes]) -> Cut | None:
-    """Last place that looks like a separator."""
+    """Last place of the text that looks like a separator."""
     for begin in (max(0, len(text) - _TAIL_BYTES), 0):
         match = None
         for match in pattern.finditer(text, begin):  # noqa: B007
@@ -72,7 +72,7 @@ def scan(text: bytes) -> Scan:
 
 
 def whole_members(text: bytes) -> bytes:
-    """An object that was cut, up to its last whole member, closed."""
+    """A cut object, closed after its last complete member."""
     depth, end = 0, 1
     for match in _COMMA_OR_BRACKET.finditer(text):
         byte = match[0]
@@ -86,7 +86,7 @@ def whole_members(text: bytes) -> bytes:
 
 
 def pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
-    """Begin and end of all that lies between separators."""
+    """Begin and end of each piece of text between separators."""
     cuts = [(m.start() + 1, m.end()) for m in pattern.finditer(text)]
     return list(zip([0, *(c[1] for c in cuts)], [*(c[0] for c in cuts), len(text)], strict=True))
 
@@ -115,7 +115,7 @@ _MOST_JOINED: Final = 8
 
 @dataclass(slots=True)
 class Salvage:
-    """What came out of a damaged list."""
+    """Events and remains of a damaged list."""
 
     events: list[Any] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
@@ -127,10 +127,10 @@ class Salvage:
 
 
 def clean(text: bytes) -> bytes:
-    """Valid JSON out of what real profilers write.
+    """Turn JSON as real profilers write it into valid JSON.
 
-    UTF-8, no control characters, null for NaN and infinities, backslashes (of Windows paths) doubled where they
-    escape nothing, a replacement character for half a surrogate pair.
+    Gives UTF-8 without control characters, null for NaN and infinities, backslashes (of Windows paths) doubled where
+    they escape nothing, a replacement character for half a surrogate pair.
     """
     text = text.decode("utf-8", errors="replace").encode().translate(_CONTROL_TO_SPACE)
     text = _NAN_MEMBER.sub(rb"\1null", text)
@@ -142,14 +142,14 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def clean_elements(text: bytes) -> bytes:
-    """Null for NaN and infinities in lists as well; a text like ``"[NaN, 1]"`` changes with them."""
+    """Replace NaN and infinities in lists by null, too; this also changes a text like ``"[NaN, 1]"``."""
     for _ in range(2):  # matches share their comma
         text = _NAN_ELEMENT.sub(rb"\1null", text)
     return text
 
 
 def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
-    """Every event of a list's content that decodes by itself.
+    """Decode every event of a damaged list that decodes by itself.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
 
 
 def _look_closer(piece: bytes, pattern: re.Pattern[bytes], decode: Decode, out: Salvage) -> None:
-    """What can be had of one piece: events that begin otherwise than most, or the end of the list."""
+    """Look for events that begin with another key, or for the end of the list, in one piece."""
     if pattern is not ANY_SEPARATOR and ANY_SEPARATOR.search(piece):
         inside = salvage(piece, ANY_SEPARATOR, decode)
         out.events += inside.events
@@ -214,14 +214,14 @@ def _look_closer(piece: bytes, pattern: re.Pattern[bytes], decode: Decode, out: 
 
 
 def list_end(error: BaseException) -> int | None:
-    """Where the list had ended, if the decoder complains of what follows it: the place of what follows."""
+    """Place of the text that follows the list, if the decoder complains about that text."""
     message = str(error)
     match = _ERROR_BYTE.search(message) if "trailing characters" in message else None
     return int(match[1]) - 1 if match else None
 
 
 def is_wrong_cut(error: BaseException, size: int) -> bool:
-    """Whether the text is bad at its very end, as it is when it was cut inside an event."""
+    """Whether the error is at the very end of the text, as it is when an event was cut."""
     message = str(error)
     if "truncated" in message:
         return True
@@ -230,7 +230,7 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
 
 
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
-    """Place of the bracket that closes a list: the first after which the whole rest is what may follow the list.
+    """Place of the bracket that closes a list: the first one whose following text may come after a list.
 
     Exact wherever the rest is undamaged: inside an event, more brackets close than open on the way to the end.
     """
@@ -258,7 +258,7 @@ def _goes_on(text: bytes, decode: Decode) -> bool:
 def _halve(
     text: bytes, places: list[tuple[int, int]], first: int, stop: int, decode: Decode
 ) -> list[tuple[int, int, list[Any] | None]]:
-    """Decode pieces together, and where that fails each half by itself, down to single pieces."""
+    """Decode pieces together; if that fails, decode each half by itself, down to single pieces."""
     events = _try(decode, text[places[first][0] : places[stop - 1][1]])
     if events is not None or stop - first == 1:
         return [(first, stop, events)]
@@ -276,7 +276,7 @@ _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class ListDecoder(Generic[Kind]):
-    """Decodes a list of objects of one kind.
+    """Decoder of lists of objects of one kind.
 
     Attributes
     ----------
@@ -290,7 +290,7 @@ class ListDecoder(Generic[Kind]):
         self._decoder: msgspec.json.Decoder[list[Kind]] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
     def __call__(self, texts: Sequence[msgspec.Raw]) -> list[Kind]:
-        """One object for each text, with default values for what does not fit."""
+        """One object for each text; fields that do not fit get their default values."""
         try:
             return self._decoder.decode(b"[" + b",".join(texts) + b"]")
         except UNFIT:
@@ -304,7 +304,7 @@ class ListDecoder(Generic[Kind]):
 
 
 def objects(texts: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
-    """Each text as an object; an empty one for what is none."""
+    """Each text as an object; an empty object for a text that is none."""
     try:
         return _OBJECTS.decode(b"[" + b",".join(texts) + b"]")
     except UNFIT:

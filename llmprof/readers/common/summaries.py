@@ -1,4 +1,4 @@
-"""What readers of text share: content of a file as text, tables of CSV as columns of text, and a trace of one part."""
+"""Helpers of readers of text: the content of a file as text, CSV tables as columns of text, and a trace of one part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_TEXT_BYTES: Final = 1 << 30
 """Most bytes of a report that is read as a whole."""
 
 MOST_NS: Final = 2**62
-"""A later time is no time."""
+"""Later times are not accepted."""
 
 
 def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
@@ -43,7 +43,7 @@ def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
 
 
 def text_of(data: bytes) -> str:
-    """Bytes as text: UTF-8, or UTF-16 where they begin with its mark; what is no valid text is replaced."""
+    """Bytes as text: UTF-8, or UTF-16 if they begin with its mark; invalid bytes are replaced."""
     name = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     return data.decode(name, errors="replace").replace("\0", "")
 
@@ -94,7 +94,7 @@ def trace_of(
     notes: list[str] | None = None,
     damage: str = "",
 ) -> Trace:
-    """A trace of one file that stands alone.
+    """Make the trace of one file that stands alone.
 
     Parameters
     ----------
@@ -105,11 +105,11 @@ def trace_of(
     tables : mapping of str to polars.DataFrame
         Frames without ``rank`` and with absolute times (ns).
     head : mapping, optional
-        What the file says of the run, as :class:`Part` has it.
+        Facts about the run, as in :class:`Part`.
     events : int
-        Events that the file holds, those that were left out too.
+        Number of events in the file, including those that were left out.
     notes : list of str, optional
-        What was lost or is odd, in words.
+        Sentences about what was lost or is unusual.
     damage : str
         Why the content ends early.
 

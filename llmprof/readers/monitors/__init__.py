@@ -1,1 +1,1 @@
-"""Readers of what monitors print: nvidia-smi, gpustat, dstat, dool, sar and sadf."""
+"""Readers of the output of monitors: nvidia-smi, gpustat, dstat, dool, sar and sadf."""

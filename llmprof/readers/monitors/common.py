@@ -1,4 +1,4 @@
-"""Parts that readers of monitors share: the text of a file, base units, clocks, and the trace of its samples."""
+"""Parts that the readers of monitors share: text of a file, base units, clocks, and the trace of its samples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _FACTORS: Final[dict[str, tuple[str, float]]] = {
 
 
 def text_of(path: Path) -> str:
-    """Text of a file, plain or gzip: UTF-8, or UTF-16 where it begins with its mark (redirected in PowerShell).
+    """Text of a file, plain or gzip: UTF-8, or UTF-16 if it begins with the mark of that (redirected in PowerShell).
 
     Raises
     ------
@@ -71,13 +71,13 @@ def text_of(path: Path) -> str:
 
 
 def decode(data: bytes) -> str:
-    """Bytes as text; what is no valid text is replaced."""
+    """Bytes as text; invalid bytes are replaced."""
     name = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     return data.decode(name, errors="replace").replace("\0", "")
 
 
 def number(text: str) -> float | None:
-    """A number as monitors write it, hexadecimal masks too; None for what is none (``-``, ``[N/A]``)."""
+    """A number as monitors write it, also a hexadecimal mask; None for other text (``-``, ``[N/A]``)."""
     try:
         value = float(int(text, 16)) if text.startswith("0x") else float(text)
     except ValueError:
@@ -96,7 +96,7 @@ def local_ns(when: datetime) -> int:
 
 
 class Days:
-    """Times of day of one file after another, counted on over midnight."""
+    """Converts successive times of day to times that continue after midnight."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -111,7 +111,7 @@ class Days:
 
 
 def csv_rows(lines: Iterable[str], samples: Samples) -> Iterator[list[str]]:
-    """Rows of CSV, a line each: monitors break no cell over lines, so a quote that never ends costs no other row."""
+    """Rows of CSV, one per line: no monitor breaks a cell over lines, so an open quote costs one row only."""
     for line in lines:
         try:
             yield next(csv.reader([line]), [])
@@ -131,7 +131,7 @@ class Samples:
         return len(self._rows)
 
     def add(self, time_ns: int, name: str, value: float | None, unit: str, device: int | None = None) -> None:
-        """Add a value in any unit; None is left out, because the monitor had none."""
+        """Add a value in any unit; None, a value that the monitor did not have, is left out."""
         if value is None:
             return
         to, factor = base(unit)
@@ -154,7 +154,7 @@ class Samples:
         notes: Sequence[str] = (),
         skipped: Mapping[str, int] | None = None,
     ) -> Trace:
-        """The trace of one file: counters of rank -1, from the first of them.
+        """The trace of one file: counters of rank -1, with times from the first sample on.
 
         Parameters
         ----------
@@ -163,20 +163,20 @@ class Samples:
         kind : str
             Name of the format.
         clock : str
-            What the times are: :data:`EPOCH`, :data:`LOCAL`, :data:`TIME_OF_DAY` or :data:`NUMBERED`.
+            Kind of the times: :data:`EPOCH`, :data:`LOCAL`, :data:`TIME_OF_DAY` or :data:`NUMBERED`.
         devices : sequence of str
             Names of the devices.
         notes : sequence of str
-            What the reader should know; they become warnings.
+            Sentences for the user; they become warnings.
         skipped : mapping of str to int, optional
-            What was left out on purpose, and how often.
+            Counts of rows that were left out on purpose, by reason.
 
         Returns
         -------
         Trace
             Its only table is ``counters``. ``meta`` has ``start_epoch_ns`` (None unless the clock is the epoch),
-            ``clock``, and ``start_local``: the local date and time of the first sample, only the time where the file
-            has no date, None where it has neither.
+            ``clock``, and ``start_local``: the local date and time of the first sample; only the time if the file has
+            no date, None if it has neither.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Readers of what monitors of the host print: dstat, dool and pcp-dstat (CSV and terminal), sar and sadf."""
+"""Readers of the output of host monitors: dstat, dool and pcp-dstat (CSV and terminal), sar and sadf."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ _WHOLE: Final = {"total cpu usage", "total usage", "dsk/total", "net/total", "io
 
 
 def plain(text: str) -> str:
-    """Text of a terminal without its colours, and with lines of ASCII for those of dool."""
+    """Text of a terminal without colours, and with ASCII characters for the lines that dool draws."""
     return _ESCAPES.sub("", text).translate(_BOXES)
 
 
 def column(group: str, name: str) -> Column | None:
-    """What a column holds; None for the columns of time and for text.
+    """Counter of a column; None for columns of times and of text.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def column(group: str, name: str) -> Column | None:
     Returns
     -------
     Column or None
-        The counter; a part of a whole (one disk, one processor) has its name at the end: ``disk.read.sda``.
+        The counter; that of one disk or processor has its name at the end: ``disk.read.sda``.
     """
     group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
     if name in {"time", "date/time", "epoch"}:
@@ -88,7 +88,7 @@ def column(group: str, name: str) -> Column | None:
 
 
 def _part(group: str) -> str:
-    """Name of the disk, network or processor that a group is of; empty for a group of the whole machine."""
+    """Name of the disk, network or processor of a group; empty for a group of the whole machine."""
     if "/" in group:
         return group.partition("/")[2]
     match = re.fullmatch(r"cpu(\w+) usage", group)
@@ -111,7 +111,7 @@ class _Row(NamedTuple):
 
 
 def read_dstat(path: Path) -> Trace:
-    """Read what dstat, dool or pcp-dstat wrote.
+    """Read the output of dstat, dool or pcp-dstat.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ def read_dstat(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only; ``cpu.utilization`` is what is neither idle nor waiting for a disk. The first row of
-        a recording counts from the start of the machine and is left out. Times are those since the epoch with the
-        column ``epoch`` (``-T``) or where the heading says UTC; else they are local. Without a year (text) the date
+        Table ``counters`` only; ``cpu.utilization`` is the time neither idle nor waiting for a disk. The first row of
+        a recording counts from the start of the machine and is left out. Times are since the epoch if there is a
+        column ``epoch`` (``-T``) or the heading says UTC; else they are local. Without a year (text) the date
         is unknown, and without a column of times samples are placed one second apart.
 
     Raises
@@ -164,7 +164,7 @@ def _csv_rows(text: str, samples: Samples) -> Iterator[_Row]:
     names: list[str] = []
     before: list[str] = []
     for cells in csv_rows(text.splitlines(), samples):
-        if not any(cells):  # a blank line says nothing
+        if not any(cells):  # skip blank lines
             continue
         if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
             groups, names, before = [], [], []
@@ -219,7 +219,7 @@ def _cells(parts: list[str], names: list[str]) -> list[str]:
 
 
 def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn: int) -> tuple[str, int | None]:
-    """Clock and time of a row; no time where it cannot be read."""
+    """Clock and time of a row; the time is None if it cannot be read."""
     cell_of = {name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)}
     if "epoch" in cell_of:
         since = number(cell_of["epoch"])
@@ -291,7 +291,7 @@ _SYSSTAT_WHOLE: Final = {"all", "-1"}
 
 
 def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int) -> None:
-    """Add the counters of one line: a name and a cell a column, the first of which may say which part it is of."""
+    """Add the counters of one line: a name and a cell for each column, the first of which may name a device."""
     key = _KEYS.get(names[0])
     part = cells[0] if key and cells[0] not in _SYSSTAT_WHOLE else ""
     not_busy = 0.0
@@ -315,7 +315,7 @@ def _unit(name: str) -> str:
 
 
 def figure(text: str) -> float | None:
-    """A number, with the decimal comma of some languages too."""
+    """A number, also with a decimal comma."""
     return number(text.replace(",", "."))
 
 
@@ -326,7 +326,7 @@ _DOTTED: Final = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{2}|\d{4})")
 
 
 def read_sar(path: Path) -> Trace:
-    """Read what ``sar`` printed.
+    """Read the output of ``sar``.
 
     Parameters
     ----------
@@ -336,9 +336,9 @@ def read_sar(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only; ``cpu.utilization`` is what is neither idle nor waiting for a disk. A sample stands
-        at the end of its interval, as sar writes it. Times are local, of a zone that the file does not say; the date
-        is unknown where day and month could be either way round (``11/12/26``). A device has its name at the end of
+        Table ``counters`` only; ``cpu.utilization`` is the time neither idle nor waiting for a disk. The time of a
+        sample is the end of its interval, as sar writes it. Times are local, in a zone that the file does not state;
+        the date is unknown if day and month could be swapped (``11/12/26``). A device has its name at the end of
         the counter (``disk.read.sda``). Averages are left out.
 
     Raises
@@ -374,7 +374,7 @@ def read_sar(path: Path) -> Trace:
 
 
 def _midnight(text: str) -> int | None:
-    """Midnight of a date in ns; None where it can be read in two ways or not at all."""
+    """Midnight of a date in ns; None if the date can be read in two ways or not at all."""
     try:
         return local_ns(datetime.strptime(text, "%Y-%m-%d"))
     except ValueError:
@@ -396,7 +396,7 @@ def _midnight(text: str) -> int | None:
 
 
 def read_sadf(path: Path) -> Trace:
-    """Read what ``sadf -d`` printed.
+    """Read the output of ``sadf -d``.
 
     Parameters
     ----------
@@ -406,8 +406,8 @@ def read_sadf(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only, named as those of ``sar``. Times are since the epoch where the file says UTC (the
-        default) or seconds (``-U``), else local (``-T``). A sample stands at the end of its interval.
+        Table ``counters`` only, named as those of ``sar``. Times are since the epoch if the file has UTC (the
+        default) or seconds (``-U``), else local (``-T``). The time of a sample is the end of its interval.
 
     Raises
     ------
@@ -430,7 +430,7 @@ def read_sadf(path: Path) -> Trace:
 
 
 def _time_ns(text: str) -> tuple[bool, int | None]:
-    """Whether a time has a zone, and the time; None where it cannot be read."""
+    """Whether a time has a zone, and the time; None if it cannot be read."""
     seconds = number(text)
     if seconds is not None:
         return True, round(seconds * 1e9)

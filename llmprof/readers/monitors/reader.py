@@ -1,4 +1,4 @@
-"""Readers of what monitors print: which monitor wrote a text, and those of GPUs (``nvidia-smi``, ``gpustat``)."""
+"""Readers of monitors: recognises the monitor that wrote a text; reads those of GPUs (``nvidia-smi``, ``gpustat``)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     "pviol": ("gpu.power_violation", "%"),
     "tviol": ("gpu.thermal_violation", "1"),
 }
-"""Counter and unit of the columns; MB of memory is MiB there. Others keep their name and the unit that is written."""
+"""Column -> counter and unit; MB of memory means MiB. Other columns keep their name and the written unit."""
 
 _UNITS: Final = {unit: unit for unit in ("%", "W", "C", "MHz", "MB/s", "GB/s", "KB/s", "mW")} | {"MB": "MiB"}
 _IDX: Final = {"Idx", "idx"}
@@ -60,7 +60,7 @@ _NOTES: Final = {
 
 
 def read_dmon(path: Path) -> Trace:
-    """Read what ``nvidia-smi dmon`` printed.
+    """Read the output of ``nvidia-smi dmon``.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def read_dmon(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only, a row a device, time and column that has a number. Times are local, of a zone that
-        the file does not say; without ``-o D`` the date is unknown, and without ``-o T`` samples are placed one
-        second apart, which is the program's default.
+        Table ``counters`` only, with one row for each number of a device, time and column. Times are local, in a zone
+        that the file does not state; without ``-o D`` the date is unknown, and without ``-o T`` samples are placed
+        one second apart, which is the program's default.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def read_dmon(path: Path) -> Trace:
         elif words:
             row = dict(zip(names, words, strict=False))
             device = number(row.get("gpu", ""))
-            if device is not None and device in seen:  # the first device again: the next turn
+            if device is not None and device in seen:  # the first device again: the next sample
                 turn, seen = turn + 1, set()
             time_ns = _time_ns(row, clock, days, turn)
             if len(words) != len(names) or device is None or time_ns is None:
@@ -162,7 +162,7 @@ _TIMES: Final = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S")
 
 
 def read_query_gpu(path: Path) -> Trace:
-    """Read what ``nvidia-smi --query-gpu`` printed.
+    """Read the output of ``nvidia-smi --query-gpu``.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def read_query_gpu(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only. Times are local, of a zone that the file does not say; without the field
+        Table ``counters`` only. Times are local, in a zone that the file does not state; without the field
         ``timestamp`` the samples are placed one second apart. Devices are those of the field ``index``, else they
         are numbered in the order in which their ``uuid``, bus or serial number come; null where there is neither.
 
@@ -213,7 +213,7 @@ def read_query_gpu(path: Path) -> Trace:
 
 
 def _counter(field: str, unit: str) -> str | None:
-    """Name of the counter of a field; None for what describes the device or the sample."""
+    """Name of the counter of a field; None for a field that describes the device or the sample."""
     if field in _QUERY_COUNTERS:
         return _QUERY_COUNTERS[field]
     if reason := _REASON.fullmatch(field):
@@ -222,7 +222,7 @@ def _counter(field: str, unit: str) -> str | None:
 
 
 def _value(field: str, text: str, unit: str) -> tuple[float | None, str]:
-    """Number and unit of a cell; the unit in the cell counts before that of the heading."""
+    """Number and unit of a cell; a unit in the cell takes precedence over that of the heading."""
     if text in _WORDS:
         return _WORDS[text], "1"
     figure, _, written = text.partition(" ")
@@ -254,7 +254,7 @@ _BEGIN: Final = re.compile(r"[\[{]")
 
 
 def read_gpustat(path: Path) -> Trace:
-    """Read what ``gpustat --json`` printed.
+    """Read the output of ``gpustat --json``.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def read_gpustat(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only. Times are local, of a zone that the file does not say, unless ``query_time`` has an
+        Table ``counters`` only. Times are local, in a zone that the file does not state, unless ``query_time`` has an
         offset.
 
     Raises
@@ -294,7 +294,7 @@ def read_gpustat(path: Path) -> Trace:
 
 
 def _documents(text: str, samples: Samples) -> list[dict[str, Any]]:
-    """The documents of a file; one that is cut counts as lost."""
+    """The JSON documents of a file; a cut document counts as lost."""
     decoder, at, out = json.JSONDecoder(), 0, list[Any]()
     while begin := _BEGIN.search(text, at):
         at = begin.start()
@@ -327,7 +327,7 @@ _DSTAT_NAMES: Final = re.compile(r"\b(?:usr sys idl|read +writ|recv +send|used +
 
 
 def kind(start: bytes) -> str | None:
-    """Name of the format of a text by its first bytes; None where no monitor writes such."""
+    """Name of the format of a text by its first bytes; None if no known monitor wrote it."""
     text = decode(start)
     for name, sign in _SIGNS:
         if sign.match(text):

@@ -1,4 +1,4 @@
-"""Frames of one page of Nsight Compute: the raw page (a row a launch) or the details page (a row a metric)."""
+"""Frames of one page of Nsight Compute: the raw page (one row per launch) or the details page (one row per metric)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LINE_BREAK: Final = "\x1e"
 
 _TOOLS_KEPT: Final = 20
 _LONGEST: Final = 60_000
-"""Characters after which a row whose quotes are open takes in no more lines; csv has a limit as well."""
+"""Most characters of a row whose quotes are open: then no more lines are added to it. csv has a limit as well."""
 
 
 @dataclass
 class Segment:
-    """Rows that follow one heading: one page of one run."""
+    """Rows below one heading: one page of one run."""
 
     header: list[str]
     rows: list[list[str]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Segment:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is the details page, a row a metric; else the raw page, a row a launch."""
+        """Whether it is the details page (one row per metric); else it is the raw page (one row per launch)."""
         return "Metric Name" in self.header
 
 
@@ -52,8 +52,8 @@ class Pages:
 def split(text: str) -> Pages:
     """Pages of a text.
 
-    A row begins with the numbers of launch and process. A line that does not, continues a row whose quotes are open
-    (the text of a rule), and otherwise was printed by the program or by ncu itself.
+    A row begins with the numbers of launch and process. Another line continues a row whose quotes are open (the text of
+    a rule), or was printed by the program or by ncu itself.
     """
     pages = Pages()
     records: list[str] = []
@@ -84,7 +84,7 @@ def split(text: str) -> Pages:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines; a heading that follows a row cut in its middle, as the output of a second run does, gets its own."""
+    """Lines of a text. A heading that follows a row cut in its middle (from a second run) gets a line of its own."""
     for line in text.lstrip("\ufeff").replace("\r\n", "\n").split("\n"):
         header = _HEADER.search(line)
         if header and header.start():
@@ -95,7 +95,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _row_start(line: str, *, quoted: bool, is_open: bool) -> int | None:
-    """Where in a line a row begins: behind a progress bar that did not end its line, for instance."""
+    """Place in a line where a row begins, for instance after a progress bar that did not end its line."""
     if not quoted:
         return 0 if _ROW_PLAIN.match(line) else None
     if _ROW.match(line):
@@ -105,7 +105,7 @@ def _row_start(line: str, *, quoted: bool, is_open: bool) -> int | None:
 
 
 _BROKEN: Final = ["?"]
-"""Stands for a row that cannot be parsed; it has no number of a launch, so it counts as broken."""
+"""Placeholder of a row that cannot be parsed; it has no launch number, so it counts as broken."""
 
 
 def _cells(record: str) -> list[str]:
@@ -143,10 +143,10 @@ _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 
 
 def base_unit(unit: str) -> tuple[str, float]:
-    """Base unit of a unit, and what to multiply a value by to get there.
+    """Base unit of a unit, and the factor from the unit to it.
 
     Sizes become bytes (``B``), times nanoseconds (``ns``), frequencies ``Hz``, anything per time ``…/s``; prefixes are
-    decimal, as Nsight Compute's are. No unit is ``1``. What is not known stays as it is.
+    decimal, as Nsight Compute's are. No unit is ``1``. An unknown unit stays as it is.
 
     >>> base_unit("Kbyte/block"), base_unit("cycle/nsecond"), base_unit("usecond")
     (('B/block', 1000.0), ('Hz', 1000000000.0), ('ns', 1000.0))
@@ -180,7 +180,7 @@ def _time(unit: str) -> str | None:
 
 
 def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
-    """Values as written become numbers in base units.
+    """Convert values from text to numbers in base units.
 
     Parameters
     ----------
@@ -190,8 +190,8 @@ def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        The other columns, and ``unit, value`` (null for what is no number, NaN and infinity among them) and ``text``
-        (what is no number, or says more than a number).
+        The other columns, and ``unit, value`` (null for text, NaN and infinity) and ``text`` (text that is no number,
+        or more than a number).
     """
     raw = pl.col("raw").str.strip_chars()
     number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")
@@ -225,7 +225,7 @@ LAUNCH: Final = {
     "Device": "device",
     "CC": "compute_capability",
 }
-"""Columns that say which launch a row is about, and what they are called here."""
+"""Columns that identify the launch of a row -> their names here."""
 
 _OTHER: Final = ("Host Name", "Kernel Time", "Device Name")
 _NUMBERS: Final = ("id", "process", "context", "stream", "device")
@@ -249,7 +249,7 @@ class Part:
 
 
 def part_of(segment: Segment, source: str) -> Iterator[Part]:
-    """Parts of a page: one a run, where the numbers of the launches begin again.
+    """Parts of a page, one for each run: a new run begins where the numbers of the launches begin again.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def part_of(segment: Segment, source: str) -> Iterator[Part]:
 
 
 def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
-    """Launches in the types that parts have them in."""
+    """Launches with the column types of a part."""
     return _typed(pl.DataFrame(rows, schema=dict.fromkeys(("launch", *LAUNCH.values()), pl.String), strict=False))
 
 
@@ -300,7 +300,7 @@ def _wide(segment: Segment, source: str) -> Part:
             continue
         if len(row) < n or i in is_open:
             cut += 1
-            # the last cell may be half a number, and is certain only where its quotes close
+            # the last cell may be half a number; it is certain only if its quotes close
             row = row[:-1] if i in is_open or not segment.quoted else row
             if len(row) <= len([c for c in header if c in LAUNCH or c in _OTHER]):
                 continue
@@ -309,7 +309,7 @@ def _wide(segment: Segment, source: str) -> Part:
     frame = frame.with_row_index("launch")
     names = [c for c in header if c not in LAUNCH and c not in _OTHER and c]
     long = frame.select("launch", *names).unpivot(names, index="launch", variable_name="metric", value_name="raw")
-    long = long.with_columns(pl.col("raw").cast(pl.String))  # of no column it would be of no type
+    long = long.with_columns(pl.col("raw").cast(pl.String))  # without a column it would have no type
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
     unit_of = pl.DataFrame(
         {"metric": header, "unit": units or [""] * n}, schema={"metric": pl.String, "unit": pl.String}
@@ -370,13 +370,13 @@ def _long(segment: Segment, source: str) -> Part:
 
 
 def _restarts(frame: pl.DataFrame) -> pl.Series:
-    """How often the numbers of the launches have begun again: another run in the same file."""
+    """How often the numbers of the launches began again so far, which means another run in the same file."""
     number = frame["ID"].cast(pl.Int64, strict=False)
     return (number < number.shift(1)).fill_null(value=False).cum_sum()
 
 
 def _mend(row: list[str], header: list[str]) -> list[str]:
-    """A rule whose text was badly quoted fell apart at its commas: put it together again."""
+    """Join the text of a rule that was badly quoted and so split at its commas."""
     text = header.index("Rule Description") if "Rule Description" in header else len(header) - 1
     after = len(header) - text - 1
     if len(row) <= len(header):
@@ -405,7 +405,7 @@ def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _distinct(header: list[str]) -> list[str]:
-    """Names of columns, a repeated one with a number behind it."""
+    """Names of columns; a repeated name gets a number at its end."""
     seen: dict[str, int] = {}
     out = []
     for name in header:

@@ -22,7 +22,7 @@ from llmprof.readers.ncu.pages import LAUNCH, Pages, Part, part_of, split
 
 HEAD: Final = 1 << 16
 _PIECE: Final = 1 << 14
-"""Bytes that are decompressed at a time; they may become a thousand times as many."""
+"""Compressed bytes that are read at a time; they may expand to a thousand times as many."""
 UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 EXPECTED: Final = "CSV of ncu --csv --page raw or --page details, or an .ncu-rep report"
 MOST_BYTES: Final = 1 << 30
@@ -41,7 +41,7 @@ def kind(start: bytes) -> str | None:
 
 
 def head(path: Path) -> bytes:
-    """First bytes of a file, decompressed; none where they cannot be had."""
+    """First bytes of a file, decompressed; empty if they cannot be read."""
     try:
         with path.open("rb") as file:
             return _decompress(file.read(HEAD))[0][:HEAD]
@@ -50,7 +50,7 @@ def head(path: Path) -> bytes:
 
 
 def content(path: Path) -> tuple[bytes, bool]:
-    """All of a file, decompressed, and whether the compressed data were whole.
+    """Content of a file, decompressed, and whether the compressed data were complete.
 
     Raises
     ------
@@ -72,11 +72,11 @@ def content(path: Path) -> tuple[bytes, bool]:
 
 
 def _decompress(data: bytes) -> tuple[bytes, bool]:
-    """What can be had of gzip or xz, members one after another; other data as they are."""
+    """Decompress gzip or xz data member by member, up to a damage; other data stay as they are."""
     out = bytearray()
     while data.startswith((_GZIP, _XZ)):
         stream = zlib.decompressobj(31) if data.startswith(_GZIP) else lzma.LZMADecompressor()
-        for at in range(0, len(data), _PIECE):  # in pieces, so that what precedes the damage is kept
+        for at in range(0, len(data), _PIECE):  # in pieces, so that the content before the damage is kept
             try:
                 out += stream.decompress(data[at : at + _PIECE])
             except (zlib.error, lzma.LZMAError):
@@ -98,12 +98,12 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
 
 
 def is_text_page(printed: str) -> bool:
-    """Whether it is what ncu prints for people, without ``--csv``."""
+    """Whether a text is a page that ncu prints for people, without ``--csv``."""
     return "Section: " in printed and "Metric Name" in printed
 
 
 def text(data: bytes) -> str:
-    """Text of a file: UTF-8, or UTF-16 where it begins with its mark (redirected in PowerShell)."""
+    """Text of a file: UTF-8, or UTF-16 if it begins with the mark of that (redirected in PowerShell)."""
     return data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
 
 
@@ -117,9 +117,9 @@ _SAME: Final = ("id", "grid", "block", "_base")
 
 
 def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
-    """Metrics of all parts, the launches numbered over all of them.
+    """Metrics of all parts, with launches numbered over all of them.
 
-    Two parts are of the same launches where process, number, name, grid and block agree and no more than a few of
+    Two parts are of the same launches if process, number, name, grid and block agree and no more than a few of
     their common metrics differ; otherwise they are of different runs.
     """
     runs: list[Part] = []
@@ -159,7 +159,7 @@ def _named(part: Part) -> pl.DataFrame:
 
 
 def _match(run: Part, part: Part) -> pl.DataFrame | None:
-    """Which launch of a part is which of a run: ``launch, launch_run``; None where they are of different runs."""
+    """Pairs of the same launch in a part and in a run: ``launch, launch_run``; None if they are of different runs."""
     if not run.launches.height or not part.launches.height:
         return None
     processes = [set(p.launches["process"].drop_nulls().to_list()) for p in (run, part)]
@@ -186,7 +186,7 @@ def _match(run: Part, part: Part) -> pl.DataFrame | None:
 
 
 def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
-    """A run with what a further page of its launches adds."""
+    """A run with the metrics that a further page of its launches adds."""
     more = part.launches.join(matched, on="launch", how="left", maintain_order="left")
     first_free = (run.launches["launch"].max() or 0) + 1  # type: ignore[operator]
     fresh = pl.col("launch_run").is_null()
@@ -213,7 +213,7 @@ def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
 
 
 def _filled(launches: pl.DataFrame, other: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
-    """Launches with what only the other page knows of them (a report knows no process)."""
+    """Launches with the facts that only the other page has (a report has no process)."""
     known = other.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
     out = launches.join(known, on="launch", how="left", suffix="_other", maintain_order="left")
     return out.select("launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values()))
@@ -298,7 +298,7 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     pages = split(page)
     if not pages.segments and is_text_page(page):
         raise UnknownFormatError(
-            f"{path} is what ncu prints for people",
+            f"{path} is a page that ncu prints for people",
             expected=EXPECTED,
             hint="export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base",
             path=str(path),
@@ -307,7 +307,7 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
 
 
 def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None = None) -> list[Part]:
-    """Parts of the pages of one text, with what was lost counted and said."""
+    """Parts of the pages of one text; lost rows are counted and reported."""
     where = str(path or name)
     errors = [line for line in pages.tool_lines if line.startswith("==ERROR==")]
     coverage["other_lines"] += pages.other_lines

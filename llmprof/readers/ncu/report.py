@@ -142,7 +142,7 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
 
 
 def _of(metric: Any) -> str:
-    """Value of a metric as text; nothing where the report has none, for which ``value()`` gives 0."""
+    """Value of a metric as text; empty if the report has none, for which ``value()`` would give 0."""
     has_value = getattr(metric, "has_value", None)
     return "" if has_value is not None and not has_value() else _written(metric.value())
 

@@ -1,4 +1,4 @@
-"""Instructions of the kernels in a report of Nsight Compute: their lines, and what was counted and sampled at each."""
+"""Reader of the instructions in a report of Nsight Compute: their source lines, execution counts and samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WANTED: Final = re.compile(
     r"inst_executed|thread_inst_executed|smsp__pcsamp_sample_count|smsp__pcsamp_warps_issue_stalled_\w+"
 )
 _NO_TEXT: Final = ("", "???")
-"""What the report gives for an instruction whose text it does not hold."""
+"""Value in the report for an instruction without a text."""
 
 _SCHEMA: Final = {
     "kernel_id": pl.Int32(), "kernel_name": pl.String(), "address": pl.Int64(), "sass": pl.String(),
@@ -31,7 +31,7 @@ _SCHEMA: Final = {
 
 @checked
 def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """What a report of Nsight Compute holds of each instruction: executions, and samples by the reason of the stall.
+    """Read the executions and the samples by stall reason of each instruction in a report of Nsight Compute.
 
     Parameters
     ----------
@@ -43,10 +43,9 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A row an instruction and metric: ``kernel_id`` (as in :func:`llmprof.read_metrics`), ``kernel_name, address``
-        (from the first instruction of the kernel, B), ``sass, ptx`` (text of the instruction, null where the report
-        has none), ``file, line`` (of the source, null where it is not known), ``metric, value`` (executions or
-        samples).
+        One row for each instruction and metric: ``kernel_id`` (as in :func:`llmprof.read_metrics`), ``kernel_name,
+        address`` (from the first instruction of the kernel, B), ``sass, ptx`` (text of the instruction, null if the
+        report has none), ``file, line`` (of the source, null if unknown), ``metric, value`` (executions or samples).
 
     Raises
     ------
@@ -55,7 +54,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     UnknownFormatError
         It is no report.
     NotCapturedError
-        The report holds nothing of single instructions.
+        The report holds no data of single instructions.
 
     Examples
     --------
@@ -85,7 +84,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         raise NotCapturedError(
-            f"{file.name} holds nothing of single instructions",
+            f"{file.name} holds no data of single instructions",
             hint="record with ncu --set full, or --section SourceCounters",
         )
     return instructions

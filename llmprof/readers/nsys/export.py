@@ -1,4 +1,4 @@
-"""An export of Nsight Systems: what it says of itself and of its capture, and its tables with texts and times."""
+"""An export of Nsight Systems: its version, the facts about its capture, and its tables with texts and times."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _NODE_ARGUMENT: Final = re.compile(r"^--(?:node|machine)[-_]rank(?:=(\d{1,5}))?$
 EVENTS: Final = {
     "cuda": "cuda", "nvtxevents": "nvtx", "osruntime": "osrt", "openacc": "openacc", "openmp": "openmp",
 }  # fmt: skip
-"""What ``CAPTURE_EVENT_TYPE`` says -> the word after ``nsys profile --trace``."""
+"""Value of ``CAPTURE_EVENT_TYPE`` -> the word after ``nsys profile --trace``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What is known of a capture; nothing of it in an export that says nothing."""
+    """Known facts about a capture; old exports have none."""
 
     traced: frozenset[str] | None = None
-    """What was traced, in the words of ``nsys profile --trace``; None where the export does not say."""
+    """What was traced, in the words of ``nsys profile --trace``; None if the export does not state it."""
     memory: bool = False
     """Whether memory usage was recorded."""
     host: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
-    """Variables of the recorded environment that say a rank, a number of ranks or a node."""
+    """Variables of the recorded environment that give a rank, a number of ranks or a node."""
     node_argument: int | None = None
     """Number of the node in the command that was profiled."""
     report: str = ""
@@ -65,13 +65,13 @@ class Capture:
 
     @property
     def rank(self) -> tuple[int, str] | None:
-        """Rank of the process that was launched, and the variable that says it."""
+        """Rank of the launched process, and the variable that gives it."""
         first = next(((self.numbers[name], name) for name in _RANKS if name in self.numbers), None)
         return first if first is not None and first[0] < MOST_RANKS else None
 
     @property
     def world(self) -> int | None:
-        """Number of ranks by the variable beside that of the rank."""
+        """Number of ranks, by the variable that belongs to that of the rank."""
         rank = self.rank
         world = None if rank is None else self.numbers.get(_RANKS[rank[1]])
         return world if world is not None and rank is not None and rank[0] < world < MOST_RANKS else None
@@ -84,7 +84,7 @@ class Capture:
 
     @property
     def options(self) -> dict[str, str]:
-        """What was asked for, as the metadata of a trace show it."""
+        """The options of nsys, in the form of a trace's metadata."""
         return {} if self.traced is None else {"trace": ",".join(sorted(self.traced))}
 
 
@@ -93,21 +93,21 @@ Pairs = Callable[[str], pl.DataFrame | None]
 
 
 def read_capture(pairs: Pairs, report: str) -> Capture:
-    """What the tables ``META_DATA_CAPTURE`` and ``TARGET_INFO_SYSTEM_ENV`` say.
+    """Read the tables ``META_DATA_CAPTURE`` and ``TARGET_INFO_SYSTEM_ENV``.
 
-    Of the environment only the variables that number a process are looked at: the others hold secrets.
+    Only those variables of the environment are read that number a process: others may hold secrets.
 
     Parameters
     ----------
     pairs : callable
         Gives the names and values of a table.
     report : str
-        Name of the report that was exported, as far as known.
+        Name of the report that was exported; empty if unknown.
 
     Returns
     -------
     Capture
-        What is known.
+        The known facts.
     """
     facts = list(_rows(pairs("META_DATA_CAPTURE")))
     system = dict(_rows(pairs("TARGET_INFO_SYSTEM_ENV")))
@@ -145,7 +145,7 @@ def _node(arguments: list[str]) -> int | None:
 
 
 NEWEST_SCHEMA = (3, 25)
-"""Newest schema that was tried; a newer one is read with a warning."""
+"""Newest schema that was tested; a newer one is read with a warning."""
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -156,7 +156,7 @@ MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 NVTX = "NVTX_EVENTS"
 
 PUSH_POP, START_END, MARK, DOMAIN = 59, 60, 34, 75
-# 70 and 71 come from nvtxt files that were merged in
+# 70 and 71 are events of merged nvtxt files
 STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd", MARK: "Mark", 70: "PushPop", 71: "StartEnd"}
 RANGES = tuple(STYLES)
 
@@ -166,28 +166,28 @@ KERNEL_COLUMNS = {
     "registersPerThread": "registers",
 }  # fmt: skip
 _TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
-"""What the schema keeps in four bytes, read as that."""
+"""Columns that our schema keeps in four bytes, read with their types."""
 MOST_NS = 2**61
 """Larger times are not accepted; the sum of two accepted ones fits into an int64."""
 OWNERS = {
     KERNEL: "globalPid", GRAPH: "globalPid", MEMCPY: "globalPid", MEMSET: "globalPid",
     MEMORY: "globalPid", RUNTIME: "globalTid", NVTX: "globalTid", "PROFILER_OVERHEAD": "globalTid",
 }  # fmt: skip
-"""Tables of events, and the column that says whose they are."""
+"""Tables of events -> the column with the process or thread that they belong to."""
 LIBRARIES = {
     "os": re.compile(r"OSRT_API"),
     "openacc": re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_\w+"),
     "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+"),
     "mpi": re.compile(r"MPI_\w+_EVENTS"),
 }
-"""Tables of calls of libraries on the host, by what the schema calls the library; their owner is a thread."""
+"""Tables of library calls on the host -> name of the library in our schema; they belong to a thread."""
 _OPEN = {"NVTX_EVENTS", MEMORY}
-"""Those whose rows need no end."""
+"""Tables whose rows need no end."""
 TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
 
 
 class Export:
-    """One file: which tables it has, and its frames with a column ``pid`` (nsys's global process id)."""
+    """One export: its tables, and frames of them with a column ``pid`` (nsys's global process id)."""
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self.path = path
@@ -216,8 +216,8 @@ class Export:
         self.start_ns = self._start()
         if schema > NEWEST_SCHEMA:
             self.notes.append(
-                f"its schema {_dotted(schema)} is newer than {_dotted(NEWEST_SCHEMA)}, the newest that was tried: "
-                "what is known is read; compare the counts with nsys stats"
+                f"its schema {_dotted(schema)} is newer than {_dotted(NEWEST_SCHEMA)}, the newest that was tested: "
+                "known tables and columns are read; compare the counts with nsys stats"
             )
         if KERNEL not in self.columns and GRAPH in self.columns:
             self.notes.append(
@@ -232,14 +232,14 @@ class Export:
         rows = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
         start = 0 if rows is None or not rows.height else int(rows.item(0, 0) or 0)
         if not 0 <= start < MOST_NS:
-            self.note(f"its capture says that it began at {start} ns, which is no time: times count from its start")
+            self.note(f"its capture states a begin of {start} ns, which is no valid time: times count from its start")
             return 0
         return start
 
     def _read(self, table: str, *wanted: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
-        """Columns of a table, null where it lacks one; None if it is absent or lacks the first of them.
+        """Columns of a table; a missing column is null. None if the table or its first column is missing.
 
-        Of a table of events, rows without a time are left out, and one without an end or a process gets one; both are
+        In tables of events, rows without a time are left out, and rows without an end or a process get one; both are
         noted.
         """
         types = {name: _TYPES.get(name, pl.Int64()) for name in wanted} | dict.fromkeys(text, pl.String())
@@ -260,7 +260,7 @@ class Export:
         return self._mended(frame, table) if owner(table) and first == "start" else frame
 
     def _mended(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Events that all have a time, an end and a process."""
+        """Complete the events, so that all have a time, an end and a process."""
         before = frame.height
         frame = frame.filter(pl.col("start").is_between(-MOST_NS, MOST_NS))
         if lost := before - frame.height:
@@ -282,7 +282,7 @@ class Export:
         return frame
 
     def _owned_by_call(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Work of devices that names no process, as that of the process with the call of its correlation."""
+        """Give device work without a process the process of the call with its correlation."""
         if not {"correlationId", "globalTid"} <= set(self.columns.get(RUNTIME, [])):
             return frame
         calls = self._tables.read(RUNTIME, {"correlationId": pl.Int64(), "globalTid": pl.Int64()}).drop_nulls()
@@ -307,7 +307,7 @@ class Export:
         return processes.pop() if len(processes) == 1 else 0
 
     def note(self, text: str) -> None:
-        """Something that the user should know of the file; each is said once."""
+        """Add a note for the user about the file, once."""
         if text not in self._noted:
             self._noted.add(text)
             self.notes.append(text)
@@ -329,7 +329,7 @@ class Export:
         return self._strings
 
     def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:
-        """Add ``name``: the text of the first of the id columns that has one, without what matches ``cut``; or null."""
+        """Add ``name``: the text of the first id column that has one, without a part that matches ``cut``; or null."""
         value = pl.col("value").str.replace(cut, "") if cut else pl.col("value")
         for column in (c for c in ids if c in frame.columns):
             more = "name" in frame.columns
@@ -347,7 +347,7 @@ class Export:
         return self.without_gaps(frame, default)
 
     def without_gaps(self, frame: pl.DataFrame, default: str) -> pl.DataFrame:
-        """A frame whose names are all known, or a default."""
+        """The frame with a default for each missing name."""
         nameless = frame["name"].null_count()
         if not nameless:
             return frame
@@ -362,7 +362,7 @@ class Export:
 
 
 def owner(table: str) -> str:
-    """Column of a table of events that says whose they are; empty for other tables."""
+    """Column of a table of events with the process or thread that they belong to; empty for other tables."""
     if any(pattern.fullmatch(table) for pattern in LIBRARIES.values()):
         return "globalTid"
     return OWNERS.get(table, "")
@@ -379,7 +379,7 @@ def with_columns_of(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFra
 
 
 def threads(frame: pl.DataFrame) -> pl.DataFrame:
-    """Parts of nsys's global thread id: host 16, process 24 and thread 24 bits."""
+    """Parts of nsys's global thread id: 16 bits host, 24 bits process, 24 bits thread."""
     tid = pl.col("globalTid")
     return frame.with_columns(
         pid=(tid // (1 << 24)) * (1 << 24), process=(tid // (1 << 24)) % (1 << 24), thread=tid % (1 << 24)

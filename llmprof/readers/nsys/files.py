@@ -32,7 +32,7 @@ _PLACES: Final = ("opt/nvidia/nsight-systems*/*/bin/nsys", "opt/nvidia/nsight-sy
 
 
 class Tables(Protocol):
-    """Tables of an export: their columns, and frames of the columns that one wants."""
+    """Tables of an export: the names of their columns, and frames of chosen columns."""
 
     columns: dict[str, list[str]]
 
@@ -118,7 +118,7 @@ _TABLE_NAMES: Final = (
     re.compile(rb"table_name\0+(.)\0\0\0([A-Za-z]\w*)\0", re.DOTALL),
     re.compile(rb"(.)\0\0\0([A-Za-z]\w*)\0+\n\0\0\0table_name", re.DOTALL),
 )
-"""The name of a table with its length before it, behind its key as nsys writes it, or before it."""
+"""The name of a table with its length before it; nsys writes it after its key or before it."""
 
 
 def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -1,9 +1,9 @@
-"""Several reports of Nsight Systems as the ranks of one run: one report a process, or one a node.
+"""Assigns ranks to several reports of Nsight Systems of one run: one report per process, or one per node.
 
 ``mpirun … nsys profile -o r%q{RANK} python train.py`` writes a report a rank, ``nsys profile torchrun …`` one a node
-with several ranks. Which rank each is follows from the best that all of the reports have: the names of their processes
+with several ranks. The rank of each is found from the best evidence that all reports have: the names of their processes
 (vLLM's workers, MPI's marks), the environment or the arguments that were recorded, then the numbers in their names; the
-order of the names is the last resort, and is warned of.
+order of the names is the last resort, with a warning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _File(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """Places of the reports among each other."""
+    """An order of the reports, and the evidence for it."""
 
     numbers: list[int]
     source: str
@@ -43,13 +43,13 @@ class _Order(NamedTuple):
 
 
 def settle(parts: Sequence[Part]) -> None:
-    """Give the processes of several reports ranks that differ, and say how they were found.
+    """Give the processes of several reports different ranks, and state how they were found.
 
     Parameters
     ----------
     parts : sequence of Part
-        Those of all reports; their heads are changed: ``rank``, ``front_end``, ``world_size``, ``rank_from``. What
-        is uncertain becomes a note in the coverage of the first.
+        The parts of all reports; ``rank``, ``front_end``, ``world_size`` and ``rank_from`` of their heads are changed.
+        Uncertain ranks give a note in the coverage of the first.
     """
     files = _files(parts)
     if len(files) < 2:
@@ -74,8 +74,7 @@ def settle(parts: Sequence[Part]) -> None:
                 part.head |= {"rank": first + place, "rank_from": f"{order.source}, then {DEVICES}"}
     if order is not None and not order.sure:
         notes.append(
-            f"no report says which rank it is: {len(files)} reports are ranks by {order.source}, "
-            f"from {files[0].path.name} on"
+            f"no report states its rank: {len(files)} reports are ranks by {order.source}, from {files[0].path.name} on"
         )
     known = {file.capture.world for file in files} - {None}
     least = 1 + max((part.head["rank"] for part in workers), default=0)
@@ -96,7 +95,7 @@ def _files(parts: Sequence[Part]) -> list[_File]:
 
 
 def _only_main_processes(files: Sequence[_File]) -> None:
-    """Where no report has device work, the process with most events is the rank, and its helpers are not."""
+    """If no report has device work, the process with most events of each report is a rank; its helpers are not."""
     if any(part.on_device for file in files for part in file.workers):
         return
     for file in files:
@@ -149,7 +148,7 @@ def _by_names(files: Sequence[_File]) -> _Order:
 
 
 def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
-    """The number that tells names apart which are else alike.
+    """The number in which otherwise equal names differ.
 
     Parameters
     ----------
@@ -159,8 +158,8 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
     Returns
     -------
     tuple of (list of int, bool) or None
-        A number a name, and whether it is surely a rank: a word before it says so, or the numbers begin at 0 and leave
-        none out. None where the names differ in more than one number.
+        A number for each name, and whether it is surely a rank: a word before it says so, or the numbers run from 0
+        without a gap. None if the names differ in more than one number.
 
     Examples
     --------
@@ -184,7 +183,7 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
 
 
 def _clocks(files: Sequence[_File]) -> list[str]:
-    """What to say of the clocks: each session says when it began, by the clock of its host."""
+    """Notes on the clocks: each session states its begin by the clock of its own host."""
     hosts = {file.capture.host for file in files}
     if len(hosts) == 1 and "" not in hosts:
         return []

@@ -1,6 +1,6 @@
-"""Reader for Nsight Systems exports, SQLite or Parquet of any schema since 2.9: a part for each process that worked.
+"""Reader of Nsight Systems exports (SQLite, Parquet, Arrow; schema 2.9 or newer): one part per process with events.
 
-Any table may be missing and columns come and go with versions, so every table is probed and what exists is read.
+Any table may be missing, and columns differ between versions, so only existing tables and columns are read.
 Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` gives the epoch.
 """
 
@@ -57,7 +57,7 @@ _SOURCES = {
     "markers": (NVTX, "PROFILER_OVERHEAD"),
     "memory": (MEMORY,),
 }
-"""Tables of an export that a table of a trace is made of, whose processes and times count for the whole."""
+"""Table of a trace -> tables of an export that it is made of. Their processes and times count for the whole trace."""
 
 
 def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
@@ -74,8 +74,8 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     Returns
     -------
     list of Part
-        One a process with device work, in the order of their devices, then one (rank -1) for all others that called
-        CUDA or set NVTX ranges; with absolute times.
+        One for each process with device work, in the order of their devices, then one (rank -1) for all other
+        processes that called CUDA or set NVTX ranges; with absolute times.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
 
 
 def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -> dict[int, dict[str, pl.DataFrame]]:
-    """Tables of each rank; the frames are taken out, so that no more than one is there twice."""
+    """Tables of each rank; the frames are moved out, so that at most one is in memory twice."""
     order = sorted(set(ranks.values()), key=lambda r: (r < 0, r))
     processes = {rank: [pid for pid, r in ranks.items() if r == rank] for rank in order}
     tables: dict[int, dict[str, pl.DataFrame]] = {rank: {} for rank in order}
@@ -120,7 +120,7 @@ def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -
 
 
 class _Export(DeviceTables, HostTables):
-    """One file: its frames with a column ``pid`` (nsys's global process id), and what they say of the run."""
+    """One export: its frames with a column ``pid`` (nsys's global process id), and facts about the run."""
 
     rank_from = DEVICES
     """How the ranks were found."""
@@ -156,14 +156,14 @@ class _Export(DeviceTables, HostTables):
             if of_threads:
                 frame = threads(frame).rename({"pid": "globalPid"})
             if table == MEMORY:
-                frame = frame.rename({"start": "time_ns"})  # what has no duration does not count for the start
+                frame = frame.rename({"start": "time_ns"})  # events without a duration do not count for the start
             else:
                 frame = self._times(frame)
             frames.append(rename(frame, {"globalPid": "pid", "deviceId": "device", **TIMES}))
         return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
     def recorded(self) -> set[str]:
-        """Tables that were recorded, be there rows or not: those in the file, and those that the capture asked for."""
+        """Tables that were recorded, with or without rows: those in the file, and those that nsys was asked for."""
         asked, there = self.capture.asked, self.columns.keys()
         device = bool(there & {KERNEL, GRAPH, MEMCPY, MEMSET})
         recorded = {
@@ -218,7 +218,7 @@ class _Export(DeviceTables, HostTables):
         return by_mpi | {pid: pp * width + tp for pid, (pp, tp) in stages.items()}
 
     def head(self, rank: int, ranks: dict[int, int], tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
-        """What the file says of the run, in the form that all readers use."""
+        """Facts about the run, in the form that all readers use."""
         gpus = self._read(
             "TARGET_INFO_GPU",
             *(["id"] if "id" in self.columns.get("TARGET_INFO_GPU", []) else ["deviceId"]),
@@ -308,7 +308,7 @@ def _exported(file: Path, request: Request) -> Path:
 
 
 def _choose(files: list[Path]) -> list[Path]:
-    """Of a report and its exports one: the SQLite file, else a folder, else the Arrow streams, else the report."""
+    """One of a report and its exports: the SQLite file, else a folder, else the Arrow streams, else the report."""
     best: dict[str, tuple[int, Path]] = {}
     for path in files:
         name = _recording(path)

@@ -49,7 +49,7 @@ class DeviceTables(Export):
                 wanted.append(old)
         if self.wanted.has("kernels", "shared_bytes"):
             wanted += _SHARED_MEMORY
-        # every kernel has a full name in what nsys writes today: the short one is read where one has none
+        # current versions of nsys write a full name for every kernel; the short name is read if it is missing
         names = [c for c in ("demangledName", "shortName") if c in self.columns.get(KERNEL, [])]
         frame = self._read(KERNEL, *wanted, *names[:1])
         if frame is None:
@@ -64,7 +64,7 @@ class DeviceTables(Export):
         return self.without_gaps(frame, "unnamed kernel")
 
     def kernels(self) -> pl.DataFrame | None:
-        """Kernels; where CUDA graphs were traced as wholes, one row a graph launch."""
+        """Kernels; if CUDA graphs were traced as wholes, one row for each launch of a graph."""
         frame = self._kernel_rows()
         graphs = self._read(GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
         if frame is None and graphs is None:
@@ -175,7 +175,7 @@ def _memory_kind(column: str) -> pl.Expr:
 _OS_CALL = 27
 """Class of events that are calls of the operating system."""
 _API_VERSION = r"_v\d{4}$"
-"""What nsys takes off the names of API calls; ``_v11060`` and ``_v2`` stay in its summaries, and here."""
+"""Suffix that nsys removes from the names of API calls; ``_v11060`` and ``_v2`` stay in its summaries, and here."""
 
 
 class HostTables(Export):
@@ -213,7 +213,7 @@ class HostTables(Export):
         calls = self._read(table, "start", "end", "globalTid", *ids, *classes, *(lines if len(lines) == 2 else ()))
         if calls is None:
             return None
-        if classes:  # of other classes are marks of the profiler: that tracing began, that it ended
+        if classes:  # other classes are marks of the profiler: begin and end of tracing
             calls = calls.filter(pl.col("eventClass").is_null() | (pl.col("eventClass") == _OS_CALL)).drop(classes)
         calls = self._named(calls, *ids, default="unnamed call")
         if len(lines) == 2:

@@ -1,8 +1,8 @@
-"""CSV of rocprofv3: one file a kind of event and process, in a folder of the host; statistics and counters too.
+"""Reader of the CSV of rocprofv3: one file for each kind of event and process, in a folder of the host.
 
-Columns come and go with versions; every file is known by its own. Times are ns of one clock. A grid is written in work
-items, and becomes blocks here. Files of one process (``123_kernel_trace.csv``, ``123_hip_api_trace.csv``) belong
-together, and their agents are numbered over the host's processors and devices.
+Columns differ between versions, and the kind of a file is known by its columns. Times are ns of one clock. Grids are
+written in work items and converted to blocks. Files of one process (``123_kernel_trace.csv``,
+``123_hip_api_trace.csv``) belong together; their agents are numbered over the processors and devices of the host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS: Final = {
     "totals": {"Name", "Calls", "TotalDurationNs"},
     "counters": {"Counter_Name", "Counter_Value", "Kernel_Name"},
 }
-"""Columns by which a file is known, the most telling first."""
+"""Columns by which the kind of a file is known, the most specific first."""
 
 _DIRECTIONS: Final = {
     "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
@@ -39,7 +39,7 @@ _PROCESS: Final = re.compile(
 
 
 def kind_of(heading: list[str]) -> str | None:
-    """Which table a file's columns are of; None where it is no file of rocprofv3."""
+    """Kind of a file by its columns; None if it is not a file of rocprofv3."""
     there = set(heading)
     if "Counter_Name" in there:
         return "counters" if _KINDS["counters"] <= there else None
@@ -47,7 +47,7 @@ def kind_of(heading: list[str]) -> str | None:
 
 
 def files(folder: Path) -> dict[str, list[Path]]:
-    """Files of rocprofv3 in a folder by process, as far as their names say it."""
+    """Files of rocprofv3 in a folder by the process that their names state."""
     by_process: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*.csv")):
         if (match := _PROCESS.fullmatch(path.name)) and heading_of(path) is not None:
@@ -71,7 +71,7 @@ def cells_of(line: bytes) -> list[str]:
 
 
 def part(paths: list[Path]) -> Part:
-    """What the files of one process hold.
+    """The part of a trace from the files of one process.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def part(paths: list[Path]) -> Part:
         made = _READ[kind](raw)
         lost = raw.height - sum(frame.height for frame in made.values())
         if lost or ragged:
-            notes.append(f"{path.name}: {max(lost, ragged):,} row(s) have no whole time or too few cells")
+            notes.append(f"{path.name}: {max(lost, ragged):,} row(s) have no complete time or too few cells")
         if damage:
             notes.append(f"{path.name} ends early: {damage}")
         for table, frame in made.items():
@@ -111,7 +111,7 @@ def part(paths: list[Path]) -> Part:
 
 
 def _frame(data: bytes) -> tuple[pl.DataFrame, int]:
-    """Cells as text: with the fast parser where every row is whole, else row by row."""
+    """Cells as text: by the fast parser if every row is complete, else row by row."""
     try:
         return pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
     except pl.exceptions.PolarsError:
@@ -219,7 +219,7 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Counters of kernels; without times (older versions write none) they cannot be put on a timeline."""
+    """Counters of kernels. Older versions write no times, and without times they cannot be put on a timeline."""
     if _START not in raw.columns:
         raise ReadError(
             "the file of counters has no times",

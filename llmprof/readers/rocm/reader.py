@@ -1,7 +1,7 @@
 """Readers of ROCm's profilers: CSV of rocprofv3 (a file or a folder), databases of rpd and rocprofv3.
 
-Both name their tables ``rocpd_…``. Of rpd there is one set; rocprofv3 adds an identifier of the recording to each name,
-and several recordings may lie in one file. Times are ns of one clock of the host.
+In databases of both, the tables are named ``rocpd_…``. rpd has one set of them; rocprofv3 adds an identifier of the
+recording to each name, so one file may hold several recordings. Times are ns of one clock of the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_ROCPD: Final = re.compile(r"rocpd_kernel_dispatch(_\w+)?")
 # hipMemcpyKind of hip_runtime_api.h
 _COPY_KINDS: Final = {0: "HtoH", 1: "HtoD", 2: "DtoH", 3: "DtoD", 4: "unknown"}
 _GLOBAL_SIZE: Final = r"(?i)ExtModuleLaunch|hccModuleLaunch"
-"""Launches whose grid counts work items; those of the others count blocks."""
+"""Launches whose grid counts work items; the grids of other launches count blocks."""
 
 _COPY: Final = r"^(?:Copy|FillBuffer)"
 
@@ -42,7 +42,7 @@ def read_database(path: Path) -> list[Part]:
     Returns
     -------
     list of Part
-        One a process that worked (rocprofv3), or one (rpd), with absolute times.
+        One for each process with events (rocprofv3), or a single one (rpd), with absolute times.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _timed(frame: pl.DataFrame) -> pl.DataFrame:
 def _read(
     path: Path, there: dict[str, list[str]], table: str, *columns: str, texts: tuple[str, ...] = ()
 ) -> pl.DataFrame:
-    """Columns of a table, those that it lacks as nulls; no row where it does not exist."""
+    """Columns of a table; a missing column is null, and a missing table has no rows."""
     wanted: dict[str, pl.DataType] = {**dict.fromkeys(columns, pl.Int64()), **dict.fromkeys(texts, pl.String())}
     if table not in there:
         return pl.DataFrame(schema=wanted)

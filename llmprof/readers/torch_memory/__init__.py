@@ -1,1 +1,1 @@
-"""Memory of PyTorch's allocator: snapshots, and timelines of the profiler."""
+"""Readers of PyTorch's memory: snapshots of the allocator, and memory timelines of the profiler."""

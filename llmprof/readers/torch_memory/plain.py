@@ -1,8 +1,8 @@
-"""Plain data out of a pickle, without unpickling it.
+"""Reads plain data from a pickle without unpickling it.
 
-A pickle is a program: unpickling one can run anything. What ``torch.cuda.memory._dump_snapshot`` writes is a tree of
-dictionaries, lists, tuples, texts and numbers, and needs some thirty of the operations; the interpreter here knows only
-these. Whatever names a class or a function, calls one, or refers to something outside is refused.
+A pickle is a program, and unpickling it can run any code. ``torch.cuda.memory._dump_snapshot`` writes a tree of
+dictionaries, lists, tuples, texts and numbers, which needs some thirty of the operations. The interpreter here knows
+only these: an operation that names or calls a class or a function, or refers to an outside object, is refused.
 
 Source of the operations: CPython's ``pickletools`` (protocols 2 to 5).
 """

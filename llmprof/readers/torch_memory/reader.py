@@ -1,12 +1,12 @@
 """Readers of PyTorch's memory: snapshots of its allocator (pickle or JSON), and memory timelines of its profiler.
 
-``torch.cuda.memory._record_memory_history()`` keeps the last events, ``_dump_snapshot`` writes them with the state at
-that moment. What is allocated at any time follows from the end backwards: the state minus all that happened later. So
-what was allocated before the history began is known by its sum, and as far as it is still there, or was released
-within the history, by its blocks.
+``torch.cuda.memory._record_memory_history()`` keeps the last events; ``_dump_snapshot`` writes them with the state at
+that moment. The allocated memory at an earlier time is computed backwards from that state, less all later events. So
+of memory that was allocated before the history began the sum is known, and also the blocks, if they still exist or
+were released within the history.
 
-Sizes of the history are those that were asked for; a block is up to 512 bytes (of large ones 2 MiB) larger. Both stand
-in the state, and the difference is a counter.
+The history has requested sizes; a block is up to 512 bytes larger, a large block up to 2 MiB. The state has both, and
+their difference is a counter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmprof.readers.torch_memory.plain import data_of
 from llmprof.trace import Trace
 
 _ACTIONS: Final = {"alloc": 1, "free_requested": -1, "free": -1}
-"""Events that change what is allocated: memory that was given back counts as free at once, as in
+"""Events that change the allocated memory; memory that was given back counts as free at once, as in
 ``torch.cuda.memory_allocated``."""
 
 _SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -41,7 +41,7 @@ Tables = dict[str, pl.DataFrame]
 
 
 def is_snapshot(document: object) -> bool:
-    """Whether data are those of a snapshot."""
+    """Whether data are a snapshot."""
     return isinstance(document, dict) and isinstance(document.get("segments"), list)
 
 
@@ -51,7 +51,7 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
     Parameters
     ----------
     document : mapping
-        ``segments`` and, where a history was recorded, ``device_traces``.
+        ``segments`` and, if a history was recorded, ``device_traces``.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
     notes: list[str] = []
     if not any(isinstance(trace, list) and trace for trace in traces):
         notes.append(
-            "the snapshot has no history: only what was held when it was taken is known; "
+            "the snapshot has no history: only the memory held when it was taken is known; "
             "call torch.cuda.memory._record_memory_history() first"
         )
     texts = _Stacks()
@@ -115,19 +115,19 @@ def _blocks(segments: list[dict[str, Any]]) -> Iterator[tuple[int | None, dict[s
 
 
 def _asked(block: Mapping[str, Any]) -> int:
-    """Bytes that were asked for: what the history counts."""
+    """Requested bytes, which the history counts."""
     asked = block.get("requested_size")
     return int(asked) if _natural(asked) and asked else int(block["size"])
 
 
 class _Stacks:
-    """Texts of call stacks, made once for each list of frames."""
+    """Texts of call stacks; the text of each list of frames is made once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, str | None]] = {}
 
     def text(self, frames: object) -> str | None:
-        """Frames, one a line, the outermost first; None where there are none."""
+        """Frames, one per line, the outermost first; None without frames."""
         if not isinstance(frames, list) or not frames:
             return None
         known = self._known.get(id(frames))
@@ -142,7 +142,7 @@ class _Stacks:
 
 
 def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) -> tuple[pl.DataFrame, int, bool]:
-    """Rows of one device, how many events there were, and whether they have times."""
+    """Rows of one device, the number of its events, and whether they have times."""
     events = [e for e in trace if isinstance(e, dict) and isinstance(e.get("action"), str)]
     timed = bool(events) and all(_natural(e.get("time_us")) for e in events)
     rows: list[tuple[Any, ...]] = []
@@ -197,13 +197,13 @@ def _integer(value: object) -> int | None:
 
 
 def _pool(value: object) -> str | None:
-    """Number of a private pool, such as that of a CUDA graph; None for the common one."""
+    """Number of a private pool, such as that of a CUDA graph; None for the default pool."""
     pair = tuple(value) if isinstance(value, list | tuple) else ()
     return None if not pair or not any(pair) else ".".join(str(part) for part in pair[:2])
 
 
 def _counters(segments: list[dict[str, Any]], at: int) -> pl.DataFrame:
-    """The state when the snapshot was taken."""
+    """Counters of the state when the snapshot was taken."""
     live = free = split = largest = rounding = waiting = 0
     for segment in segments:
         states = [(b.get("state"), int(b["size"]), _asked(b)) for _, b, _ in _blocks([segment])]
@@ -290,7 +290,7 @@ def _read_timeline(path: Path, request: Request) -> Trace:
 
 
 def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
-    """``[times in us, sizes by category]``, where the first of the sizes is always 0."""
+    """Read ``[times in us, sizes by category]``; the first size is always 0."""
     whole = [
         (at * 1000, *row[1:9])
         for at, row in zip(times, sizes, strict=False)
@@ -308,7 +308,7 @@ def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], 
 
 
 def _events(rows: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
-    """``[time in ns, action, bytes, category]``; -1 is a time before the recording."""
+    """Read ``[time in ns, action, bytes, category]``; the time -1 means before the recording."""
     whole = [row for row in rows if len(row) == 4 and all(map(_whole, row)) and row[0] < MOST_NS]
     schema = {"time_ns": pl.Int64, "action": pl.Int64, "bytes": pl.Int64, "category": pl.Int64}
     frame = pl.DataFrame(whole, schema=schema, orient="row").filter(

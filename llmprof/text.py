@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
@@ -34,6 +34,20 @@ def shorten(text: str, limit: int) -> str:
     head = max(1, (limit - 1) * 2 // 3)
     tail = limit - 1 - head
     return f"{text[:head]}…{text[len(text) - tail :] if tail > 0 else ''}"
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names in order; a repeated name gets a number at its end.
+
+    >>> distinct(["a", "b", "a"])
+    ['a', 'b', 'a (2)']
+    """
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out
 
 
 def value(name: str, item: Any) -> str:

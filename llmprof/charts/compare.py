@@ -29,10 +29,10 @@ from llmprof.charts.base.theme import (
     heading,
     layered,
     row_axis,
-    shorten,
     text_px,
     time_unit,
 )
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _SOURCE = "llmprof.analyze.diff(a, b)"

@@ -11,8 +11,9 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base.data import inline, nothing, number, require
-from llmprof.charts.base.theme import INK, PADDING, WIDTH, finish, percent, shorten
+from llmprof.charts.base.theme import INK, PADDING, WIDTH, finish, percent
 from llmprof.storage import files
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"

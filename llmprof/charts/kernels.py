@@ -26,11 +26,11 @@ from llmprof.charts.base.theme import (
     layered,
     percent,
     row_axis,
-    shorten,
     text_px,
 )
 from llmprof.metrics import explain
 from llmprof.names import kernels as names_kernels
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _SOURCE = "llmprof.analyze.kernel_summary(trace)"

@@ -20,9 +20,9 @@ from llmprof.charts.base.theme import (
     heading,
     layered,
     percent,
-    shorten,
     time_unit,
 )
+from llmprof.text import shorten
 from llmprof.units import format_bytes
 
 _TIME_SOURCE: Final = 'llmprof.analyze.memory(trace, per="time")'

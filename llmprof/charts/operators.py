@@ -10,8 +10,9 @@ import polars as pl
 
 from llmprof.analyze.operator_times import communication_times, layer_times, operator_times
 from llmprof.charts.base.data import inline, nothing
-from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PADDING, PHASES, WIDTH, finish, shorten, time_unit
+from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PADDING, PHASES, WIDTH, finish, time_unit
 from llmprof.readers.ops import Timings
+from llmprof.text import shorten
 
 _SOURCE: Final = "llmprof.readers.ops.read_timings(path)"
 _INNER: Final = WIDTH - 2 * PADDING - 120

@@ -26,10 +26,10 @@ from llmprof.charts.base.theme import (
     finish,
     layered,
     percent,
-    shorten,
     text_px,
 )
 from llmprof.names import kernels
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _EXACT = 1e-6

@@ -23,12 +23,12 @@ from llmprof.charts.base.theme import (
     heading,
     layered,
     percent,
-    shorten,
     text_px,
     time_unit,
 )
 from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _COLOURS = (

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import polars as pl
@@ -139,14 +140,14 @@ def regressions(
         now = repeats.filter(pl.col("run") == last)["value"].to_list()
         before = repeats.filter(pl.col("run").is_between(last - window, last - 1))
         old = before["value"].to_list()
-        change = _median(now) / _median(old) - 1 if now and old and _median(old) else None
+        change = median(now) / median(old) - 1 if now and old and median(old) else None
         p = permutation(old, now) if min(len(old), len(now)) >= 3 else None
         verdict = "unknown"
         if p is not None and change is not None:
             verdict = "same"
             if p < level and abs(change) >= least_change:
                 verdict = "worse" if (change > 0) == (better == "lower") else "better"
-        rows.append((metric, _median(old) if old else None, _median(now) if now else None, change, p,
+        rows.append((metric, median(old) if old else None, median(now) if now else None, change, p,
                      before["run"].n_unique(), verdict))  # fmt: skip
     schema = {"metric": pl.String, "before": pl.Float64, "now": pl.Float64, "change": pl.Float64, "p_value": pl.Float64,
               "runs": pl.Int64, "verdict": pl.String}  # fmt: skip
@@ -216,9 +217,3 @@ def watch(
         if number + 1 < runs:
             sleep(max(0.0, every_s - (time.monotonic() - began)))
     return regressions(history, least_change=least_change)
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

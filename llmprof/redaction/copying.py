@@ -20,6 +20,7 @@ from llmprof.readers import read
 from llmprof.readers.common.reader import border
 from llmprof.readers.nsys.files import is_parquetdir
 from llmprof.readers.registry import detect
+from llmprof.readers.saved import is_run
 from llmprof.redaction import chrome, ncu, nsys
 from llmprof.storage import sqlite
 from llmprof.storage.files import as_the_user_would
@@ -269,11 +270,6 @@ def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
         raise ReadError(f"{source.name} of the run is damaged: {error}", expected="what llmprof wrote") from error
     with writing(target):
         ledger.names.frame(frame.select(c for c in columns if c in frame.columns)).write_parquet(target)
-
-
-def is_run(path: Path) -> bool:
-    """Whether a folder is one that ``llmprof run`` wrote."""
-    return (path / "state.json").is_file() and (path / "config.yaml").is_file()
 
 
 PathLike = str | os.PathLike[str]

@@ -12,6 +12,7 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import roofline
 from llmprof.analyze.catalog import Analysis
+from llmprof.charts.base.data import extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.report import page
 from llmprof.report.page import Absent, Figure, Section
@@ -33,12 +34,6 @@ MAX_POINTS = 4_000
 
 MAX_BARS = 3_000
 """Events of a timeline that are drawn one by one."""
-
-
-def extent(events: pl.DataFrame) -> tuple[int, int]:
-    """First start and last end of events (ns); there must be one."""
-    low, high = events.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
-    return int(low), int(high)
 
 
 def representative_step(trace: Trace) -> tuple[int, str] | None:

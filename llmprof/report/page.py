@@ -29,6 +29,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.save import spec_json, vega_lite_version
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError
 from llmprof.report.cards import MEASURES
+from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -299,12 +300,6 @@ def words(value: object) -> Markup:
 def sentence(text: str) -> str:
     """Words with a capital and a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
-
-
-def shorten(name: str, limit: int = 96) -> str:
-    """A name of at most ``limit`` characters; the middle is what goes."""
-    head = limit * 2 // 3
-    return name if len(name) <= limit else f"{name[:head]}…{name[head + 1 - limit :]}"
 
 
 def figure_of(figure: object, unit: object) -> tuple[str, str]:

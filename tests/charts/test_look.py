@@ -18,12 +18,12 @@ from llmprof.charts.base.theme import (
     colours,
     ink_on,
     percent,
-    shorten,
     spread,
     text_px,
     time_unit,
 )
 from llmprof.errors import AnalysisError
+from llmprof.text import shorten
 
 # Machado, Oliveira and Fernandes (2009), severity 1
 _DEUTAN = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))

@@ -118,7 +118,7 @@ def test_what_is_no_sample_is_counted(tmp_path):
         trace = llmprof.read(write(tmp_path, text))
     said = " ".join(str(w.message) for w in caught)
     assert "1 sample(s) have no call stack" in said
-    assert "2 line(s) are no sample and no frame" in said
+    assert "2 line(s) are neither a sample nor a frame" in said
     assert trace.samples.height == 3
 
 

@@ -45,7 +45,7 @@ def run(tmp_path):
 
 
 def test_a_folder_of_one_process_by_hand(run):
-    with pytest.warns(TraceWarning, match=r"12_kernel_trace\.csv: 1 row\(s\) have no whole time"):
+    with pytest.warns(TraceWarning, match=r"12_kernel_trace\.csv: 1 row\(s\) have no complete time"):
         trace = llmprof.read(run)
     kernel = trace.kernels.row(0, named=True)
     assert (kernel["device"], kernel["stream"], kernel["start_ns"], kernel["dur_ns"]) == (4, 2, 200, 500)

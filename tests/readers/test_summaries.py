@@ -97,7 +97,7 @@ def test_the_real_summary_adds_up(real):
 
 def test_a_real_session(real):
     path = real / "nsys_odd" / "ncar_matrix_add.nvvp"
-    with pytest.warns(TraceWarning, match=r"30 call\(s\) have numbers and no names"):
+    with pytest.warns(TraceWarning, match=r"30 call\(s\) have only numbers in the file"):
         trace = llmprof.read(path)
     with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as file:
         start, end, correlation = file.execute(

@@ -7,7 +7,7 @@ import pytest
 
 from llmprof.report import cards, figures
 from llmprof.report.contents import kernels_table, steps_table
-from llmprof.report.page import Column, Table, figure_of, sentence, shorten, table, words
+from llmprof.report.page import Column, Table, figure_of, sentence, table, words
 from llmprof.trace import Trace
 
 
@@ -187,4 +187,3 @@ def test_small_parts():
     assert 'style="width:100.0%"' in shares
     assert 'style="width:0.0%"' in shares
     assert sentence("this is so") == "This is so."
-    assert shorten("a" * 200, 10) == "a" * 6 + "…" + "a" * 3

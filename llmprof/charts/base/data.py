@@ -21,15 +21,21 @@ from llmprof.charts.base.theme import (
     layered,
     percent,
     row_axis,
-    shorten,
     text_px,
     time_unit,
 )
 from llmprof.errors import AnalysisError
+from llmprof.text import distinct, shorten
 from llmprof.units import format_ns
 
 MAX_ROWS = 60_000
 """Rows that a chart may carry inside it (about 10 MB); charts condense what is larger before they get here."""
+
+
+def extent(events: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end of events (ns); there must be at least one."""
+    low, high = events.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    return int(low), int(high)
 
 
 def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by: str) -> None:
@@ -301,7 +307,7 @@ def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[st
     table : dict of str to str
         Colour by ``part``.
     """
-    names = _unique([shorten(name, MAX_NAME) for name in rows["row"]])
+    names = distinct([shorten(name, MAX_NAME) for name in rows["row"]])
     unit = time_unit(number(rows["ns"].max()))
     data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
     across = width - 16 - min(MAX_NAME_PX, round(max(text_px(name, TEXT_PX) * 1.06 for name in names)))
@@ -320,16 +326,6 @@ def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[st
         align="left", baseline="middle", dx=6, color=INK
     )
     return layered(drawn, texts.encode(x=x, y=y, text="label:N")).properties(width=across, height=ROW * len(names))
-
-
-def _unique(names: list[str]) -> list[str]:
-    """Names that differ, so that each has a bar of its own."""
-    seen: dict[str, int] = {}
-    out = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return out
 
 
 _HEIGHT, _GAP, _LARGE, _SMALL = 62, 10, 21, 12

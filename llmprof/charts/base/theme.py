@@ -170,14 +170,6 @@ def text_px(text: str, size: int = LABEL_PX) -> float:
     return wide * size
 
 
-def shorten(text: str, limit: int) -> str:
-    """A text of at most ``limit`` characters, shortened in the middle."""
-    if len(text) <= limit:
-        return text
-    head = (limit - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
-
-
 def balanced(text: str, width: int) -> list[str]:
     """Lines of at most ``width`` characters and of about one length, so that no word is left alone."""
     whole = _FIGURE.sub("\\1\u00a0\\2", text)

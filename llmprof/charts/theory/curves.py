@@ -23,9 +23,9 @@ from llmprof.charts.base.theme import (
     heading,
     layered,
     percent,
-    shorten,
     time_unit,
 )
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 MADE_BY = "llmprof.theory.sweep(model, device)"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from llmprof.charts.base.data import fitting, number
-from llmprof.charts.base.theme import PHASES, Unit, ink_on, shorten, text_px
+from llmprof.charts.base.theme import PHASES, Unit, ink_on, text_px
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 STRIP, LANE, TALL, THIN, GAP, SPACE = 17, 30, 56, 22, 3, 14

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import NotNegative, Window
-from llmprof.charts.base.data import centred, check_choice, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.data import centred, check_choice, extent, inline, nothing, number, ranks_shown, require
 from llmprof.charts.base.theme import (
     CATEGORIES,
     IDLE,
@@ -29,7 +29,6 @@ from llmprof.charts.base.theme import (
     time_unit,
 )
 from llmprof.charts.timeline import layout
-from llmprof.charts.timeline import layout as strips
 from llmprof.units import format_ns
 
 _SOURCE = "llmprof.analyze.attribute(trace)"
@@ -91,7 +90,7 @@ def timeline(
     check_choice(color, ("stage", "category"), chart="timeline", option="color")
     require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline", made_by=_SOURCE)
     frame, _, note = ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
-    lo, hi = _extent(frame) if window is None else (round(window[0]), round(window[1]))
+    lo, hi = extent(frame) if window is None else (round(window[0]), round(window[1]))
     events = layout.clip(frame, (lo, hi))
     if hi <= lo or events.is_empty():
         raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)
@@ -103,7 +102,7 @@ def timeline(
     seen = layout.survey(events, view, max_bars)
     order = list(STAGES if lane == "stage" else CATEGORIES)
     lanes, heads = layout.place_lanes(seen, lane, order, rows=2)
-    layers = strips.layers(events, heads, view)
+    layers = layout.layers(events, heads, view)
     if layers is None:
         lanes, heads = layout.place_lanes(seen, lane, order, rows=1)
     keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
@@ -112,7 +111,7 @@ def timeline(
     bottom = number(heads["bottom"].max())
     y = alt.Scale(domain=[0, bottom], nice=False, reverse=True)
     draw = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({view.unit.symbol})")
-    parts: list[alt.Chart | alt.LayerChart] = [draw.lanes(lanes), draw.strip(strips.steps(events, heads, view))]
+    parts: list[alt.Chart | alt.LayerChart] = [draw.lanes(lanes), draw.strip(layout.steps(events, heads, view))]
     if layers is not None:
         parts.append(draw.strip(layers))
     if few.height:
@@ -137,11 +136,6 @@ def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) ->
     bars = f"{few:,} of {total:,} events shown, a bar each, none drawn thinner than a pixel."
     crowded = int(lanes["crowded"].sum())
     return [bars, f"{many:,} more events, on {crowded} of {lanes.height} lanes, {merged}"] if many else [bars]
-
-
-def _extent(frame: pl.DataFrame) -> tuple[int, int]:
-    lo, hi = frame.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
-    return int(lo), int(hi)
 
 
 def _instant(ns: int) -> str:
@@ -188,7 +182,7 @@ class _Drawing:
         drawn: alt.Chart = base.encode(**self._box, **wide, color=colour(by, palette), tooltip=tooltip)
         return drawn
 
-    def strip(self, strip: strips.Strip) -> alt.LayerChart:
+    def strip(self, strip: layout.Strip) -> alt.LayerChart:
         """Strip of steps or layers with its texts."""
         fill = alt.Fill("colour:N", scale=None, legend=None)
         columns = ["rank", "step", "to_step", "phase", "start", "end", "top", "bottom", "colour"]

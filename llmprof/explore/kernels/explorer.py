@@ -11,7 +11,6 @@ import traitlets
 
 from llmprof.analyze import attribute, ncu_command
 from llmprof.analyze.kernels import events_of, kernels_of
-from llmprof.charts.base.theme import shorten
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Column, Message, Record, Row, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -33,6 +32,7 @@ from llmprof.explore.kernels.table import (
     values,
 )
 from llmprof.metrics.data import Metrics
+from llmprof.text import shorten
 from llmprof.trace import Trace
 
 Labels = dict[str, Any]

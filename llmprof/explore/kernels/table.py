@@ -322,7 +322,7 @@ def shown(found: Profiled, name: str, kernel_id: int | None = None) -> dict[str,
     row["roof_pct"] = 100 * share if share is not None else None
     return out | {
         "chosen": number,
-        "speed": {column: _metrics_finite(row[column]) for column in _SPEED},
+        "speed": {column: _finite(row[column]) for column in _SPEED},
         "bars": [_bar(column, row) for column in PEAKS],
         "roofline": roofline(found, number),
         "stalls": found.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
@@ -347,7 +347,7 @@ def values(found: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
     fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
     rows = fitting.head(MOST_VALUES).select("section", "metric", "unit", "value", "text").to_dicts()
-    said = [row | {"value": _metrics_finite(row["value"]), "title": glossary(row["metric"])["title"]} for row in rows]
+    said = [row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]} for row in rows]
     return {"rows": said, "total": fitting.height}
 
 
@@ -391,8 +391,4 @@ def _bar(column: str, row: dict[str, Any]) -> dict[str, Any]:
     level = row["memory_level"]
     if column == "memory_pct" and level:
         label = f"memory ({level.upper()})"
-    return {"label": label, "pct": _metrics_finite(row[column]), "metric": metric}
-
-
-def _metrics_finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {"label": label, "pct": _finite(row[column]), "metric": metric}

@@ -136,7 +136,7 @@ def communication(path: Path) -> pl.DataFrame:
         name, _, group = label.partition("@")
         # a float of epoch us is exact to a quarter of a us: enough to tell calls with the same name apart, no more
         start = round(times["Start Timestamp(us)"] * 1000)
-        rows.append((name, group or None, start, *(_details_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
+        rows.append((name, group or None, start, *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
     schema = {"name": pl.String, "group": pl.String, "start_ns": pl.Int64}
     schema |= dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -151,7 +151,7 @@ _COMMUNICATION_TIMES: Final = {
 }
 
 
-def _details_ms(value: Any) -> int | None:
+def _ms(value: Any) -> int | None:
     return round(value * 1e6) if isinstance(value, int | float) else None
 
 
@@ -190,7 +190,7 @@ def matrix(path: Path) -> pl.DataFrame:
                     (
                         step, kind, name, group or None, *map(int, ends), info.get("Transport Type"),
                         round(size * 1e6) if isinstance(size, int | float) else None,
-                        _details_ms(info.get("Transit Time(ms)")), rate, info.get("Op Name"),
+                        _ms(info.get("Transit Time(ms)")), rate, info.get("Op Name"),
                     )
                 )  # fmt: skip
     schema = {
@@ -367,27 +367,14 @@ def cluster_communication(path: Path) -> pl.DataFrame:
                             (
                                 int(rank), step, name, mark or None, _ranks(group),
                                 round(start * 1000) if isinstance(start, int | float) else None,
-                                *(_ms(times.get(key)) for key in _TIMES),
+                                *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES),
                             )
                         )  # fmt: skip
     schema = {
         "rank": pl.Int32, "step": pl.String, "name": pl.String, "group": pl.String, "group_ranks": pl.String,
         "start_ns": pl.Int64,
-    } | dict.fromkeys(_TIMES.values(), pl.Int64)  # fmt: skip
+    } | dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-_TIMES: Final = {
-    "Elapse Time(ms)": "dur_ns",
-    "Transit Time(ms)": "ascend_transit_ns",
-    "Wait Time(ms)": "ascend_wait_ns",
-    "Synchronization Time(ms)": "ascend_synchronization_ns",
-    "Idle Time(ms)": "ascend_idle_ns",
-}
-
-
-def _ms(value: object) -> int | None:
-    return round(value * 1e6) if isinstance(value, int | float) else None
 
 
 def _ranks(text: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.readers.common import summaries
 from llmprof.readers.common.event_stream import Blocks
 from llmprof.trace import Trace
 
@@ -67,13 +68,7 @@ def text_of(path: Path) -> str:
                 expected="what a monitor printed",
                 hint="cut it into files of a day each",
             )
-    return decode(b"".join(blocks))
-
-
-def decode(data: bytes) -> str:
-    """Bytes as text; invalid bytes are replaced."""
-    name = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    return data.decode(name, errors="replace").replace("\0", "")
+    return summaries.text_of(b"".join(blocks))
 
 
 def number(text: str) -> float | None:

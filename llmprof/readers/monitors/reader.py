@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from llmprof.readers.common import summaries
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.monitors import host
 from llmprof.readers.monitors.common import (
@@ -20,7 +21,6 @@ from llmprof.readers.monitors.common import (
     Days,
     Samples,
     csv_rows,
-    decode,
     local_ns,
     number,
     text_of,
@@ -328,7 +328,7 @@ _DSTAT_NAMES: Final = re.compile(r"\b(?:usr sys idl|read +writ|recv +send|used +
 
 def kind(start: bytes) -> str | None:
     """Name of the format of a text by its first bytes; None if no known monitor wrote it."""
-    text = decode(start)
+    text = summaries.text_of(start)
     for name, sign in _SIGNS:
         if sign.match(text):
             return name

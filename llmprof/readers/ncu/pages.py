@@ -10,6 +10,8 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.text import distinct
+
 _HEADER: Final = re.compile(r'"ID","Process ID","Process Name"')
 _HEADER_PLAIN: Final = re.compile(r"^ID,Process ID,")
 _ROW: Final = re.compile(r'"\d+","\d+","|"","","')
@@ -287,7 +289,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _wide(segment: Segment, source: str) -> Part:
-    header, n = _distinct(segment.header), len(segment.header)
+    header, n = distinct(segment.header), len(segment.header)
     rows = list(enumerate(segment.rows))
     units: list[str] | None = None
     if rows and not rows[0][1][0].strip():
@@ -322,7 +324,7 @@ def _wide(segment: Segment, source: str) -> Part:
 
 
 def _long(segment: Segment, source: str) -> Part:
-    header = _distinct(segment.header)
+    header = distinct(segment.header)
     at = {name: header.index(name) for name in header}
     value, rule = at.get("Metric Value", len(header)), at.get("Rule Name")
     is_open = set(segment.open_rows)
@@ -402,13 +404,3 @@ def no_rules() -> pl.DataFrame:
 
 def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col("launch").cast(pl.Int32))
-
-
-def _distinct(header: list[str]) -> list[str]:
-    """Names of columns; a repeated name gets a number at its end."""
-    seen: dict[str, int] = {}
-    out = []
-    for name in header:
-        seen[name] = seen.get(name, 0) + 1
-        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return out

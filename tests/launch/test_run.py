@@ -133,7 +133,8 @@ def test_ncu_alone(stand_ins):
     run = ExperimentRunner(stand_ins.config(profile_mode="ncu")).run()
     assert '"max_tokens": 4' in run.folder.script.read_text()
     assert (
-        "the run under ncu ends after 4 output tokens: steps are slow there, and these suffice" in run.summary["notes"]
+        "the run under ncu ends after 4 output tokens: steps are slow there, and this many are enough"
+        in run.summary["notes"]
     )
 
 
@@ -269,7 +270,7 @@ def test_a_run_goes_on_where_ncu_is_not(stand_ins):
     run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
     again = resume(run.folder.path)
     assert again.state == "finished"
-    assert any("what was read of ncu before was kept" in note for note in again.summary["notes"])
+    assert any("the figures of ncu that an earlier attempt read were kept" in note for note in again.summary["notes"])
 
 
 # --- going on

@@ -59,7 +59,8 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     >>> analyze.expert_exchange(trace).height  # a dense model on one device
     0
     """
-    events = attribute(trace).filter(pl.col("layer").is_not_null())
+    every = attribute(trace)
+    events = every.filter(pl.col("layer").is_not_null())
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
     sends = events.filter(pl.col("category") == "collective").with_columns(way=ways).drop_nulls("way")
     if not sends.height:
@@ -68,10 +69,33 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     calls = collectives(trace).select(
         *key, "call", "kind", "world", "bytes", "wait_ns", "transfer_ns", "arrival_skew_ns", "ranks_seen"
     )
+    by_op = every.filter(pl.col("category") == "collective").select(*key, "op_id")
+    calls = calls.join(by_op.unique(key, keep="first"), on=key, how="left", maintain_order="left")
     sends = sends.select(*_LAYER, "phase", "way", *key[1:], "dur_ns", "op_id").join(
-        calls.unique(key, keep="first"), on=key, how="left", maintain_order="left"
+        calls.drop("op_id").unique(key, keep="first"), on=key, how="left", maintain_order="left"
     )
-    sends = sends.join(_rows_of(trace, sends), on=["rank", "op_id"], how="left", maintain_order="left")
+    own = _rows_of(trace, calls)
+    sends = sends.join(own, on=["rank", "op_id"], how="left", maintain_order="left")
+    sends = sends.join(
+        trace.collectives.select(*key, "in_elements", "out_elements").unique(key, keep="first"), on=key, how="left",
+        maintain_order="left",
+    ).with_columns(
+        pl.coalesce("sent_rows", pl.col("in_elements") // pl.col("columns")),
+        pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns")),
+    )  # fmt: skip
+    # an all-gather brings the rows of all ranks to each, also of those that only pad
+    brought = (
+        calls.join(own, on=["rank", "op_id"], how="left")
+        .group_by("call")
+        .agg(
+            gathered=pl.when((pl.len() == pl.col("world").max()) & (pl.col("sent_rows").null_count() == 0)).then(
+                pl.col("sent_rows").sum()
+            )
+        )
+    )
+    sends = sends.join(brought.drop_nulls("call"), on="call", how="left", maintain_order="left").with_columns(
+        received_rows=pl.when(pl.col("kind") == "all_gather").then("gathered").otherwise("received_rows")
+    )
     rows = sends.group_by(_LAYER, maintain_order=True).agg(
         pl.col("phase").first(),
         pl.col("call").min().alias("exchange"),
@@ -83,15 +107,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     rows = rows.unnest("dispatch", "combine")
     experts = events.filter(pl.col("stage") == "experts").group_by(_LAYER).agg(experts_ns=pl.col("dur_ns").sum())
     rows = rows.join(experts, on=_LAYER, how="left", maintain_order="left")
-    # an all-gather brings the rows of all ranks to each
-    gathered = pl.col("kinds").str.contains("all_gather") & pl.col("exchange").is_not_null()
     together = pl.col("exchange").is_not_null() & (pl.len().over("exchange") > 1)
-    whole = pl.col("sent_rows").is_not_null().all().over("exchange")
-    rows = rows.with_columns(
-        received_rows=pl.when(gathered)
-        .then(pl.when(together & whole).then(pl.col("sent_rows").sum().over("exchange")))
-        .otherwise("received_rows")
-    )
     longest = pl.col("experts_ns").max().over("exchange")
     return (
         rows.with_columns(
@@ -134,16 +150,17 @@ def _of_way(way: str) -> pl.Expr:
     return pl.struct(parts).alias(way)
 
 
-def _rows_of(trace: Trace, sends: pl.DataFrame) -> pl.DataFrame:
-    """``rank, op_id, sent_rows, received_rows`` from the shapes of the operators that send.
+def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """``rank, op_id, sent_rows, received_rows, columns`` from the shapes of the operators that send.
 
     An all-to-all of torch takes its output, then its input; another operator the tokens first. What has no rows of
     two dimensions (the counts that are exchanged before the tokens) says nothing.
     """
-    empty = pl.DataFrame(schema={"rank": pl.Int32, "op_id": pl.Int64, "sent_rows": pl.Int64, "received_rows": pl.Int64})
+    numbers = dict.fromkeys(["op_id", "sent_rows", "received_rows", "columns"], pl.Int64)
+    empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
     if not trace.has("ops"):
         return empty
-    wanted = sends.select("rank", "op_id").drop_nulls().unique()
+    wanted = calls.select("rank", "op_id").drop_nulls().unique()
     ops = trace.ops.join(wanted, on=["rank", "op_id"], how="semi").filter(pl.col("shapes").str.contains(_TWO))
     if not ops.height:
         return empty
@@ -153,16 +170,18 @@ def _rows_of(trace: Trace, sends: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     first, second = pl.col("both").list.get(0), pl.col("both").list.get(1, null_on_oob=True)
     shapes = shapes.with_columns(
-        sent_rows=pl.when("swaps").then(second).otherwise(first), received_rows=pl.when("swaps").then(first)
+        sent_rows=pl.when("swaps").then(second).otherwise(first),
+        received_rows=pl.when("swaps").then(first),
+        columns=pl.col("shapes").str.extract(_TWO).str.extract(r"(\d+)\s*\]").cast(pl.Int64),
     )
     return (
         ops.join(shapes.drop("both", "swaps"), on=["shapes", "name"])
         .group_by("rank", "op_id")
-        .agg(pl.col("sent_rows", "received_rows").first())
+        .agg(pl.col("sent_rows", "received_rows", "columns").first())
     )
 
 
-_TWO: Final = r"\[\s*\d+\s*,\s*\d+\s*\]"
+_TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 """The shape of a matrix in a list of shapes."""
 
 

@@ -49,7 +49,7 @@ ROLES: Final[list[tuple[str, str]]] = [
     ("o_proj", r"(?i)^o_proj$|^out_proj$|^out_lin$|^wo$|^to_out"),
     ("activation", r"(?i)act_fn$|^act$|AndMul$|activation$|^(?:silu|gelu|relu|swish|swiglu)\w*$"),
     ("router", r"(?i)router$|^gate$|TopK\w*Router|TopkRouter|^topk$|MoEGate$"),
-    ("experts", r"(?i)^experts$|FusedMoE|\w+Experts$|SharedFusedMoE|GroupedExperts"),
+    ("experts", r"(?i)^experts$|FusedMoE|\w+Experts$|SharedFusedMoE|GroupedExperts|^MoERunner"),
     (
         "attention",
         r"(?i)^attn$|^Attention$|RadixAttention|core_attention|FlashAttention|MLAAttention|^mla_attn$|PagedAttention",
@@ -61,6 +61,8 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     ("o_proj", r"SelfOutput$"),
     ("head", r"(?i)LMHead$|prediction_?head|mlm_?head|OnlyMLM|classifier$|pooler$|^score$|HeadTransform"),
     ("embeddings", r"(?i)embeddings?$|PatchEmbed"),
+    # the attention of a mixture of experts may have that in its name too (Qwen3MoeAttention)
+    ("attention", r"(?i)moe\w*(?:attn|attention)"),
     ("experts", r"(?i)moe|experts|sparse_?moe"),
     ("attention", r"(?i)attn|attention|mixer|mamba|deltanet|mha$"),
     ("up", r"Intermediate$"),

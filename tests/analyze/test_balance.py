@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import attribute, collectives, expert_exchange, rank_balance
+from llmprof.names.operators import work
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, labels, launches, ops
 
@@ -73,21 +74,50 @@ def test_one_rank_alone_says_nothing_of_the_others() -> None:
         assert alone[column].null_count() == 2
 
 
-def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks: Trace) -> None:
-    """vLLM gathers the tokens of all ranks and scatters the sums; its operator takes this rank's tokens first."""
-    gather = pl.when(pl.int_range(pl.len()).over("rank") % 4 == 1).then(pl.lit("AllGather"))
-    gather = gather.otherwise(pl.lit("ReduceScatter"))
-    name = pl.when(pl.col("name") == SEND).then(pl.format("ncclDevKernel_{}_RING_LL()", gather)).otherwise("name")
-    own = pl.when(pl.col("rank") == 0).then(pl.lit("[[5, 8], [5, 16]]")).otherwise(pl.lit("[[3, 8], [3, 16]]"))
+@pytest.mark.parametrize("names", [("AllGather", "ReduceScatter"), ("Broadcast", "Reduce")])
+def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks: Trace, names: tuple[str, str]) -> None:
+    """vLLM gathers the tokens of all ranks and scatters the sums, by broadcasts and reductions where ranks differ.
+
+    Its operator takes the tokens of its own rank: 5 and 3 rows of 8 elements of 2 bytes, 128 bytes in all.
+    """
+    first, second = (f"ncclDevKernel_{name}_RING_LL()" for name in names)
+    is_dispatch = pl.int_range(pl.len()).over("rank") % 4 == 1
+    name = pl.when(is_dispatch).then(pl.lit(first)).otherwise(pl.lit(second))
+    own = pl.when(pl.col("rank") == 0).then(pl.lit("[[5, 8], [5, 4]]")).otherwise(pl.lit("[[3, 8], [3, 4]]"))
     tables = dict(two_ranks.tables)
-    tables["kernels"] = tables["kernels"].with_columns(name=name)
-    tables["ops"] = tables["ops"].with_columns(name=pl.lit("vllm::moe_forward"), shapes=own)
-    exchange = expert_exchange(Trace(tables, {"world_size": 2}))
+    tables["kernels"] = tables["kernels"].with_columns(
+        name=pl.when(pl.col("name") == SEND).then(name).otherwise("name")
+    )
+    tables["ops"] = tables["ops"].with_columns(
+        name=pl.lit("vllm::moe_forward"), shapes=own, dtypes=pl.lit('["c10::BFloat16", "c10::BFloat16"]')
+    )
+    trace = Trace(tables, {"world_size": 2})
+    assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {"all_gather": 4, "reduce_scatter": 4}
+    exchange = expert_exchange(trace)
     assert set(exchange["kinds"]) == {"all_gather and reduce_scatter"}
-    assert exchange.select("rank", "sent_rows", "received_rows", "load").unique().sort("rank").rows() == [
-        (0, 5, 8, 1.0),
-        (1, 3, 8, 1.0),
+    columns = ["rank", "sent_rows", "received_rows", "load", "dispatch_bytes", "combine_bytes", "dispatch_wait_ns"]
+    assert exchange.select(columns).unique().sort("rank").rows() == [
+        (0, 5, 8, 1.0, 128, 128, 50),
+        (1, 3, 8, 1.0, 128, 128, 0),
     ]
+
+
+def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace) -> None:
+    """Rank 1 has no label, so no step: its layers are none, and still rank 0 gets its rows."""
+    label = pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP)).then(pl.lit("not a step")).otherwise("name")
+    kernel = pl.col("name").str.replace("SendRecv", "AllGather_RING_LL")
+    tables = dict(two_ranks.tables)
+    tables["markers"] = tables["markers"].with_columns(name=label)
+    tables["kernels"] = tables["kernels"].with_columns(name=kernel)
+    tables["ops"] = tables["ops"].with_columns(name=pl.lit("vllm::moe_forward"), shapes=pl.lit("[[4, 8], [4, 4]]"))
+    exchange = expert_exchange(Trace(tables, {"world_size": 2})).filter(rank=0)
+    assert exchange.select("sent_rows", "received_rows").unique().rows() == [(4, 8)]
+
+
+def test_modules_of_mixtures_of_experts() -> None:
+    assert work("Qwen3MoeAttention").block == "attention"
+    assert work("Qwen3MoeSparseMoeBlock").block == "experts"
+    assert work("MoERunner").role == "experts"
 
 
 def test_a_dense_model_exchanges_nothing(two_ranks: Trace) -> None:

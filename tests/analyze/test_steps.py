@@ -44,6 +44,19 @@ def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
     assert step_of_events(trace)["step_by"].unique().to_list() == ["launch"]
 
 
+def test_passes_of_padding_after_an_empty_step_belong_to_no_step() -> None:
+    """A rank without requests runs passes for the experts of other ranks, which nothing labels; then requests come."""
+    padding = list(range(200, 280, 10))
+    tables = launched_at([10, 20, *padding, 310], [15, 25, *[at + 5 for at in padding], 315], dur=4)
+    tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 300, 50)])
+    assert step_of_events(Trace(tables))["step"].to_list() == [0, 0, *[None] * 8, 2]
+    # one product less is no pass: a head, or what the next step receives from another stage of a pipeline
+    tables = launched_at([10, 20, *padding[1:], 310], [15, 25, *[at + 5 for at in padding[1:]], 315], dur=4)
+    tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 300, 50)])
+    assert step_of_events(Trace(tables))["step"].to_list() == [0, 0, *[2] * 7, 2]
+    assert steps(Trace(tables))["phase"].to_list() == ["decode", "empty", "decode"]
+
+
 def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream() -> None:
     tables = launched_at([10, 20, 110, 120], [50, 60, 200, 210])
     unknown = kernels([GEMM] * 3, first=900).with_columns(start_ns=pl.Series([5, 70, 220]))

@@ -95,6 +95,18 @@ def test_engines_side_by_side_are_replicas(tmp_path):
     assert [rank["rank_in_replica"] for rank in trace.meta["ranks"]] == [0, 0]
 
 
+def test_the_front_end_of_replicas_is_none_of_them(tmp_path):
+    for process in (200, 300):
+        engine_file(tmp_path, f"rank0.{process}.json", [kernel(str(process), ts=1)], process=process)
+    write(tmp_path / "api.json", text_of([op(ts=0, dur=9)], baseTimeNanoseconds=1_000_000_000))
+    with pytest.warns(TraceWarning, match="taken as 2 replicas"):
+        trace = read(tmp_path)
+    assert [(one["rank"], one["file"]) for one in trace.meta["ranks"]] == [
+        (-1, "api.json"), (0, "rank0.200.json"), (1, "rank0.300.json"),
+    ]  # fmt: skip
+    assert trace.meta["world_size"] == 2
+
+
 def test_replicas_of_several_ranks_are_numbered_on(tmp_path):
     for process, rank in ((10, 0), (11, 1), (20, 0), (21, 1)):
         engine_file(tmp_path, f"{process}_rank{rank}.json", [kernel(str(process))], process=process, rank=rank, world=2)

@@ -370,7 +370,7 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         return frame
     wanted = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
     calls = (
-        trace.ops.select("rank", "op_id", "shapes", "dtypes")
+        trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
         .filter(pl.col("op_id").is_in(wanted["op_id"].unique().implode()))
         .join(wanted, on=["rank", "op_id"], how="semi", maintain_order="left")
         .filter(
@@ -410,10 +410,20 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         best.select("_call", op_bytes="size", op_dtype="type"), on="_call"
     )
     by_op = calls.join(sizes.drop("_call"), on=["shapes", "dtypes"], nulls_equal=True).select(
-        "rank", "op_id", "op_bytes", "op_dtype"
+        "rank", "op_id", "op_bytes", "op_dtype", op_calls=pl.col("name").str.contains(_CALLS)
     )
     frame = frame.join(by_op, on=["rank", "op_id"], how="left", maintain_order="left")
-    size = pl.col("op_bytes") * pl.when(pl.col("kind") == "all_gather").then("world").otherwise(1)
+    # an operator that does more than communicate (a layer of experts) takes what its own rank brings: a call that
+    # gathers or scatters moves what all ranks bring, which may differ
+    parts = pl.col("kind").is_in(["all_gather", "reduce_scatter"]) & ~pl.col("op_calls")
+    whole = pl.col("op_bytes").is_not_null().all().over("call") & (pl.len().over("call") == pl.col("world"))
+    size = (
+        pl.when(parts)
+        .then(pl.when(pl.col("call").is_not_null() & whole).then(pl.col("op_bytes").sum().over("call")))
+        .when(pl.col("kind") == "all_gather")
+        .then(pl.col("op_bytes") * pl.col("world"))
+        .otherwise("op_bytes")
+    )
     return frame.with_columns(
         bytes=pl.coalesce("bytes", size),
         bytes_source=pl.when(pl.col("bytes").is_not_null())
@@ -421,9 +431,11 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .when(size.is_not_null())
         .then(pl.lit("shapes")),
         dtype=pl.coalesce("dtype", pl.col("op_dtype").str.replace("c10::", "")),
-    ).drop("op_bytes", "op_dtype")
+    ).drop("op_bytes", "op_dtype", "op_calls")
 
 
+_CALLS = r"(?i)all_?gather|reduce_?scatter|^c10d::|^record_param_comms|^nccl:|^gloo:"
+"""An operator that is the collective itself."""
 _SHAPES = r"^[\[\]\d,\s]+$"
 """Lists of sizes; a shape that holds anything else tells no size."""
 _LISTS = r"[\[,]\s*\[\s*\["

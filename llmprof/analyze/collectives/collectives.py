@@ -169,13 +169,28 @@ def _found(trace: Trace) -> pl.DataFrame:
         known = [c for c in rows.columns if c in added.columns]
         rows = pl.concat([rows, added.select(known)], how="diagonal_relaxed")
     rows = rows.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
-    # NCCL exchanges all with all by kernels that send and receive: what called them says so
-    sends = pl.col("kind") == "send_recv"
-    exchanges = sends & pl.col("said").is_in(["all_to_all", "all_gather", "reduce_scatter"])
-    tokens = sends & pl.col("said").is_in(["expert_dispatch", "combine"])
-    return rows.with_columns(
-        kind=pl.when(exchanges).then("said").when(tokens).then(pl.lit("all_to_all")).otherwise("kind")
-    ).drop("said")
+    return rows.with_columns(kind=_called()).drop("said")
+
+
+def _called() -> pl.Expr:
+    """What a call is as a whole, where NCCL makes it of simpler kernels; the stage tells (``said``).
+
+    Kernels that send and receive exchange all with all. Tokens of unequal numbers are gathered for the experts by a
+    broadcast from each rank, and their results scattered by a reduction to each.
+    """
+    kind, said = pl.col("kind"), pl.col("said")
+    sends = kind == "send_recv"
+    return (
+        pl.when(sends & said.is_in(["all_to_all", "all_gather", "reduce_scatter"]))
+        .then("said")
+        .when(sends & said.is_in(["expert_dispatch", "combine"]))
+        .then(pl.lit("all_to_all"))
+        .when((kind == "broadcast") & (said == "expert_dispatch"))
+        .then(pl.lit("all_gather"))
+        .when((kind == "reduce") & (said == "combine"))
+        .then(pl.lit("reduce_scatter"))
+        .otherwise("kind")
+    )
 
 
 def _world(trace: Trace) -> pl.Expr:

@@ -330,6 +330,12 @@ def by_modules(found: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     # an event of no layer cannot keep the stage of a layer, nor one of a layer a stage from outside
     kept = pl.col("stage").cast(STAGE)
     frame = frame.join(_roots(frame), on=["rank", "step", "root"], how="left", nulls_equal=True, maintain_order="left")
+    # passes that no label parts are not several in one step
+    frame = frame.with_columns(
+        verdict=pl.when(pl.col("step").is_null() & pl.col("verdict").is_not_null())
+        .then(pl.lit("no step", dtype=REASONS))
+        .otherwise("verdict")
+    )
     drafted = (pl.col("verdict") == "draft model").fill_null(value=False)
     fallback = (
         pl.when(inside & ~kept.is_in(_IN_LAYER) & ~_communicates())

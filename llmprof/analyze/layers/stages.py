@@ -179,7 +179,8 @@ def _copied_back() -> pl.Expr:
 def _collective() -> pl.Expr:
     """Stage of a collective: its kind, but dispatch and combine where experts live on several ranks."""
     exchanged = (
-        pl.col("kind").is_in(["all_to_all", "all_gather", "reduce_scatter"]) & pl.col("first_expert").is_not_null()
+        pl.col("kind").is_in(["all_to_all", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv"])
+        & pl.col("first_expert").is_not_null()
     )
     inside = exchanged & (pl.col("place") == "body") & (pl.col("gemm_no") > 0)
     return (

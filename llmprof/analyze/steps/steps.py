@@ -93,13 +93,14 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         the window; the event before it on its stream has the step), time (began on the device inside an inferred step
         or one whose label exists on the device only), or null where no step is known.
     """
-    events = activity(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+    events = activity(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns", "category")
     bounds = _bounds(trace)
     until = pl.when(pl.col("source") == "capture").then(pl.col("host_start_ns") + pl.col("host_dur_ns"))
     on_device = pl.col("start_ns").is_not_null()
     by_launch = bounds.filter(~on_device).select("rank", "step", launch_start_ns=_first_launch(), until=until)
     by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
     launched = _at_or_before(events, by_launch, "launch_start_ns")
+    launched = _without_padding(events, bounds.filter(~on_device), launched)
     started = _at_or_before(events, by_time, "start_ns")
     # nothing runs twice at a time on a stream: what has no launch runs after what ran before it
     follows = pl.col("launched").forward_fill().over("rank", "stream")
@@ -129,6 +130,45 @@ def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Ser
         over = (events[at] >= bounds["until"].gather(row)).fill_null(value=False)
         row = row.set(over, None)
     return bounds["step"].gather(row)
+
+
+_LEAST_PRODUCTS = 8
+"""So many products are a pass of a model: two layers have as many, a head alone one or two."""
+
+
+def _without_padding(events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series) -> pl.Series:
+    """Null in place of the step of passes that run between an empty step and the next label.
+
+    A data-parallel rank without requests runs passes of padding, so that the experts on other ranks get their call;
+    nothing labels them, and they belong to no step.
+    """
+    end = pl.col("host_start_ns") + pl.col("host_dur_ns")
+    gaps = bounds.sort("rank", "host_start_ns").select(
+        "rank",
+        "phase",
+        launch_start_ns=end,
+        gap=pl.int_range(pl.len()),
+        next=pl.col("host_start_ns").shift(-1).over("rank"),
+    )
+    gaps = gaps.filter((pl.col("phase") == "empty") & pl.col("launch_start_ns").is_not_null()).drop("phase")
+    if not gaps.height:
+        return launched
+    product = pl.col("category").is_in(["linear", "moe_experts"])
+    inside = pl.col("launch_start_ns") < pl.col("next").fill_null(_FOREVER)
+    rows = (
+        events.select("event", "rank", "category", "launch_start_ns")
+        .sort("launch_start_ns")
+        .join_asof(
+            gaps.sort("launch_start_ns"), on="launch_start_ns", by="rank", strategy="backward", check_sortedness=False
+        )
+        .filter(pl.col("gap").is_not_null() & inside)
+        .filter(product.sum().over("gap") >= _LEAST_PRODUCTS)
+    )
+    padding = events["event"].is_in(rows["event"].implode())
+    return launched.to_frame("step").select(pl.when(~padding).then("step")).to_series()
+
+
+_FOREVER = (1 << 63) - 1
 
 
 def _first_launch() -> pl.Expr:

@@ -73,11 +73,15 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
     With data parallelism of a dense model vLLM starts an engine a replica, and their files name the same ranks. They
     come from different processes that were recorded at the same time; copies of a file or two windows do not.
     """
-    by_rank: dict[int | None, list[Part]] = {}
+    by_rank: dict[int, list[Part]] = {}
+    some_device = any(part.on_device for part in parts)
     for part in parts:
-        by_rank.setdefault(part.rank, []).append(part)
+        if part.rank is not None and (part.on_device or part.says_rank or not some_device):
+            by_rank.setdefault(part.rank, []).append(part)
+        elif part.on_device:
+            return None
     counts = {len(same) for same in by_rank.values()}
-    if None in by_rank or len(counts) != 1 or counts == {1} or set(by_rank) != set(range(len(by_rank))):
+    if len(counts) != 1 or counts == {1} or set(by_rank) != set(range(len(by_rank))):
         return None
     for same in by_rank.values():
         processes = [_processes(part) for part in same]
@@ -90,11 +94,9 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
             return None
         same.sort(key=lambda part: (min(_processes(part)), part.path.name))
     world, count = len(by_rank), counts.pop()
-    place = {
-        id(part): rank + world * i for rank, same in by_rank.items() for i, part in enumerate(same) if rank is not None
-    }
+    place = {id(part): rank + world * i for rank, same in by_rank.items() for i, part in enumerate(same)}
     names = "rank 0 comes" if world == 1 else f"each of {world} ranks comes"
-    return [place[id(part)] for part in parts], [
+    return [place.get(id(part), FRONT_END) for part in parts], [
         f"{names} {count} times, from processes that ran at the same time: taken as {count} replicas (data parallel) "
         f"and numbered on, ranks 0 to {world * count - 1}"
     ]
@@ -103,7 +105,8 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
 def _processes(part: Part) -> set[int]:
     """Processes of the host that the part's events are of."""
     tables = [part.tables[name] for name in ("ops", "runtime", "markers") if name in part.tables]
-    return {p for frame in tables if "process" in frame.columns for p in frame["process"].drop_nulls().unique()}
+    numbers = [frame["process"].drop_nulls().unique() for frame in tables if "process" in frame.columns]
+    return {number for column in numbers for number in column if number > 0}
 
 
 def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:

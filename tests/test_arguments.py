@@ -110,6 +110,9 @@ def test_an_argument_of_another_kind_is_named(function, wrong, names):
             parameter.VAR_KEYWORD,
         ):
             given[name] = stand_in(eval(parameter.annotation, dict(names)), name)
+    if parameters[wrong].kind is inspect.Parameter.VAR_POSITIONAL:
+        # what stands before it can be given by position only
+        positional = [given.pop(name) for name in list(parameters) if name in given] + positional
     with pytest.raises(ArgumentError, match=rf"got a tests.Odd as {wrong}; expected ") as raised:
         function(*positional, **given)
     assert isinstance(raised.value, LlmprofError)

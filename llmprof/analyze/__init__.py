@@ -19,6 +19,7 @@ On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`
 Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`,
                       :func:`with_requests`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
+What would be gained  :func:`critical_path`, :func:`slack`, :func:`what_if` with :mod:`llmprof.analyze.changes`
 Conclusions           :func:`findings`
 Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
                       :func:`diff_waterfall`, :func:`diff_words`, :func:`diff_context`, :func:`run_names`
@@ -38,11 +39,13 @@ __all__ = [
     "activity",
     "attribute",
     "captured",
+    "changes",
     "collective_arrivals",
     "collective_sizes",
     "collectives",
     "core_time",
     "coverage",
+    "critical_path",
     "diff",
     "diff_context",
     "diff_events",
@@ -82,6 +85,7 @@ __all__ = [
     "requests",
     "roofline_join",
     "run_names",
+    "slack",
     "slowest",
     "speed_of_light",
     "stacks",
@@ -92,12 +96,13 @@ __all__ = [
     "steps",
     "stream_gaps",
     "totals",
+    "what_if",
     "with_captures",
     "with_requests",
 ]
 
 if TYPE_CHECKING:
-    from llmprof.analyze import nsys
+    from llmprof.analyze import changes, nsys
     from llmprof.analyze.activity import activity, kernel_categories
     from llmprof.analyze.balance import expert_exchange, rank_balance
     from llmprof.analyze.captures import captured, with_captures
@@ -124,6 +129,8 @@ if TYPE_CHECKING:
         operator_shapes,
     )
     from llmprof.analyze.overlap import overlap, overlap_within
+    from llmprof.analyze.replay.critical_path import critical_path, slack
+    from llmprof.analyze.replay.what_if import what_if
     from llmprof.analyze.requests.outside import with_requests
     from llmprof.analyze.requests.requests import request_steps, requests, slowest
     from llmprof.analyze.requests.spans import request_spans
@@ -138,11 +145,13 @@ else:
             "activity": "llmprof.analyze.activity",
             "attribute": "llmprof.analyze.layers.attribution",
             "captured": "llmprof.analyze.captures",
+            "changes": None,
             "collective_arrivals": "llmprof.analyze.collectives.collectives",
             "collective_sizes": "llmprof.analyze.collectives.collectives",
             "collectives": "llmprof.analyze.collectives.collectives",
             "core_time": "llmprof.analyze.npu",
             "coverage": "llmprof.analyze.coverage",
+            "critical_path": "llmprof.analyze.replay.critical_path",
             "diff": "llmprof.analyze.compare.diff",
             "diff_context": "llmprof.analyze.compare.story",
             "diff_events": "llmprof.analyze.compare.times",
@@ -180,6 +189,7 @@ else:
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",
             "run_names": "llmprof.analyze.compare.story",
+            "slack": "llmprof.analyze.replay.critical_path",
             "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",
             "hot_lines": "llmprof.analyze.ncu.hardware",
@@ -192,6 +202,7 @@ else:
             "steps": "llmprof.analyze.steps.steps",
             "stream_gaps": "llmprof.analyze.idle",
             "totals": "llmprof.analyze.stacks",
+            "what_if": "llmprof.analyze.replay.what_if",
             "with_captures": "llmprof.analyze.captures",
             "with_requests": "llmprof.analyze.requests.outside",
         },

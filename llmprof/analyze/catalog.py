@@ -210,6 +210,8 @@ BUILT_IN: Final = (
     "llmprof.analyze.idle.gaps:ANALYSIS",
     "llmprof.analyze.idle.gaps:STREAMS_ANALYSIS",
     "llmprof.analyze.idle.host:ANALYSIS",
+    "llmprof.analyze.replay.critical_path:ANALYSIS",
+    "llmprof.analyze.replay.critical_path:SLACK",
     "llmprof.analyze.kernels:ANALYSIS",
     "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
     "llmprof.analyze.activity:ANALYSIS",

@@ -1,0 +1,67 @@
+"""Predictions of what_if against recordings in which somebody made the change: error of each pair.
+
+usage: python benchmarks/what_if.py CAPTURES [REAL]   (folders with the recordings that the names below stand for)
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+
+import llmprof
+from llmprof.analyze import changes, what_if
+from llmprof.trace import Trace
+
+
+def decode(trace: Trace, *made: changes.Change) -> dict[str, float]:
+    found = what_if(trace, *made)
+    chosen = found.filter(pl.col("phase") == "decode")
+    return (chosen if chosen.height else found.sort("steps")[-1:]).row(0, named=True)
+
+
+def main(captures: Path, real: Path | None) -> None:
+    def of(name: str) -> Trace:
+        return llmprof.read(captures / name)
+
+    custom, nccl = of("torch_tp4_eager_custom_allreduce"), of("torch_tp4_eager_nccl")
+    pairs = [
+        ("TP=1 eager -> graphs", of("torch_tp1_eager"), of("torch_tp1_cudagraph"), changes.no_host_delay()),
+        ("TP=4 eager -> graphs", custom, of("torch_tp4_cudagraph"), changes.no_host_delay()),
+        ("TP=4 NCCL -> custom all-reduce", nccl, custom, changes.transfer(like=custom)),
+        ("TP=4 custom -> NCCL all-reduce", custom, nccl, changes.transfer(like=nccl)),
+    ]
+    if real is not None:
+        before, after = (llmprof.read(real / f"nsysai_mfu_2gpu_{name}.sqlite") for name in ("before", "after"))
+        pairs.append(("mfu pair: attention as in the run after", before, after, attention_as(before, after)))
+    print("| pair | recorded ms | predicted ms | interval ms | recorded with the change ms | error | seconds |")
+    print("|---|---|---|---|---|---|---|")
+    for name, trace, truth, change in pairs:
+        began = time.perf_counter()
+        row = decode(trace, change)
+        took = time.perf_counter() - began
+        real_ns = decode(truth)["recorded_ns"]
+        low, high = row["low_ns"] / 1e6, row["high_ns"] / 1e6
+        print(
+            f"| {name} | {row['recorded_ns'] / 1e6:.3f} | {row['predicted_ns'] / 1e6:.3f} | {low:.3f}-{high:.3f} | "
+            f"{real_ns / 1e6:.3f} | {row['predicted_ns'] / real_ns - 1:+.1%} | {took:.2f} |"
+        )
+
+
+def attention_as(before: Trace, after: Trace) -> changes.Change:
+    """Attention scaled by what the run after takes in it, by the median over the steps."""
+    times = [
+        llmprof.analyze.attribute(trace)
+        .filter((pl.col("stage") == "attention") | (pl.col("category") == "attention"))
+        .group_by("rank", "step")
+        .agg(pl.col("dur_ns").sum())["dur_ns"]
+        .median()
+        for trace in (before, after)
+    ]
+    return changes.scale("attention", times[1] / times[0])  # type: ignore[operator]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -1,0 +1,1 @@
+"""Replay of a recording from its dependencies."""

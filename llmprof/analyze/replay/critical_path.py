@@ -1,0 +1,333 @@
+"""The critical path of every step, and how much later each event could end without a step ending later."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.idle.host import doing, host_spans
+from llmprof.analyze.replay.graph import (
+    ASSUMED,
+    COLLECTIVE,
+    HANDED_OVER,
+    LAUNCH,
+    SCHEDULED,
+    STREAM_WAIT,
+    SYNCHRONISE,
+    Graph,
+    graph,
+)
+from llmprof.analyze.replay.schedule import NEVER, Ints, latest
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+
+PARTS: Final = (
+    "compute",
+    "copy",
+    "transfer",
+    "device gap",
+    "stream wait",
+    "launch",
+    "host call",
+    "host",
+    "synchronise",
+    "scheduler",
+    "unexplained",
+)
+"""What time on a critical path is spent in; :func:`critical_path` says what each one is."""
+
+CHAIN: Final = -1
+"""In place of the kind of an edge: the node before in the same chain."""
+
+_SCHEMA = {
+    "step": pl.Int32(),
+    "phase": pl.String(),
+    "rank": pl.Int32(),
+    "part": pl.Enum(PARTS),
+    "name": pl.String(),
+    "layer": pl.Int32(),
+    "stage": pl.String(),
+    "thread": pl.Int64(),
+    "stream": pl.Int64(),
+    "event": pl.UInt32(),
+    "start_ns": pl.Int64(),
+    "dur_ns": pl.Int64(),
+}
+
+
+@per_trace
+def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
+    """The chain of events that sets the time of each step, over all ranks.
+
+    The path is followed back from the end of the last step's work on a device, always to what ended last of all that
+    an event had to wait for (:mod:`llmprof.analyze.replay.graph`), to the beginning of the recording. What lies on it
+    sets the pace: where a host that runs ahead of its devices is on it, faster kernels change nothing. The pieces of
+    a step add up to the time from the end of the step before to its own end. Time by which an event was later than
+    everything it is known to wait for is a piece of its own, ``unexplained``.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity. Without calls of the host the path runs over the devices alone.
+    rank : int, optional
+        Follow the path from the end of the last step on this rank; on the rank that ends last if None.
+
+    Returns
+    -------
+    polars.DataFrame
+        In the order of time: ``step, phase`` and ``rank`` (on which the piece lies), ``part``: ``compute`` (a kernel),
+        ``copy``, ``transfer`` (a collective, after its last rank arrived), ``device gap`` (between two kernels of a
+        stream), ``stream wait`` (for work on another stream), ``launch`` (from the host's call to the start on the
+        device), ``host call`` (a call of the device runtime), ``host`` (between two such calls), ``synchronise``
+        (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
+        result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator that
+        the host spent most of the time in), ``layer, stage, thread, stream, event``, and ``start_ns, dur_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+    LlmprofError
+        There is no such rank in the trace.
+
+    Examples
+    --------
+    >>> path = analyze.critical_path(trace)
+    >>> path.group_by("step").agg(pl.col("dur_ns").sum()).height
+    17
+    """
+    if rank is not None and rank not in trace.ranks:
+        raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {list(trace.ranks)}")
+    built = graph(trace)
+    ends = step_ends(built)
+    if rank is not None:
+        ends = ends.filter(pl.col("rank") == rank)
+    last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
+    before, kind = binding(built)
+    jump = _stretches(built, kind)
+    begin, pieces = int(built.time.min()), []
+    path = _followed(before, jump, int(last["node"][-1])) if last.height else np.empty(0, np.int64)
+    at = np.maximum.accumulate(built.time[path])
+    for step, end in last.select("step", "end_ns").iter_rows():
+        low, high = np.searchsorted(at, begin, side="right"), np.searchsorted(at, end, side="left")
+        pieces.append(
+            _pieces(built, path[max(low - 1, 0) : high + 1], kind, begin, end).with_columns(
+                step=pl.lit(step, dtype=pl.Int32)
+            )
+        )
+        begin = end
+    if not pieces:
+        return pl.DataFrame(schema=_SCHEMA)
+    rows = pl.concat(pieces).join(ends.select("step", "phase").unique("step"), on="step", how="left")
+    return _named(trace, rows).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
+
+
+@per_trace
+def slack(trace: Trace) -> pl.DataFrame:
+    """How much longer each event of a device may take without a step ending later, or without the pace changing.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name, layer, stage,
+        start_ns, dur_ns``, ``slack_ns`` (no step ends later) and ``pace_slack_ns`` (the last step ends no later: where
+        the host sets the pace, a kernel may delay its own step and yet cost nothing in the end).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+
+    Examples
+    --------
+    >>> free = analyze.slack(trace)
+    >>> bool((free["slack_ns"] <= free["pace_slack_ns"]).all())
+    True
+    """
+    built = graph(trace)
+    scheduled = built.schedule()
+    ends = step_ends(built)
+    node, end = ends["node"].to_numpy(), ends.select(pl.col("end_ns").max().over("step")).to_series().to_numpy()
+    free = []
+    for every in (True, False):
+        bounds = np.full(len(built.time), -NEVER)
+        # nothing follows the last event of a chain: it may end when the recording does
+        bounds[2 * built.chains[1:] - 1] = built.time.max()
+        chosen = slice(None) if every else end == end.max(initial=0)
+        bounds[node[chosen]] = end[chosen]
+        later = latest(scheduled, bounds)[1::2] - built.time[1::2]
+        free.append(pl.Series(np.maximum(later, 0), dtype=pl.Int64))
+    return (
+        built.events.with_columns(slack_ns=free[0], pace_slack_ns=free[1], start_ns="recorded_ns")
+        .filter(pl.col("where") == "device")
+        .select("event", "rank", "step", "name", "layer", "stage", "start_ns", "dur_ns", "slack_ns", "pace_slack_ns")
+        .sort("event")
+    )
+
+
+def step_ends(built: Graph) -> pl.DataFrame:
+    """The node at which each step of each rank ends on its devices.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, node, end_ns``, by step; one step without a phase where a recording has no steps.
+    """
+    work = built.events.filter(pl.col("where") == "device")
+    if work["step"].null_count() == work.height:
+        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32))
+    return (
+        work.filter(pl.col("step").is_not_null())
+        .with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .sort("end_ns")
+        .group_by("rank", "step", maintain_order=True)
+        .agg(pl.col("phase").last(), node=2 * pl.col("row").last().cast(pl.Int64) + 1, end_ns=pl.col("end_ns").last())
+        .sort("step", "rank")
+    )
+
+
+def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints]:
+    """Which node each node waited for last, and over what kind of edge.
+
+    Parameters
+    ----------
+    built : Graph
+        The graph.
+    times : numpy.ndarray, optional
+        Times of the nodes; the recorded ones if None.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        The node before (-1 for none) and the kind (:data:`CHAIN`, or a kind of edge), by node.
+    """
+    times = built.time if times is None else times
+    nodes = len(times)
+    before = np.arange(nodes) - 1
+    bound = np.full(nodes, NEVER)
+    bound[1:] = times[:-1] + built.weight[1:]
+    first = 2 * built.chains[:-1]
+    before[first], bound[first] = -1, NEVER
+    kind = np.full(nodes, CHAIN, dtype=np.int64)
+    arrival = times[built.source] + built.delay
+    order = np.lexsort((arrival, built.target))
+    target = built.target[order]
+    final = np.append(target[1:] != target[:-1], True) if len(target) else np.zeros(0, dtype=bool)
+    best = order[final]
+    later = arrival[best] > bound[built.target[best]]
+    best = best[later]
+    before[built.target[best]] = built.source[best]
+    kind[built.target[best]] = built.kind[best]
+    return before, kind
+
+
+def _stretches(built: Graph, kind: Ints) -> Ints:
+    """For each node the first one of the stretch of its chain in which each node waited for the one before."""
+    here = np.arange(len(kind))
+    cut = kind != CHAIN
+    cut[2 * built.chains[:-1]] = True
+    return np.maximum.accumulate(np.where(cut, here, 0))
+
+
+def _followed(before: Ints, jump: Ints, node: int) -> Ints:
+    """Nodes of the path that ends in a node, in order; one piece for each stretch of a chain."""
+    pieces = []
+    while node >= 0:
+        first = int(jump[node])
+        pieces.append(np.arange(first, node + 1))
+        node = int(before[first])
+    return np.concatenate(pieces[::-1])
+
+
+def _pieces(built: Graph, path: Ints, kind: Ints, begin: int, until: int) -> pl.DataFrame:
+    """What lies between the nodes of a path."""
+    at = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
+    node, start, end = path[1:], at[:-1], at[1:]
+    if built.time[path[0]] > begin:  # nothing leads to the first node: what came before is unknown
+        node, start, end = path, np.append(begin, at[:-1]), at
+    rest = np.minimum(built.rest[node], end - start)
+    if len(node) and node[0] == path[0] and built.time[path[0]] > begin:
+        rest = rest.copy()
+        rest[0] = end[0] - start[0]
+    row = node // 2
+    events = built.events[row].select(
+        "rank", "where", "thread", "stream", "name", "source", "category", "layer", "stage", "event", "shift_ns"
+    )
+    base = events.with_columns(
+        kind=pl.Series(kind[node]),
+        ends=pl.Series(node % 2 == 1),
+        start_ns=pl.Series(start),
+        dur_ns=pl.Series(end - start),
+        rest=pl.Series(rest),
+    )
+    known = base.with_columns(part=_part(), dur_ns=pl.col("dur_ns") - pl.col("rest"))
+    unknown = base.filter(pl.col("rest") > 0).with_columns(
+        part=pl.lit("unexplained"), start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"), dur_ns="rest"
+    )
+    return pl.concat([known, unknown]).filter(pl.col("dur_ns") > 0).sort("start_ns")
+
+
+def _part() -> pl.Expr:
+    device, ends, kind = pl.col("where") == "device", pl.col("ends"), pl.col("kind")
+    return (
+        pl.when(device & ends & ((kind == COLLECTIVE) | (pl.col("category") == "communication")))
+        .then(pl.lit("transfer"))
+        .when(device & ends & (pl.col("source") == "copy"))
+        .then(pl.lit("copy"))
+        .when(device & ends)
+        .then(pl.lit("compute"))
+        .when(device & (kind == LAUNCH))
+        .then(pl.lit("launch"))
+        .when(device & kind.is_in([STREAM_WAIT, ASSUMED]))
+        .then(pl.lit("stream wait"))
+        .when(device)
+        .then(pl.lit("device gap"))
+        .when(kind == SYNCHRONISE)
+        .then(pl.lit("synchronise"))
+        .when(kind == SCHEDULED)
+        .then(pl.lit("scheduler"))
+        .when(ends)
+        .then(pl.lit("host call"))
+        .when(kind == HANDED_OVER)
+        .then(pl.lit("host"))
+        .otherwise(pl.lit("host"))
+    )
+
+
+def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Names of the pieces between two calls of the host: the operator that most of the time was spent in."""
+    rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
+    host = pl.col("part") == "host"
+    between = rows.filter(host)
+    spans = host_spans(trace).filter(pl.col("kind") != "call")
+    if between.height and spans.height:
+        named = doing(between.select("rank", "thread", "start_ns", "dur_ns"), spans)
+        between = between.with_columns(name=named["doing"])
+    else:
+        between = between.with_columns(name=pl.lit(None, dtype=pl.String))
+    return pl.concat([rows.filter(~host), between]).sort("step", "start_ns", maintain_order=True)
+
+
+ANALYSIS = Analysis(
+    function=critical_path,
+    question="What sets the time of a step?",
+    help="the chain of events that each step waits for, in pieces that add up to it",
+    view="critical-path",
+    columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns"),
+)
+
+SLACK = Analysis(
+    function=slack,
+    question="Which kernels could take longer without changing anything?",
+    help="how much longer each event of a device may take before a step ends later",
+    view="slack",
+    columns=("rank", "step", "name", "layer", "stage", "dur_ns", "slack_ns", "pace_slack_ns"),
+)

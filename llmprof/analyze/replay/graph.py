@@ -1,0 +1,390 @@
+"""The dependency graph of a recording: what had to happen before each event could begin or end, over all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle.host import is_synchronising
+from llmprof.analyze.replay.recording import Recording, clock_offsets, recording
+from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+
+BACK_TO_BACK_NS: Final = 20_000
+"""A kernel that was launched so long before its stream was free began as soon as the stream allowed."""
+
+MOST_GAP_NS: Final = 5_000
+"""Between two kernels of a stream the device itself takes less than this; more is not explained by their order."""
+
+MOST_LATENCY_NS: Final = 50_000
+"""Work starts on an idle device so long after the end of its launching call at most; more is not explained by it."""
+
+MOST_AFTER_NS: Final = 5_000
+"""Work that begins within this after the end of work on another stream is taken to have waited for it."""
+
+USUAL_GAP_NS: Final = 1_000
+"""Gap between kernels of a stream where a recording shows none that ran back to back."""
+
+LEAST_SAMPLES: Final = 20
+"""So many gaps between kernels that ran back to back are needed to take their median."""
+
+EDGE_KINDS: Final = ("launch", "synchronise", "collective", "stream_wait", "assumed_wait", "handed_over", "scheduled")
+"""Kinds of edges between chains, by their code in :attr:`Graph.kind`."""
+
+LAUNCH, SYNCHRONISE, COLLECTIVE, STREAM_WAIT, ASSUMED, HANDED_OVER, SCHEDULED = range(7)
+
+
+Kinds = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Events of a recording as nodes, and everything that orders them.
+
+    Every event has two nodes, its start (``2 * row``) and its end (``2 * row + 1``). Its chain is the stream, or the
+    thread of the host, that it ran on.
+    """
+
+    events: pl.DataFrame
+    """``row, chain, rank, where`` (host or device), ``thread, device, stream, start_ns, dur_ns`` (on the clock that the
+    ranks share), ``recorded_ns`` (start as the trace has it), ``shift_ns`` (between the two), ``name, source, category,
+    step, phase, layer, stage, event, launch_start_ns, launch_thread, launches`` (whether a thread of the host launches
+    work), in the order of chains and time."""
+    chains: Ints
+    """First row of each chain, and the number of rows."""
+    time: Ints
+    """Recorded time of each node, in ns."""
+    weight: Ints
+    """What the chain itself explains between the node before and this one, in ns."""
+    rest: Ints
+    """What nothing explains: the node was recorded so many ns after all that it is known to wait for."""
+    source: Ints
+    """Node that each edge comes from."""
+    target: Ints
+    """Node that each edge leads to."""
+    delay: Ints
+    """Least time over each edge, in ns."""
+    kind: Kinds
+    """Kind of each edge: an index into :data:`EDGE_KINDS`."""
+
+    def schedule(self) -> Chains:
+        """The graph as the scheduler takes it, what is unexplained added to what leads to the node."""
+        return Chains(
+            bounds=2 * self.chains,
+            weight=self.weight + self.rest,
+            origin=self.origin(),
+            source=self.source,
+            target=self.target,
+            delay=self.delay + self.rest[self.target],
+        )
+
+    def origin(self) -> Ints:
+        """Recorded times of the nodes that nothing leads to, and :data:`~.schedule.NEVER` for all others."""
+        origin = np.full(len(self.time), NEVER)
+        first = 2 * self.chains[:-1]
+        led_to = np.zeros(len(self.time), dtype=bool)
+        led_to[self.target] = True
+        free = first[~led_to[first]]
+        origin[free] = self.time[free]
+        return origin
+
+
+@per_trace
+def graph(trace: Trace) -> Graph:
+    """Build the dependency graph of a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity; launches, synchronisation and host time need host activity.
+
+    Returns
+    -------
+    Graph
+        Nodes, chains and edges.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+    """
+    recorded = recording(trace)
+    if not recorded.rows.height:
+        raise NotCapturedError(
+            "the trace holds no work on a device",
+            expected="kernels or copies, which a replay is made of",
+            hint="record with device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
+            table="kernels",
+        )
+    waits = _synchronising(recorded)
+    edges = _joined(_launches(recorded), _collectives(trace, recorded), waits)
+    weight = _weights(recorded, edges)
+    edges = _joined(edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits))
+    edges = _joined(edges, _assumed(recorded, _unexplained(recorded, weight, edges)))
+    rest = _unexplained(recorded, weight, edges)
+    return Graph(recorded.rows, recorded.chains, recorded.time, weight, rest, *edges)
+
+
+class Edges(NamedTuple):
+    """Edges between nodes, as the columns of a :class:`Graph`."""
+
+    source: Ints
+    target: Ints
+    delay: Ints
+    kind: Kinds
+
+
+def _joined(*edges: Edges) -> Edges:
+    source, target, delay, kind = (np.concatenate(column) for column in zip(*edges, strict=True))
+    return Edges(source, target, delay, kind)
+
+
+def _edges(source: Ints, target: Ints, delay: Ints, kind: int) -> Edges:
+    return Edges(
+        source.astype(np.int64),
+        target.astype(np.int64),
+        delay.astype(np.int64),
+        np.full(len(source), kind, dtype=np.int8),
+    )
+
+
+def _none() -> Edges:
+    nothing = np.empty(0, dtype=np.int64)
+    return _edges(nothing, nothing, nothing, 0)
+
+
+def _launches(recorded: Recording) -> Edges:
+    """Edges from the start of each launching call to the start of what it launched."""
+    time, call = recorded.time, recorded.call
+    row = np.flatnonzero(call >= 0)
+    latency = time[2 * row] - time[2 * call[row]]
+    row, latency = row[latency >= 0], latency[latency >= 0]
+    issued = time[2 * call[row]]
+    inside = time[2 * call[row] + 1] - issued
+    free = recorded.before[row] <= issued
+    quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
+    # where the stream was free the launch itself set the start; elsewhere it is only known to have been in time
+    delay = np.where(free, np.minimum(latency, inside + MOST_LATENCY_NS), np.minimum(latency, quick))
+    return _edges(2 * call[row], 2 * row, delay, LAUNCH)
+
+
+def _weights(recorded: Recording, edges: Edges) -> Ints:
+    """What a chain explains by itself: durations, gaps of the host, and the device's own gaps between kernels."""
+    start, end, before, call = recorded.start, recorded.end, recorded.before, recorded.call
+    gap = np.where(before == NEVER, 0, start - before)
+    queued = recorded.on_device & (before != NEVER) & (gap >= 0) & (gap <= MOST_GAP_NS) & (call >= 0)
+    queued[queued] = before[queued] - start[call[queued]] >= BACK_TO_BACK_NS
+    usual = int(np.median(gap[queued])) if queued.sum() >= LEAST_SAMPLES else USUAL_GAP_NS
+    ready = np.where(call >= 0, start[call], NEVER)
+    most = np.where(before >= ready, MOST_GAP_NS, usual)
+    weight = np.empty(len(recorded.time), dtype=np.int64)
+    weight[0::2] = np.where(recorded.on_device, np.minimum(gap, most), gap)
+    weight[1::2] = end - start
+    # the end of a collective follows the arrivals by its transfer; a call that waits takes its own time at the least
+    at_end = edges.target % 2 == 1
+    row = edges.target[at_end] // 2
+    alone = np.minimum(end - start, recorded.own)[row]
+    weight[edges.target[at_end]] = np.where(recorded.on_device[row], edges.delay[at_end], alone)
+    return weight
+
+
+def _collectives(trace: Trace, recorded: Recording) -> Edges:
+    """Edges from the start of a collective on every rank to its end on every rank."""
+    rows, time = recorded.rows, recorded.time
+    calls = collectives(trace)
+    known = pl.col("call").is_not_null() & pl.col("wait_ns").is_not_null()
+    calls = calls.filter(known).select(
+        "rank", "call", "name", "dur_ns", start_ns=pl.col("start_ns") - pl.col("clock_offset_ns").fill_null(0)
+    )
+    member = calls.join(
+        rows.filter(pl.col("where") == "device").select("rank", "start_ns", "dur_ns", "name", "row"),
+        on=["rank", "start_ns", "dur_ns", "name"],
+    ).unique("row")
+    if not member.height:
+        return _none()
+    last = member.group_by("call").agg(last=pl.col("start_ns").max(), count=pl.len())
+    member = member.join(last.filter(pl.col("count") > 1), on="call")
+    pairs = member.select("call", "row", "last").join(member.select("call", other="row"), on="call")
+    pairs = pairs.filter(pl.col("row") != pl.col("other"))
+    source, target = 2 * pairs["other"].to_numpy().astype(np.int64), 2 * pairs["row"].to_numpy().astype(np.int64) + 1
+    transfer = time[target] - pairs["last"].to_numpy()
+    good = transfer >= 0
+    return _edges(source[good], target[good], transfer[good], COLLECTIVE)
+
+
+def _synchronising(recorded: Recording) -> Edges:
+    """Edges from the end of work on a device to the end of the host's calls that waited for it."""
+    rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
+    waits = rows.filter((pl.col("where") == "host") & is_synchronising(pl.col("name"))).select(
+        "row", "rank", "launches", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    copies = np.flatnonzero((call >= 0) & (rows["source"] == "copy").to_numpy())
+    within = copies[time[2 * copies + 1] <= time[2 * call[copies] + 1]]
+    within = within[(time[2 * call[within] + 1] - time[2 * call[within]]) > 3 * np.maximum(own[call[within]], 1)]
+    edges = [_none()]
+    if len(within):
+        lag = time[2 * call[within] + 1] - time[2 * within + 1]
+        edges.append(_edges(2 * within + 1, 2 * call[within] + 1, lag, SYNCHRONISE))
+    source, target = _awaited(rows, waits)
+    late = time[source] < time[target - 1]
+    lag = time[target] - np.where(late, time[target - 1], time[source])
+    edges.append(_edges(source, target, lag, SYNCHRONISE))
+    return _joined(*edges)
+
+
+def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints]:
+    """What synchronising calls are taken to have waited for: node that ended, and node that is the call's end.
+
+    It is the latest work of the rank that was launched before the call began and was done when it returned; on a
+    thread that launches work itself, if it was still running when the call began.
+    """
+    work = rows.filter(pl.col("where") == "device").select(
+        "rank", "chain", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
+        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+    )  # fmt: skip
+    best = np.full(waits.height, NEVER)
+    awaited = np.full(waits.height, -1, dtype=np.int64)
+    rank, begin, end = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns"))
+    for stream in work.partition_by("chain", maintain_order=True):
+        here = np.flatnonzero(rank == stream["rank"][0])
+        issued = np.maximum.accumulate(stream["issued"].to_numpy())
+        ended = np.maximum.accumulate(stream["end_ns"].to_numpy())
+        last = (
+            np.minimum(
+                np.searchsorted(issued, begin[here], side="right"), np.searchsorted(ended, end[here], side="right")
+            )
+            - 1
+        )
+        here, last = here[last >= 0], last[last >= 0]
+        later = ended[last] > best[here]
+        here, last = here[later], last[later]
+        best[here] = ended[last]
+        awaited[here] = stream["row"].to_numpy()[last]
+    # a thread that only waits is told of the same results when they have been there for long
+    known = (awaited >= 0) & ((best >= begin) | ~waits["launches"].to_numpy())
+    return 2 * awaited[known] + 1, 2 * waits["row"].to_numpy()[known].astype(np.int64) + 1
+
+
+def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
+    """Edges to threads that only wait: from the launch of what they wait for to the beginning of their waiting."""
+    rows, time, call = recorded.rows, recorded.time, recorded.call
+    source, target = waits.source // 2, waits.target // 2
+    only_waits = (rows["launches"] == False).fill_null(value=False).to_numpy()  # noqa: E712
+    chosen = only_waits[target] & (call[source] >= 0)
+    source, target = call[source[chosen]], target[chosen]
+    delay = time[2 * target] - time[2 * source]
+    source, target, delay = source[delay >= 0], target[delay >= 0], delay[delay >= 0]
+    weight[2 * target] = 0
+    return _edges(2 * source, 2 * target, delay, HANDED_OVER)
+
+
+def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
+    """Edges through the scheduler: from the arrival of a step's result to the first call of a later step.
+
+    A worker whose launching thread never waits for the device is told by the scheduler when to begin the next step,
+    and the scheduler waits for the results of an earlier one. How far it runs ahead follows from the recording: the
+    most steps that were begun without the results of those before.
+    """
+    rows, time, previous_end = recorded.rows, recorded.time, recorded.before
+    labels = steps(trace).filter(pl.col("host_start_ns").is_not_null())
+    if not labels.height or not len(waits.target):
+        return _none()
+    launching = rows.filter(pl.col("launches"))
+    arrivals = (
+        pl.DataFrame({"arrival": waits.target // 2, "work": waits.source // 2})
+        .with_columns(rows[waits.source // 2].select(pl.col("step").alias("output")))
+        .with_columns(rows[waits.target // 2].select("chain", time=pl.col("start_ns") + pl.col("dur_ns")))
+        .with_columns(rows[waits.target // 2].select("launches"))
+        .filter(pl.col("output").is_not_null())
+        # where a thread exists that only waits, its results are those that the scheduler gets
+        .filter(~pl.col("launches") | pl.col("launches").all())
+        .sort("time")
+        .unique("output", keep="first", maintain_order=True)
+    )
+    own = arrivals.group_by("chain").agg(own=pl.len())
+    first = (
+        labels.join(clock_offsets(trace), on="rank", how="left")
+        .select("rank", "step", time=pl.col("host_start_ns") - pl.col("shift_ns").fill_null(0))
+        .sort("time")
+        .join_asof(
+            launching.select("rank", "chain", "row", time="start_ns").sort("time"),
+            on="time",
+            by="rank",
+            strategy="forward",
+            check_sortedness=False,
+            coalesce=False,
+        )
+        .filter(pl.col("row").is_not_null())
+        .unique("row")
+        .join(own, on="chain", how="left")
+        # a thread that waits for results itself needs no scheduler to tell it
+        .filter(pl.col("own").fill_null(0) < pl.len().over("chain") / 2)
+        .select("chain", "step", "row", time="time_right")
+    )
+    if not first.height or not arrivals.height:
+        return _none()
+    # a step that began before the result of the one before it had arrived shows how far the scheduler runs ahead
+    there = first.sort("time").join_asof(
+        arrivals.select("time", there=pl.col("output").cum_max()), on="time", check_sortedness=False
+    )
+    ahead = int(there.select((pl.col("step") - pl.col("there")).max()).item() or 1)
+    matched = first.with_columns(output=pl.col("step") - ahead).join(
+        arrivals.select("output", "arrival", arrived="time"), on="output"
+    )
+    if ahead < 1 or not matched.height:
+        return _none()
+    row = matched["row"].to_numpy().astype(np.int64)
+    matched = matched.with_columns(
+        gap=pl.Series(np.where(previous_end[row] == NEVER, 0, time[2 * row] - previous_end[row])),
+        lag=pl.col("time") - pl.col("arrived"),
+    ).filter(pl.col("lag") >= 0)
+    quick = pl.col("gap").quantile(0.1).over("chain").cast(pl.Int64), pl.col("lag").quantile(0.1).cast(pl.Int64)
+    matched = matched.with_columns(
+        least_gap=pl.min_horizontal("gap", quick[0]), least_lag=pl.min_horizontal("lag", quick[1])
+    )
+    # whichever of the two comes closer to the usual is taken to explain the beginning of the step
+    told = pl.col("lag") - pl.col("least_lag") <= pl.col("gap") - pl.col("least_gap")
+    matched = matched.with_columns(
+        delay=pl.when(told).then("lag").otherwise("least_lag"), own_gap=pl.when(told).then("least_gap").otherwise("gap")
+    )
+    row = matched["row"].to_numpy().astype(np.int64)
+    weight[2 * row] = matched["own_gap"].to_numpy()
+    return _edges(2 * matched["arrival"].to_numpy() + 1, 2 * row, matched["delay"].to_numpy(), SCHEDULED)
+
+
+def _assumed(recorded: Recording, rest: Ints) -> Edges:
+    """Edges between streams of a rank that nobody recorded: work that begins right after the end of other work."""
+    rows, time, on_device = recorded.rows, recorded.time, recorded.on_device
+    late = np.flatnonzero(on_device & (rest[0::2] > 0))
+    if not len(late):
+        return _none()
+    begin = rows.select("row", "rank", "chain", time="start_ns")[late].sort("time")
+    ends = (
+        rows.filter(pl.col("where") == "device")
+        .select("rank", time=pl.col("start_ns") + pl.col("dur_ns"), other="row", other_chain="chain")
+        .sort("time")
+    )
+    matched = begin.join_asof(ends, on="time", by="rank", tolerance=MOST_AFTER_NS, check_sortedness=False).filter(
+        pl.col("other").is_not_null() & (pl.col("other_chain") != pl.col("chain"))
+    )
+    source = 2 * matched["other"].to_numpy().astype(np.int64) + 1
+    target = 2 * matched["row"].to_numpy().astype(np.int64)
+    return _edges(source, target, time[target] - time[source], ASSUMED)
+
+
+def _unexplained(recorded: Recording, weight: Ints, edges: Edges) -> Ints:
+    """How much later each node was recorded than everything that leads to it allows."""
+    time = recorded.time
+    bound = np.full(len(time), NEVER)
+    bound[1:] = time[:-1] + weight[1:]
+    bound[2 * recorded.chains[:-1]] = NEVER
+    np.maximum.at(bound, edges.target, time[edges.source] + edges.delay)
+    return np.where(bound == NEVER, 0, time - bound)

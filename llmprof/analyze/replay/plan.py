@@ -1,0 +1,170 @@
+"""A recording that changes are applied to: weights of its dependency graph that may be rewritten, and replayed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH, Graph
+from llmprof.analyze.replay.recording import Rows
+from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.errors import AnalysisError
+
+Level = Literal["low", "middle", "high"]
+
+LEVELS: Final[tuple[Level, ...]] = ("low", "middle", "high")
+"""Ways to choose what a change cannot know: so that the step is short, as expected, and so that it is long."""
+
+
+class Plan:
+    """The graph of a recording with weights that changes may rewrite.
+
+    Parameters
+    ----------
+    built : Graph
+        The recorded graph; it stays as it is.
+    level : {"low", "middle", "high"}
+        How a change chooses what it cannot know.
+    """
+
+    def __init__(self, built: Graph, level: Level) -> None:
+        self.built = built
+        self.level = level
+        self.events = built.events
+        self.weight: Ints = built.weight.copy()
+        self.rest: Ints = built.rest.copy()
+        self.delay: Ints = built.delay.copy()
+        self.kept = np.ones(len(built.source), dtype=bool)
+        self.device: Rows = (self.events["where"] == "device").to_numpy()
+        self.dur: Ints = self.events["dur_ns"].to_numpy().astype(np.int64)
+
+    def choose(self, low: float, middle: float, high: float) -> float:
+        """One of three values, by the level."""
+        return {"low": low, "middle": middle, "high": high}[self.level]
+
+    def work(self, what: str) -> Rows:
+        """Events of the devices that a word names: a stage, a category, or a regular expression on the kernel's name.
+
+        Raises
+        ------
+        AnalysisError
+            Nothing has that stage, category or name, or it is no regular expression.
+        """
+        rows = self.events
+        stages, categories = set(rows["stage"].drop_nulls()), set(rows["category"].drop_nulls())
+        if what in stages:
+            mask = rows["stage"] == what
+        elif what in categories:
+            mask = rows["category"] == what
+        else:
+            try:
+                re.compile(what)
+                mask = rows["name"].str.contains(f"(?i){what}")
+            except (re.error, pl.exceptions.ComputeError) as error:
+                raise AnalysisError(
+                    f"{what!r} is no stage, no category and no regular expression", expected="one of them"
+                ) from error
+        chosen: Rows = mask.fill_null(value=False).to_numpy() & self.device
+        if not chosen.any():
+            raise AnalysisError(
+                f"the change {what!r} matches nothing in this recording",
+                expected=f"a stage ({', '.join(sorted(stages)) or 'none known'}), a category "
+                f"({', '.join(sorted(categories)) or 'none known'}), or part of a kernel's name",
+            )
+        return chosen
+
+    def collectives(self) -> Rows:
+        """Events of the devices that are collectives matched over the ranks."""
+        chosen = np.zeros(self.events.height, dtype=bool)
+        chosen[self.built.target[self.built.kind == COLLECTIVE] // 2] = True
+        return chosen
+
+    def set_duration(self, rows: Rows, dur: Ints | NDArray[np.floating[Any]]) -> None:
+        """Give events another duration; that of a matched collective is its transfer, after its last rank arrived."""
+        self.weight[1::2][rows] = np.maximum(np.asarray(dur), 0).astype(np.int64)[rows]
+        ends = (self.built.kind == COLLECTIVE) & rows[self.built.target // 2]
+        self.delay[ends] = self.weight[self.built.target[ends]]
+
+    def own_duration(self) -> Ints:
+        """Duration of each event without what it waited for others."""
+        return np.array(self.weight[1::2], dtype=np.int64)
+
+    def launching(self, rows: Rows) -> Ints:
+        """Row of the host's call that launched each of the events, as far as it is known."""
+        edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
+        calls: Ints = self.built.source[edges] // 2
+        return calls
+
+    def without_launch(self, rows: Rows) -> None:
+        """Let events begin as soon as their stream allows, as those of a graph do."""
+        edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
+        self.delay[edges] = 0
+        self.rest[0::2][rows] = 0
+
+    def set_gap(self, rows: Rows, gap_ns: float) -> None:
+        """Give events at most so much time after the one before them on their stream."""
+        self.weight[0::2][rows] = np.minimum(self.weight[0::2][rows], int(gap_ns))
+
+    def host_gone(self, first: int, last: int) -> None:
+        """Take away the host's time between the beginning of one call and the end of a later one of its thread."""
+        self.weight[2 * first + 1 : 2 * last + 2] = 0
+        self.rest[2 * first + 1 : 2 * last + 2] = 0
+
+    def times(self) -> Ints:
+        """Times of all nodes under the changes, in ns."""
+        kept = self.kept
+        return earliest(
+            Chains(
+                bounds=2 * self.built.chains,
+                weight=self.weight + self.rest,
+                origin=self._origin(),
+                source=self.built.source[kept],
+                target=self.built.target[kept],
+                delay=self.delay[kept] + self.rest[self.built.target[kept]],
+            )
+        )
+
+    def _origin(self) -> Ints:
+        """Recorded times of what nothing leads to, also where a change took the edge away."""
+        origin = np.full(len(self.weight), NEVER)
+        first = 2 * self.built.chains[:-1]
+        led_to = np.zeros(len(origin), dtype=bool)
+        led_to[self.built.target[self.kept]] = True
+        free = first[~led_to[first]]
+        origin[free] = self.built.time[free]
+        return origin
+
+
+def periods(built: Graph, times: Ints) -> pl.DataFrame:
+    """Time of every step of every rank under some times of the nodes.
+
+    A step takes from the end of the step before it on the rank's devices to its own end there. The first step of a
+    rank has none before it and is left out, unless it is the only one.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, period_ns``.
+    """
+    work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
+    if work["step"].null_count() == work.height:
+        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit("other"))
+    row = work["row"].to_numpy()
+    spans = (
+        work.with_columns(begin=pl.Series(times[2 * row]), end=pl.Series(times[2 * row + 1]))
+        .filter(pl.col("step").is_not_null())
+        .group_by("rank", "step")
+        .agg(pl.col("phase").drop_nulls().first(), pl.col("begin").min(), pl.col("end").max())
+        .sort("rank", "step")
+    )
+    before = pl.col("end").shift(1).over("rank")
+    alone = pl.len().over("rank") == 1
+    return (
+        spans.with_columns(period_ns=pl.col("end") - pl.when(alone).then(pl.col("begin")).otherwise(before))
+        .filter(pl.col("period_ns").is_not_null())
+        .select("rank", "step", "phase", "period_ns")
+    )

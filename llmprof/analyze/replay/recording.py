@@ -1,0 +1,147 @@
+"""Events of a recording in the order of their chains (streams, threads of the host), on one clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle.host import is_synchronising
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.replay.schedule import NEVER, Ints
+from llmprof.trace import Trace
+
+Rows = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Events in the order of their chains, and what every edge is made of."""
+
+    rows: pl.DataFrame
+    """One row an event, as :attr:`llmprof.analyze.replay.graph.Graph.events` describes them."""
+    chains: Ints
+    """First row of each chain, and the number of rows."""
+    time: Ints
+    """Start (even) and end (odd) of each row, in ns."""
+    before: Ints
+    """End of the event before in the chain, in ns; :data:`~.schedule.NEVER` for the first."""
+    on_device: Rows
+    """Whether each row is work of a device."""
+    call: Ints
+    """Row of the host's call that launched each row; -1 where none is known."""
+    own: Ints
+    """How long a call of the host takes by itself when it need not wait, in ns."""
+
+    @property
+    def start(self) -> Ints:
+        """Start of each row."""
+        return self.time[0::2]
+
+    @property
+    def end(self) -> Ints:
+        """End of each row."""
+        return self.time[1::2]
+
+
+MOST_OWN_NS = 10_000
+"""A call that waits for the device takes no more than this where there is nothing to wait for."""
+
+
+def recording(trace: Trace) -> Recording:
+    """Put the events of a trace in the order of their chains."""
+    rows = _events(trace)
+    chains = np.append(np.flatnonzero(np.diff(rows["chain"].to_numpy(), prepend=-1)), rows.height).astype(np.int64)
+    time = np.empty(2 * rows.height, dtype=np.int64)
+    time[0::2] = rows["start_ns"].to_numpy()
+    time[1::2] = time[0::2] + rows["dur_ns"].to_numpy()
+    before = np.full(rows.height, NEVER)
+    before[1:] = time[1:-1:2]
+    before[chains[:-1]] = NEVER
+    return Recording(
+        rows, chains, time, before, (rows["where"] == "device").to_numpy(), _launching_rows(rows), _own_time(rows)
+    )
+
+
+def _events(trace: Trace) -> pl.DataFrame:
+    """Work of the devices and calls of the host, sorted by chain and time, on one clock."""
+    device = attribute(trace).with_columns(
+        where=pl.lit("device"), thread=pl.lit(None, dtype=pl.Int64), launches=pl.lit(None, dtype=pl.Boolean)
+    )
+    columns = [
+        "rank", "where", "thread", "device", "stream", "start_ns", "dur_ns", "name", "source", "category",
+        "step", "phase", "layer", "stage", "event", "launch_start_ns", "launch_thread", "launches",
+    ]  # fmt: skip
+    parts = [device.select(columns)]
+    if trace.has("runtime"):
+        calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
+        calls = calls.select("rank", "thread", "start_ns", "dur_ns", "name").sort("rank", "thread", "start_ns")
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        inside = (pl.col("start_ns") < end.cum_max().shift(1).over("rank", "thread")).fill_null(value=False)
+        calls = calls.filter(~inside)
+        threads = device.select("rank", thread="launch_thread").unique()
+        launching = calls.join(threads, on=["rank", "thread"], how="semi", nulls_equal=True)
+        # a thread that only waits for results, as vLLM's for its output, is a chain of those calls
+        waiting = calls.filter(is_synchronising(pl.col("name"))).join(
+            threads, on=["rank", "thread"], how="anti", nulls_equal=True
+        )
+        calls = pl.concat([launching.with_columns(launches=True), waiting.with_columns(launches=False)])
+        parts.append(calls.with_columns(where=pl.lit("host"), source=pl.lit("call")))
+    shift = pl.col("shift_ns")
+    rows = (
+        pl.concat(parts, how="diagonal_relaxed")
+        .join(clock_offsets(trace), on="rank", how="left")
+        .with_columns(shift.fill_null(0), recorded_ns="start_ns")
+        .with_columns(start_ns=pl.col("start_ns") - shift, launch_start_ns=pl.col("launch_start_ns") - shift)
+    )
+    key = pl.struct("rank", "where", "thread", "device", "stream")
+    return (
+        rows.sort("rank", "where", "thread", "device", "stream", "start_ns", "dur_ns", nulls_last=True)
+        .with_columns(chain=key.rle_id().cast(pl.Int64))
+        .with_row_index("row")
+    )
+
+
+def clock_offsets(trace: Trace) -> pl.DataFrame:
+    """Correction of each rank's clock, where it is not 0."""
+    return (
+        collectives(trace)
+        .filter(pl.col("clock_offset_ns").is_not_null() & (pl.col("clock_offset_ns") != 0))
+        .group_by("rank")
+        .agg(shift_ns=pl.col("clock_offset_ns").median().cast(pl.Int64))
+    )
+
+
+def _launching_rows(rows: pl.DataFrame) -> Ints:
+    """Row of the host's call that launched each event; -1 where none is known."""
+    launches = rows.filter(pl.col("launch_start_ns").is_not_null()).select(
+        "row", "rank", "launch_thread", "launch_start_ns"
+    )
+    calls = rows.filter(pl.col("where") == "host").select(
+        "rank",
+        launch_thread="thread",
+        launch_start_ns="start_ns",
+        call="row",
+        call_end=pl.col("start_ns") + pl.col("dur_ns"),
+    )
+    out = np.full(rows.height, -1, dtype=np.int64)
+    if not launches.height or not calls.height:
+        return out
+    matched = (
+        launches.sort("launch_start_ns")
+        .join_asof(
+            calls.sort("launch_start_ns"), on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False
+        )
+        .filter(pl.col("call").is_not_null() & (pl.col("launch_start_ns") <= pl.col("call_end")))
+    )
+    out[matched["row"].to_numpy()] = matched["call"].to_numpy()
+    return out
+
+
+def _own_time(rows: pl.DataFrame) -> Ints:
+    """How long each call of the host takes when it need not wait: as the quickest tenth of its name, 10 us at most."""
+    quick = pl.col("dur_ns").quantile(0.1).over("where", "name").fill_null(0)
+    return rows.select(quick.clip(0, MOST_OWN_NS).cast(pl.Int64)).to_series().to_numpy()

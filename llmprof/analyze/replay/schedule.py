@@ -1,0 +1,179 @@
+"""Times of the nodes of a graph in which every chain (a host thread, a stream) runs in order and waits for others."""
+
+from __future__ import annotations
+
+import bisect
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmprof.errors import AnalysisError
+
+Ints = NDArray[np.int64]
+
+NEVER: Final = np.int64(-(2**61))
+"""Earlier than any time: the bound of a node that nothing holds back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Nodes that run one after another in chains, and edges between chains.
+
+    A node begins when the node before it in its chain is done and its own weight has passed, and no earlier than
+    any edge into it allows.
+    """
+
+    bounds: Ints
+    """First node of each chain, and the number of nodes: chain ``c`` holds ``bounds[c]`` to ``bounds[c + 1]``."""
+    weight: Ints
+    """Nanoseconds from the node before in the chain to this one."""
+    origin: Ints
+    """Earliest time of each node by itself, in ns; :data:`NEVER` for all that follow from others."""
+    source: Ints
+    """Node that an edge comes from."""
+    target: Ints
+    """Node that an edge leads to."""
+    delay: Ints
+    """Nanoseconds from the source of an edge to its target, at the least."""
+
+
+def earliest(graph: Chains) -> Ints:
+    """Earliest time of every node: a longest path, computed for a stretch of a chain at a time.
+
+    A chain advances in one piece as far as what it waits for is known, so the number of rounds is that of the
+    alternations between chains (synchronisations, collectives), not that of the nodes.
+
+    Parameters
+    ----------
+    graph : Chains
+        Chains and edges.
+
+    Returns
+    -------
+    numpy.ndarray
+        Times in ns, by node.
+
+    Raises
+    ------
+    AnalysisError
+        The edges form a cycle.
+
+    Examples
+    --------
+    >>> chains = Chains(  # a host thread with two launches (nodes 0, 1), and a stream with their kernels (2, 3)
+    ...     bounds=np.array([0, 2, 4]),
+    ...     weight=np.array([0, 5, 0, 10]),
+    ...     origin=np.array([0, NEVER, NEVER, NEVER]),
+    ...     source=np.array([0, 1]),
+    ...     target=np.array([2, 3]),
+    ...     delay=np.array([3, 3]),
+    ... )
+    >>> earliest(chains).tolist()
+    [0, 5, 3, 13]
+    """
+    bounds: list[int] = graph.bounds.tolist()
+    count = len(bounds) - 1
+    order = np.argsort(graph.target, kind="stable")
+    source, target, delay = graph.source[order], graph.target[order], graph.delay[order]
+    chain_of_source = np.searchsorted(graph.bounds, source, side="right") - 1
+    edges_of_chain: list[int] = np.searchsorted(target, graph.bounds).tolist()
+    needs = [_needs(source, target, chain_of_source, *edges_of_chain[c : c + 2]) for c in range(count)]
+    wakes: list[list[int]] = [[] for _ in range(count)]
+    for c, needed in enumerate(needs):
+        for need in needed:
+            wakes[need.chain].append(c)
+    first_edge: list[int] = np.searchsorted(target, np.arange(bounds[-1] + 1)).tolist()
+
+    times = np.full(bounds[-1], NEVER)
+    done = bounds[:-1]
+    ready = deque(range(count))
+    queued = set(ready)
+    while ready:
+        c = ready.popleft()
+        queued.discard(c)
+        begin, limit = done[c], bounds[c + 1]
+        for need in needs[c]:
+            limit = min(limit, need.allows(done[need.chain]))
+        if limit <= begin:
+            continue
+        low, high = first_edge[begin], first_edge[limit]
+        bound = graph.origin[begin:limit].copy()
+        if high > low:
+            np.maximum.at(bound, target[low:high] - begin, times[source[low:high]] + delay[low:high])
+        if begin > bounds[c]:
+            bound[0] = max(bound[0], times[begin - 1] + graph.weight[begin])
+        if limit - begin > 1:
+            passed = np.cumsum(graph.weight[begin:limit])
+            bound = np.maximum.accumulate(bound - passed) + passed
+        times[begin:limit] = bound
+        done[c] = limit
+        for other in wakes[c]:
+            if other not in queued:
+                queued.add(other)
+                ready.append(other)
+    stuck = sum(done[c] < bounds[c + 1] for c in range(count))
+    if stuck:
+        raise AnalysisError(
+            f"the order of events forms a cycle: {stuck} of {count} threads and streams wait for each other",
+            expected="an order in which everything happens after what it waits for",
+            hint="the clocks of host and device, or of the ranks, disagree: look at one rank, or at the device alone",
+        )
+    return times
+
+
+def latest(graph: Chains, bounds: Ints) -> Ints:
+    """Latest time of every node at which no node is later than its bound.
+
+    Parameters
+    ----------
+    graph : Chains
+        Chains and edges.
+    bounds : numpy.ndarray
+        Latest time of each node by itself, in ns; ``-NEVER`` for all that follow from others.
+
+    Returns
+    -------
+    numpy.ndarray
+        Times in ns, by node.
+    """
+    nodes = int(graph.bounds[-1])
+    weight = np.zeros(nodes, dtype=np.int64)
+    weight[1:] = graph.weight[:0:-1]
+    back = Chains(
+        bounds=nodes - graph.bounds[::-1],
+        weight=weight,
+        origin=-bounds[::-1],
+        source=nodes - 1 - graph.target,
+        target=nodes - 1 - graph.source,
+        delay=graph.delay,
+    )
+    return -earliest(back)[::-1]
+
+
+class _Need:
+    """What a chain waits for on one other chain."""
+
+    def __init__(self, chain: int, targets: list[int], required: list[int]) -> None:
+        self.chain = chain
+        self._targets = targets
+        self._required = required
+        self._met = 0
+
+    def allows(self, done: int) -> int:
+        """First node that may not be computed yet when so much of the other chain is done."""
+        self._met = bisect.bisect_left(self._required, done, lo=self._met)
+        return self._targets[self._met] if self._met < len(self._targets) else sys.maxsize
+
+
+def _needs(source: Ints, target: Ints, chain: Ints, low: int, high: int) -> list[_Need]:
+    """For each chain that one waits for: its own nodes with an edge, and up to where the other must be done."""
+    out = []
+    for other in np.unique(chain[low:high]):
+        chosen = np.flatnonzero(chain[low:high] == other) + low
+        required = np.maximum.accumulate(source[chosen])
+        out.append(_Need(int(other), target[chosen].tolist(), required.tolist()))
+    return out

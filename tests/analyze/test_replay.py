@@ -1,0 +1,311 @@
+"""Dependencies, critical path and predictions of hand-built recordings, with answers computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.analyze import changes, critical_path, slack, what_if
+from llmprof.analyze.replay.graph import COLLECTIVE, EDGE_KINDS, LAUNCH, SCHEDULED, SYNCHRONISE, graph
+from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.trace import Trace
+from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels
+
+US = 1_000
+
+CALL = "cudaLaunchKernel"
+
+
+def host(rows: list[tuple[int, int, int, str, int | None]], thread: int = 1) -> pl.DataFrame:
+    """Calls from ``(rank, start, duration, name, correlation)`` in us."""
+    return pl.DataFrame(
+        [(rank, thread, start * US, dur * US, name, "runtime", launch) for rank, start, dur, name, launch in rows],
+        schema={
+            "rank": pl.Int32, "thread": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String,
+            "api": pl.String, "correlation": pl.Int64,
+        },
+        orient="row",
+    )  # fmt: skip
+
+
+def device(rows: list[tuple[int, int, int, int, str, int]]) -> pl.DataFrame:
+    """Kernels from ``(rank, stream, start, duration, name, correlation)`` in us."""
+    return pl.DataFrame(
+        [(rank, 0, stream, start * US, dur * US, name, c) for rank, stream, start, dur, name, c in rows],
+        schema={
+            "rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64,
+            "name": pl.String, "correlation": pl.Int64,
+        },
+        orient="row",
+    )  # fmt: skip
+
+
+def step_labels(starts: list[int], dur: int, rank: int = 0) -> pl.DataFrame:
+    return labels([("execute_context_0(0)_generation_1(1)", start * US, dur * US) for start in starts], rank=rank)
+
+
+def host_bound() -> Trace:
+    """Three steps of 100 us: the host launches two kernels, 40 us apart; each takes 10 us and begins 5 us after."""
+    calls, work = [], []
+    for step in range(3):
+        for n in range(2):
+            at, correlation = step * 100 + 10 + n * 40, step * 2 + n + 1
+            calls.append((0, at, 4, CALL, correlation))
+            work.append((0, 7, at + 5, 10, [NORM, GEMM][n], correlation))
+    return Trace({"kernels": device(work), "runtime": host(calls), "markers": step_labels([0, 100, 200], 90)})
+
+
+def device_bound() -> Trace:
+    """Three steps of 100 us: two kernels of 49 us, 1 us apart, launched long before; the host waits for each step."""
+    calls, work = [], []
+    for step in range(3):
+        for n in range(2):
+            correlation = step * 2 + n + 1
+            calls.append((0, step * 100 + 2 * n, 1, CALL, correlation))
+            work.append((0, 7, step * 100 + 5 + n * 50, 49, [NORM, GEMM][n], correlation))
+        calls.append((0, step * 100 + 10, 85, "cudaStreamSynchronize", None))
+    # the wait ends 95 us into each step, though its work ends at 104: the next launch does not wait for it
+    return Trace({"kernels": device(work), "runtime": host(calls), "markers": step_labels([0, 100, 200], 99)})
+
+
+def two_ranks() -> Trace:
+    """One all-reduce: rank 1 comes 60 us after rank 0, since its host is late; the transfer takes 5 us."""
+    work = [
+        (0, 7, 10, 20, GEMM, 1), (0, 7, 31, 64, NCCL_ALL_REDUCE, 2), (0, 7, 96, 10, NORM, 3),
+        (1, 7, 70, 19, GEMM, 1), (1, 7, 90, 5, NCCL_ALL_REDUCE, 2), (1, 7, 96, 10, NORM, 3),
+    ]  # fmt: skip
+    calls = [(0, 2, 2, CALL, 1), (0, 6, 2, CALL, 2), (0, 10, 2, CALL, 3)]
+    calls += [(1, 62, 2, CALL, 1), (1, 66, 2, CALL, 2), (1, 70, 2, CALL, 3)]
+    kernels = device(work)
+    table = kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).with_columns(
+        kind=pl.lit("all_reduce"),
+        evidence=pl.lit("metadata"),
+        bytes_source=pl.lit("metadata"),
+        on_device=pl.lit(value=True),
+        world=pl.lit(2, dtype=pl.Int32),
+        bytes=pl.lit(1_000_000, dtype=pl.Int64),
+        group=pl.lit("tp"),
+    )
+    return Trace({"kernels": kernels, "runtime": host(calls), "collectives": table}, {"world_size": 2})
+
+
+def test_a_chain_waits_for_another_one() -> None:
+    # host: 0, then 5 later; stream: 3 after each launch, kernels of 10: 3 -> 13, then max(5 + 3, 13) = 13
+    chains = Chains(
+        bounds=np.array([0, 2, 4]),
+        weight=np.array([0, 5, 0, 10]),
+        origin=np.array([0, NEVER, NEVER, NEVER]),
+        source=np.array([0, 1]),
+        target=np.array([2, 3]),
+        delay=np.array([3, 3]),
+    )
+    assert earliest(chains).tolist() == [0, 5, 3, 13]
+    # so that node 3 is at 13: node 2 by 3, node 0 by 0, node 1 by 10
+    free = latest(chains, np.array([-NEVER, -NEVER, -NEVER, 13]))
+    assert free.tolist() == [0, 10, 3, 13]
+
+
+def test_a_cycle_is_refused() -> None:
+    cycle = Chains(
+        bounds=np.array([0, 2, 4]),
+        weight=np.zeros(4, dtype=np.int64),
+        origin=np.array([0, NEVER, 0, NEVER]),
+        source=np.array([1, 3]),
+        target=np.array([2, 0]),
+        delay=np.zeros(2, dtype=np.int64),
+    )
+    with pytest.raises(AnalysisError, match="cycle"):
+        earliest(cycle)
+
+
+@pytest.mark.parametrize("build", [host_bound, device_bound, two_ranks])
+def test_without_a_change_the_recorded_times_come_out(build: object) -> None:
+    built = graph(build())  # type: ignore[operator]
+    assert earliest(built.schedule()).tolist() == built.time.tolist()
+    assert (built.rest >= 0).all()
+    assert set(built.kind.tolist()) <= set(range(len(EDGE_KINDS)))
+
+
+def test_edges_of_launches_and_of_a_wait() -> None:
+    built = graph(device_bound())
+    edges = pl.DataFrame({"kind": built.kind, "source": built.source // 2, "target": built.target // 2})
+    names = built.events["name"]
+    launches = edges.filter(pl.col("kind") == LAUNCH)
+    assert launches.height == 6
+    assert set(names.gather(launches["source"])) == {CALL}
+    # 10 to 95 us of the first step: the norm (5 to 54) was launched before and done; the GEMM (55 to 104) was not
+    waits = edges.filter(pl.col("kind") == SYNCHRONISE)
+    assert names.gather(waits["source"]).to_list() == [NORM] * 3
+
+
+def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:
+    path = critical_path(host_bound())
+    # from the end of one step's GEMM (65 us into the step) to the next one's: 100 us, all of them the host's but for
+    # the launch (5) and the kernel (10) at the very end, which only the last step has on its path
+    by_step = path.group_by("step").agg(pl.col("dur_ns").sum()).sort("step")
+    assert by_step["dur_ns"].to_list() == [65 * US - 10 * US, 100 * US, 100 * US]
+    middle = path.filter(pl.col("step") == 1).group_by("part").agg(pl.col("dur_ns").sum())
+    assert dict(middle.rows()) == {"host": 92 * US, "host call": 8 * US}
+    last = dict(path.filter(pl.col("step") == 2).group_by("part").agg(pl.col("dur_ns").sum()).rows())
+    # 165 to 250 us, in which one call of 4 us lies
+    assert last == {"host": 81 * US, "host call": 4 * US, "launch": 5 * US, "compute": 10 * US}
+
+
+def test_slack_tells_a_step_from_the_pace() -> None:
+    free = slack(host_bound()).sort("start_ns")
+    # a norm ends at 25 us, the GEMM behind it begins at 55: with the device's own gap of 1 us it may take 29 us more
+    assert free["slack_ns"].to_list() == [29 * US, 0] * 3
+    # behind the GEMM of the first step (until 65 us) three kernels of 10 us and four gaps of 1 us must fit before the
+    # last one begins at 255
+    assert free["pace_slack_ns"].to_list()[1] == (255 - 34 - 65) * US
+    assert free["pace_slack_ns"].to_list()[-1] == 0
+
+
+def test_a_late_rank_is_on_the_path() -> None:
+    path = critical_path(two_ranks(), rank=0)
+    # rank 0 waits in the all-reduce for rank 1, whose host launched late
+    assert path.filter(pl.col("part") == "transfer").select("dur_ns").item() == 5 * US
+    before = path.filter(pl.col("start_ns") < 90 * US)
+    assert before["rank"].unique().to_list() == [1]
+    assert path["dur_ns"].sum() == 106 * US - 2 * US
+    with pytest.raises(LlmprofError, match="no rank 5"):
+        critical_path(two_ranks(), rank=5)
+
+
+def step(found: pl.DataFrame) -> dict[str, float]:
+    return found.select("recorded_ns", "predicted_ns", "low_ns", "high_ns").row(0, named=True)
+
+
+def test_faster_kernels_change_nothing_where_the_host_sets_the_pace() -> None:
+    got = step(what_if(host_bound(), changes.scale("norm", 0.5)))
+    assert got == dict.fromkeys(got, 100 * US)
+    got = step(what_if(host_bound(), changes.scale("host", 0.5)))
+    assert got["predicted_ns"] == 50 * US
+
+
+def test_nothing_changed_is_nothing_gained() -> None:
+    found = what_if(device_bound())
+    assert found["gain_ns"].to_list() == [0]
+    assert found["speedup"].to_list() == [1]
+    assert found["steps"].to_list() == [2]
+
+
+def test_without_a_late_rank_nobody_waits() -> None:
+    trace = two_ranks()
+    built = graph(trace)
+    assert (built.kind == COLLECTIVE).sum() == 2
+    got = what_if(trace, changes.balance())
+    # rank 0: 10 to 30, gap 1, transfer 5, gap 1, norm 10: 10 to 47 = 37 us; rank 1 as recorded: 70 to 106 = 36 us
+    assert got["predicted_ns"].to_list() == [36.5 * US]
+    assert got["recorded_ns"].to_list() == [(96 + 36) / 2 * US]
+
+
+def test_another_link_changes_the_transfer_alone() -> None:
+    # 2 us and 1 MB at 100 GB/s, times 2 (n - 1) / n = 1: 12 us instead of 5
+    got = what_if(two_ranks(), changes.transfer(bandwidth=100, latency=2))
+    assert got["predicted_ns"].to_list() == [(96 + 36) / 2 * US + 7 * US]
+    with pytest.raises(AnalysisError, match="without a change"):
+        changes.transfer()
+
+
+def test_work_can_be_removed_and_fused() -> None:
+    kernels = device([(0, 7, 10 + 11 * n, 10, NORM, n + 1) for n in range(4)])
+    calls = host([(0, n, 1, CALL, n + 1) for n in range(4)])
+    trace = Trace({"kernels": kernels, "runtime": calls})
+    # three gaps of 1 us and three kernels fall into one of 10 to 40 us
+    got = step(what_if(trace, changes.fuse("rms_norm")))
+    assert (got["recorded_ns"], got["low_ns"], got["predicted_ns"], got["high_ns"]) == (
+        43 * US, 10 * US, 25 * US, 40 * US,
+    )  # fmt: skip
+    got = step(what_if(trace, changes.remove("norm")))
+    assert got["predicted_ns"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changes.scale("no such stage", 0.5), "matches nothing"),
+        (changes.scale("(", 0.5), "no regular expression"),
+        (changes.balance(), "no collective"),
+        (changes.transfer(bandwidth=100), "no collective"),
+        (changes.fuse("gemm|nvjet"), "follow each other"),
+        (changes.no_host_delay(phases=("prefill",)), "no kernel"),
+        (changes.tensor_parallel(2), "no stage"),
+    ],
+)
+def test_a_change_that_matches_nothing_says_so(change: changes.Change, message: str) -> None:
+    with pytest.raises(AnalysisError, match=message):
+        what_if(host_bound(), change)
+
+
+def test_a_factor_below_nothing_is_refused() -> None:
+    with pytest.raises(AnalysisError, match="factor"):
+        changes.scale("norm", -1)
+    with pytest.raises(AnalysisError, match="group of 0"):
+        changes.tensor_parallel(0)
+
+
+def test_a_device_alone_has_a_path_too() -> None:
+    trace = Trace({"kernels": host_bound().kernels})
+    path = critical_path(trace)
+    assert set(path["part"]) <= {"compute", "unexplained", "device gap"}
+    # 30 us between two kernels that nothing explains but for the device's own microsecond
+    assert path.filter(pl.col("part") == "unexplained")["dur_ns"].max() >= 29 * US
+
+
+def test_no_device_activity_is_refused() -> None:
+    with pytest.raises(NotCapturedError):
+        graph(Trace({}))
+
+
+CAPTURES = [
+    "torch_tp1_eager", "torch_tp1_cudagraph", "torch_tp1_moe_eager", "torch_tp4_eager_nccl", "torch_pp2_eager",
+    "torch_tp4_eager_custom_allreduce", "torch_tp4_cudagraph", "torch_transformers_generate", "nsys_tp2_cudagraph",
+    "nsys_tp4_eager_nccl", "nsys_tp1_layer_nvtx", "nsys_transformers_generate", "torch_cpu_tp2_layer_annotations",
+]  # fmt: skip
+
+REAL = [
+    "chrome/hta/critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz",
+    "chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz",
+    "chrome/hta/critical_path__end_to_end__simple_add__input__trace.json.gz",
+    "chrome/hta/nccl_parser_config__nccl_data.json.gz",
+    "chrome/hta/timeline_analysis__sampled_rank-0.json.gz",
+    "chrome/hta/trace_diff__test__test.json.gz",
+    "chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f"captures/{name}" for name in CAPTURES] + [f"real/{name}" for name in REAL])
+def test_every_recording_replays_to_its_own_times(shared: Path, name: str) -> None:
+    trace = llmprof.read(shared / name)
+    found = what_if(trace)
+    assert found.height
+    assert found.filter((pl.col("predicted_ns") / pl.col("recorded_ns") - 1).abs() > 0.02).height == 0
+    path = critical_path(trace)
+    assert (path["dur_ns"] > 0).all()
+    built = graph(trace)
+    assert (built.rest >= 0).all()
+
+
+def test_the_scheduler_is_seen_where_it_runs_ahead(shared: Path) -> None:
+    built = graph(llmprof.read(shared / "captures/nsys_tp2_cudagraph"))
+    # 20 steps of two ranks; the first two steps of each were begun before any result had arrived
+    assert 30 <= (built.kind == SCHEDULED).sum() <= 40
+
+
+@pytest.mark.slow
+def test_graphs_are_predicted_from_an_eager_recording(shared: Path) -> None:
+    captures = shared / "captures"
+    eager, graphs = (llmprof.read(captures / name) for name in ("torch_tp1_eager", "torch_tp1_cudagraph"))
+    decode = pl.col("phase") == "decode"
+    predicted = what_if(eager, changes.no_host_delay()).filter(decode)
+    recorded = what_if(graphs).filter(decode)["recorded_ns"].item()
+    # benchmarks/what_if.py: 11.6 % too long, since the compiled model has fewer kernels
+    assert predicted["predicted_ns"].item() == pytest.approx(recorded, rel=0.15)
+    assert predicted["recorded_ns"].item() > 7 * recorded

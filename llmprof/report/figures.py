@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -133,8 +133,11 @@ class Drawing:
     """Stem of its PNG file, and its id in the page."""
     shows: str
     """What it shows, as a noun."""
-    draw: Callable[[Trace], Drawn]
-    """Draws it; raises NotCapturedError or AnalysisError where the capture does not allow it."""
+    draw: Callable[[Any], Drawn]
+    """Draws it from what the report is about: a trace, a run or a sweep. Raises an error of llmprof where that does not
+    allow it, which the report says in its place."""
+    picture: bool = False
+    """Whether the folder of a run holds it as a PNG, too."""
     package: str = ""
     """Name and version of the package that a plug-in is in."""
 
@@ -228,6 +231,28 @@ STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", step_timeline)
 LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", layer_timeline)
 
 
+OF_RUNS: Final = (
+    "llmprof.report.run:KERNEL_TIME",
+    "llmprof.report.run:CUDA_API",
+    "llmprof.report.run:REQUESTS",
+    "llmprof.report.run:COUNTERS",
+    "llmprof.report.run:DASHBOARD",
+    "llmprof.report.run:REQUEST_LATENCY",
+    "llmprof.report.run:REQUEST_WATERFALL",
+    "llmprof.report.run:ROOFLINE",
+    "llmprof.report.run:STALLS",
+)
+"""The list of the figures of runs; those of traces stand in the list of analyses, each with its analysis."""
+
+OF_SWEEPS: Final = (
+    "llmprof.report.sweep:THROUGHPUT",
+    "llmprof.report.sweep:LATENCY",
+    "llmprof.report.sweep:SCALING",
+    "llmprof.report.sweep:WHERE_TIME",
+)
+"""The list of the figures of sweeps."""
+
+
 def drawings(analysis: Analysis) -> list[Drawing]:
     """The figures of an analysis.
 
@@ -247,24 +272,23 @@ def drawings(analysis: Analysis) -> list[Drawing]:
     return [replace(drawing, package=analysis.package) for drawing in found]
 
 
-def figure(trace: Trace, drawing: Drawing) -> Figure:
-    """A figure, or the reason why the capture does not allow it."""
+def figure(subject: object, drawing: Drawing) -> Figure:
+    """A figure of a trace, a run or a sweep, or the reason why what was captured does not allow it."""
     name, shows = drawing.name, drawing.shows
     try:
-        chart, note = _drawn(trace, drawing)
-    except NotCapturedError as error:
-        return Figure(name, shows, absent=Absent(shows, captured=False, found=error.found, hint=error.hint))
-    except AnalysisError as error:
-        return Figure(name, shows, absent=Absent(shows, captured=True, found=error.found, hint=error.hint))
+        chart, note = _drawn(subject, drawing)
+    except LlmprofError as error:
+        captured = isinstance(error, AnalysisError)
+        return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))
     return Figure(name, shows, spec=page.specification(chart), note=note)
 
 
-def _drawn(trace: Trace, drawing: Drawing) -> Drawn:
+def _drawn(subject: object, drawing: Drawing) -> Drawn:
     """Chart and note; whatever a plug-in raises that is no error of llmprof becomes one that names the plug-in."""
     if not drawing.package:
-        return drawing.draw(trace)
+        return drawing.draw(subject)
     try:
-        return drawing.draw(trace)
+        return drawing.draw(subject)
     except LlmprofError:
         raise
     except Exception as error:

@@ -6,28 +6,24 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, charts
+from llmprof import analyze, charts, plugins
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
+from llmprof.errors import CaptureError, LlmprofError, NotCapturedError
 from llmprof.launch import ExperimentConfig, Run, monitors, open_run
 from llmprof.launch.config.options import setting
 from llmprof.launch.monitors import table
 from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
-from llmprof.report import page
-from llmprof.report.figures import bound_section, config_in
+from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table
 from llmprof.storage import files
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
-
-if TYPE_CHECKING:
-    import altair as alt
 
 _NAMES = {
     "wall_ns": "whole batch",
@@ -42,15 +38,6 @@ _NAMES = {
     "tokens_per_s": "all tokens per s",
     "requests_per_s": "requests per s",
 }
-
-
-def drawn(name: str, shows: str, draw: Callable[[], alt.TopLevelMixin]) -> Figure:
-    """A figure, or the reason why there is none."""
-    try:
-        return Figure(name, shows, spec=page.specification(draw()))
-    except LlmprofError as error:
-        captured = isinstance(error, AnalysisError)
-        return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -131,8 +118,8 @@ def sections(run: Run) -> list[Section]:
     """Sections on the requests and on the machine."""
     summary = summarize(run.requests)
     blocks: list[Figure | Table | Absent] = [
-        drawn("requests", "latencies of the requests", lambda: charts.requests(summary)),
-        drawn("request_latency", "latencies of single requests", lambda: charts.request_latency(run.requests)),
+        figure(run, REQUESTS),
+        figure(run, REQUEST_LATENCY),
     ]
     if summary.height:
         blocks.append(summary_table(summary))
@@ -147,14 +134,13 @@ def sections(run: Run) -> list[Section]:
     found = [Section("requests", "How fast were the requests?", words, blocks), *_slow_requests(run)]
     if run.config.profile_mode in {"ncu", "nsys_ncu"}:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
-        roofline = drawn("roofline", "kernels against the roofs", lambda: charts.roofline(_speed(run)))
-        stalls = drawn("stalls", "what the warps wait for", lambda: charts.stalls(_stalls(run)))
-        found.append(Section("hardware", "How well do the kernels use the hardware?", words, [roofline, stalls]))
-    sampled = drawn("counters", "monitors of the machine", lambda: charts.counters(counters(run)))
+        blocks = [figure(run, ROOFLINE), figure(run, STALLS)]
+        found.append(Section("hardware", "How well do the kernels use the hardware?", words, blocks))
+    sampled = figure(run, COUNTERS)
     if sampled.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
         found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
-    calls = drawn("cuda_api", "calls of CUDA's API", lambda: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)))
+    calls = figure(run, CUDA_API)
     if calls.spec:
         words = "Time in calls of the runtime and driver on the host, under the profiler."
         found.append(Section("cuda_api", "Which calls did the host spend its time in?", words, [calls]))
@@ -171,12 +157,13 @@ def _slow_requests(run: Run) -> list[Section]:
     except LlmprofError as error:
         absent = Absent("requests joined to steps", captured=False, found=error.found, hint=error.hint)
         return [Section("slow_requests", "Why were requests slow?", "", [absent])]
-    figure = drawn("request_waterfall", "requests over time", lambda: charts.request_waterfall(joined))
     words = (
         f"{said} Each request is cut at the ends of the steps that the scheduler made; the parts add up to its latency "
         "under the profiler. Shares of a step are by tokens."
     )
-    return [Section("slow_requests", "Why were requests slow?", words, [figure, slow_table(joined)])]
+    return [
+        Section("slow_requests", "Why were requests slow?", words, [figure(run, REQUEST_WATERFALL), slow_table(joined)])
+    ]
 
 
 _SLOW: Final = 10
@@ -340,6 +327,59 @@ def tiles(run: Run) -> list[tuple[str, str]]:
     return out
 
 
+def _title(run: Run) -> str:
+    config = run.config
+    ranks = f", {config.world_size} ranks" if config.world_size > 1 else ""
+    return f"{config.name}: {config.model}, {config.profile_mode}{ranks}"
+
+
+def _dashboard(run: Run) -> Drawn:
+    frames: dict[str, pl.DataFrame | None] = {
+        "where": _if_recorded(lambda: analyze.step_time(run.trace)),
+        "kernels": _if_recorded(lambda: analyze.kernel_summary(run.trace)),
+        "counters": _if_recorded(lambda: counters(run)),
+    }
+    subtitle = "; ".join(f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"})
+    summary = summarize(run.requests)
+    return charts.dashboard(figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames), ""
+
+
+def _if_recorded(make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
+    """A frame for the dashboard; None where the run does not have it."""
+    try:
+        return make()
+    except LlmprofError:
+        return None
+
+
+KERNEL_TIME = Drawing(
+    "kernel_time",
+    "kernels by their time",
+    lambda run: (charts.kernels(analyze.kernel_summary(run.trace)), ""),
+    picture=True,
+)
+CUDA_API = Drawing(
+    "cuda_api",
+    "calls of CUDA's API",
+    lambda run: (charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)), ""),
+    picture=True,
+)
+REQUESTS = Drawing(
+    "requests", "latencies of the requests", lambda run: (charts.requests(summarize(run.requests)), ""), picture=True
+)
+COUNTERS = Drawing(
+    "counters", "monitors of the machine", lambda run: (charts.counters(counters(run)), ""), picture=True
+)
+DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard, picture=True)
+REQUEST_LATENCY = Drawing(
+    "request_latency", "latencies of single requests", lambda run: (charts.request_latency(run.requests), "")
+)
+REQUEST_WATERFALL = Drawing(
+    "request_waterfall", "requests over time", lambda run: (charts.request_waterfall(analyze.requests(run)), "")
+)
+ROOFLINE = Drawing("roofline", "kernels against the roofs", lambda run: (charts.roofline(_speed(run)), ""))
+STALLS = Drawing("stalls", "what the warps wait for", lambda run: (charts.stalls(_stalls(run)), ""))
+
 REPORT = "report"
 
 
@@ -384,23 +424,17 @@ class Visualizer:
             The folder cannot be written.
         """
         run = self._run
-        makers: dict[str, Callable[[], alt.TopLevelMixin]] = {
-            "kernel_time": lambda: charts.kernels(analyze.kernel_summary(run.trace)),
-            "cuda_api": lambda: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)),
-            "requests": lambda: charts.requests(summarize(run.requests)),
-            "counters": lambda: charts.counters(counters(run)),
-            "dashboard": self._dashboard,
-        }
+        pictures = [drawing for drawing in plugins.listed(OF_RUNS, Drawing) if drawing.picture]
         written, self.missing = [], {}
-        for done, (name, make) in enumerate(makers.items()):
+        for done, drawing in enumerate(pictures):
             if self._progress:
-                self._progress(f"drawing: {name}", done, len(makers))
+                self._progress(f"drawing: {drawing.name}", done, len(pictures))
             try:
-                picture = to_png_bytes(make())
+                picture = to_png_bytes(drawing.draw(run)[0])
             except LlmprofError as error:
-                self.missing[name] = str(error)
+                self.missing[drawing.name] = str(error)
                 continue
-            written.append(files.write(run.folder.path / f"{run.config.name}_{name}.png", picture))
+            written.append(files.write(run.folder.path / f"{run.config.name}_{drawing.name}.png", picture))
         return written
 
     def generate_report_html(self) -> Path:
@@ -418,7 +452,7 @@ class Visualizer:
             The folder cannot be written.
         """
         run, target = self._run, self._run.folder.path / REPORT
-        first, about, title = sections(run), facts(run), self._title()
+        first, about, title = sections(run), facts(run), _title(run)
         try:
             trace = run.trace
         except (CaptureError, NotCapturedError) as error:
@@ -428,34 +462,6 @@ class Visualizer:
             page_contents = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
             return write_contents(page_contents, target, progress=self._progress).index
         return write(trace, target, title=title, progress=self._progress, first=first, facts=about).index
-
-    def _dashboard(self) -> alt.TopLevelMixin:
-        run = self._run
-        frames: dict[str, pl.DataFrame | None] = {
-            "where": self._frame(lambda: analyze.step_time(run.trace)),
-            "kernels": self._frame(lambda: analyze.kernel_summary(run.trace)),
-            "counters": self._frame(lambda: counters(run)),
-        }
-        says = [f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"}]
-        return charts.dashboard(
-            figures=tiles(run),
-            requests=summarize(run.requests),
-            title=self._title(),
-            subtitle="; ".join(says),
-            **frames,
-        )
-
-    def _frame(self, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
-        """A frame for the dashboard; None where the run does not have it."""
-        try:
-            return make()
-        except LlmprofError:
-            return None
-
-    def _title(self) -> str:
-        config = self._run.config
-        ranks = f", {config.world_size} ranks" if config.world_size > 1 else ""
-        return f"{config.name}: {config.model}, {config.profile_mode}{ranks}"
 
     def _warnings(self) -> list[str]:
         return [str(words) for words in self._run.summary.get("warnings") or ()]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import polars as pl
 
-from llmprof import charts
+from llmprof import charts, plugins
 from llmprof.progress import Progress
+from llmprof.report.figures import OF_SWEEPS, Drawing, figure
 from llmprof.report.folder import Report, write_contents
 from llmprof.report.page import Column, Contents, Section, Table
-from llmprof.report.run import drawn
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-
 
 _COLUMNS = (
     Column("state", "state"),
@@ -32,6 +28,28 @@ _COLUMNS = (
     Column("share_idle", "idle", "share"),
     Column("run", "run", "name"),
 )
+
+
+class Points(NamedTuple):
+    """What the figures of a sweep are drawn from."""
+
+    comparison: pl.DataFrame
+    where: pl.DataFrame
+    parameters: list[str]
+
+
+THROUGHPUT = Drawing(
+    "throughput",
+    "throughput",
+    lambda points: (charts.sweep_throughput(points.comparison, parameters=points.parameters), ""),
+)
+LATENCY = Drawing(
+    "latency", "latency", lambda points: (charts.sweep_latency(points.comparison, parameters=points.parameters), "")
+)
+SCALING = Drawing(
+    "scaling", "scaling", lambda points: (charts.sweep_scaling(points.comparison, parameters=points.parameters), "")
+)
+WHERE_TIME = Drawing("where_time", "where the time went", lambda points: (charts.sweep_time(points.where), ""))
 
 
 def write_sweep(
@@ -76,13 +94,8 @@ def write_sweep(
         The folder cannot be written.
     """
     names = list(parameters)
-    makers: tuple[tuple[str, str, Callable[[], alt.TopLevelMixin]], ...] = (
-        ("throughput", "throughput", lambda: charts.sweep_throughput(comparison, parameters=names)),
-        ("latency", "latency", lambda: charts.sweep_latency(comparison, parameters=names)),
-        ("scaling", "scaling", lambda: charts.sweep_scaling(comparison, parameters=names)),
-        ("where_time", "where the time went", lambda: charts.sweep_time(where)),
-    )
-    figures = {name: drawn(name, shows, make) for name, shows, make in makers}
+    points = Points(comparison, where, names)
+    figures = {drawing.name: figure(points, drawing) for drawing in plugins.listed(OF_SWEEPS, Drawing)}
     sections = [
         Section(
             "points",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from llmprof import plugins
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.report import cards, figures
 from llmprof.report.contents import kernels_table, steps_table
 from llmprof.report.page import Column, Table, figure_of, sentence, table, words
@@ -187,3 +189,32 @@ def test_small_parts():
     assert 'style="width:100.0%"' in shares
     assert 'style="width:0.0%"' in shares
     assert sentence("this is so") == "This is so."
+
+
+def test_figures_of_runs_and_sweeps_stand_in_one_list():
+    of_runs = plugins.listed(figures.OF_RUNS, figures.Drawing)
+    of_sweeps = plugins.listed(figures.OF_SWEEPS, figures.Drawing)
+    names = [one.name for one in (*of_runs, *of_sweeps)]
+    assert len(set(names)) == len(names)
+    assert [one.name for one in of_runs if one.picture] == [
+        "kernel_time",
+        "cuda_api",
+        "requests",
+        "counters",
+        "dashboard",
+    ]
+    assert [one.name for one in of_sweeps] == ["throughput", "latency", "scaling", "where_time"]
+
+
+@pytest.mark.parametrize(("kind", "captured"), [(NotCapturedError, False), (AnalysisError, True)])
+def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
+    def refuse(subject: object) -> figures.Drawn:
+        raise kind("none", hint="record it")
+
+    drawn = figures.figure(None, figures.Drawing("x", "something", refuse))
+    assert (drawn.spec, drawn.absent.captured, drawn.absent.found, drawn.absent.hint) == (
+        "",
+        captured,
+        "none",
+        "record it",
+    )

@@ -293,7 +293,7 @@ def _read(path: Path, _request: Request) -> list[Part]:
     )
     comm = timings.collectives
     collectives = comm.select(
-        start_ns=start, dur_ns="dur_ns", name=pl.col("group") + "." + pl.col("kind"), recorded_as="kind",
+        start_ns=start, dur_ns="dur_ns", name=pl.col("kind") + " of " + pl.col("group"), recorded_as="kind",
         kind=pl.col("kind").replace(_KINDS), group="group", world="world", dtype="dtype", in_elements="in_elements",
         out_elements="out_elements", bytes="bytes", bytes_source=pl.lit("shapes"), on_device=pl.lit(cuda),
     )  # fmt: skip
@@ -324,7 +324,7 @@ def _read(path: Path, _request: Request) -> list[Part]:
 
 READER = Reader(
     name="ops",
-    version=1,
+    version=2,
     what="timings of operators (llmprof run --profile-mode ops)",
     sniff=_sniff,
     read=_read,

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 import llmprof
+from tests.fuzz import late
 from tests.readers.test_rocm import rocpd
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,7 @@ def make(folder: Path) -> Path:
     mindspore(folder / "ascend mindspore")
     monitors(folder)
     others(folder)
+    late.make(folder)
     (folder / DONE).touch()
     return folder
 

@@ -19,7 +19,7 @@ from llmprof.launch import open_run
 from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.redaction import redact
-from tests.fuzz import counts, mutate, seeds
+from tests.fuzz import counts, late, mutate, seeds
 
 
 class TooLongError(BaseException):
@@ -68,6 +68,12 @@ _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]
     "perf": ((mutate.of_lines, mutate.of_bytes), counts.of_perf),
     "snapshot": ((mutate.of_json, mutate.of_bytes), counts.of_snapshot),
     "rocpd": ((mutate.of_sqlite,), counts.of_rocpd),
+    "nvprof": ((mutate.of_lines, mutate.of_bytes), late.of_nvprof),
+    "vtune": ((mutate.of_lines, mutate.of_bytes), late.of_vtune),
+    "tensorrt": ((mutate.of_json, mutate.of_json, mutate.of_bytes), late.of_tensorrt),
+    "proton": ((mutate.of_json, mutate.of_json, mutate.of_bytes), late.of_proton),
+    "rocprofv3": ((mutate.of_lines, mutate.of_bytes), late.of_rocprofv3),
+    "ops": ((mutate.of_json, mutate.of_json, mutate.of_bytes), late.of_ops),
     "monitor": ((mutate.of_lines, mutate.of_bytes), counts.of_monitor),
 }
 

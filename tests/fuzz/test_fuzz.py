@@ -16,7 +16,8 @@ SLOW = 10
 
 NAMES = [
     "chrome", "chrome gzip", "nsys", "nsys parquet", "ncu", "saved", "run", "ascend text", "ascend database",
-    "ascend files", "ascend mindspore", "monitor", "perf", "snapshot", "rocpd",
+    "ascend files", "ascend mindspore", "monitor", "perf", "snapshot", "rocpd", "nvprof",
+    "vtune", "tensorrt", "proton", "rocprofv3", "ops",
 ]  # fmt: skip
 
 

@@ -1,0 +1,208 @@
+"""Readers of sums and printed tables: their seeds, made by hand, and what a file of them still holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.counts import Held
+
+_NVPROF = {
+    "totals": '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,us,ms,',
+    "kernels+copies": (
+        '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",'
+        '"Static SMem","Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device","Context","Stream","Name",'
+        '"Correlation_ID"\nms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,'
+    ),
+    "runtime": '"Start","Duration","Name","Correlation_ID"\nus,us,,',
+}
+"""Heading and units of each of nvprof's tables."""
+
+_NVPROF_ROW = {
+    "totals": r'"(?:GPU activities|API calls)",\d{1,3}\.\d,\d{1,4}\.\d,\d{1,3},\d{1,4},\d{1,4},\d{1,3},"\w+"',
+    "kernels+copies": (
+        r"\d{1,4}\.\d,\d{1,4}\.\d,(?:\d{1,3},){7}\d\.0,\d{1,4},,,,,"
+        r'"Tesla V100 \(\d\)","\d","\d{1,2}","\w+ \[\d{1,3}\]",\d{1,3}'
+    ),
+    "runtime": r'\d{1,4}\.\d,\d{1,3}\.\d,"cuda\w+",\d{1,3}',
+}
+_VTUNE = {
+    "Function,CPU Time,Module": r"[a-z]\w*,\d{1,3}\.\d{1,2},[\w.]+",
+    "Function Stack,CPU Time:Total,CPU Time:Self,Module": r" *[a-z]\w*,\d{1,3}\.\d{1,2}s,\d{1,3}\.\d{1,2}s,[\w.]+",
+}
+_ROCPROF = {
+    "kernels": (
+        '"Kind","Agent_Id","Queue_Id","Thread_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp"',
+        r'"KERNEL_DISPATCH",\d,\d,\d{1,3},"\w+",\d{1,3},(?P<start>\d{1,9}),(?P<end>\d{1,9})',
+    ),
+    "copies": (
+        '"Kind","Direction","Source_Agent_Id","Destination_Agent_Id","Correlation_Id","Start_Timestamp","End_Timestamp"',
+        r'"MEMORY_COPY","MEMORY_COPY_\w+",\d,\d,\d{1,3},(?P<start>\d{1,9}),(?P<end>\d{1,9})',
+    ),
+}
+
+
+def nvprof_text(table: str) -> str:
+    """One of nvprof's tables."""
+    rows = {
+        "totals": [f'"GPU activities",{n}.5,{n}.5,{n},{n * 10},{n},{n},"kernel_{n}"' for n in range(1, 20)],
+        "kernels+copies": [
+            f'{n}.0,{n}.5,{n},2,1,128,1,1,32,1.0,512,,,,,"Tesla V100 (0)","1","7","gemm_{n} [{n}]",{n}'
+            for n in range(1, 20)
+        ],
+        "runtime": [f'{n}.0,2.5,"cudaLaunchKernel",{n}' for n in range(1, 20)],
+    }
+    return "\n".join(["==12== NVPROF is profiling process 12", _NVPROF[table], *rows[table]]) + "\n"
+
+
+def make(folder: Path) -> None:
+    """Seeds of all of them, a folder a reader."""
+    for name in ("nvprof", "vtune", "tensorrt", "proton", "rocprofv3", "ops"):
+        (folder / name).mkdir()
+    for table in _NVPROF:
+        (folder / "nvprof" / f"{table.replace('+', '_')}.csv").write_text(nvprof_text(table))
+    flat, stacked = _VTUNE
+    (folder / "vtune/hotspots.csv").write_text(
+        "\n".join([flat, *(f"function_{n},{n}.25,libtorch.so" for n in range(1, 20))]) + "\n"
+    )
+    frames = [f"{' ' * n}frame_{n},{20 - n}.0s,1.0s,libtorch.so" for n in range(1, 19)]
+    (folder / "vtune/topdown.csv").write_text("\n".join([stacked, "Total,20.0s,0s,", *frames]) + "\n")
+    layers = [{"name": f"layer {n}", "timeMs": n + 0.5, "averageMs": 0.5, "medianMs": 0.4} for n in range(12)]
+    (folder / "tensorrt/net.profile.json").write_text(json.dumps([{"count": 8}, *layers]))
+    times = [
+        {"startEnqMs": n, "endEnqMs": n + 0.1, "startH2dMs": n + 0.1, "h2dMs": 0.1, "startComputeMs": n + 0.2,
+         "computeMs": 0.5, "startD2hMs": n + 0.8, "d2hMs": 0.1} for n in range(12)
+    ]  # fmt: skip
+    (folder / "tensorrt/net.timing.json").write_text(json.dumps(times))
+    leaves = [
+        {"frame": {"name": f"gemm_{n}", "type": "function"}, "children": [],
+         "metrics": {"time (ns)": 100 + n, "count": 2, "device_id": "0", "flops16": 1e9, "bytes": 1e6}}
+        for n in range(8)
+    ]  # fmt: skip
+    step = {"frame": {"name": "step", "type": "function"}, "metrics": {}, "children": leaves}
+    whole = {"frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [step]}
+    (folder / "proton/run.hatchet").write_text(json.dumps([whole, {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}]))
+    for table, (heading, _) in _ROCPROF.items():
+        row = {
+            "kernels": '"KERNEL_DISPATCH",1,1,69,"gemm_{n}",{n},{a},{b}',
+            "copies": '"MEMORY_COPY","MEMORY_COPY_HOST_TO_DEVICE",0,1,{n},{a},{b}',
+        }[table]
+        rows = [row.format(n=n, a=1000 * n, b=1000 * n + 400) for n in range(1, 16)]
+        (folder / "rocprofv3" / f"12_{table}_trace.csv").write_text("\n".join([heading, *rows]) + "\n")
+    from tests.readers.test_ops import document
+
+    (folder / "ops/ops_rank0.json").write_text(json.dumps(document()))
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a text without a doubtful character."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        return []
+    return [] if re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]", text) else text.split("\n")
+
+
+def of_nvprof(path: Path) -> Held:
+    """Rows under a heading and its units that are whole, as long as no line before them leaves a quote open."""
+    lines = _lines(path)
+    for table, head in _NVPROF.items():
+        both = head.split("\n")
+        if lines[1:3] == both:
+            held = 0
+            for line in lines[3:]:
+                if line.count('"') % 2:
+                    break
+                held += re.fullmatch(_NVPROF_ROW[table], line) is not None
+            return {table: held}
+    return {}
+
+
+def of_vtune(path: Path) -> Held:
+    """Functions and frames with a time of their own."""
+    lines = _lines(path)
+    row = _VTUNE.get(lines[0]) if lines else None
+    if row is None:
+        return {}
+    held = 0
+    for line in lines[1:]:
+        if '"' in line:
+            break
+        cells = line.split(",")
+        own = cells[2 if "Stack" in lines[0] else 1].rstrip("s") if re.fullmatch(row, line) else "0"
+        held += float(own) > 0
+    return {"samples": held}
+
+
+def of_tensorrt(path: Path) -> Held:
+    """Layers with a time, or iterations with the begin and length of their computing."""
+    entries = _json(path)
+    if not isinstance(entries, list):
+        return {}
+    rows = [one for one in entries if isinstance(one, dict)]
+    if path.name.endswith("profile.json"):
+        return {"totals": sum(isinstance(one.get("name"), str) and _milliseconds(one.get("timeMs")) for one in rows)}
+    return {
+        "markers": sum(_milliseconds(one.get("startComputeMs")) and _milliseconds(one.get("computeMs")) for one in rows)
+    }
+
+
+def _milliseconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes(), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def of_proton(path: Path) -> Held:
+    """Nodes below a root whose time is a number of ns."""
+    trees = _json(path)
+    if not isinstance(trees, list):
+        return {}
+    roots = [one for one in trees if isinstance(one, dict) and isinstance(one.get("frame"), dict)]
+    return {"totals": sum(_timed(node) for root in roots for node in _below(root))}
+
+
+def _below(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    children = node.get("children")
+    for child in children if isinstance(children, list) else ():
+        if isinstance(child, dict):
+            yield child
+            yield from _below(child)
+
+
+def _timed(node: dict[str, Any]) -> bool:
+    metrics = node.get("metrics")
+    value = metrics.get("time (ns)") if isinstance(metrics, dict) else None
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
+
+
+def of_rocprofv3(path: Path) -> Held:
+    """Kernels and copies whose end is not before their begin."""
+    lines = _lines(path)
+    for table, (heading, row) in _ROCPROF.items():
+        if lines and lines[0] == heading:
+            held = 0
+            for line in lines[1:]:
+                if line.count('"') % 2:
+                    break
+                match = re.fullmatch(row, line)
+                held += match is not None and int(match["end"]) >= int(match["start"])
+            return {table: held}
+    return {}
+
+
+def of_ops(path: Path) -> Held:
+    """Steps of the timer whose columns are whole."""
+    document = _json(path)
+    steps = document.get("steps") if isinstance(document, dict) else None
+    if not isinstance(steps, dict) or not all(isinstance(column, list) for column in steps.values()):
+        return {}
+    return {"markers": min((len(column) for column in steps.values()), default=0)}

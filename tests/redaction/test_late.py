@@ -1,0 +1,84 @@
+"""Secrets planted in every text of the files of readers of sums, samples and printed tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmprof
+from llmprof.errors import TraceWarning
+from llmprof.redaction import redact
+from tests.fuzz import late
+from tests.redaction import hunt
+from tests.redaction.test_hunt import SECRETS, _traces_of
+
+READERS = ("nvprof", "vtune", "tensorrt", "proton", "rocprofv3", "ops")
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("late")
+    late.make(folder)
+    return folder
+
+
+def planted(value: Any, secret: str) -> Any:
+    """A document whose texts of people (not those that name what it is) carry a secret."""
+    if isinstance(value, dict):
+        known = {"format", "phase", "kind", "clock", "platform", "method", "layer_path", "type", "dtype"}
+        made = {key: one if key in known else planted(one, secret) for key, one in value.items()}
+        return made | {"planted": secret}
+    if isinstance(value, list):
+        return [planted(one, secret) for one in value]
+    return f"{value} {secret}" if isinstance(value, str) and not value.isdecimal() else value
+
+
+def files_of(folder: Path, secret: str, work: Path) -> Iterator[Path]:
+    """The seeds with a secret in every document's text, or in a name of every row and in a line of its own."""
+    for seed in sorted(folder.iterdir()):
+        path = work / seed.name
+        text = seed.read_text()
+        try:
+            document = json.loads(text)
+        except ValueError:
+            quoted = secret.replace('"', '""').replace(",", ";")
+            name = r"(kernel_|gemm_|cudaLaunchKernel|function_|frame_|MEMORY_COPY_HOST)(\w*)"
+            text = re.sub(name, lambda match: f"{match[0]} {quoted}", text)
+            path.write_text(f"{text}== the program said {secret}\n" if seed.parent.name == "nvprof" else text)
+        else:
+            made = planted(document, secret)
+            if seed.parent.name == "tensorrt":
+                made = [{k: v for k, v in one.items() if i or k != "planted"} for i, one in enumerate(made)]
+            path.write_text(json.dumps(made, ensure_ascii=False))
+        yield path
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_secret_planted_in_every_text(reader, seeds, tmp_path):
+    """It is in no copy, and the copy has as many rows as the file."""
+    left = {}
+    for kind, secret in SECRETS.items():
+        for number, path in enumerate(files_of(seeds / reader, secret, tmp_path)):
+            copy = tmp_path / f"copy_{number}_{kind.replace(' ', '_')}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TraceWarning)
+                before = llmprof.read(path, cache=False)
+                redact(path, copy)
+                after = llmprof.read(copy, cache=False)
+            assert {name: frame.height for name, frame in before.tables.items()} == {
+                name: frame.height for name, frame in after.tables.items()
+            }
+            content = hunt.expanded(copy)
+            if copy.is_dir():
+                rows = [frame.to_dicts() for frame in after.tables.values()]
+                content += json.dumps(rows, ensure_ascii=False, default=str).encode()
+            escaped = [json.dumps(part.decode())[1:-1].encode() for part in _traces_of(secret)]
+            if there := [part for part in (*_traces_of(secret), *escaped) if part in content]:
+                left[kind, path.name] = there
+    assert left == {}

@@ -49,7 +49,7 @@ def files_of(folder: Path, secret: str, work: Path) -> Iterator[Path]:
         except ValueError:
             quoted = secret.replace('"', '""').replace(",", ";")
             name = r"(kernel_|gemm_|cudaLaunchKernel|function_|frame_|MEMORY_COPY_HOST)(\w*)"
-            text = re.sub(name, lambda match: f"{match[0]} {quoted}", text)
+            text = re.sub(name, rf"\g<0> {quoted.replace(chr(92), chr(92) * 2)}", text)
             path.write_text(f"{text}== the program said {secret}\n" if seed.parent.name == "nvprof" else text)
         else:
             made = planted(document, secret)

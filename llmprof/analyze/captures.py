@@ -214,10 +214,10 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
         device=pl.lit(0, dtype=pl.Int32), stream=pl.lit(0, dtype=pl.Int64),
     )  # fmt: skip
     host = {name: trace.table(name) for name in ("runtime", "ops", "markers") if trace.has(name)}
-    said = attribute(Trace({**host, "kernels": kernels}, trace.meta, trace.coverage))
+    attributed = attribute(Trace({**host, "kernels": kernels}, trace.meta, trace.coverage))
     module = pl.col("evidence") == "module"
     operator = pl.col("category_by").is_in(["module", "operator"])
-    said = said.select(
+    attributed = attributed.select(
         "rank",
         "start_ns",
         category=pl.when(operator).then("category"),
@@ -225,7 +225,7 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
         stage=pl.when(module).then("stage"),
         evidence=pl.when(module).then(pl.lit("module")).when(operator).then(pl.lit("operator")),
     ).unique(["rank", "start_ns"], keep="first")
-    launches = launches.drop("category").join(said, on=["rank", "start_ns"], how="left", maintain_order="left")
+    launches = launches.drop("category").join(attributed, on=["rank", "start_ns"], how="left", maintain_order="left")
     return launches.select("graph", "place", *CONTENT).partition_by("graph", maintain_order=True, include_key=False)
 
 

@@ -261,8 +261,8 @@ def _calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
         "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
     )
     own = plan.own_duration()
-    found = rows.join(calls, on=["rank", "start_ns", "dur_ns", "name"], how="left").unique("row")
-    return found.with_columns(own_ns=pl.Series(own[found["row"].to_numpy()], dtype=pl.Int64))
+    matched = rows.join(calls, on=["rank", "start_ns", "dur_ns", "name"], how="left").unique("row")
+    return matched.with_columns(own_ns=pl.Series(own[matched["row"].to_numpy()], dtype=pl.Int64))
 
 
 def _new_transfer(

@@ -140,8 +140,8 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
     rows = frame.select(*keys, pl.struct(keys).rle_id().alias("_run"))
     at = rows["_run"]
     first = rows.filter((pl.col("_run") != pl.col("_run").shift(1)).fill_null(value=True))
-    found = first.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return [found[value].gather(at) for value in values]
+    joined = first.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return [joined[value].gather(at) for value in values]
 
 
 def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
@@ -170,8 +170,8 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
     first, last, shift = of_groups(points, line.groups.select(*by, "first_ns", "last_ns", "_shift"), by)
     known = pl.all_horizontal(pl.col(at) >= first, *(pl.col(key).is_not_null() for key in by))
     placed = points.select(at=pl.col(at).clip(first, last) + shift, known=known.fill_null(value=False))
-    found = pl.Series(line.rows["_start"].search_sorted(placed["at"].fill_null(0), side="right"), dtype=pl.Int64) - 1
-    return line.rows["mark"].gather(found.set(~placed["known"], None))
+    places = pl.Series(line.rows["_start"].search_sorted(placed["at"].fill_null(0), side="right"), dtype=pl.Int64) - 1
+    return line.rows["mark"].gather(places.set(~placed["known"], None))
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -350,8 +350,8 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
     at = opens.cum_sum() - 1
     ends = rows.select(gap=gap.gather(at), row="row", _last=pl.col("_end") == union["_until"].gather(at))
     between = between.filter("_follows")
-    found = off_line(between, line, by).with_columns(between["next"])
-    return found, ends.filter(pl.col("_last") & pl.col("gap").is_not_null()).drop("_last")
+    placed = off_line(between, line, by).with_columns(between["next"])
+    return placed, ends.filter(pl.col("_last") & pl.col("gap").is_not_null()).drop("_last")
 
 
 def length_within(

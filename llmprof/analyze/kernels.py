@@ -405,17 +405,17 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         As :func:`ops_to_kernels` returns it.
     """
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
-    found = operators_of(events.filter(pl.col("source") != "op"), ops)
-    if "captured_op" in found.columns:
+    launched = operators_of(events.filter(pl.col("source") != "op"), ops)
+    if "captured_op" in launched.columns:
         known = pl.col("captured_op").is_not_null()
-        found = found.with_columns(
+        launched = launched.with_columns(
             op=pl.coalesce("captured_op", "op"),
             shapes=pl.when(known).then("captured_shapes").otherwise("shapes"),
             dtypes=pl.when(~known).then("dtypes"),
             match=pl.when(known).then(pl.lit("capture")).otherwise("match"),
         )
     summary = (
-        found.rename({"name": "kernel"})
+        launched.rename({"name": "kernel"})
         .with_columns(pl.col(texts).cast(pl.Categorical))  # groups by number, five times as fast
         .group_by("rank", *texts)
         .agg(count=pl.len(), total_ns=pl.col("dur_ns").sum(), mean_ns=pl.col("dur_ns").mean())

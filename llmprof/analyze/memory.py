@@ -119,8 +119,8 @@ def memory(
         return _holders(trace, rows, at_ns)
     events = _events(rows)
     if per == "op":
-        found = _with_operator(trace, events)
-        return _flows(found, [*_PLACE, "op"]).sort(
+        owned = _with_operator(trace, events)
+        return _flows(owned, [*_PLACE, "op"]).sort(
             "rank", "device", "allocated_bytes", "released_bytes", "op",
             descending=[False, False, True, True, False], nulls_last=True,
         )  # fmt: skip
@@ -153,9 +153,9 @@ def timeline(trace: Trace) -> pl.DataFrame:
         rows = rows.filter(pl.col("ascend_component") == chosen) if chosen is not None else rows
     rows = rows.sort(*_PLACE, "time_ns", nulls_last=True, maintain_order=True)
     summed = pl.col("bytes").fill_null(0).cum_sum().over(_PLACE)
-    said = pl.col("allocated_bytes").count().over(_PLACE) > 0
+    reported = pl.col("allocated_bytes").count().over(_PLACE) > 0
     return rows.with_columns(
-        allocated_bytes=pl.when(said)
+        allocated_bytes=pl.when(reported)
         .then(pl.col("allocated_bytes").forward_fill().over(_PLACE).fill_null(0))
         .otherwise(summed),
         reserved_bytes=pl.col("reserved_bytes").forward_fill().over(_PLACE),
@@ -269,9 +269,9 @@ def _live(events: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("_until").is_null() | (pl.col("_until") > pl.col("_at")))
     )
     bare = events.filter(pl.col("address").is_null() & (pl.col("_row") <= pl.col("_at")))
-    said = [c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()]
-    if bare.height and said:
-        sums = bare.group_by(*_PLACE, *said).agg(pl.col("bytes").sum(), pl.col("time_ns").min())
+    labels = [c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()]
+    if bare.height and labels:
+        sums = bare.group_by(*_PLACE, *labels).agg(pl.col("bytes").sum(), pl.col("time_ns").min())
         held = pl.concat([held, sums.filter(pl.col("bytes") > 0)], how="diagonal_relaxed")
     return held
 

@@ -134,9 +134,9 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
         Row numbers (u32) in the order of ``spans``.
     """
     edges, _ = _nested(spans, by)
-    found = edges.filter(pl.col("_turn") == 1).select("_span", "_parent")
+    direct = edges.filter(pl.col("_turn") == 1).select("_span", "_parent")
     rows = pl.DataFrame({"_span": pl.int_range(spans.height, dtype=pl.UInt32, eager=True)})
-    return rows.join(found, on="_span", how="left", maintain_order="left")["_parent"].alias("parent")
+    return rows.join(direct, on="_span", how="left", maintain_order="left")["_parent"].alias("parent")
 
 
 def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, Line]:

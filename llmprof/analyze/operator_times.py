@@ -72,7 +72,7 @@ def operator_times(timings: Timings) -> pl.DataFrame:
     """
     keys = ["rank", "phase", "method", "held", "kind", "operator"]
     calls = timings.calls.filter(~pl.col("kind").is_in(["layer", "model"]))
-    found = _grouped(calls, keys, timings, pl.col("layer").n_unique().alias("layers"))
+    grouped = _grouped(calls, keys, timings, pl.col("layer").n_unique().alias("layers"))
     steps = timings.steps.group_by("rank", "phase", "method", "held").agg(
         _steps=pl.len(), _step_ns=pl.col("dur_ns").median()
     )
@@ -80,15 +80,15 @@ def operator_times(timings: Timings) -> pl.DataFrame:
     inside = calls.filter(pl.col("layer").is_not_null()).group_by(keys).agg(
         _detailed=pl.struct("step", "layer").n_unique()
     )  # fmt: skip
-    found = found.join(inside, on=keys, how="left").join(steps, on=["rank", "phase", "method", "held"], how="left")
+    grouped = grouped.join(inside, on=keys, how="left").join(steps, on=["rank", "phase", "method", "held"], how="left")
     every = pl.col("rank").replace_strict(own, default=1, return_dtype=pl.Int64)
-    found = found.with_columns(
+    grouped = grouped.with_columns(
         calls_a_step=pl.when(pl.col("_detailed").is_null())
         .then(pl.col("count") / pl.col("_steps"))
         .otherwise(pl.col("count") / pl.col("_detailed") * every)
     ).with_columns(step_ns=pl.col("median_ns") * pl.col("calls_a_step"))
-    found = found.with_columns(share=pl.col("step_ns") / pl.col("_step_ns"), layers=pl.col("layers").cast(pl.Int64))
-    return found.drop("_detailed", "_steps", "_step_ns").sort(
+    grouped = grouped.with_columns(share=pl.col("step_ns") / pl.col("_step_ns"), layers=pl.col("layers").cast(pl.Int64))
+    return grouped.drop("_detailed", "_steps", "_step_ns").sort(
         "rank", "phase", "step_ns", descending=[False, False, True]
     )
 
@@ -132,15 +132,15 @@ def communication_times(timings: Timings) -> pl.DataFrame:
         layers * pl.col("_steps") / pl.col("_pairs")
     )
     rows = rows.with_columns(_weight=weight.fill_null(1.0))
-    found = rows.group_by(keys).agg(
+    grouped = rows.group_by(keys).agg(
         count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(), median_ns=pl.col("dur_ns").median(),
         min_ns=pl.col("dur_ns").min(), algorithm_gbps=pl.col("algorithm_gbps").median(),
         bus_gbps=pl.col("bus_gbps").median(), waits=pl.col("waits").any(),
         a_step=(pl.col("_weight") / pl.col("_steps")).sum(),
         step_ns=(pl.col("dur_ns") * pl.col("_weight") / pl.col("_steps")).sum(), _step_ns=pl.col("_step_ns").first(),
     )  # fmt: skip
-    found = found.with_columns(share=pl.col("step_ns") / pl.col("_step_ns")).drop("_step_ns")
-    return found.sort("rank", "phase", "step_ns", descending=[False, False, True])
+    grouped = grouped.with_columns(share=pl.col("step_ns") / pl.col("_step_ns")).drop("_step_ns")
+    return grouped.sort("rank", "phase", "step_ns", descending=[False, False, True])
 
 
 def timing_overhead(timings: Timings) -> pl.DataFrame:
@@ -173,7 +173,7 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     time, untimed = pl.col("step_ns"), pl.when(pl.col("method") == "none").then("step_ns")
     rows = rows.with_columns(_before=untimed.forward_fill().over("rank"), _after=untimed.backward_fill().over("rank"))
     more = pl.when(pl.col("method") != "none").then(time / pl.mean_horizontal("_before", "_after") - 1)
-    found = rows.with_columns(_more=more).group_by("rank", "method").agg(
+    grouped = rows.with_columns(_more=more).group_by("rank", "method").agg(
         steps=pl.len().cast(pl.Int64), median_ns=time.median(), mean_ns=time.mean(), low_ns=time.quantile(0.25),
         high_ns=time.quantile(0.75), overhead=pl.col("_more").median(), _sorted=pl.col("_more").drop_nulls().sort(),
     )  # fmt: skip
@@ -182,10 +182,10 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     reach = 0.98 * count.sqrt()
     low = (count / 2 - reach).floor().clip(0).cast(pl.Int64)
     high = (count / 2 + reach).ceil().clip(0, count - 1).cast(pl.Int64)
-    found = found.with_columns(
+    grouped = grouped.with_columns(
         overhead_low=values.list.get(low, null_on_oob=True), overhead_high=values.list.get(high, null_on_oob=True)
     )
-    return found.drop("_sorted").sort("rank", pl.col("method") != "none", "method")
+    return grouped.drop("_sorted").sort("rank", pl.col("method") != "none", "method")
 
 
 def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
@@ -226,10 +226,10 @@ def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
     spans = spans.with_columns(_order=pl.col("step").rank("dense").over("rank")).drop("step")
     calls = timings.calls.filter(pl.col("kind") == "layer")
     calls = calls.with_columns(_order=pl.col("step").rank("dense").over("rank"))
-    found = calls.join(spans, on=["rank", "_order", "layer"], how="inner").with_columns(
+    paired = calls.join(spans, on=["rank", "_order", "layer"], how="inner").with_columns(
         device_ns=pl.col("_last") - pl.col("_before"), span_ns=pl.col("_last") - pl.col("_first")
     )
-    found = found.with_columns(ratio=pl.col("dur_ns") / pl.col("device_ns")).rename({"dur_ns": "timed_ns"})
-    return found.select(
+    paired = paired.with_columns(ratio=pl.col("dur_ns") / pl.col("device_ns")).rename({"dur_ns": "timed_ns"})
+    return paired.select(
         "rank", "step", "phase", "held", "layer", "timed_ns", "device_ns", "span_ns", "kernels_ns", "ratio"
     ).sort("rank", "step", "layer")

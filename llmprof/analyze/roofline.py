@@ -121,18 +121,18 @@ def roofline_join(
     events = attribute(trace).filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)
     machine = _machine(trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel)
-    found = batches(steps(trace), context=context)
-    if not found:
+    batch_of = batches(steps(trace), context=context)
+    if not batch_of:
         raise AnalysisError(
             "no step of the trace says how many tokens it computed",
             hint="vLLM writes them into its step labels; other engines' steps cannot be joined",
         )
     measured = _measured(events)
-    expected = _expected(read, machine, found, events)
+    expected = _expected(read, machine, batch_of, events)
     joined = measured.join(expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True)
     joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
     labels = pl.DataFrame(
-        [(r, s, sum(p.tokens for p in b), sum(p.count for p in b), how) for (r, s), (b, how) in found.items()],
+        [(r, s, sum(p.tokens for p in b), sum(p.count for p in b), how) for (r, s), (b, how) in batch_of.items()],
         schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "context_from")},
         orient="row",
     )
@@ -251,20 +251,20 @@ def _measured(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _expected(
-    read: Shape, machine: Machine, found: dict[tuple[int, int], tuple[Batch, str]], events: pl.DataFrame
+    read: Shape, machine: Machine, batch_of: dict[tuple[int, int], tuple[Batch, str]], events: pl.DataFrame
 ) -> pl.DataFrame:
     """Work and least time of each stage of each layer of each step; equal batches are computed once."""
     ranks = _layers_of_ranks(events)
     firsts = _first_layers(ranks, len(read.layers), machine.plan)
     known: dict[Batch, pl.DataFrame] = {}
-    for batch, _ in found.values():
+    for batch, _ in batch_of.values():
         if batch not in known:
             known[batch] = _stages(read, machine, batch)
     numbers = {batch: n for n, batch in enumerate(known)}
     table = pl.concat([frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in known.items()])
     which = pl.DataFrame(
         [(rank, step, firsts.get(rank, 0), ranks.get(rank, len(read.layers)), numbers[batch])
-         for (rank, step), (batch, _) in found.items()],
+         for (rank, step), (batch, _) in batch_of.items()],
         schema={"rank": pl.Int32, "step": pl.Int32, "first": pl.Int32, "count": pl.Int32, "batch": pl.Int32},
         orient="row",
     )  # fmt: skip
@@ -297,15 +297,15 @@ def _first_layers(ranks: dict[int, int], total: int, plan: Plan) -> dict[int, in
 def _stages(read: Shape, machine: Machine, batch: Batch) -> pl.DataFrame:
     """Stages of a step: one row a layer and stage, and one a stage outside the layers."""
     before, inside, after = places(read, batch, machine.plan)
-    of_kind = {layer: _summed(machine, found) for layer, found in inside.items()}
+    of_kind = {layer: _summed(machine, work) for layer, work in inside.items()}
     frames = [of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32)) for n, layer in enumerate(read.layers)]
     return pl.concat([*frames, _summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32))])
 
 
-def _summed(machine: Machine, found: list[Operator]) -> pl.DataFrame:
+def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
     """Work and least time of each stage of some operators."""
     rows = []
-    for one in found:
+    for one in work:
         time = machine.time(one)
         rows.append((one.stage, one.flops, time.memory_bytes, one.message_bytes, time.latency_s * 1e9, time.bound))
     names = ("stage", "flops", "memory_bytes", "message_bytes", "bound_ns", "bound")

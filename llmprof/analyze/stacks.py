@@ -78,10 +78,10 @@ def _none() -> NotCapturedError:
     )
 
 
-def _sorted(found: pl.DataFrame) -> pl.DataFrame:
+def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of one stack put together, most first."""
     return (
-        found.group_by(*_THREAD, "stack", "unit")
+        rows.group_by(*_THREAD, "stack", "unit")
         .agg(pl.col("value").sum(), count=pl.len())
         .filter(pl.col("value") > 0)
         .with_columns(_text=pl.col("stack").list.join("\n"))
@@ -146,14 +146,16 @@ def _sampled(trace: Trace) -> pl.DataFrame:
         frames = pl.col("stack").str.split("\n")
         return trace.samples.select(*_THREAD, "value", "unit", stack=frames)
     try:
-        found = trace.sql(_SAMPLES, on="file")
+        samples = trace.sql(_SAMPLES, on="file")
     except (NotCapturedError, ReadError) as error:
         raise NotCapturedError(
             "this trace holds no samples of the CPU",
             hint="record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf record -g",
             table="samples",
         ) from error
-    named = found.with_columns(pl.col("frame").fill_null("[unknown]")).sort("sample", "depth", descending=[False, True])
+    named = samples.with_columns(pl.col("frame").fill_null("[unknown]")).sort(
+        "sample", "depth", descending=[False, True]
+    )
     whole = named.group_by("sample", "thread", maintain_order=True).agg(stack=pl.col("frame"))
     return whole.select(
         "thread",
@@ -248,13 +250,13 @@ def totals(trace: Trace) -> pl.DataFrame:
     >>> llmprof.analyze.totals(llmprof.read(path)).select("name", "count", "total_ns").row(0)
     ('gemm', 2, 3000000)
     """
-    found = trace.totals
-    category = names.categories(found["name"]) if found.height else pl.Series([], dtype=pl.String)
+    sums = trace.totals
+    category = names.categories(sums["name"]) if sums.height else pl.Series([], dtype=pl.String)
     seconds = pl.col("total_ns") / 1e9
     rate = pl.when(pl.col("total_ns") > 0)
     whole = pl.col("total_ns").sum().over("rank", "kind")
     on_device = pl.col("kind").is_in(_ON_DEVICE)
-    out = found.with_columns(category=category.cast(pl.String)).with_columns(
+    out = sums.with_columns(category=category.cast(pl.String)).with_columns(
         category=pl.when(pl.col("kind") == "copy").then(pl.lit("copy")).when(on_device).then("category"),
         mean_ns=pl.when(pl.col("count") > 0).then(pl.col("total_ns") / pl.col("count")),
         share=pl.when(whole > 0).then(pl.col("total_ns") / whole),

@@ -302,10 +302,10 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair |
             agreeing.append(_paired(ordered, clock))
     if len(agreeing) != 1:
         return None
-    found = agreeing[0]
-    rest = own.select("_row").join(found.calls, on="_row", how="anti")
+    pair = agreeing[0]
+    rest = own.select("_row").join(pair.calls, on="_row", how="anti")
     unmatched = rest.with_columns(call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64))
-    return Pair(pl.concat([found.calls, unmatched]), found.clock, found.scatter_ns)
+    return Pair(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
 
 
 def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:

@@ -61,18 +61,18 @@ def collectives(trace: Trace) -> pl.DataFrame:
     >>> calls["rank"].n_unique(), calls["kind"].unique().sort().to_list()
     (4, ['all_gather', 'all_reduce'])
     """
-    found = _found(trace)
-    if not found.height:
+    calls = _recorded(trace)
+    if not calls.height:
         return pl.DataFrame(schema=_TYPES)
-    found = match_calls(found).with_columns(world=_world(trace))
+    calls = match_calls(calls).with_columns(world=_world(trace))
     # point-to-point kernels on more than two ranks at once are how NCCL exchanges all with all
     exchanges = (pl.col("kind") == "send_recv") & (pl.col("ranks_in_group") > 2)
-    found = found.with_columns(kind=pl.when(exchanges).then(pl.lit("all_to_all")).otherwise("kind"))
-    found = with_sizes(found, trace)
+    calls = calls.with_columns(kind=pl.when(exchanges).then(pl.lit("all_to_all")).otherwise("kind"))
+    calls = with_sizes(calls, trace)
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
-    found = found.with_columns(_start=start, _end=start + pl.col("dur_ns"))
+    calls = calls.with_columns(_start=start, _end=start + pl.col("dur_ns"))
     per_call = (
-        found.filter(pl.col("call").is_not_null())
+        calls.filter(pl.col("call").is_not_null())
         .group_by("call")
         .agg(
             _last=pl.col("_start").max(),
@@ -83,7 +83,7 @@ def collectives(trace: Trace) -> pl.DataFrame:
             _first_end=pl.col("_end").min(),
         )
     )
-    found = found.join(per_call, on="call", how="left", maintain_order="left")
+    calls = calls.join(per_call, on="call", how="left", maintain_order="left")
     unmatched = _why_no_wait()
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = pl.when(left_early).then(0).otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
@@ -96,7 +96,7 @@ def collectives(trace: Trace) -> pl.DataFrame:
         .otherwise(1.0)
     )
     return (
-        found.with_columns(unmatched=unmatched)
+        calls.with_columns(unmatched=unmatched)
         .with_columns(wait_ns=pl.when(pl.col("unmatched").is_null()).then(wait))
         .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
         .with_columns(
@@ -146,7 +146,7 @@ def _why_no_wait() -> pl.Expr:
     )
 
 
-def _found(trace: Trace) -> pl.DataFrame:
+def _recorded(trace: Trace) -> pl.DataFrame:
     """Rows of the table of collectives with their place in the run, and events that a pattern of the user's adds."""
     events = attribute(trace).filter(pl.col("category") == "collective")
     if "collectives" in trace.tables:
@@ -178,16 +178,16 @@ def _called() -> pl.Expr:
     Kernels that send and receive exchange all with all. Tokens of unequal numbers are gathered for the experts by a
     broadcast from each rank, and their results scattered by a reduction to each.
     """
-    kind, said = pl.col("kind"), pl.col("said")
+    kind, stage = pl.col("kind"), pl.col("said")
     sends = kind == "send_recv"
     return (
-        pl.when(sends & said.is_in(["all_to_all", "all_gather", "reduce_scatter"]))
+        pl.when(sends & stage.is_in(["all_to_all", "all_gather", "reduce_scatter"]))
         .then("said")
-        .when(sends & said.is_in(["expert_dispatch", "combine"]))
+        .when(sends & stage.is_in(["expert_dispatch", "combine"]))
         .then(pl.lit("all_to_all"))
-        .when((kind == "broadcast") & (said == "expert_dispatch"))
+        .when((kind == "broadcast") & (stage == "expert_dispatch"))
         .then(pl.lit("all_gather"))
-        .when((kind == "reduce") & (said == "combine"))
+        .when((kind == "reduce") & (stage == "combine"))
         .then(pl.lit("reduce_scatter"))
         .otherwise("kind")
     )

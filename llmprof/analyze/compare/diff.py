@@ -309,10 +309,10 @@ def markdown(frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: 
     for row in judged.iter_rows(named=True):
         held = "" if row["low"] is None or row["high"] is None else f"{row['low']:+.1%} to {row['high']:+.1%}"
         change = "" if row["change"] is None else f"{row['change']:+.1%}"
-        said = row["verdict"].replace("only in a", f"only in {first}").replace("only in b", f"only in {second}")
+        verdict = row["verdict"].replace("only in a", f"only in {first}").replace("only in b", f"only in {second}")
         lines.append(
             f"| {_cell(row['phase'] or 'whole recording')} | {_time(row['a_ns'])} | {_time(row['b_ns'])} | {change} | "
-            f"{held} | {said} |"
+            f"{held} | {verdict} |"
         )
     parts = frame.filter((pl.col("level") == "part") & (pl.col("delta_ns").abs() > 0))
     parts = parts.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_PARTS)

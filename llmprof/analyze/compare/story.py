@@ -234,16 +234,16 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
     ['A step of decode takes 6 ns in b against 9 ns in a: 3 ns less (33.3 %). Less: norm 3 ns.']
     """
     first, second = names_in(frame)
-    said = []
+    sentences = []
     for phase in compared_phases(frame):
         parts, total = _phase_of(frame, phase)
-        said.append(f"{_change_in_words(total, first, second)} {_parts_in_words(parts, second, phase)}".strip())
+        sentences.append(f"{_change_in_words(total, first, second)} {_parts_in_words(parts, second, phase)}".strip())
     for side, name in (("a", first), ("b", second)):
         other = "b" if side == "a" else "a"
         alone = _totals(frame).filter((pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0))["phase"]
         if alone.len():
-            said.append(f"Only {name} has steps of {' and '.join(alone)}: they are not compared.")
-    return said
+            sentences.append(f"Only {name} has steps of {' and '.join(alone)}: they are not compared.")
+    return sentences
 
 
 def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:

@@ -116,11 +116,11 @@ def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) 
     for trace in traces:
         for phase, units in _steps(trace, whole=whole, ranks=ranks).items():
             by_phase.setdefault(phase, []).append(units)
-    found: _Side = {}
+    typical: _Side = {}
     for phase, repeats in by_phase.items():
         frames = [frame.mean() for frame, _ in repeats] if len(repeats) > 1 else [repeats[0][0]]
-        found[phase] = (pl.concat(frames, how="diagonal").fill_null(0.0), sum(count for _, count in repeats))
-    return found
+        typical[phase] = (pl.concat(frames, how="diagonal").fill_null(0.0), sum(count for _, count in repeats))
+    return typical
 
 
 def check_ranks(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None) -> None:
@@ -158,7 +158,7 @@ def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[st
     means = long.group_by("phase", "place", pl.format("{}|{}", "kind", "part").alias("column")).agg(
         ns=pl.col("ns").sum() / pl.col("lanes").first()
     )
-    found: dict[str | None, tuple[pl.DataFrame, int]] = {}
+    by_phase: dict[str | None, tuple[pl.DataFrame, int]] = {}
     for (phase,), own in lanes.group_by("phase", maintain_order=True):
         wide = means.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
         wide = wide.pivot("column", index="place", values="ns").with_columns(pl.exclude("place").fill_null(0.0))
@@ -166,8 +166,8 @@ def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[st
         if table.height >= FEW_STEPS:
             low, high = (table["step"].quantile(q, "linear") for q in TYPICAL)
             table = table.filter(pl.col("step").is_between(low, high))
-        found[None if phase is None else str(phase)] = (table, int(own["lanes"].sum()))
-    return found
+        by_phase[None if phase is None else str(phase)] = (table, int(own["lanes"].sum()))
+    return by_phase
 
 
 def _phase(

@@ -142,8 +142,8 @@ def short_kernels(scope: Scope) -> Measure | None:
     }
     kept = ", ".join(f"'{category}'" for category in NOT_TO_FUSE)
     where = f"dur_ns < {SHORT_KERNEL_NS} AND source = 'kernel' AND category NOT IN ({kept})"
-    found = Measure(total(short, "dur_ns"), words, where=where, rank=rank, window_ns=window)
-    return found if share >= MANY_KERNELS else None
+    measure = Measure(total(short, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+    return measure if share >= MANY_KERNELS else None
 
 
 def split_k(scope: Scope) -> Measure | None:
@@ -174,8 +174,8 @@ def uneven_compute(scope: Scope) -> Measure | None:
     words = {"most": most_["rank"], "least": least["rank"], "ratio": f"{ratio:.2f}"}
     # the others wait for the slowest: as if all were as fast as the mean
     gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
-    found = Measure((most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"])
-    return found if ratio >= UNEVEN_RATIO else None
+    measure = Measure((most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"])
+    return measure if ratio >= UNEVEN_RATIO else None
 
 
 def unnamed(scope: Scope) -> Measure | None:

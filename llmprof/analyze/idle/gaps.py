@@ -262,10 +262,10 @@ def _held(
         .then(behind)
     )
     by = pl.when(kind == "call").then(call).when(kind.is_not_null()).then(before["name"])
-    found = queued.select(held_by=by, held_kind=kind)
+    held = queued.select(held_by=by, held_kind=kind)
     is_queued = parts["_cause"] == CAUSES.index("queued")
     row = (is_queued.cum_sum().cast(pl.Int64) - 1).set(~is_queued, None)
-    return [found[column].gather(row) for column in found.columns]
+    return [held[column].gather(row) for column in held.columns]
 
 
 def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, pl.Series]:

@@ -156,14 +156,14 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     # a thread that launches for several devices has windows of each at the same time: one round for each of them
     order = numbered.select("_window", *by, "start_ns", "dur_ns").sort(*by, "start_ns")
     before = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(by)
-    found, rest = [], order
+    cuts, rest = [], order
     while rest.height:
         free = rest.select(before.is_null() | (pl.col("start_ns") >= before)).to_series()
         # what overlaps an earlier window waits for the next round
         now, rest = (rest, rest.clear()) if free.all() else (rest.filter(free), rest.filter(~free))
         cut = clip(pieces, now.select(*by, "start_ns", "dur_ns"), by)
-        found.append(cut.select(now["_window"].gather(cut["window"]), "span", "dur_ns"))
-    inside, (activity_of, activities) = pl.concat(found), _activities(spans)
+        cuts.append(cut.select(now["_window"].gather(cut["window"]), "span", "dur_ns"))
+    inside, (activity_of, activities) = pl.concat(cuts), _activities(spans)
     inside = inside.select("_window", activity_of.gather(inside["span"]).alias("_activity"), "dur_ns")
     inside = inside if inside["_window"].is_sorted() else inside.sort("_window", maintain_order=True)
     same = inside.select((pl.col("_window") == pl.col("_window").shift(1)).fill_null(value=False)).to_series()

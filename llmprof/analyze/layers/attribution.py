@@ -119,8 +119,8 @@ def attribute(trace: Trace) -> pl.DataFrame:
     """
     events = events_with_steps(trace)
     engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
-    found = _with_modules(label(events, _described_kinds(events, trace), engine), trace)
-    return by_captures(found, trace.kernels) if trace.has("kernels") else found
+    attributed = _with_modules(label(events, _described_kinds(events, trace), engine), trace)
+    return by_captures(attributed, trace.kernels) if trace.has("kernels") else attributed
 
 
 _ENGINES = ("vllm", "sglang", "capture")
@@ -134,19 +134,19 @@ _SAID_BY_CATEGORY = (
 """Categories that say the stage by themselves; a GEMM's follows from its place."""
 
 
-def _with_modules(found: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _with_modules(attributed: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Put the layers and stages that modules say in place of those from names and place, and add ``evidence``."""
     alone = pl.col("category").is_in(_SAID_BY_CATEGORY)
     alone &= pl.col("stage") != "draft"
     by_category = pl.when(alone).then("category_by").otherwise(pl.lit("position", dtype=EVIDENCE))
     unknown = pl.col("stage").is_null() | (pl.col("reason").is_not_null() & (pl.col("stage") == "other"))
-    found = found.with_columns(evidence=pl.when(~unknown).then(by_category))
-    modules = modules_of(found, trace)
+    attributed = attributed.with_columns(evidence=pl.when(~unknown).then(by_category))
+    modules = modules_of(attributed, trace)
     if modules is None:
-        return found
-    said = by_modules(found, modules)
-    found = found.join(
-        said.rename({"layer": "_layer", "stage": "_stage", "reason": "_reason"}),
+        return attributed
+    by_module = by_modules(attributed, modules)
+    attributed = attributed.join(
+        by_module.rename({"layer": "_layer", "stage": "_stage", "reason": "_reason"}),
         on="event",
         how="left",
         maintain_order="left",
@@ -155,7 +155,7 @@ def _with_modules(found: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     layer_known = pl.col("layer_known").fill_null(value=False)
     layer = pl.when(layer_known).then("_layer").otherwise("layer")
     sure = pl.when(layer.is_null()).then(None).when(of_module).then(1.0).otherwise(pl.coalesce("confidence", 1.0))
-    return found.with_columns(
+    return attributed.with_columns(
         layer=layer.cast(pl.Int32),
         stage=pl.coalesce(pl.col("_stage").cast(pl.String), "stage"),
         confidence=sure,

@@ -218,11 +218,11 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     )
 
 
-def _stage(found: pl.DataFrame, stage: str) -> pl.DataFrame:
+def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
     """One stage of each layer, its occurrences added up; host time is null if that of one is."""
     host = pl.col("host_dur_ns")
     return (
-        found.filter(pl.col("stage") == stage)
+        rows.filter(pl.col("stage") == stage)
         .group_by(*_KEY, maintain_order=True)
         .agg(
             pl.col("phase").first(),
@@ -321,7 +321,7 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
         step=pl.lit(0, dtype=pl.Int32),
     ).with_columns(pl.col("rank").cast(pl.Int32))
     events = events.with_columns(names.categories(events["name"]))
-    found = (
+    labelled = (
         label(events)
         if events.height
         else events.with_columns(
@@ -329,21 +329,24 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
         )
     )
     key = kernels.select(function=names_kernels.function(kernels["kernel_name"]), grid="grid", block="block")
-    rows = found.select("rank", "layer", "stage", "confidence").hstack(key.select(key=pl.struct(pl.all()))).rows()
+    rows = labelled.select("rank", "layer", "stage", "confidence").hstack(key.select(key=pl.struct(pl.all()))).rows()
     ends = [
         stage for rank in dict.fromkeys(row[0] for row in rows) for stage in _ends([r for r in rows if r[0] == rank])
     ]
     extra = pl.Series("end", ends, dtype=pl.String)
-    order = found.with_row_index("_row").sort("rank", maintain_order=True).select("_row").hstack([extra]).sort("_row")
+    order = (
+        labelled.with_row_index("_row").sort("rank", maintain_order=True).select("_row").hstack([extra]).sort("_row")
+    )
     at_end = order["end"].is_not_null()
     return kernels.select(
         "kernel_id",
         "kernel_name",
-        found["category"],
-        found["layer"],
-        pl.Series("stage", pl.select(pl.coalesce(order["end"], found["stage"])).to_series()),
+        labelled["category"],
+        labelled["layer"],
+        pl.Series("stage", pl.select(pl.coalesce(order["end"], labelled["stage"])).to_series()),
         pl.Series(
-            "confidence", pl.select(pl.when(at_end).then(_EDGE_CONFIDENCE).otherwise(found["confidence"])).to_series()
+            "confidence",
+            pl.select(pl.when(at_end).then(_EDGE_CONFIDENCE).otherwise(labelled["confidence"])).to_series(),
         ),
     )
 

@@ -152,13 +152,13 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
     """
     frame = metrics.metrics.filter(pl.col("value").is_not_null())
     frame = frame.filter(~pl.col("metric").str.ends_with("_not_issued"))
-    found = [
+    frames = [
         frame.filter(pl.col("metric").str.contains(pattern)).select(
             "kernel_id", "value", reason=pl.col("metric").str.extract(pattern, 1).replace(_SAME), order=pl.lit(order)
         )
         for order, pattern in enumerate((_RATIO, _SAMPLED))
     ]
-    states = pl.concat(found)
+    states = pl.concat(frames)
     states = states.filter(pl.col("order") == pl.col("order").min().over("kernel_id"))
     states = states.with_columns(share=pl.col("value") / pl.col("value").sum().over("kernel_id"))
     waiting = ~pl.col("reason").is_in(_NO_STALL) & (pl.col("share") > 0) & pl.col("share").is_finite()

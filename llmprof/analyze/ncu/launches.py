@@ -83,14 +83,14 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         comparable=names_kernels.comparable(launches["kernel_name"]),
         function=names_kernels.function(launches["kernel_name"]),
     )
-    found: list[pl.DataFrame] = [pl.DataFrame(schema=_SCHEMA)]
+    matches: list[pl.DataFrame] = [pl.DataFrame(schema=_SCHEMA)]
     groups = launches.select("kernel_id", "run", "process", "device").fill_null(-1)
     for _, group in groups.group_by("run", "process", "device", maintain_order=True):
         part = launches.filter(pl.col("kernel_id").is_in(group["kernel_id"].implode()))
         best = max((_of_rank(part, kernels) for kernels in timeline.partition_by("rank")), key=_score, default=None)
         if best is not None:
-            found.append(best)
-    matched = launches.join(pl.concat(found), on="kernel_id", how="left", maintain_order="left")
+            matches.append(best)
+    matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
     of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
         "kernel_id",
@@ -129,8 +129,8 @@ def _size(side: str) -> pl.Expr:
     )
 
 
-def _score(found: pl.DataFrame) -> float:
-    return float(found["confidence"].sum())
+def _score(matches: pl.DataFrame) -> float:
+    return float(matches["confidence"].sum())
 
 
 def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

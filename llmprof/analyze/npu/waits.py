@@ -217,7 +217,7 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _within(found: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
+def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
     """Add start and a column of the span of the launching thread that holds each launch."""
     spans = spans.select(
         "rank",
@@ -227,7 +227,7 @@ def _within(found: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) 
         _end=pl.col("start_ns") + pl.col("dur_ns"),
         _value=column,
     ).sort("_at")
-    order = found.with_row_index("_row").sort("launch_start_ns", nulls_last=True)
+    order = launches.with_row_index("_row").sort("launch_start_ns", nulls_last=True)
     joined = order.join_asof(
         spans,
         left_on="launch_start_ns",

@@ -118,8 +118,8 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
     ranges = host_ranges(trace).filter(pl.col("end_thread").is_null())
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
     calls, events = _launches(trace)
-    found = inside(calls, ranges, _THREAD)
-    pairs = pl.DataFrame({"row": found["outer"], "call": calls["call"].gather(found["inner"])})
+    nested = inside(calls, ranges, _THREAD)
+    pairs = pl.DataFrame({"row": nested["outer"], "call": calls["call"].gather(nested["inner"])})
     if calls["call"].is_duplicated().any():
         pairs = pairs.unique(maintain_order=True)
     innermost = pairs.group_by("call").agg(pl.col("row").max())

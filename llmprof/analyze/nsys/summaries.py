@@ -272,8 +272,8 @@ def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.cuda_gpu_mem_size_sum(trace).columns[:4]
     ['total_bytes', 'count', 'mean_bytes', 'median_bytes']
     """
-    found = summarise(_operations(trace), ["operation"], value="bytes", unit="bytes", by=by)
-    return found.drop("share")
+    sums = summarise(_operations(trace), ["operation"], value="bytes", unit="bytes", by=by)
+    return sums.drop("share")
 
 
 def _operations(trace: Trace) -> pl.DataFrame:

@@ -232,15 +232,15 @@ def _named(noted: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
         return next((known[one] for one in longest if bare.startswith(f"{one}-")), None)
 
     names = noted["engine_id"].unique().to_list()
-    found = {name: request for name in names if (request := find(name)) is not None}
-    if not found:
+    request_of = {name: request for name in names if (request := find(name)) is not None}
+    if not request_of:
         raise AnalysisError(
             "no request of the client is among those of the engine's scheduler",
             hint="the identifiers do not match: tell the authors of llmprof, with worker.json",
         )
     prompts = dict(told.select("request", "prompt_tokens").iter_rows())
-    rows = noted.filter(pl.col("engine_id").is_in(list(found))).with_columns(
-        request=pl.col("engine_id").replace_strict(found, return_dtype=pl.Int64)
+    rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(
+        request=pl.col("engine_id").replace_strict(request_of, return_dtype=pl.Int64)
     )
     prompt = pl.col("request").replace_strict(prompts, return_dtype=pl.Int64)
     prefill = pl.col("computed") < prompt
@@ -372,10 +372,10 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _waits(found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _waits(joined: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The parts before the first and after the last step of each request."""
     begun = pl.min_horizontal("start_ns", "first_step_ns")
-    waited = found.with_columns(begun=begun)
+    waited = joined.with_columns(begun=begun)
     for name, kind in (
         ("queue_prefill_ns", pl.col("context_tokens") > 0),
         ("queue_decode_ns", pl.col("context_tokens") == 0),
@@ -402,12 +402,12 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
     return met.select(value.fill_null(0).cast(pl.Int64).alias(times.name))[times.name]
 
 
-def _behind(found: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
+def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
     """Requests whose prefill ran while each waited for its first step, in order."""
     prefills = members.filter(part="prefill").select("request", "start_ns", "end_ns").sort("start_ns")
     rows: list[tuple[Any, ...]] = prefills.rows()
     lists = []
-    for request, start, first in found.select("request", "start_ns", "first_step_ns").iter_rows():
+    for request, start, first in joined.select("request", "start_ns", "first_step_ns").iter_rows():
         others = [one for one, begin, end in rows if one != request and begin < first and end > start]
         lists.append(list(dict.fromkeys(others)))
     return pl.Series("behind", lists, dtype=pl.List(pl.Int64))

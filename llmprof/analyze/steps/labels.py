@@ -345,7 +345,7 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
         By ``(rank, step)`` the batch and how its contexts are known (:data:`CONTEXTS`); steps without tokens are left
         out.
     """
-    found: dict[tuple[int, int], tuple[Batch, str]] = {}
+    batch_of: dict[tuple[int, int], tuple[Batch, str]] = {}
     rows = steps.with_columns(
         _context=pl.col("name").str.extract(_INSIDE, 1), _generation=pl.col("name").str.extract(_INSIDE, 2)
     )
@@ -354,8 +354,8 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
         for row in rows.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
             batch, source = held.step(row)
             if batch:
-                found[rank, row["step"]] = batch, source
-    return found
+                batch_of[rank, row["step"]] = batch, source
+    return batch_of
 
 
 class _Held:
@@ -414,11 +414,11 @@ class _Held:
 
 def _sums(text: object) -> tuple[float, float] | None:
     """Sums of query and key lengths from what stands in the parentheses of a detailed label."""
-    found = pl.select(
+    sums = pl.select(
         a=pl.lit(text, dtype=pl.String).str.extract(_SUMS, 1).cast(pl.Float64),
         b=pl.lit(text, dtype=pl.String).str.extract(_SUMS, 2).cast(pl.Float64),
     ).row(0)
-    return None if found[0] is None or found[1] is None or found[0] == 0 else (found[0], found[1])
+    return None if sums[0] is None or sums[1] is None or sums[0] == 0 else (sums[0], sums[1])
 
 
 def _number(value: object) -> float | None:

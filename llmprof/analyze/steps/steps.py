@@ -62,7 +62,7 @@ def steps(trace: Trace) -> pl.DataFrame:
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    found = _bounds(trace)
+    bounds = _bounds(trace)
     spans = (
         activity(trace)
         .select("rank", "start_ns", "dur_ns")
@@ -74,7 +74,7 @@ def steps(trace: Trace) -> pl.DataFrame:
             dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
         )
     )
-    return found.drop("start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
+    return bounds.drop("start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
 
 
 @per_trace
@@ -208,9 +208,9 @@ def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
     labelled = _labelled(trace)
     silent = [rank for rank in activity(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
-    found = [labelled] if labelled.height or not silent else []
-    found += [infer(trace, rank) for rank in silent]
-    return pl.concat(found, how="diagonal_relaxed") if found else labelled
+    frames = [labelled] if labelled.height or not silent else []
+    frames += [infer(trace, rank) for rank in silent]
+    return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
 
 
 def _labelled(trace: Trace) -> pl.DataFrame:

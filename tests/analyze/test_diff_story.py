@@ -63,8 +63,8 @@ def test_bars_follow_each_other_and_add_up_with_the_rest_visible() -> None:
         ("waiting", "waiting for other ranks", -15.0),
         ("transfer", "transfer between ranks", 10.0),
         ("copies", "copies", 0.5),
-        ("idle", "idle: the host is late", -4.0),
-        ("unexplained", "idle without a recorded cause", -2.0),
+        ("idle", "idle (host late)", -4.0),
+        ("unexplained", "idle (no recorded cause)", -2.0),
         ("unexplained", "not explained by any part", 0.0),
         ("total", "b", 70.0),
     ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+import llmprof
 from llmprof import explore
 
 SETUP = """import llmprof
@@ -31,47 +34,149 @@ def test_verdicts_rows_and_bars(notebook):
     opened.wait("w.status == 'only_a' and set(w.table['status']) == {'only_a'}")
     widget.get_by_role("button", name="vanished").click()
     opened.wait("w.status is None")
-    widget.get_by_role("combobox", name="phase").select_option("decode")
     opened.wait("w.phase == 'decode' and set(w.table['phase']) == {'decode'}")
+    widget.get_by_role("combobox", name="phase").select_option("prefill")
+    opened.wait("w.phase == 'prefill' and set(w.table['phase']) == {'prefill'}")
+    widget.get_by_text("A step of prefill takes").wait_for()
+    widget.get_by_role("combobox", name="rank").select_option("2")
+    opened.wait("w.rank == 2")
+    widget.get_by_role("combobox", name="rank").select_option("all, their mean")
+    opened.wait("w.rank is None")
+    widget.get_by_role("combobox", name="phase").select_option("decode")
+    opened.wait("w.phase == 'decode'")
     widget.get_by_role("button", name="change", exact=True).click()
     opened.wait("w.sort == 'delta_ns'")
     widget.get_by_role("button", name="change", exact=True).click()
     opened.wait("w.sort == '-delta_ns'")
     widget.locator("[aria-busy=false] tr[data-row]").first.click()  # a click means the rows on the screen
-    opened.wait("w.picked == w.table.select('phase', 'stage', 'category').row(0, named=True)")
+    opened.wait("w.picked == w.table.select('phase', 'stage', 'name').row(0, named=True)")
     widget.get_by_text("In every step of the phase").wait_for()
-    assert opened.python("sorted(set(w.selected['trace']))") == ["custom", "nccl"]
-    assert opened.python("set(w.selected['stage']) == {w.picked['stage']}")
+    # the largest change is the custom kernel, which only one run has
+    assert opened.python("sorted(set(w.selected['trace']))") == ["custom"]
+    assert opened.python("set(w.selected['name']) == {w.picked['name']}")
     opened.page.wait_for_timeout(300)
     opened.shot("compare_picked", widget)
 
     # the bars are reached with the keyboard
-    bars = widget.get_by_label("Time of a step by stage in both traces")
+    bars = widget.get_by_label("From custom to nccl, a bar a part")
     bars.focus()
-    for key in ("ArrowRight", "ArrowRight", "Enter"):
+    for key in ("ArrowRight", "ArrowDown", "Enter"):
         opened.page.keyboard.press(key)
     opened.wait("w.picked is not None and set(w.picked) == {'phase', 'stage'}")
-    assert opened.python("w.selected.height > 0")
+    assert opened.python("w.picked['stage'] == w.waterfall['part'][1] and w.selected.height > 0")
 
     widget.get_by_role("combobox", name="align by").select_option("name")
     opened.wait("w.by == ['name'] and 'name' in w.table.columns")
     widget.get_by_role("columnheader", name="kernel").wait_for()
     widget.get_by_label("Search rows").fill("cross_device_reduce")
     opened.wait("0 < w.table.height < 4 and set(w.table['status']) == {'only_a'}")
+    opened.wait("w.status is None")
     assert opened.faults(".lp") == []
     assert opened.problems == []
     assert opened.asked == set()
+
+
+def aligned(shown):
+    shown.page.wait_for_function("document.querySelector('[data-tracks]') && document.querySelector('[data-story]')")
+    return json.loads(shown.page.locator("[data-tracks]").get_attribute("data-tracks"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_timelines_are_aligned_zoomed_and_moved(host, sample_trace, theme):
+    a, b = sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph")
+    widget = explore.compare(a, b)
+    shown = host(widget, height=1800, theme=theme)
+    page = shown.page
+    assert aligned(shown)["window"] is None
+    number = page.get_by_role("spinbutton", name="step of the phase")
+    first = int(number.input_value())
+    page.get_by_role("button", name="Next step").click()
+    shown.wait(lambda: widget.place == first + 1)
+    page.get_by_role("button", name="Step before").click()
+    shown.wait(lambda: widget.place == first)
+    number.fill("7")
+    number.press("Enter")
+    shown.wait(lambda: widget.place == 7)
+    page.get_by_role("combobox", name="aligned at").select_option("layer 3")
+    shown.wait(lambda: widget.layer == 3 and aligned(shown)["layer"] == 3)
+    page.get_by_text("Both timelines, aligned").wait_for()
+    canvas = page.get_by_label("Timelines of both runs, aligned")
+    canvas.focus()
+    canvas.press("+")
+    near = shown.wait(lambda: widget.close)
+    canvas.press("d")
+    shown.wait(lambda: widget.close[0] > near[0])
+    canvas.press("-")
+    shown.wait(lambda: widget.close[1] - widget.close[0] > 1.5 * (near[1] - near[0]))
+    canvas.press("0")
+    shown.wait(lambda: widget.close is None)
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 60, steps=4)
+    page.mouse.up()
+    shown.wait(lambda: widget.close is not None)
+    for name in ("Zoom in (+)", "Zoom out (-)", "Earlier (a)", "Later (d)"):
+        before = widget.close
+        page.get_by_role("button", name=name).click()
+        shown.wait(lambda before=before: widget.close != before)
+    page.get_by_role("button", name="The whole step (0)").click()
+    shown.wait(lambda: widget.close is None and widget.layer is None)
+    page.keyboard.down("Control")
+    page.mouse.move(box["x"] + 400, box["y"] + 60)
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    shown.wait(lambda: widget.close is not None)
+    canvas.focus()
+    for key in ("ArrowRight", "ArrowDown"):
+        canvas.press(key)
+    assert (
+        "duration" in page.locator(".lp-panel [aria-live]").last.text_content()
+        or page.locator(".lp-panel .lp-tip:visible").count()
+    )
+    assert shown.problems == []
+
+
+def test_three_runs_are_small_multiples_and_a_pair_is_chosen(host, sample_trace):
+    runs = [sample_trace(f"torch_tp1_{kind}") for kind in ("eager", "cudagraph", "eager")]
+    widget = explore.compare(*runs, names=("eager", "graphs", "again"))
+    shown = host(widget, height=1800)
+    page = shown.page
+    aligned(shown)
+    for title in ("From eager to graphs", "From eager to again"):
+        page.get_by_role("heading", name=title).wait_for()
+    page.get_by_role("button", name="Look at this pair").click()
+    shown.wait(lambda: widget.pair == [0, 2])
+    page.get_by_text("A step of decode takes 33.0 ms in again against 33.0 ms in eager: the same.").wait_for()
+    page.get_by_role("combobox", name="from").select_option("graphs")
+    shown.wait(lambda: widget.pair == [1, 2])
+    page.get_by_text("A step of decode takes 33.0 ms in again against 3.85 ms in graphs").wait_for()
+    page.get_by_role("columnheader", name="graphs").first.wait_for()
+    assert shown.problems == []
+
+
+def test_runs_that_differ_are_laid_side_by_side_as_far_as_they_can_be(host, shared):
+    a, b = (llmprof.read(shared / f"captures/{name}") for name in ("torch_tp1_moe_eager", "nsys_tp2_cudagraph"))
+    shown = host(explore.compare(a, b, names=("moe", "dense"), layer=40), height=1800)
+    aligned(shown)
+    shown.page.get_by_text("Only moe has steps of mixed: they are not compared.").wait_for()
+    shown.page.get_by_text("What differs between the runs").click()
+    shown.page.get_by_text("layers: 48 in moe, 28 in dense; layers with the same number").wait_for()
+    shown.page.get_by_role("combobox", name="phase").select_option("mixed")
+    shown.page.get_by_text("dense shares no mixed with moe.").wait_for()
+    assert shown.problems == []
 
 
 def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_trace):
     widget = explore.compare(
         sample_trace("torch_tp4_eager_custom_allreduce"), sample_trace("torch_tp4_eager_nccl"), names=("custom", "nccl")
     )
-    shown = host(widget, height=1400)
+    shown = host(widget, height=2200)
     rows = shown.page.locator("tr[data-row]")
     rows.first.wait_for()
+    aligned(shown)
     # pressed, then other rows come, then released: the click means the row that was on the screen
-    second = widget.table.select("phase", "stage", "category").row(1, named=True)
+    second = widget.table.select("phase", "stage", "name").row(1, named=True)
     box = rows.nth(1).bounding_box()
     shown.page.mouse.move(box["x"] + 10, box["y"] + 10)
     shown.page.mouse.down()
@@ -120,7 +225,7 @@ w""",
         ],
         height=1600,
     )
-    opened.output().get_by_text("holds no kernels").wait_for()
+    opened.output().get_by_text("holds no kernels").first.wait_for()
     widget = opened.output(1).locator(".lp")
     widget.locator("tr[data-row]").first.click()
     opened.wait("w.picked is not None")

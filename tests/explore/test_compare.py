@@ -11,13 +11,16 @@ import traitlets
 
 import llmprof
 from llmprof import explore, schema
-from llmprof.analyze import attribute, diff_events
-from llmprof.errors import NotCapturedError
-from llmprof.explore.compare import explorer
+from llmprof.analyze import attribute, diff, diff_events, diff_words
+from llmprof.errors import ArgumentError, NotCapturedError
+from llmprof.explore.compare import explorer, tracks
+from llmprof.explore.compare.tracks import Aligned, align
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
 
 VIEW = {
+    "pair": [0, 1],
+    "rank": None,
     "by": ["stage", "category"],
     "tolerance": 0.05,
     "phase": None,
@@ -52,7 +55,7 @@ def b() -> Trace:
 
 
 def test_changes_are_those_of_diff(a: Trace, b: Trace) -> None:
-    widget = explore.compare(a, b)
+    widget = explore.compare(a, b, by=["stage", "category"])
     assert widget.changes.equals(diff_events(a, b))
     first = widget.table.row(0, named=True)
     # two layers, 20 ns longer each
@@ -94,9 +97,6 @@ def test_message_is_json_and_counts_add_up(a: Trace, b: Trace) -> None:
     assert sum(message["counts"].values()) == message["all"] == message["total"]
     assert message["counts"]["slower"] == 1
     assert message["largest"] == 40.0
-    (bar,) = message["bars"]
-    assert (bar["phase"], bar["a_steps"], bar["b_steps"]) == ("decode", 2, 2)
-    assert sum(stage["a_ns"] for stage in bar["stages"]) == diff_events(a, b)["a_ns"].sum()
 
 
 def test_what_appeared_and_what_vanished(a: Trace) -> None:
@@ -128,20 +128,109 @@ def test_details_are_packed_for_both_sides(a: Trace, b: Trace) -> None:
 def test_empty_missing_and_without_steps(a: Trace) -> None:
     empty = Trace({"kernels": schema.empty("kernels")})
     message, _ = explore.compare(empty, empty)._on_table(VIEW)
-    assert (message["total"], message["bars"], message["largest"]) == (0, [], None)
+    assert (message["total"], message["largest"]) == (0, None)
     outside = Trace({"kernels": kernels([NORM])})
     message, _ = explore.compare(a, outside)._on_table(VIEW)
     assert set(message["counts"]) == set(explorer.STATUSES)
     missing = explore.compare(a, Trace({}))
-    with pytest.raises(NotCapturedError):
-        missing._on_table(VIEW)
+    for answer in (lambda: missing._on_table(VIEW), lambda: missing._on_story((0, 1))):
+        with pytest.raises(NotCapturedError):
+            answer()
+    message, _ = missing._on_tracks((0, 1), phase="decode")
+    assert message["sides"][1]["note"] == "run 2 has no such step of decode"
     assert "image/png" not in missing._repr_mimebundle_()[0]
+
+
+def test_the_story_is_that_of_the_analyses(a: Trace, b: Trace) -> None:
+    widget = explore.compare(a, b, names=("before", "after"))
+    message, _ = widget._on_story((0, 1))
+    explorer.STORY.check(message)
+    assert (widget.phase, message["phases"], message["ranks"]) == ("decode", ["decode"], [0])
+    assert message["words"] == diff_words(diff(a, b, names=("before", "after")))
+    first, second = message["runs"]
+    # attention is 20 ns longer in each of two layers
+    assert second["step_ns"] - first["step_ns"] == 40.0
+    for run_of in (first, second):
+        assert sum(part["ns"] for part in run_of["parts"]) == pytest.approx(run_of["step_ns"])
+    (way,) = message["ways"]
+    assert [bar["label"] for bar in way["bars"]] == widget.waterfall["label"].to_list()
+    assert widget.waterfall.filter(label="attention")["delta_ns"].to_list() == [40.0]
+    assert message["context"] == []
+
+
+def test_more_than_two_runs_each_against_the_first(a: Trace, b: Trace) -> None:
+    widget = explore.compare(a, b, run(attention=20), names=("x", "y", "z"), pair=[2, 1])
+    message, _ = widget._on_story((2, 1))
+    assert [one["name"] for one in message["runs"]] == ["x", "y", "z"]
+    assert [(way["a"], way["b"]) for way in message["ways"]] == [(2, 1), (2, 0)]
+    attention = [bar["delta_ns"] for way in message["ways"] for bar in way["bars"] if bar["part"] == "attention"]
+    assert attention == [20.0, -20.0]
+    assert widget.table.filter(stage="attention")["delta_ns"].to_list() == [20.0]
+    for pair in ([0, 3], [1, 1]):
+        with pytest.raises(traitlets.TraitError):
+            widget.pair = pair
+    with pytest.raises(ArgumentError, match="got 2 names for 3 runs"):
+        explore.compare(a, b, a, names=("x", "y"))
+
+
+def test_names_are_those_of_the_runs(a: Trace, b: Trace) -> None:
+    assert explore.compare(a.called("eager"), b.called("graphs")).names == ["eager", "graphs"]
+    assert explore.compare(a, b).names == ["run 1", "run 2"]
+
+
+def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
+    message, buffers = explore.compare(a, b)._on_tracks((0, 1), phase="decode", place=1, layer=1)
+    explorer.TRACKS.check(message)
+    assert (message["place"], message["places"], message["layers"]) == (1, 2, [0, 1])
+    for trace, side in zip((a, b), message["sides"], strict=True):
+        events = attribute(trace).filter(pl.col("step") == 1, pl.col("layer") == 1)
+        assert (side["step"], side["origin_ns"], side["note"]) == (1, events["start_ns"].min(), "")
+    found = align([Aligned("a", a), Aligned("b", b)], phase="decode", place=1, layer=1, window=(-1e9, 1e9))
+    for rows, length in zip(found.rows, (10, 30), strict=True):
+        second = rows.filter(pl.col("lane") == 1, pl.col("label") == "attention").sort("start_ns")
+        assert second["dur_ns"].to_list() == [length, length]
+        layers = rows.filter(lane=0)
+        assert layers.filter(name="layer 1")["start_ns"].to_list() == [0.0]
+    assert len(buffers) == sum(len(side["columns"]) for side in message["sides"])
+
+
+def test_timelines_say_what_they_cannot_align(a: Trace, b: Trace) -> None:
+    found = align([Aligned("a", a), Aligned("b", b)], phase="decode", layer=7)
+    assert [side["note"] for side in found.sides] == ["a has no layer 7 in this step", "b has no layer 7 in this step"]
+    found = align([Aligned("a", a), Aligned("b", b)], phase="prefill")
+    assert [side["note"] for side in found.sides] == ["a has no such step of prefill", "b has no such step of prefill"]
+    whole = align([Aligned("a", a), Aligned("none", Trace({}))])
+    assert (whole.place, whole.sides[0]["note"], whole.sides[1]["note"]) == (None, "", "none has no events")
+
+
+def test_many_events_are_sent_as_pieces_whose_time_adds_up(monkeypatch: pytest.MonkeyPatch, a: Trace) -> None:
+    every = align([Aligned("a", a)]).rows[0]
+    monkeypatch.setattr(tracks, "MOST_EVENTS", 5)
+    monkeypatch.setattr(tracks, "_PIECES", 4)
+    fewer = align([Aligned("a", a)]).rows[0]
+    assert fewer.height < every.height
+    assert fewer["events"].sum() == every.height
+    assert fewer.filter(lane=1)["dur_ns"].sum() == every.filter(lane=1)["dur_ns"].sum()
+
+
+@pytest.mark.parametrize("rank", [None, 0, 3, 9])
+def test_one_rank_of_both(rank: int | None) -> None:
+    first, second = llmprof.sample("torch_tp4_eager_custom_allreduce"), llmprof.sample("torch_tp4_eager_nccl")
+    widget = explore.compare(first, second, rank=rank)
+    message, _ = widget._on_story((0, 1), rank=rank)
+    steps = message["runs"][0]["steps"]
+    assert steps == (9 if rank in (0, 3) else 36)
+    sides = widget._on_tracks((0, 1), phase="decode", rank=rank)[0]["sides"]
+    assert {side["rank"] for side in sides} == {rank if rank in (0, 3) else 0}
+    ranks = [rank] if rank in (0, 3) else None
+    assert widget.changes.equals(diff_events(first, second, by=["stage", "name"], ranks=ranks))
 
 
 def test_real_traces_and_their_picture() -> None:
     first, second = llmprof.sample("torch_tp4_eager_custom_allreduce"), llmprof.sample("torch_tp4_eager_nccl")
     widget = explore.compare(first, second, names=("custom", "nccl"))
     assert set(widget.changes["status"]) == set(explorer.STATUSES)
+    assert widget.selected.is_empty()
     assert widget._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
     for by in explorer.ALIGNED:
         widget.by = list(by)

@@ -21,12 +21,12 @@ WORDS: Final = {
     ("communication", "wait"): ("waiting", "waiting for other ranks"),
     ("communication", "transfer"): ("transfer", "transfer between ranks"),
     ("communication", "wait or transfer"): ("communication", "waiting or transfer"),
-    ("idle", "host_bound"): ("idle", "idle: the host is late"),
-    ("idle", "sync"): ("idle", "idle: after a synchronising call"),
-    ("idle", "launch"): ("idle", "idle: launch under way"),
-    ("idle", "queued"): ("idle", "idle: between queued events"),
-    ("idle", "unknown"): ("unexplained", "idle without a recorded cause"),
-    ("idle", "outside"): ("unexplained", "idle at both ends of the recording"),
+    ("idle", "host_bound"): ("idle", "idle (host late)"),
+    ("idle", "sync"): ("idle", "idle (after a synchronising call)"),
+    ("idle", "launch"): ("idle", "idle (launch under way)"),
+    ("idle", "queued"): ("idle", "idle (between queued events)"),
+    ("idle", "unknown"): ("unexplained", "idle (no recorded cause)"),
+    ("idle", "outside"): ("unexplained", "idle (ends of the recording)"),
     ("compute", "other"): ("unexplained", "compute without a known stage"),
 }
 """Group and words of kinds and parts of :func:`llmprof.analyze.steps.summary.time_parts`."""
@@ -125,7 +125,7 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     [('a', 9.0), ('norm', -3.0), ('not explained by any part', 0.0), ('b', 6.0)]
     """
     own, total = _phase_of(frame, phase)
-    named = [_named(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
+    named = [words_of(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
     rows = own.with_columns(
         pl.Series("group", [group for group, _ in named], dtype=pl.String),
         pl.Series("label", [label for _, label in named], dtype=pl.String),
@@ -173,14 +173,14 @@ def _tidy(ns: float, of: float) -> float:
     return 0.0 if abs(ns) <= 1e-6 * of else ns
 
 
-def _named(kind: str | None, part: str | None) -> tuple[str, str]:
+def words_of(kind: str | None, part: str | None) -> tuple[str, str]:
     """Group and words of a part."""
     if (str(kind), str(part)) in WORDS:
         return WORDS[str(kind), str(part)]
     if kind == "copy":
-        return "copies", f"copies: {part}"
+        return "copies", f"copies: {part}" if part else "copies"
     label = str(part or "other")
-    return (str(kind) if kind in GROUPS else "unexplained", f"idle: {label}" if kind == "idle" else label)
+    return (str(kind) if kind in GROUPS else "unexplained", f"idle ({label})" if kind == "idle" else label)
 
 
 def _totals(frame: pl.DataFrame) -> pl.DataFrame:
@@ -268,6 +268,13 @@ def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
 
 def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None) -> str:
     """The parts that changed most, what became less and what became more."""
+    copies = parts.filter(kind="copy")
+    if copies.height > 1:
+        gathered = copies.select(
+            pl.lit("copy").alias("kind"), pl.lit(None, dtype=pl.String).alias("part"), pl.col("delta_ns").sum(),
+            beyond_noise=pl.col("beyond_noise").any(ignore_nulls=False),
+        )  # fmt: skip
+        parts = pl.concat([parts.filter(pl.col("kind") != "copy").select(gathered.columns), gathered])
     whole = float(parts["delta_ns"].abs().sum())
     sure = parts.filter(
         (pl.col("beyond_noise").fill_null(value=True)) & (pl.col("delta_ns").abs() >= max(1.0, _SAID * whole))
@@ -276,7 +283,7 @@ def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None) -> str:
     for word, rows in (("Less", sure.filter(pl.col("delta_ns") < 0)), ("More", sure.filter(pl.col("delta_ns") > 0))):
         largest = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_SAID)
         texts = [
-            f"{_named(kind, part)[1]} {format_ns(abs(delta))}"
+            f"{words_of(kind, part)[1]} {format_ns(abs(delta))}"
             for kind, part, delta in largest.select("kind", "part", "delta_ns").iter_rows()
         ]
         if texts:
@@ -362,3 +369,45 @@ def engine_of(step_rows: pl.DataFrame) -> str | None:
     """Engine that wrote the labels of steps; None where no label says it."""
     labelled: Sequence[str] = [source for source in step_rows["source"].drop_nulls().unique() if source in ENGINES]
     return ", ".join(sorted(ENGINES[source] for source in labelled)) or None
+
+
+def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:
+    """A step of one of two runs, in parts.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        As :func:`diff_times` gives it.
+    side : str
+        ``a`` or ``b``.
+    phase : str or None
+        Phase of the steps; None for whole recordings.
+
+    Returns
+    -------
+    dict
+        ``steps`` (how many), ``step_ns``, ``between_ns`` (until the next step; both null where the run has no such
+        step), and ``parts``: mappings of ``group, label, part, ns``, in the order of a waterfall, the longest first,
+        all copies as one.
+    """
+    own = frame.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
+    column = f"{side}_ns"
+    total = own.filter(pl.col("level").is_in(_TOTALS))
+    between = own.filter(pl.col("level") == "between")
+    parts: list[dict[str, Any]] = []
+    copies = 0.0
+    for kind, part, ns in own.filter(pl.col("level") == "part").select("kind", "part", column).iter_rows():
+        group, label = words_of(kind, part)
+        if group == "copies":
+            copies += ns or 0.0
+        elif ns:
+            parts.append({"group": group, "label": label, "part": part, "ns": float(ns)})
+    if copies:
+        parts.append({"group": "copies", "label": "copies", "part": None, "ns": copies})
+    parts.sort(key=lambda row: (GROUPS.index(row["group"]), -row["ns"]))
+    return {
+        "steps": int(total[f"{side}_steps"][0]) if total.height else 0,
+        "step_ns": total[column][0] if total.height else None,
+        "between_ns": between[column][0] if between.height else None,
+        "parts": parts,
+    }

@@ -2,7 +2,7 @@
 import { h } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 
-const COMPARE_LABELS = ["phase", "layer", "stage", "category", "name"];
+const COMPARE_LABELS = ["layer", "stage", "category", "name"];
 
 /** Change in words: the difference with its sign, and the factor. */
 export function compareChange({ delta_ns: delta, ratio }) {
@@ -19,7 +19,7 @@ export function compareColumns(by, names, model, largest) {
     el.style.background = colours[kind][row[kind]] ?? colours[kind].other;
     return h("span", { class: "lp-key" }, el, h("span", { text: row[kind] ?? "other" }));
   };
-  const texts = { phase: 84, layer: 64, stage: 138, category: 126, name: 300 };
+  const texts = { layer: 64, stage: 138, category: 126, name: 300 };
   const label = (name) => ({
     name,
     title: name === "name" ? "kernel" : name,
@@ -39,7 +39,7 @@ export function compareColumns(by, names, model, largest) {
     const el = h("span", { class: "lp-change" }, h("i"), h("span", { text: compareChange(row) }));
     const share = largest() ? Math.abs(row.delta_ns ?? 0) / largest() : 0;
     el.firstChild.className = row.delta_ns > 0 ? "lp-more" : "lp-less";
-    el.firstChild.style.width = `${share * 70}px`;
+    el.firstChild.style.width = `${share * 60}px`;
     return el;
   };
   const count = (name, title) => ({
@@ -50,11 +50,11 @@ export function compareColumns(by, names, model, largest) {
     cell: (row) => (row[name] === null ? "" : formatNumber(row[name])),
   });
   return [
-    ...COMPARE_LABELS.filter((name) => name === "phase" || by.includes(name)).map(label),
+    ...COMPARE_LABELS.filter((name) => by.includes(name)).map(label),
     { name: "status", title: "verdict", width: 126, cell: word },
     time("a_ns", names[0]),
     time("b_ns", names[1]),
-    { name: "delta_ns", title: "change", tip: "by its size", number: true, width: 250, cell: bar },
+    { name: "delta_ns", title: "change", tip: "by its size", number: true, width: 216, cell: bar },
     count("a_count", `events in ${names[0]}`),
     count("b_count", `events in ${names[1]}`),
   ].map((column) => ({ ...column, width: Math.max(column.width, 22 + 7.2 * column.title.length) }));

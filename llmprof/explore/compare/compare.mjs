@@ -1,4 +1,4 @@
-// Two traces side by side: bars of the phases, a table of changes, steps and kernels of the row that is picked.
+// Runs side by side: step times, what the change is made of, aligned timelines, kernels and those of the picked row.
 import { fill, h, labelled, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
@@ -6,39 +6,252 @@ import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, setTraits, table, wordsOf } from "../base/js/wire.mjs";
-import { compareBars } from "./bars.mjs";
 import { compareChange, compareColumns } from "./columns.mjs";
 import { compareSteps } from "./steps.mjs";
+import { tracksPanel } from "./tracks.mjs";
+import { runsPanel, waterfallDomain, waterfallPanel } from "./waterfall.mjs";
 
-const COMPARE_ANY = "\u0000any";
 const COMPARE_ALIGNED = [
+  ["stage,name", "stage and kernel"],
+  ["name", "kernel"],
   ["stage,category", "stage and category"],
   ["layer,stage", "layer and stage"],
   ["category", "category"],
-  ["stage,name", "stage and kernel"],
-  ["name", "kernel"],
 ];
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
-  const top = h("div");
-  const legend = h("div");
+  const runBar = h("div", { class: "lp-bar", role: "group", "aria-label": "Runs, phase and rank" });
+  const words = h("div", { class: "lp-words" });
+  const steps = h("div");
+  const ways = h("div");
+  const timelines = h("div");
   const bar = h("div", { class: "lp-bar", role: "group", "aria-label": "Filters" });
   const note = h("div", { class: "lp-bar lp-verdicts", role: "group", "aria-label": "Verdicts" });
   const place = h("div");
   const details = h("div", { class: "lp-details" });
   let panels = [];
-  let bars = null;
+  let pictures = []; // of the steps and the waterfalls
   let grid = null;
   let largest = 0;
   let round = 0;
-  const theme = followTheme(el, model, () => [bars, ...panels].forEach((panel) => panel?.redraw()));
+  const theme = followTheme(el, model, () => [tracks, ...pictures, ...panels].forEach((panel) => panel?.redraw()));
   const state = status(model, el);
   const failed = (error) => {
     if (!(error instanceof Superseded)) state.error(wordsOf(error));
   };
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
+  const pair = () => model.get("pair").map((number) => model.get("names")[number]);
+  const colours = () => model.get("colours");
+  const partColour = ({ group, part }) =>
+    (group === "compute" && (colours().stage[part] ?? colours().category[part])) ||
+    (group === "idle" && colours().cause[part]) ||
+    colours().part[group];
+  const chosen_pair = () => ({ pair: model.get("pair"), phase: model.get("phase"), rank: model.get("rank") });
+
+  // Above: how long a step takes, and what the change is made of
+  const showRuns = (msg) => whenReleased(runBar, () => drawRuns(msg));
+  const drawRuns = (msg) => {
+    const names = model.get("names");
+    const numbered = names.map((name, number) => [String(number), name]);
+    const [a, b] = model.get("pair");
+    const index = [...runBar.querySelectorAll("select")].indexOf(document.activeElement);
+    const runs = (label, at, other) =>
+      labelled(
+        label,
+        numbered.filter(([number]) => Number(number) !== other),
+        String(at),
+        (text) => set({ pair: label === "from" ? [Number(text), b] : [a, Number(text)], picked: null }),
+      ).el;
+    const ranks = [["", "all, their mean"], ...msg.ranks.map((rank) => [String(rank), String(rank)])];
+    const rank = msg.ranks.includes(model.get("rank")) ? String(model.get("rank")) : "";
+    fill(
+      runBar,
+      names.length > 2 ? runs("from", a, b) : null,
+      names.length > 2 ? runs("to", b, a) : null,
+      msg.phases.length
+        ? labelled(
+            "phase",
+            msg.phases.map((p) => [p, p]),
+            msg.phase,
+            (text) => set({ phase: text, place: null, close: null, picked: null }),
+          ).el
+        : null,
+      labelled("rank", ranks, rank, (text) => set({ rank: text === "" ? null : Number(text) })).el,
+    );
+    if (index >= 0) [...runBar.querySelectorAll("select")][index]?.focus();
+  };
+  const tellStory = (msg) => {
+    const differ = msg.context.length
+      ? h(
+          "details",
+          { class: "lp-context" },
+          h("summary", { text: `What differs between the runs (${msg.context.length})` }),
+          h(
+            "ul",
+            {},
+            msg.context.map((text) => h("li", { text })),
+          ),
+        )
+      : null;
+    fill(
+      words,
+      msg.words.map((text, i) => h("p", { class: i ? "lp-muted" : "lp-headline", text })),
+      differ,
+    );
+  };
+  const between = (runs) => {
+    const known = runs.filter((run) => run.between_ns !== null);
+    if (!known.length) return null;
+    const text = known.map((run) => `${formatNs(run.between_ns)} in ${run.name}`).join(", ");
+    return h("p", { class: "lp-note", text: `Then until the next step begins: ${text}.` });
+  };
+  const drawStory = (msg) => {
+    pictures.forEach((panel) => panel.stop());
+    pictures = [];
+    const now = () => theme.now();
+    const what = msg.phase ? `time of a step of ${msg.phase}` : "recorded time";
+    const pick = ({ group, part }) => {
+      if (group === "compute" && part && msg.phase) set({ picked: { phase: msg.phase, stage: part } });
+    };
+    const used = new Map();
+    for (const run of msg.runs)
+      for (const part of run.parts) if (!used.has(part.label)) used.set(part.label, partColour(part));
+    const step = runsPanel({ runs: msg.runs, colours: now, fill: partColour, pick, what });
+    pictures.push(step);
+    const title = msg.phase ? `A step of ${msg.phase}, mean of its typical steps` : "The recordings";
+    fill(steps, plotPart(title, plotLegend([...used]), step.el, between(msg.runs)).el);
+    const drawn = msg.ways.filter((one) => one.bars.length);
+    const domains = drawn.map((one) => waterfallDomain(one.bars));
+    const shared =
+      drawn.length > 1 ? [Math.min(...domains.map((d) => d[0])), Math.max(...domains.map((d) => d[1]))] : null;
+    const one = (waterfall, i) => {
+      const names = [waterfall.a, waterfall.b].map((number) => model.get("names")[number]);
+      const panel = waterfallPanel({
+        bars: waterfall.bars,
+        domain: /** @type {[number, number]} */ (shared ?? domains[i]),
+        names,
+        colours: now,
+        pick,
+        what,
+      });
+      pictures.push(panel);
+      const near = waterfall.b === model.get("pair")[1];
+      const look = h("button", {
+        type: "button",
+        text: near ? "Looked at below" : "Look at this pair",
+        disabled: near,
+        onclick: () => set({ pair: [waterfall.a, waterfall.b], picked: null }),
+      });
+      return plotPart(`From ${names[0]} to ${names[1]}`, msg.ways.length > 1 ? look : null, panel.el).el;
+    };
+    const none = msg.ways
+      .filter((way) => !way.bars.length)
+      .map((way) => `${model.get("names")[way.b]} shares no ${msg.phase ?? "time"} with ${model.get("names")[way.a]}.`);
+    fill(
+      ways,
+      h("div", { class: msg.ways.length > 1 ? "lp-columns" : "" }, drawn.map(one)),
+      none.map((text) => h("p", { class: "lp-empty", text })),
+    );
+    pictures.forEach((panel) => panel.redraw());
+    el.dataset.story = JSON.stringify(chosen_pair());
+  };
+  const story = async () => {
+    try {
+      const { msg } = await ask(model, "story", chosen_pair());
+      state.error("");
+      showRuns(msg);
+      tellStory(msg);
+      drawStory(msg);
+    } catch (error) {
+      if (error instanceof Superseded) return;
+      fill(steps);
+      fill(ways);
+      failed(error);
+    }
+  };
+
+  // Both timelines
+  let aligned = null;
+  const tracks = tracksPanel({
+    shown: () => aligned,
+    colours: () => theme.now(),
+    fill: (lane, label, name, now) => {
+      if (lane === "layers") return Number(name.replace("layer ", "")) % 2 ? now.muted : now.rule;
+      if (lane === "idle") return colours().cause[label] ?? colours().part.unexplained;
+      return colours().part[label] ?? colours().stage[label] ?? colours().category[label] ?? colours().stage.other;
+    },
+    go: (close) => set({ close }),
+  });
+  const control = h("div", { class: "lp-bar", role: "group", "aria-label": "Alignment" });
+  // counted from what is asked for, not from what is drawn: a second click may come before the picture of the first
+  const step = () => model.get("place") ?? aligned.place ?? 0;
+  const stepTo = (number) => set({ place: Math.max(0, Math.min(number, aligned.places - 1)), close: null });
+  const button = (text, label, onclick) =>
+    h("button", { type: "button", text, "aria-label": label, title: label, onclick });
+  const drawControl = () => {
+    const index = [...control.querySelectorAll("select, input, button")].indexOf(document.activeElement);
+    const layer = aligned.layers.includes(model.get("layer")) ? String(model.get("layer")) : "";
+    const number = h("input", {
+      type: "number",
+      min: "0",
+      max: String(Math.max(0, aligned.places - 1)),
+      "aria-label": "step of the phase",
+      onchange: () => stepTo(Number(number.value)),
+    });
+    number.value = String(aligned.place ?? 0);
+    const of = h("span", { class: "lp-muted", text: `of ${formatNumber(aligned.places)} in both` });
+    const before = button("‹", "Step before", () => stepTo(step() - 1));
+    const after = button("›", "Next step", () => stepTo(step() + 1));
+    const choose = h("span", { class: "lp-label" }, h("span", { text: "step" }), before, number, after, of);
+    fill(
+      control,
+      aligned.place === null ? null : choose,
+      aligned.layers.length
+        ? labelled(
+            "aligned at",
+            [["", "the step"], ...aligned.layers.map((n) => [String(n), `layer ${n}`])],
+            layer,
+            (text) => set({ layer: text === "" ? null : Number(text), close: null }),
+          ).el
+        : null,
+      button("+", "Zoom in (+)", () => tracks.zoom(0.5)),
+      button("−", "Zoom out (-)", () => tracks.zoom(2)),
+      button("◀", "Earlier (a)", () => tracks.pan(-0.5)),
+      button("▶", "Later (d)", () => tracks.pan(0.5)),
+      button("All", "The whole step (0)", () => set({ close: null, layer: null })),
+    );
+    if (index >= 0) [...control.querySelectorAll("select, input, button")][index]?.focus();
+  };
+  const loadTracks = async () => {
+    const args = { ...chosen_pair(), place: model.get("place"), layer: model.get("layer"), window: model.get("close") };
+    try {
+      const { msg, buffers } = await ask(model, "tracks", args);
+      const sides = msg.sides.map((side) => ({
+        ...side,
+        rows: table(side.columns, buffers.slice(side.first, side.first + side.columns.length)),
+      }));
+      const layer = msg.layers.includes(args.layer) ? `layer ${args.layer}` : "the step";
+      const skipped = msg.layers.length ? 0 : 1; // the lane of the layers is the first
+      aligned = {
+        ...msg,
+        lanes: msg.lanes.slice(skipped),
+        skipped,
+        sides,
+        origin: msg.place === null ? "the first event" : layer,
+      };
+      whenReleased(control, drawControl);
+      tracks.redraw();
+      el.dataset.tracks = JSON.stringify(args);
+    } catch (error) {
+      failed(error);
+    }
+  };
+  const both = plotPart("Both timelines, aligned", control, tracks.el);
+  fill(timelines, both.el);
+
+  // Below: the kernels
   const search = h("input", { type: "search", placeholder: "stage, category or kernel", "aria-label": "Search rows" });
   search.value = model.get("search");
   let typing = 0;
@@ -46,9 +259,8 @@ function render({ model, el }) {
     clearTimeout(typing);
     typing = setTimeout(() => set({ search: search.value }), 150);
   });
-  const controls = (phases) => whenReleased(bar, () => drawControls(phases));
-  const drawControls = (phases) => {
-    const phase = model.get("phase") ?? COMPARE_ANY;
+  const controls = () => whenReleased(bar, drawControls);
+  const drawControls = () => {
     const by = model.get("by").join(",");
     const tolerance = String(model.get("tolerance"));
     const aligned = COMPARE_ALIGNED.some(([key]) => key === by)
@@ -69,9 +281,6 @@ function render({ model, el }) {
     fill(
       bar,
       search,
-      labelled("phase", [[COMPARE_ANY, "all"], ...phases.map((p) => [p, p])], phase, (text) =>
-        set({ phase: text === COMPARE_ANY ? null : text }),
-      ).el,
       labelled("align by", aligned, by, (text) => set({ by: text.split(","), picked: null })).el,
       labelled("same up to", shares, tolerance, (text) => set({ tolerance: Number(text) })).el,
     );
@@ -102,7 +311,7 @@ function render({ model, el }) {
     return picked !== null && Object.entries(picked).every(([name, value]) => row[name] === value);
   };
   /** @type {(keyof import("./messages").Shown)[]} */
-  const viewed = ["by", "tolerance", "phase", "status", "search", "sort"];
+  const viewed = ["pair", "by", "tolerance", "phase", "rank", "status", "search", "sort"];
   /**
    * What is asked about goes with the request: traits may reach the kernel after it.
    * @returns {import("./messages").Shown}
@@ -112,7 +321,7 @@ function render({ model, el }) {
   const newGrid = () => {
     grid = tableGrid({
       label: "Changes",
-      columns: compareColumns(model.get("by"), model.get("names"), model, () => largest),
+      columns: compareColumns(model.get("by"), pair(), model, () => largest),
       load: async (offset) => {
         try {
           const { msg } = await ask(model, "rows", { view: shown, offset, count: TABLE_BLOCK });
@@ -129,7 +338,6 @@ function render({ model, el }) {
     fill(place, grid.el);
   };
 
-  let drawn = "";
   const show = async () => {
     grid.wait();
     try {
@@ -147,22 +355,9 @@ function render({ model, el }) {
     shown = asked;
     state.error("");
     largest = msg.largest;
-    controls(msg.phases);
+    controls();
     tell(msg.counts, msg.total, msg.all);
     grid.show(msg.total, msg.rows);
-    if (drawn !== JSON.stringify(msg.bars)) {
-      drawn = JSON.stringify(msg.bars);
-      bars?.stop();
-      bars = compareBars(msg.bars, model.get("names"), model, theme.now, (picked) => set({ picked }));
-      const stages = model.get("colours").stage;
-      const there = new Set(msg.bars.flatMap((phase) => phase.stages.map((stage) => stage.stage)));
-      fill(legend, plotLegend(Object.entries(stages).filter(([name]) => there.has(name))));
-      fill(
-        top,
-        msg.bars.length ? bars.el : h("p", { class: "lp-empty", text: "No step of either trace has device events." }),
-      );
-      bars.redraw();
-    }
   };
 
   const detail = async () => {
@@ -177,15 +372,20 @@ function render({ model, el }) {
         details,
         h("p", {
           class: "lp-empty",
-          text: "Pick a row or a part of a bar to see its steps and kernels in both traces.",
+          text: "Pick a row or a part of a bar to see its steps and kernels in both runs.",
         }),
       );
       return;
     }
     try {
-      const { msg, buffers } = await ask(model, "details", { picked, tolerance: model.get("tolerance") });
+      const { msg, buffers } = await ask(model, "details", {
+        picked,
+        tolerance: model.get("tolerance"),
+        pair: model.get("pair"),
+        rank: model.get("rank"),
+      });
       if (mine !== round) return;
-      const names = model.get("names");
+      const names = pair();
       const columns = msg.steps[0].length;
       const sides = msg.steps.map((described, i) => table(described, buffers.slice(i * columns, (i + 1) * columns)));
       const steps = compareSteps(sides, names, theme.now);
@@ -235,48 +435,48 @@ function render({ model, el }) {
     }
   };
 
-  fill(el, top, legend, bar, note, place, state.el, details);
+  const kernels = plotPart("Kernels", bar, note, place);
+  fill(el, runBar, state.el, words, steps, ways, timelines, kernels.el, details);
   // at once, not with the rows: the next click counts from what is asked for now
   const mark = () => {
     press();
     grid.order(model.get("sort"));
   };
   newGrid();
-  controls([]);
+  controls();
   mark();
   const queue = new Set();
-  const later = (work) => {
+  const order = [newGrid, story, loadTracks, show, detail];
+  const later = (...works) => {
     if (!queue.size) {
       queueMicrotask(() => {
-        const todo = [...queue];
+        const todo = order.filter((work) => queue.has(work));
         queue.clear();
-        if (todo.includes(newGrid)) {
-          newGrid();
-          mark();
+        for (const work of todo) {
+          work();
+          if (work === newGrid) mark();
         }
-        if (todo.includes(show)) show();
-        if (todo.includes(detail)) detail();
       });
     }
-    queue.add(work);
+    for (const work of works) queue.add(work);
   };
-  model.on("change:phase change:status change:search change:sort change:tolerance", () => {
+  model.on("change:phase change:status change:search change:sort change:tolerance change:pair change:rank", () => {
     if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
     mark();
     grid.wait();
     later(show);
   });
-  model.on("change:by", () => {
-    later(newGrid);
-    later(show);
-  });
+  model.on("change:pair change:phase change:rank", () => later(story, loadTracks));
+  model.on("change:place change:layer change:close", () => later(loadTracks));
+  model.on("change:by", () => later(newGrid, show));
+  model.on("change:pair", () => later(newGrid, show, detail));
+  model.on("change:rank", () => later(detail));
   model.on("change:picked", () => later(detail));
-  show();
-  detail();
+  later(story, loadTracks, show, detail);
   return () => {
     theme.stop();
     state.stop();
-    [bars, ...panels].forEach((panel) => panel?.stop());
+    [tracks, ...pictures, ...panels].forEach((panel) => panel?.stop());
   };
 }
 

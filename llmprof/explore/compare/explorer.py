@@ -1,4 +1,4 @@
-"""``explore.compare``: two traces side by side, and what got faster, slower, appeared or vanished."""
+"""``explore.compare``: runs side by side: step times, what the change is made of, timelines, and kernels."""
 
 from __future__ import annotations
 
@@ -9,36 +9,65 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof.analyze import attribute, diff_events
+from llmprof.analyze import attribute, diff_context, diff_events, diff_times, diff_waterfall, diff_words, run_names
+from llmprof.analyze.compare.story import compared_phases, step_parts
 from llmprof.analyze.intervals import union_length
-from llmprof.charts.base.theme import PHASES
-from llmprof.explore.base.messages import Column, Message, Record, Row, pack
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.charts.base import theme
+from llmprof.errors import AnalysisError, ArgumentError
+from llmprof.explore.base.messages import Buffers, Column, Message, Record, Row, Window, pack
+from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.explore.compare.tracks import LANES, Aligned, align
 from llmprof.explore.kernels.table import nothing_of
 from llmprof.trace import Trace
 
 Labels = dict[str, Any]
 """Labels of a row: ``{"phase": "decode", "stage": "norm"}``."""
 
+Pair = tuple[int, int]
+"""Numbers of the two runs that are looked at closely."""
+
 
 class Shown(Record):
-    """What the table shows: labels that rows are aligned by, filters, a text and an order."""
+    """What the table shows: two runs, labels that rows are aligned by, filters, a text and an order."""
 
+    pair: Pair
     by: list[str]
     tolerance: float
     phase: str | None = None
+    rank: int | None = None
     status: str | None = None
     search: str = ""
     sort: str = "-delta_ns"
 
 
-class Phase(Record):
-    """Bars of a phase: numbers of steps and the time by stage (ns) in both traces."""
+class Bar(Record):
+    """A run: its name, its steps of the phase, the time of one and until the next (ns), and the parts of that time."""
 
-    phase: str
-    a_steps: int | None
-    b_steps: int | None
-    stages: list[Row]
+    name: str
+    steps: int
+    step_ns: float | None
+    between_ns: float | None
+    parts: list[Row]
+
+
+class Way(Record):
+    """Waterfall from one run to another: their numbers and its bars."""
+
+    a: int
+    b: int
+    bars: list[Row]
+
+
+class Track(Record):
+    """Timeline of a run: its rank and step, where it is aligned (ns from its start), columns and their first buffer."""
+
+    name: str
+    rank: int | None
+    step: int | None
+    origin_ns: int | None
+    columns: list[Column]
+    first: int
+    note: str
 
 
 class Kernels(Record):
@@ -48,6 +77,42 @@ class Kernels(Record):
     total: int
 
 
+STORY: Final = Message(
+    "story",
+    asks={"pair": Pair, "phase": str | None, "rank": int | None},
+    answers={
+        "phases": list[str],
+        "phase": str | None,
+        "ranks": list[int],
+        "words": list[str],
+        "context": list[str],
+        "runs": list[Bar],
+        "ways": list[Way],
+    },
+    busy="comparing steps",
+)
+TRACKS: Final = Message(
+    "tracks",
+    asks={
+        "pair": Pair,
+        "phase": str | None,
+        "rank": int | None,
+        "place": int | None,
+        "layer": int | None,
+        "window": Window | None,
+    },
+    answers={
+        "sides": list[Track],
+        "lanes": list[str],
+        "window": Window,
+        "whole": Window,
+        "place": int | None,
+        "places": int,
+        "layers": list[int],
+    },
+    buffers="columns of the timeline of each side after those of the one before",
+    busy="aligning the timelines",
+)
 TABLE: Final = Message(
     "table",
     asks={"view": Shown, "count": int},
@@ -57,10 +122,8 @@ TABLE: Final = Message(
         "all": int,
         "largest": float | None,
         "counts": dict[str, int],
-        "phases": list[str],
-        "bars": list[Phase],
     },
-    busy="comparing the traces",
+    busy="comparing kernels",
 )
 ROWS: Final = Message(
     "rows", asks={"view": Shown, "offset": int, "count": int}, answers={"rows": list[Row], "offset": int}
@@ -68,13 +131,13 @@ ROWS: Final = Message(
 PICK: Final = Message("pick", asks={"view": Shown, "row": int})
 DETAILS: Final = Message(
     "details",
-    asks={"picked": Labels, "tolerance": float},
+    asks={"picked": Labels, "tolerance": float, "pair": Pair, "rank": int | None},
     answers={"steps": list[list[Column]], "kernels": Kernels},
     buffers="columns of the steps of both traces",
     busy="looking into both traces",
 )
 
-MESSAGES: Final = (TABLE, ROWS, PICK, DETAILS)
+MESSAGES: Final = (STORY, TRACKS, TABLE, ROWS, PICK, DETAILS)
 
 
 RowLabels = Mapping[str, Any]
@@ -88,7 +151,7 @@ STATUSES: Final = {
 }
 """Statuses of :func:`llmprof.analyze.diff_events` in words."""
 
-ALIGNED: Final = (("stage", "category"), ("layer", "stage"), ("category",), ("stage", "name"), ("name",))
+ALIGNED: Final = (("stage", "name"), ("name",), ("stage", "category"), ("layer", "stage"), ("category",))
 """Labels that rows can be aligned by, beside the phase."""
 
 NUMBERS: Final = ("a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps")
@@ -127,32 +190,22 @@ def counts(frame: pl.DataFrame) -> dict[str, int]:
     return {status: found.get(status, 0) for status in STATUSES}
 
 
-def bars(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Of each phase the time by stage in both traces, from rows aligned by stage and category; the longest first."""
-    phases = []
-    places = {name: i for i, name in enumerate(PHASES)}
-    known = frame.drop_nulls("phase")
-    order = sorted(known["phase"].unique(), key=lambda phase: (places.get(phase, len(places)), phase))
-    for phase in order:
-        part = known.filter(pl.col("phase") == phase)
-        stages = part.group_by("stage").agg(pl.col("a_ns", "b_ns").sum())
-        stages = stages.sort(pl.max_horizontal("a_ns", "b_ns"), "stage", descending=[True, False], nulls_last=True)
-        steps = part.select(pl.col("a_steps", "b_steps").max()).row(0)
-        phases.append({"phase": phase, "a_steps": steps[0], "b_steps": steps[1], "stages": stages.to_dicts()})
-    return phases
-
-
 def matching(labels: RowLabels) -> list[pl.Expr]:
     """What events of a row fulfil: each label equal, null equal to null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [pl.lit(value=True)]
 
 
-def events_of(trace: Trace, labels: RowLabels) -> pl.DataFrame:
+def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+    """Rows of a rank; all if none is chosen."""
+    return events if rank is None else events.filter(pl.col("rank") == rank)
+
+
+def events_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
     """Events of a row that lie in a step: those that :func:`llmprof.analyze.diff_events` compares."""
-    return attribute(trace).filter(pl.col("step").is_not_null(), *matching(labels))
+    return of_rank(attribute(trace), rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
-def steps_of(trace: Trace, labels: RowLabels) -> pl.DataFrame:
+def steps_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, mean of the ranks.
 
     Returns
@@ -160,20 +213,21 @@ def steps_of(trace: Trace, labels: RowLabels) -> pl.DataFrame:
     polars.DataFrame
         ``step, place`` (of the step among those of its phase, from 0), ``busy_ns`` (0 where a step has no such event).
     """
-    events = attribute(trace)
+    events = of_rank(attribute(trace), rank)
     phase = labels.get("phase")
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
     every = cells.group_by("rank", "step").agg(pl.col("start_ns").min())
-    busy = union_length(events_of(trace, labels), ["rank", "step"])
+    busy = union_length(events_of(trace, labels, rank), ["rank", "step"])
     joined = every.join(busy, on=["rank", "step"], how="left").with_columns(pl.col("busy_ns").fill_null(0))
     steps = joined.group_by("step").agg(pl.col("busy_ns").mean(), pl.col("start_ns").min()).sort("start_ns", "step")
     return steps.with_row_index("place").select("step", "place", "busy_ns")
 
 
-def kernels_of(a: Trace, b: Trace, labels: RowLabels, tolerance: float) -> dict[str, Any]:
+def kernels_of(a: Trace, b: Trace, labels: RowLabels, tolerance: float, rank: int | None = None) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first: ``rows`` as JSON, and their ``total``."""
     by = ["phase", *(label for label in labels if label not in ("phase", "name")), "name"]
-    frame = diff_events(a, b, tolerance=tolerance, by=by).filter(matching(labels))
+    ranks = None if rank is None else [rank]
+    frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
     shown = frame.select("name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count")
     return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
@@ -190,7 +244,18 @@ def _plain(cell: Any) -> Any:
     return cell[:_MOST_TEXT] if isinstance(cell, str) else cell
 
 
-_VIEW = ("by", "tolerance", "phase", "status", "search", "sort")
+_VIEW = ("pair", "by", "tolerance", "phase", "rank", "status", "search", "sort")
+
+PARTS: Final = {
+    "waiting": theme.WAIT,
+    "transfer": theme.COMMUNICATION,
+    "communication": theme.STAGES["all_gather"],
+    "copies": theme.COPY,
+    "unexplained": theme.REST,
+    "compute": theme.COMPUTE,
+    "idle": theme.DURATION,
+}
+"""Colours of groups of parts that have none by stage or cause."""
 
 
 class Compare(Explorer):
@@ -199,16 +264,21 @@ class Compare(Explorer):
     _esm = BUNDLES / "compare.js"
     _css = BUNDLES / "compare.css"
 
-    names = traitlets.List(traitlets.Unicode(), ["a", "b"], minlen=2, maxlen=2).tag(sync=True)
-    """What the two traces are called."""
+    names = traitlets.List(traitlets.Unicode(), ["a", "b"], minlen=2).tag(sync=True)
+    """What the runs are called."""
 
-    by = traitlets.List(traitlets.Enum(["stage", "category", "layer", "name"]), ["stage", "category"]).tag(sync=True)
+    pair = traitlets.List(traitlets.Int(min=0), [0, 1], minlen=2, maxlen=2).tag(sync=True, pair=True)
+    """Numbers of the two runs that are compared; the first is the reference."""
+
+    by = traitlets.List(traitlets.Enum(["stage", "category", "layer", "name"]), list(ALIGNED[0])).tag(sync=True)
     """Labels that rows are aligned by, beside the phase."""
 
     tolerance = traitlets.Float(0.05, min=0).tag(sync=True)
     """Change up to which the status is ``same``."""
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    """Phase whose steps are compared; the one with the most time, once the widget is shown."""
+
     status = traitlets.Enum([*STATUSES, None], default_value=None, allow_none=True).tag(sync=True)
     search = traitlets.Unicode("").tag(sync=True)
     sort = traitlets.Unicode("-delta_ns").tag(sync=True)
@@ -216,12 +286,19 @@ class Compare(Explorer):
     picked: Any = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """Labels of the row that is picked, such as ``{"phase": "decode", "stage": "norm"}``."""
 
-    statuses = traitlets.Dict(STATUSES).tag(sync=True)
+    place = traitlets.Int(default_value=None, allow_none=True, min=0).tag(sync=True)
+    """Which of the phase's steps the timelines show, counted from 0; the most typical one if None."""
 
-    def __init__(self, a: Trace, b: Trace, **traits: Any) -> None:
-        self.other = b
-        self._kept: dict[tuple[tuple[str, ...], float], pl.DataFrame] = {}
-        super().__init__(a, **traits)
+    close: Any = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
+    """Part of the timelines that is shown, in ns from where they are aligned; all of the step if None."""
+
+    statuses = traitlets.Dict(STATUSES).tag(sync=True)
+    colours = traitlets.Dict(default_value={**COLOURS, "part": PARTS}).tag(sync=True)
+
+    def __init__(self, *runs: Trace, **traits: Any) -> None:
+        self.runs = runs
+        self._kept: dict[tuple[Any, ...], pl.DataFrame] = {}
+        super().__init__(runs[0], **traits)
 
     @traitlets.validate("sort")
     def _known_column(self, proposal: Mapping[str, Any]) -> str:
@@ -229,6 +306,13 @@ class Compare(Explorer):
         if proposal["value"].lstrip("-") not in known:
             raise traitlets.TraitError(f"sort is {proposal['value']!r}; expected one of {known}, with - or not")
         return str(proposal["value"])
+
+    @traitlets.validate("pair")
+    def _known_runs(self, proposal: Mapping[str, Any]) -> list[int]:
+        pair = [int(number) for number in proposal["value"]]
+        if max(pair) >= len(self.runs) or pair[0] == pair[1]:
+            raise traitlets.TraitError(f"pair is {pair}; expected two numbers from 0 to {len(self.runs) - 1}")
+        return pair
 
     @property
     def changes(self) -> pl.DataFrame:
@@ -239,7 +323,7 @@ class Compare(Explorer):
         NotCapturedError
             A trace holds no device activity and no operators.
         """
-        return self._diff(tuple(self.by), self.tolerance)
+        return self._diff((self.pair[0], self.pair[1]), tuple(self.by), self.tolerance, self.rank)
 
     @property
     def table(self) -> pl.DataFrame:
@@ -247,35 +331,122 @@ class Compare(Explorer):
         return self._rows({name: getattr(self, name) for name in _VIEW})
 
     @property
+    def waterfall(self) -> pl.DataFrame:
+        """What the change of the step time is made of: :func:`llmprof.analyze.diff_waterfall` of the two runs.
+
+        Raises
+        ------
+        AnalysisError
+            The runs share no steps of the phase.
+        """
+        return diff_waterfall(self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase)
+
+    @property
     def selected(self) -> pl.DataFrame:
         """Events of the picked row in both traces: ``trace`` (which one), and the columns of ``attribute``."""
         if self.picked is None:
             return nothing_of(self.trace)
-        sides = zip(self.names, (self.trace, self.other), strict=True)
-        return pl.concat([events_of(t, self.picked).select(pl.lit(n).alias("trace"), pl.all()) for n, t in sides])
+        sides = [(self.names[number], self.runs[number]) for number in self.pair]
+        found = [
+            events_of(t, self.picked, self._rank(t, self.rank)).select(pl.lit(n).alias("trace"), pl.all())
+            for n, t in sides
+        ]
+        return pl.concat(found)
 
     def picture(self) -> bytes | None:
-        """PNG image of the largest changes."""
+        """PNG image of the way from one step time to the other."""
         from llmprof import charts
 
-        first, second = self.names
-        chart = charts.diff(self._diff(ALIGNED[0], self.tolerance), names=(first, second))
-        return charts.to_png_bytes(chart, scale=1.25)
+        frame = self._times((self.pair[0], self.pair[1]), self.rank)
+        return charts.to_png_bytes(charts.diff_waterfall(frame, phase=self.phase), scale=1.25)
 
-    def _diff(self, by: tuple[str, ...], tolerance: float) -> pl.DataFrame:
-        if (by, tolerance) not in self._kept:
-            self._kept[by, tolerance] = diff_events(self.trace, self.other, tolerance=tolerance, by=keys_of(by))
-        return self._kept[by, tolerance]
+    def _rank(self, trace: Trace, rank: int | None) -> int | None:
+        """The rank that is asked for, where the trace has it."""
+        return rank if rank in trace.ranks else None
+
+    def _ranks(self, pair: Pair, rank: int | None) -> list[int] | None:
+        both = {r for number in pair for r in self.runs[number].ranks}
+        return [rank] if rank is not None and rank in both else None
+
+    def _diff(self, pair: Pair, by: tuple[str, ...], tolerance: float, rank: int | None) -> pl.DataFrame:
+        key = ("events", tuple(pair), by, tolerance, rank)
+        if key not in self._kept:
+            a, b = (self.runs[number] for number in pair)
+            self._kept[key] = diff_events(a, b, tolerance=tolerance, by=keys_of(by), ranks=self._ranks(pair, rank))
+        return self._kept[key]
+
+    def _times(self, pair: Pair, rank: int | None) -> pl.DataFrame:
+        key = ("times", tuple(pair), rank)
+        if key not in self._kept:
+            a, b = ([self.runs[number]] for number in pair)
+            names = {f"{side}_run": pl.lit(self.names[number]) for side, number in zip("ab", pair, strict=True)}
+            self._kept[key] = diff_times(a, b, ranks=self._ranks(pair, rank)).with_columns(**names)
+        return self._kept[key]
 
     def _rows(self, view: Mapping[str, Any]) -> pl.DataFrame:
-        frame = self._diff(tuple(view["by"]), view["tolerance"])
+        frame = self._diff(tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank"))
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
         return arranged(frame, **chosen)
 
+    @answers(STORY)
+    def _on_story(self, pair: Pair, phase: str | None = None, rank: int | None = None) -> Answer:
+        frame = self._times(pair, rank)
+        shared = compared_phases(frame)
+        every = [one for one in [*shared, *frame["phase"].drop_nulls().unique().sort()] if one is not None]
+        phases = list(dict.fromkeys(every))
+        if phase not in phases:
+            phase = phases[0] if phases else None
+            self.phase = phase
+        ways, bars = [], []
+        for number in range(len(self.runs)):
+            against = pair[0] if number != pair[0] else pair[1]
+            times = self._times((against, number), rank)
+            bars.append({"name": self.names[number], **step_parts(times, side="b", phase=phase)})
+            if number != pair[0] and (number == pair[1] or len(self.runs) > 2):
+                try:
+                    rows = diff_waterfall(times, phase=phase).to_dicts()
+                except AnalysisError:
+                    rows = []
+                ways.append({"a": pair[0], "b": number, "bars": rows})
+        ways.sort(key=lambda way: way["b"] != pair[1])
+        names = (self.names[pair[0]], self.names[pair[1]])
+        context = diff_context(self.runs[pair[0]], self.runs[pair[1]], names=names)["words"].drop_nulls().to_list()
+        said = dict(zip(shared, diff_words(frame), strict=False))
+        own = [said[phase]] if phase in said else []
+        return {
+            "phases": phases,
+            "phase": phase,
+            "ranks": sorted({r for number in pair for r in self.runs[number].ranks if r >= 0}),
+            "words": own + diff_words(frame)[len(shared) :],
+            "context": context,
+            "runs": bars,
+            "ways": ways,
+        }, []
+
+    @answers(TRACKS)
+    def _on_tracks(self, pair: Pair, rank: int | None = None, **where: Any) -> Answer:
+        runs = [Aligned(self.names[n], self.runs[n], self._rank(self.runs[n], rank)) for n in pair]
+        found = align(runs, **where)
+        sides: list[Row] = []
+        buffers: Buffers = []
+        for side, rows in zip(found.sides, found.rows, strict=True):
+            columns, packed = pack(rows)
+            sides.append({**side, "columns": columns, "first": len(buffers)})
+            buffers += packed
+        return {
+            "sides": sides,
+            "lanes": list(LANES),
+            "window": found.window,
+            "whole": found.whole,
+            "place": found.place,
+            "places": found.places,
+            "layers": found.layers,
+        }, buffers
+
     @answers(TABLE)
     def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Answer:
-        whole = self._diff(tuple(view["by"]), view["tolerance"])
-        aligned, frame = self._diff(ALIGNED[0], view["tolerance"]), self._rows(view)
+        whole = self._diff(tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank"))
+        frame = self._rows(view)
         in_phase = whole if view["phase"] is None else whole.filter(pl.col("phase") == view["phase"])
         return {
             "rows": block(frame, 0, count),
@@ -283,8 +454,6 @@ class Compare(Explorer):
             "all": in_phase.height,
             "largest": frame["delta_ns"].abs().max(),
             "counts": counts(in_phase),
-            "phases": aligned["phase"].drop_nulls().unique().sort().to_list(),
-            "bars": bars(aligned),
         }, []
 
     @answers(ROWS)
@@ -299,35 +468,50 @@ class Compare(Explorer):
         return {}, []
 
     @answers(DETAILS)
-    def _on_details(self, picked: Mapping[str, Any], tolerance: float) -> Answer:
+    def _on_details(
+        self, picked: Mapping[str, Any], tolerance: float, pair: Pair = (0, 1), rank: int | None = None
+    ) -> Answer:
         described, buffers = [], []
-        for trace in (self.trace, self.other):
-            columns, packed = pack(steps_of(trace, picked))
+        for number in pair:
+            trace = self.runs[number]
+            columns, packed = pack(steps_of(trace, picked, self._rank(trace, rank)))
             described.append(columns)
             buffers += packed
-        kernels = kernels_of(self.trace, self.other, picked, tolerance)
+        only = rank if self._ranks(pair, rank) else None
+        kernels = kernels_of(self.runs[pair[0]], self.runs[pair[1]], picked, tolerance, only)
         return {"steps": described, "kernels": kernels}, buffers
 
 
-def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("a", "b"), **traits: Any) -> Compare:
-    """Two traces aligned by phase, stage and category (or layer, or kernel): what got faster, what slower.
+def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None, **traits: Any) -> Compare:
+    """Runs side by side: how long a step takes, what the change is made of, and which kernels it is.
 
-    Above, each phase as a bar of its stages in both traces; below, a row for each part, the largest change first. A
-    click on either picks it: its time in every step of both traces, and its kernels.
+    Above, a step of each run; then the way from the first to the second as bars that add up, both timelines under each
+    other, aligned at a step or layer, and a row for each kernel, the largest change first. A click on a part of a bar
+    or a row picks it: its time in every step of both runs, and its kernels. More than two runs are shown as one such
+    picture each.
 
     Parameters
     ----------
-    a, b : Trace
-        The traces; ``a`` is the reference.
-    names : (str, str)
-        What they are called.
+    a, b, *more : Trace
+        The runs; ``a`` is the reference.
+    names : sequence of str, optional
+        What they are called; by default as :func:`llmprof.analyze.run_names` calls them.
     **traits
-        To begin with: ``by, tolerance, phase, status, search, sort, picked`` and ``theme``.
+        To begin with: ``pair, by, tolerance, phase, rank, place, layer, status, search, sort, picked`` and ``theme``.
 
     Returns
     -------
     Explorer
-        The widget. ``.selected``: events of the picked row in both traces; ``.changes``: all rows; ``.table``: those
-        that are shown.
+        The widget. ``.selected``: events of the picked row in both runs; ``.changes``: all rows; ``.table``: those
+        that are shown; ``.waterfall``: the bars.
+
+    Raises
+    ------
+    ArgumentError
+        There are more or fewer names than runs.
     """
-    return Compare(a, b, names=list(names), **traits)
+    runs = (a, b, *more)
+    called = list(run_names(*runs) if names is None else names)
+    if len(called) != len(runs):
+        raise ArgumentError(f"compare() got {len(called)} names for {len(runs)} runs", expected="one name a run")
+    return Compare(*runs, names=called, **traits)

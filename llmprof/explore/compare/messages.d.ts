@@ -1,22 +1,31 @@
 // Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
-/** What the table shows: labels that rows are aligned by, filters, a text and an order. */
-export type Shown = {
-  by: string[];
-  tolerance: number;
-  phase?: string | null;
-  status?: string | null;
-  search?: string;
-  sort?: string;
+/** A run: its name, its steps of the phase, the time of one and until the next (ns), and the parts of that time. */
+export type Bar = {
+  name: string;
+  steps: number;
+  step_ns: number | null;
+  between_ns: number | null;
+  parts: Record<string, any>[];
 };
 
-/** Bars of a phase: numbers of steps and the time by stage (ns) in both traces. */
-export type Phase = {
-  phase: string;
-  a_steps: number | null;
-  b_steps: number | null;
-  stages: Record<string, any>[];
+/** Waterfall from one run to another: their numbers and its bars. */
+export type Way = {
+  a: number;
+  b: number;
+  bars: Record<string, any>[];
+};
+
+/** Timeline of a run: its rank and step, where it is aligned (ns from its start), columns and their first buffer. */
+export type Track = {
+  name: string;
+  rank: number | null;
+  step: number | null;
+  origin_ns: number | null;
+  columns: Column[];
+  first: number;
+  note: string;
 };
 
 /** Column of a packed frame: llmprof.explore.base.messages.pack. */
@@ -26,6 +35,18 @@ export type Column = {
   values?: string[] | null;
 };
 
+/** What the table shows: two runs, labels that rows are aligned by, filters, a text and an order. */
+export type Shown = {
+  pair: [number, number];
+  by: string[];
+  tolerance: number;
+  phase?: string | null;
+  rank?: number | null;
+  status?: string | null;
+  search?: string;
+  sort?: string;
+};
+
 /** Kernels of a row in both traces, and how many there are in all. */
 export type Kernels = {
   rows: Record<string, any>[];
@@ -33,9 +54,18 @@ export type Kernels = {
 };
 
 export type Messages = {
+  story: {
+    asks: { pair: [number, number]; phase?: string | null; rank?: number | null };
+    answers: { phases: string[]; phase?: string | null; ranks: number[]; words: string[]; context: string[]; runs: Bar[]; ways: Way[] };
+  };
+  /** Buffers: columns of the timeline of each side after those of the one before. */
+  tracks: {
+    asks: { pair: [number, number]; phase?: string | null; rank?: number | null; place?: number | null; layer?: number | null; window?: [number, number] | null };
+    answers: { sides: Track[]; lanes: string[]; window: [number, number]; whole: [number, number]; place?: number | null; places: number; layers: number[] };
+  };
   table: {
     asks: { view: Shown; count: number };
-    answers: { rows: Record<string, any>[]; total: number; all: number; largest?: number | null; counts: Record<string, number>; phases: string[]; bars: Phase[] };
+    answers: { rows: Record<string, any>[]; total: number; all: number; largest?: number | null; counts: Record<string, number> };
   };
   rows: {
     asks: { view: Shown; offset: number; count: number };
@@ -47,7 +77,7 @@ export type Messages = {
   };
   /** Buffers: columns of the steps of both traces. */
   details: {
-    asks: { picked: Record<string, any>; tolerance: number };
+    asks: { picked: Record<string, any>; tolerance: number; pair: [number, number]; rank?: number | null };
     answers: { steps: Column[][]; kernels: Kernels };
   };
 };
@@ -55,11 +85,14 @@ export type Messages = {
 export type Traits = {
   busy: string;
   by: ("stage" | "category" | "layer" | "name")[];
+  close: [number, number] | null;
   colours: Record<string, any>;
   layer: number | null;
   names: string[];
+  pair: [number, number];
   phase: string | null;
   picked: Record<string, any> | null;
+  place: number | null;
   rank: number | null;
   search: string;
   sort: string;

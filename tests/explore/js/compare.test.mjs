@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { compareSegments } from "../../../llmprof/explore/compare/bars.mjs";
 import { compareChange } from "../../../llmprof/explore/compare/columns.mjs";
+import { tracksHeight, tracksRows, tracksText } from "../../../llmprof/explore/compare/tracks.mjs";
+import { runSegments, waterfallDomain, waterfallText } from "../../../llmprof/explore/compare/waterfall.mjs";
 
 test("a change has a sign, and a factor where there is one", () => {
   assert.equal(compareChange({ delta_ns: 1500, ratio: 1.25 }), "+1.50 us (×1.25)");
@@ -12,18 +13,43 @@ test("a change has a sign, and a factor where there is one", () => {
   assert.equal(compareChange({ delta_ns: 0, ratio: 1 }), "0 ns (×1.00)");
 });
 
-test("segments of a bar follow each other, and what is not there has none", () => {
-  const stages = [
-    { stage: "norm", a_ns: 30, b_ns: null },
-    { stage: "rope", a_ns: 10, b_ns: 20 },
+test("a bar of a waterfall has a sign, a total and nothing have none", () => {
+  assert.equal(waterfallText({ group: "compute", delta_ns: -1500 }), "−1.50 us");
+  assert.equal(waterfallText({ group: "idle", delta_ns: 2 }), "+2 ns");
+  assert.equal(waterfallText({ group: "total", delta_ns: 1500 }), "1.50 us");
+  assert.equal(waterfallText({ group: "unexplained", delta_ns: 0 }), "0 ns");
+});
+
+test("the axis begins at 0 unless all changes are slivers at its end", () => {
+  const bars = (...ends) => [
+    { group: "total", from_ns: 0, to_ns: ends[0] },
+    ...ends.slice(1).map((to, i) => ({ group: "compute", from_ns: ends[i], to_ns: to })),
+    { group: "total", from_ns: 0, to_ns: ends[ends.length - 1] },
   ];
-  const found = compareSegments({ phase: "decode", a_steps: 1, b_steps: 1, stages });
+  assert.deepEqual(waterfallDomain(bars(100, 20)), [0, 100]);
+  assert.deepEqual(waterfallDomain(bars(100, 90, 110)), [80, 110]);
+  assert.deepEqual(waterfallDomain(bars(100, 60, 100)), [0, 100]);
+});
+
+test("parts of a run follow each other", () => {
+  const parts = [
+    { group: "compute", label: "norm", part: "norm", ns: 30 },
+    { group: "idle", label: "idle (host late)", part: "host_bound", ns: 10 },
+  ];
   assert.deepEqual(
-    found.map(({ side, stage, from, to }) => [side, stage, from, to]),
+    runSegments({ name: "eager", parts }).map(({ run, label, from, to }) => [run, label, from, to]),
     [
-      ["a", "norm", 0, 30],
-      ["a", "rope", 30, 40],
-      ["b", "rope", 0, 20],
+      ["eager", "norm", 0, 30],
+      ["eager", "idle (host late)", 30, 40],
     ],
   );
+});
+
+test("timelines stand under each other, one without the step is a line", () => {
+  const lanes = ["layers", "compute"];
+  assert.deepEqual(tracksRows([{ note: "" }, { note: "no such step" }], lanes), [4, 82]);
+  assert.equal(tracksHeight([{ note: "" }, { note: "no such step" }], lanes), 82 + 56 + 42);
+  assert.equal(tracksText("layers", "layer", "layer 7"), "7");
+  assert.equal(tracksText("idle", "host_bound", "idle (host late)"), "host late");
+  assert.equal(tracksText("compute", "norm", "rms_norm_kernel"), "norm");
 });

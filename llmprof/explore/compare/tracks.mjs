@@ -1,0 +1,149 @@
+// Timelines of two runs under each other, aligned at a step or a layer.
+import { fitText } from "../base/js/canvas.mjs";
+import { formatNs } from "../base/js/format.mjs";
+import { clampWindow, panWindow, zoomWindow } from "../base/js/geometry.mjs";
+import {
+  plotAxes,
+  plotLabel,
+  plotLine,
+  plotLinear,
+  plotPanel,
+  plotText,
+  plotTicks,
+  plotUnit,
+} from "../base/js/plot.mjs";
+import { inkOn } from "../base/js/theme.mjs";
+
+const LANE = 22;
+const HEAD = 24;
+const GAP = 10;
+
+/** Heights of the sides: a head and its lanes each, or one line where there is nothing. */
+export function tracksRows(sides, lanes) {
+  let y = 4;
+  return sides.map((side) => {
+    const top = y;
+    y += HEAD + (side.note ? LANE : lanes.length * LANE) + GAP;
+    return top;
+  });
+}
+
+/** Words in a span: the number of a layer, the cause of idle time, else what its colour stands for. */
+export function tracksText(lane, label, name) {
+  if (lane === "layers") return name.replace("layer ", "");
+  if (lane === "idle") return name.replace(/^idle \((.*)\)$/, "$1");
+  return label ?? "";
+}
+
+/** Height of the panel (px). */
+export function tracksHeight(sides, lanes) {
+  return sides.reduce((sum, side) => sum + HEAD + (side.note ? LANE : lanes.length * LANE) + GAP, 4) + 42;
+}
+
+/**
+ * Panel of the timelines. shown() is {sides: [{name, step, rank, note, rows}], lanes, window, whole, origin} or null;
+ * go(window) is what zooming, moving and dragging do (null: all).
+ */
+export function tracksPanel({ shown, colours, fill, go }) {
+  let area = null;
+  const move = (window) => go(clampWindow(window, shown().whole));
+  const zoom = (factor, at = 0.5) => shown() && move(zoomWindow(shown().window, factor, at, shown().whole));
+  const pan = (share) => shown() && move(panWindow(shown().window, share, shown().whole));
+  const nsAt = (x) => {
+    const { window } = shown();
+    const inside = Math.min(area.right, Math.max(area.left, x)) - area.left;
+    return window[0] + inside * ((window[1] - window[0]) / (area.right - area.left));
+  };
+  const draw = (context, width, height, now) => {
+    const now_shown = shown();
+    if (!now_shown) return [];
+    const { sides, lanes, window, origin, skipped } = now_shown;
+    const left = width < 640 ? 88 : 124;
+    area = { left, top: 4, right: width - 14, bottom: height - 40 };
+    const scale = plotLinear(window, [area.left, area.right]);
+    const unit = plotUnit(Math.max(Math.abs(window[0]), Math.abs(window[1])));
+    const ticks = plotTicks(window[0] / unit.ns, window[1] / unit.ns, Math.max(2, (area.right - left) / 110));
+    const marks = [];
+    tracksRows(sides, lanes).forEach((top, i) => {
+      const side = sides[i];
+      const where = [side.step === null ? null : `step ${side.step}`, side.rank === null ? null : `rank ${side.rank}`];
+      const head = [side.name, ...where.filter(Boolean)].join(", ");
+      plotText(context, fitText(context, head, 12, width - 16), 8, top + HEAD / 2, now.ink, { bold: true });
+      if (side.note) {
+        plotText(context, side.note, 8, top + HEAD + LANE / 2, now.muted);
+        return;
+      }
+      lanes.forEach((lane, row) => {
+        const y = top + HEAD + row * LANE;
+        const words = left < 120 ? lane.replace("communication", "comm.") : lane;
+        plotText(context, words, left - 8, y + LANE / 2, now.muted, { align: "right" });
+        context.fillStyle = now.lane;
+        context.fillRect(left, y + 1, area.right - left, LANE - 3);
+      });
+      const zero = scale.to(0);
+      const foot = top + HEAD + lanes.length * LANE;
+      for (let k = 0; k < side.rows.length; k += 1) {
+        const [start, dur] = [side.rows.get("start_ns", k), side.rows.get("dur_ns", k)];
+        const [from, to] = [Math.max(left, scale.to(start)), Math.min(area.right, scale.to(start + dur))];
+        if (to < left || from > area.right) continue;
+        const lane = side.rows.get("lane", k) - skipped;
+        const label = side.rows.get("label", k);
+        const colour = fill(lanes[lane], label, side.rows.get("name", k), now);
+        const y = top + HEAD + lane * LANE + 1;
+        const w = Math.max(0.7, to - from);
+        context.fillStyle = colour;
+        context.fillRect(from, y, w > 3 ? w - 0.6 : w, LANE - 3);
+        const text = tracksText(lanes[lane], label, side.rows.get("name", k));
+        const fitted = w > (lanes[lane] === "layers" ? 16 : 34) ? fitText(context, text, 12, w - 6) : "";
+        if (fitted && /^#/.test(colour))
+          plotText(context, fitted, from + w / 2, y + (LANE - 3) / 2, inkOn(colour), { align: "center" });
+        const data = { side: side.name, lane: lanes[lane], label, name: side.rows.get("name", k), start, dur };
+        marks.push({ x: from, y, w, h: LANE - 3, data });
+      }
+      if (zero >= left && zero <= area.right)
+        plotLine(context, [zero, top + HEAD], [zero, foot], now.accent, { width: 1.5, dash: [4, 3] });
+    });
+    const title = `time from the start of ${origin} (${unit.symbol})`;
+    const format = (t) => plotLabel(Number((t / unit.ns).toPrecision(9)));
+    plotAxes(context, area, now, { x: { scale, ticks: ticks.map((t) => t * unit.ns), format, title } });
+    return marks;
+  };
+  const panel = plotPanel({
+    label:
+      "Timelines of both runs, aligned. Drag to look closer; + and - zoom, a and d move, 0 shows all, Enter goes to an event.",
+    height: () => (shown() ? tracksHeight(shown().sides, shown().lanes) : 120),
+    colours,
+    draw,
+    describe: (data) => [
+      `${data.side}: ${data.name}`,
+      [data.lane, data.label ?? ""],
+      ["from the start", formatNs(data.start, 5)],
+      ["duration", formatNs(data.dur)],
+    ],
+    pick: ({ start, dur }) => move([start - dur, start + 2 * dur]),
+    drag: (from, to) => area && move([nsAt(from), nsAt(to)]),
+    keys: {
+      "+": () => zoom(0.5),
+      "=": () => zoom(0.5),
+      w: () => zoom(0.5),
+      "-": () => zoom(2),
+      s: () => zoom(2),
+      a: () => pan(-0.25),
+      d: () => pan(0.25),
+      0: () => go(null),
+    },
+    reach: 2,
+  });
+  const wheel = (event) => {
+    if (!shown() || !area || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
+    event.preventDefault();
+    if (event.shiftKey) {
+      pan((event.deltaY || event.deltaX) / 1000);
+      return;
+    }
+    const at = (event.offsetX - area.left) / (area.right - area.left);
+    zoom(Math.exp(Math.max(-50, Math.min(50, event.deltaY)) * 0.01), Math.min(1, Math.max(0, at)));
+  };
+  panel.canvas.addEventListener("wheel", wheel, { passive: false });
+  return { ...panel, zoom, pan };
+}

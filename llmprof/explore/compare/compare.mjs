@@ -182,7 +182,11 @@ function render({ model, el }) {
       if (lane === "idle") return colours().cause[label] ?? colours().part.unexplained;
       return colours().part[label] ?? colours().stage[label] ?? colours().category[label] ?? colours().stage.other;
     },
-    go: (close) => set({ close }),
+    go: (close) => {
+      if (close) aligned.window = close; // at once: the next key counts from what is asked for now
+      set({ close });
+      tracks.redraw();
+    },
   });
   const control = h("div", { class: "lp-bar", role: "group", "aria-label": "Alignment" });
   // counted from what is asked for, not from what is drawn: a second click may come before the picture of the first

@@ -35,7 +35,7 @@ class Given:
     trace: Trace
     metrics: Metrics | None = None
     other: Trace | None = None
-    names: tuple[str, str] = ("a", "b")
+    names: tuple[str, str] | None = None
     run: AnyRun | None = None
 
 
@@ -332,7 +332,7 @@ def open(  # noqa: A001
     *,
     metrics: Metrics | None = None,
     other: Trace | None = None,
-    names: tuple[str, str] = ("a", "b"),
+    names: tuple[str, str] | None = None,
     run: AnyRun | None = None,
 ) -> Open:
     """All explorers of a trace in tabs: timeline, layers, overlap, collectives, kernels, and compare.
@@ -348,8 +348,8 @@ def open(  # noqa: A001
         What Nsight Compute measured of its kernels.
     other : Trace, optional
         Another trace, to compare with.
-    names : (str, str)
-        What the two traces are called.
+    names : (str, str), optional
+        What the two traces are called; by default as :func:`llmprof.analyze.run_names` calls them.
     run : Run, optional
         The run that the trace is of, whose requests are known: a tab of the slowest ones, and a row of each in the
         timeline.

@@ -15,7 +15,7 @@ from llmprof.explore.base.messages import ROOMS, Column, Message, Record, declar
 from tests.analyze.test_requests import made as served_run
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
-COMPARED = {"by": ["stage", "category"], "tolerance": 0.05}
+COMPARED = {"pair": [0, 1], "by": ["stage", "category"], "tolerance": 0.05}
 SHAPED = {"view": SHOWN, "kernel": "", "of": {}}
 
 
@@ -96,10 +96,16 @@ REQUESTS = {
         "command": [SHAPED | {"program": "python serve.py"}],
     },
     "compare": {
+        "story": [{"pair": [0, 1], "phase": None, "rank": None}, {"pair": [1, 0], "phase": "prefill", "rank": 2}],
+        "tracks": [
+            {"pair": [0, 1], "phase": "decode", "rank": None, "place": None, "layer": None, "window": None},
+            {"pair": [0, 1], "phase": "decode", "rank": 3, "place": 2, "layer": 5, "window": [0, 1e6]},
+            {"pair": [0, 1], "phase": None, "layer": 99},
+        ],
         "table": [{"view": COMPARED, "count": 60}],
         "rows": [{"view": COMPARED, "offset": 1, "count": 5}],
         "pick": [{"view": COMPARED, "row": 0}],
-        "details": [{"picked": {"phase": "decode", "stage": "norm"}, "tolerance": 0.05}],
+        "details": [{"picked": {"phase": "decode", "stage": "norm"}, "tolerance": 0.05, "pair": [0, 1], "rank": None}],
     },
     "requests": {
         "table": [{"sort": "-ttft_ns", "count": 60}],

@@ -424,9 +424,17 @@ class Compare(Explorer):
         }, []
 
     @answers(TRACKS)
-    def _on_tracks(self, pair: Pair, rank: int | None = None, **where: Any) -> Answer:
+    def _on_tracks(  # noqa: PLR0917 - the fields of the message
+        self,
+        pair: Pair,
+        phase: str | None = None,
+        rank: int | None = None,
+        place: int | None = None,
+        layer: int | None = None,
+        window: Sequence[float] | None = None,
+    ) -> Answer:
         runs = [Aligned(self.names[n], self.runs[n], self._rank(self.runs[n], rank)) for n in pair]
-        found = align(runs, **where)
+        found = align(runs, phase=phase, place=place, layer=layer, window=window)
         sides: list[Row] = []
         buffers: Buffers = []
         for side, rows in zip(found.sides, found.rows, strict=True):

@@ -11,15 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import polars as pl
+
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
-from llmprof.readers import registry
+from llmprof.readers import perf, registry
 from llmprof.readers.common.combine import combine
 from llmprof.readers.common.reader import Part, Probe, Reader, Request, Tables, Wanted, border
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
-from llmprof.readers.saved import capture
+from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, is_run
+from llmprof.storage import files
 from llmprof.trace import Trace
 
 CACHE_AFTER_S = 1.0
@@ -94,7 +97,57 @@ def read(
     chosen = None if format is None else registry.reader(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         trace = _read(paths, chosen, Request(wanted, python_functions, progress), cache=cache)
+        if len(paths) == 1 and is_run(Path(given[0])) and "samples" in wanted:
+            trace = with_cpu_samples(Path(given[0]), trace)
     return _warned(trace.called(name_of([Path(p) for p in given])))
+
+
+def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
+    """A timeline together with the samples of the CPU that were taken beside it.
+
+    perf samples by the monotonic clock, whose offset from the epoch the run wrote down; VTune's report holds sums only.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder of the run.
+    trace : Trace
+        Its timeline.
+
+    Returns
+    -------
+    Trace
+        With the table ``samples``; their times are on the clock of the timeline, or null if that has no epoch.
+
+    Warns
+    -----
+    TraceWarning
+        The samples cannot be read; the trace is as it was.
+    """
+    try:
+        return _with_cpu_samples(folder, trace)
+    except ReadError as error:
+        warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
+        return trace
+
+
+def _with_cpu_samples(folder: Path, trace: Trace) -> Trace:
+    if (folder / CPU_TEXT).is_file():
+        rows, *_ = perf.samples(folder / CPU_TEXT)
+        clock = files.read_json(folder / CPU_CLOCK)
+        offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
+        epoch = trace.meta.get("start_epoch_ns")
+        moved = pl.lit(None, dtype=pl.Int64)
+        if isinstance(offset, int) and isinstance(epoch, int):
+            moved = pl.col("time_ns") + (offset - epoch)
+        rows = rows.with_columns(time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32))
+    elif (folder / CPU_TABLE).is_file():
+        rows = _read([folder / CPU_TABLE], None, Request(), cache=False).samples
+    else:
+        return trace
+    if not rows.height:
+        raise ReadError("the sampler of the CPU printed no sample")
+    return Trace({**trace.recorded, "samples": rows}, trace.meta, trace.coverage)
 
 
 _PLAIN_NAME: Final = re.compile(r"(report|trace|profile|timeline|rank|dp\d|kineto|prof)[\w-]*|[\d_-]*", re.IGNORECASE)

@@ -28,6 +28,10 @@ STATE_FILE: Final = "state.json"
 CONFIG_FILE: Final = "config.yaml"
 SQLITE: Final = "report.sqlite"
 TRACES: Final = "traces"
+CPU_TEXT: Final = "cpu_samples.txt"
+CPU_TABLE: Final = "cpu_samples.csv"
+CPU_CLOCK: Final = "cpu_clock.json"
+"""Samples of the host that a run took beside its timeline, and the offset of their clock from the epoch."""
 
 
 def is_run(path: Path) -> bool:

@@ -241,6 +241,10 @@ OF_RUNS: Final = (
     "llmprof.report.run:REQUEST_WATERFALL",
     "llmprof.report.run:ROOFLINE",
     "llmprof.report.run:STALLS",
+    "llmprof.report.operators:OPS_LAYERS",
+    "llmprof.report.operators:OPS_OPERATORS",
+    "llmprof.report.operators:OPS_COMMUNICATION",
+    "llmprof.report.operators:OPS_MEMORY",
 )
 """The list of the figures of runs; those of traces stand in the list of analyses, each with its analysis."""
 

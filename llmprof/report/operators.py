@@ -12,9 +12,12 @@ from llmprof import text
 from llmprof.analyze.operator_times import communication_times, layer_times, operator_times, timing_overhead
 from llmprof.charts.base.save import save
 from llmprof.charts.operators import CHARTS
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, ReadError
+from llmprof.launch import Run
 from llmprof.progress import Progress
 from llmprof.readers.ops import Timings, read_timings
+from llmprof.report.figures import Drawing, Drawn, figure
+from llmprof.report.page import Absent, Column, Section, Table
 from llmprof.storage import files
 from llmprof.units import format_ns, format_share
 
@@ -201,3 +204,47 @@ def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -
     lines += [f"- `{path.name}`" for path in written]
     lines += [f"- no `{name}.png`: {why}" for name, why in missing.items()]
     return "\n".join(lines) + "\n"
+
+
+def _of_timings(name: str) -> Callable[[Run], Drawn]:
+    return lambda run: (CHARTS[name](read_timings(run.folder.path)), "")
+
+
+OPS_LAYERS = Drawing("ops_layers", "times of the layers", _of_timings("layer_performance_heatmap"))
+OPS_OPERATORS = Drawing("ops_operators", "operators by their time", _of_timings("performance_bottlenecks"))
+OPS_COMMUNICATION = Drawing("ops_communication", "communication of a step", _of_timings("compute_vs_communication"))
+OPS_MEMORY = Drawing("ops_memory", "memory of the steps", _of_timings("memory_usage_analysis"))
+
+_TOP_OPERATORS: Final = 25
+
+
+def operators_section(run: Run) -> Section:
+    """Times of layers and operators, where the run timed them."""
+    question = "Where does the time of a step go, layer by layer?"
+    try:
+        timings = read_timings(run.folder.path)
+    except ReadError as error:
+        absent = Absent("timings of operators", captured=False, found=error.found, hint=error.hint)
+        return Section("operators", question, "", [absent])
+    words = (
+        "Timed inside the engine, in the sampled steps and layers, by CUDA events on the model's stream: waiting for "
+        "the host is part of a time. llmprof.report.write_operators(folder) writes all calls."
+        if timings.on_device
+        else "Timed inside the engine, in the sampled steps and layers, by the clock of the host: this was a CPU."
+    )
+    columns = (
+        Column("operator", "operator"),
+        Column("phase", "phase"),
+        Column("rank", "rank", "number"),
+        Column("count", "calls timed", "number"),
+        Column("median_ns", "median", "time"),
+        Column("step_ns", "a step, all layers", "time"),
+        Column("share", "share of a step", "share"),
+    )
+    rows = operator_times(timings).filter(~pl.col("nested")).sort("step_ns", descending=True).head(_TOP_OPERATORS)
+    table = Table(
+        "operators", f"The {rows.height} operators that take the most time of a step", columns,
+        rows.select(column.key for column in columns), sortable=True,
+    )  # fmt: skip
+    drawn = (figure(run, drawing) for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY))
+    return Section("operators", question, words, [*(one for one in drawn if one.spec), table])

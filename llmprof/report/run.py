@@ -20,6 +20,7 @@ from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
 from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, figure
 from llmprof.report.folder import write, write_contents
+from llmprof.report.operators import operators_section
 from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table
 from llmprof.storage import files
 from llmprof.trace import Trace
@@ -136,6 +137,8 @@ def sections(run: Run) -> list[Section]:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
         blocks = [figure(run, ROOFLINE), figure(run, STALLS)]
         found.append(Section("hardware", "How well do the kernels use the hardware?", words, blocks))
+    if run.config.profile_mode == "ops":
+        found.append(operators_section(run))
     sampled = figure(run, COUNTERS)
     if sampled.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."

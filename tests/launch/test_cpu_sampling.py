@@ -10,9 +10,11 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.errors import ConfigError, LaunchError
+from llmprof.errors import ConfigError, LaunchError, TraceWarning
 from llmprof.launch import ExperimentRunner
 from llmprof.launch.run import passes, profilers
+from llmprof.readers.reading import with_cpu_samples
+from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels
 
@@ -71,26 +73,45 @@ def test_a_sampler_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 
 def test_samples_stand_on_the_clock_of_the_timeline(tmp_path):
-    (tmp_path / profilers.TEXT).write_text(SCRIPT)
-    (tmp_path / profilers.CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
+    (tmp_path / CPU_TEXT).write_text(SCRIPT)
+    (tmp_path / CPU_CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
     epoch = 10**18 + 100 * 10**9
-    trace = profilers.beside(tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch}))
+    trace = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch}))
     assert trace.samples["time_ns"].to_list() == [1_000, 501_000]
     assert trace.kernels.height == 1
     assert analyze.hotspots(trace.select(window=(0, 100_000)))["name"].to_list() == ["forward", "main"]
-    bare = profilers.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
+    bare = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert bare.samples["time_ns"].null_count() == 2
 
 
 def test_a_report_of_vtune_has_sums_only(tmp_path):
-    (tmp_path / profilers.TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
-    trace = profilers.beside(tmp_path, Trace({"kernels": kernels(["a"])}))
+    (tmp_path / CPU_TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
+    trace = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert trace.samples.select("name", "value", "time_ns").rows() == [("main", 1_500_000_000, None)]
 
 
 def test_without_samples_the_trace_is_as_it_was(tmp_path):
     trace = Trace({"kernels": kernels(["a"])})
-    assert profilers.beside(tmp_path, trace) is trace
+    assert with_cpu_samples(tmp_path, trace) is trace
+
+
+def test_samples_of_a_run_are_read_with_its_folder(tmp_path, root):
+    """They are in ``llmprof.read(RUN)`` as in ``Run.trace``, unless other tables are asked for."""
+    import shutil
+
+    import llmprof
+    from llmprof.launch import open_run
+
+    folder = tmp_path / "run"
+    shutil.copytree(root / "sample_traces/run_torch_tp1", folder)
+    (folder / CPU_TEXT).write_text(SCRIPT)
+    (folder / CPU_CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
+    trace = llmprof.read(folder)
+    assert trace.samples["name"].to_list() == open_run(folder).trace.samples["name"].to_list() == ["forward", "main"]
+    assert not llmprof.read(folder, tables=["kernels"]).has("samples")
+    (folder / CPU_TEXT).write_text("nothing of perf")
+    with pytest.warns(TraceWarning, match="no samples of the CPU"):
+        assert not llmprof.read(folder).has("samples")
 
 
 @pytest.mark.slow
@@ -100,7 +121,7 @@ def test_a_run_with_perf_around_it(stand_ins):
     run = ExperimentRunner(stand_ins.config(cpu_sampler="perf")).run()
     assert run.state == "finished"
     there = {path.name for path in run.folder.path.iterdir()}
-    assert {profilers.TEXT, profilers.CLOCK} <= there
+    assert {CPU_TEXT, CPU_CLOCK} <= there
     assert "perf.data" not in there
     assert run.trace.samples.filter(pl.col("unit") == "ns").height == 2
     assert run.trace.has("kernels")

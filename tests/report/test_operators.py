@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
+import warnings
 
 import altair as alt
 import polars as pl
@@ -10,8 +13,10 @@ import pytest
 
 from llmprof.charts import operators as charts
 from llmprof.errors import AnalysisError, ReadError
+from llmprof.launch import open_run
 from llmprof.readers.ops import read_timings
-from llmprof.report.operators import write_operators
+from llmprof.report.operators import operators_section, write_operators
+from llmprof.report.run import Visualizer
 from tests.readers.test_ops import document, write
 
 FILES = {"detailed_timings.csv", "analysis_report.json", "comm_analysis.json", "comprehensive_report.json", "README.md"}
@@ -52,3 +57,26 @@ def test_nothing_to_draw_is_said(tmp_path):
             draw(timings)
     with pytest.raises(ReadError):
         write_operators(tmp_path / "ops_rank7.json.gz")
+
+
+def test_the_report_of_a_run_shows_its_timings(tmp_path, root):
+    """Layers, operators and their table are in the page of a run in mode ops; without its files the page says so."""
+    folder = tmp_path / "run"
+    shutil.copytree(root / "sample_traces/run_torch_tp1", folder, ignore=shutil.ignore_patterns("traces", "report"))
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("profile_mode: torch", "profile_mode: ops"))
+    (folder / "traces").mkdir()
+    (folder / "traces/ops_rank0.json.gz").write_bytes(gzip.compress(json.dumps(document()).encode(), mtime=0))
+    section = operators_section(open_run(folder))
+    names = ["ops_layers", "ops_operators", "ops_communication", "ops_memory", "operators"]
+    assert [block.name for block in section.blocks] == names
+    table = section.blocks[-1].frame
+    # mlp 25 us and attn 10 us of layer 0 stand for both layers; lm_head 8 and 9 us
+    assert dict(table.select("operator", "step_ns").rows()) == {"mlp": 50_000, "attn": 20_000, "lm_head": 8_500}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        page = Visualizer(folder).generate_report_html().read_text()
+    assert "Where does the time of a step go, layer by layer?" in page
+    (folder / "traces/ops_rank0.json.gz").unlink()
+    (absent,) = operators_section(open_run(folder)).blocks
+    assert "has no timings of operators" in absent.found

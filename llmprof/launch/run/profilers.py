@@ -19,13 +19,13 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.analyze.ncu.launches import counted_launches
-from llmprof.errors import CaptureError, LaunchError, LlmprofError, ReadError
+from llmprof.errors import CaptureError, LaunchError, LlmprofError
 from llmprof.launch.run import command
 from llmprof.launch.run.command import DEFAULT_LAUNCHES
 from llmprof.launch.run.folder import RunFolder
 from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as names_kernels
-from llmprof.readers import perf, read
+from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT
 from llmprof.storage import files
 from llmprof.trace import Trace
 
@@ -356,9 +356,6 @@ def _why(log_tail: str) -> str:
 HZ: Final = 199
 """Samples a second of each busy processor: enough for a run of a few seconds, and no multiple of usual timers."""
 
-TEXT: Final = "cpu_samples.txt"
-TABLE: Final = "cpu_samples.csv"
-CLOCK: Final = "cpu_clock.json"
 _DATA, _RESULT = "perf.data", "vtune"
 _REPORT_S: Final = 600.0
 _GOT: Final = {
@@ -407,7 +404,7 @@ def start(sampler: str, folder: Path) -> str:
     if program is None:
         raise LaunchError(f"{sampler} is not on PATH", hint=_GOT[sampler])
     before = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    files.write_json(folder / CLOCK, {"epoch_minus_monotonic_ns": before, "hz": HZ if sampler == "perf" else None})
+    files.write_json(folder / CPU_CLOCK, {"epoch_minus_monotonic_ns": before, "hz": HZ if sampler == "perf" else None})
     return program
 
 
@@ -416,11 +413,11 @@ def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
     executable = shutil.which(sampler) or sampler
     if sampler == "perf":
         argv = [executable, "script", "-i", str(folder / _DATA)]
-        made = folder / TEXT
+        made = folder / CPU_TEXT
     else:
         argv = [executable, "-report", "top-down", "-result-dir", str(folder / _RESULT), "-format", "csv"]
         argv += ["-csv-delimiter", "comma", "-column", "CPU Time:Self,Module"]
-        made = folder / TABLE
+        made = folder / CPU_TABLE
     try:
         with made.open("wb") as out:
             done = subprocess.run(argv, stdout=out, stderr=subprocess.PIPE, timeout=_REPORT_S, check=False)  # noqa: S603
@@ -434,41 +431,3 @@ def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
         note(f"{sampler} gave no samples of the CPU: {message[-1][:300] if message else f'status {done.returncode}'}")
         return
     (folder / _DATA).unlink(missing_ok=True)
-
-
-def beside(folder: Path, trace: Trace) -> Trace:
-    """A timeline together with the samples of the CPU that were taken beside it.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the run.
-    trace : Trace
-        Its timeline.
-
-    Returns
-    -------
-    Trace
-        With the table ``samples``; their times are on the clock of the timeline, or null if that has no epoch.
-
-    Raises
-    ------
-    ReadError
-        The samples cannot be read.
-    """
-    if (folder / TEXT).is_file():
-        rows, *_ = perf.samples(folder / TEXT)
-        clock = files.read_json(folder / CLOCK)
-        offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
-        epoch = trace.meta.get("start_epoch_ns")
-        moved = pl.lit(None, dtype=pl.Int64)
-        if isinstance(offset, int) and isinstance(epoch, int):
-            moved = pl.col("time_ns") + (offset - epoch)
-        rows = rows.with_columns(time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32))
-    elif (folder / TABLE).is_file():
-        rows = read(folder / TABLE, cache=False).samples
-    else:
-        return trace
-    if not rows.height:
-        raise ReadError("the sampler of the CPU printed no sample")
-    return Trace({**trace.recorded, "samples": rows}, trace.meta, trace.coverage)

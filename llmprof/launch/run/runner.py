@@ -18,7 +18,7 @@ import polars as pl
 from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.run import passes as run_passes
-from llmprof.launch.run import profilers, results
+from llmprof.launch.run import results
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
 from llmprof.launch.run.passes import Passes, ran, tool
@@ -26,6 +26,7 @@ from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.launch.run.results import Results
 from llmprof.launch.run.series import ENGINE_FILE, gather
 from llmprof.progress import Progress
+from llmprof.readers.reading import with_cpu_samples
 from llmprof.storage import files
 
 if TYPE_CHECKING:
@@ -122,11 +123,7 @@ class Run:
                 trace = monitors.counters(table.read(self.folder.monitors), trace)
             except (AnalysisError, ReadError) as error:
                 warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
-        try:
-            return profilers.beside(self.folder.path, trace)
-        except ReadError as error:
-            warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
-            return trace
+        return with_cpu_samples(self.folder.path, trace)
 
     @functools.cached_property
     def metrics(self) -> Metrics:

@@ -133,6 +133,18 @@ def test_the_engine_names_its_versions():
     assert row["found"].startswith("vllm 0.32.0, torch 2.13.0+cpu for processors")
 
 
+def test_an_engine_that_never_ran_on_hardware_says_so():
+    modules = ("sglang", "tensorrt_llm", "torch")
+    versions = {"sglang": "0.5.11", "tensorrt_llm": "1.2.0", "torch": "2.11.0"}
+    facts = having(interpreter=dataclasses.replace(CUDA, modules=modules, versions=versions))
+    for name, version in (("sglang", "0.5.11"), ("tensorrt_llm", "1.2.0")):
+        row = check("engine", facts, config(engine=name, served=True))
+        assert row["status"] == "warn"
+        assert f"{name} {version}, torch 2.11.0 for CUDA 13.0" in row["found"]
+        assert "tested against stand-ins, never run on hardware" in row["found"]
+    assert check("engine", HEALTHY, config(engine="sglang", served=True))["status"] == "fail"
+
+
 @pytest.mark.parametrize(
     ("interpreter", "status", "found"),
     [

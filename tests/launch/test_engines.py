@@ -67,8 +67,14 @@ def test_the_job_comes_back_whatever_is_in_it():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": "sglang"}, "there is no engine 'sglang'; expected one of transformers, vllm"),
-        ({"engine": "transformers", "served": True}, "the engine transformers has no server; choose engine vllm"),
+        (
+            {"engine": "exllama"},
+            "there is no engine 'exllama'; expected one of sglang, tensorrt_llm, transformers, vllm",
+        ),
+        (
+            {"engine": "transformers", "served": True},
+            "the engine transformers has no server; choose engine sglang, tensorrt_llm, vllm",
+        ),
     ],
     ids=["unknown", "served"],
 )

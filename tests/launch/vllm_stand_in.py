@@ -71,6 +71,7 @@ def job(**changes: Any) -> dict[str, Any]:
             "max_concurrency": 2,
             "profile_after_s": 0.0,
             "health_timeout_s": 30.0,
+            "profile_from_iteration": 100,
         },
     }
     return usual | changes

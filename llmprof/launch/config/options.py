@@ -25,8 +25,10 @@ SERVER: Final[dict[str, tuple[Any, Any]]] = {
     "max_concurrency": (int, 4),
     "profile_after_s": (float, 0.0),
     "health_timeout_s": (float, 300.0),
+    "profile_from_iteration": (int, 100),
 }
-"""Keys of ``server`` with their types and defaults. Port 0 means a free port, rate 0 all requests at once."""
+"""Keys of ``server`` with their types and defaults. Port 0 means a free port, rate 0 all requests at once; the last one
+is for TensorRT-LLM, which profiles by the count of its iterations."""
 
 LOAD: Final[dict[str, tuple[Any, Any]]] = {
     "input": (str | int | None, None),
@@ -188,6 +190,12 @@ def _check_engine(config: ExperimentConfig) -> None:
             f"the engine {chosen.name} was asked for {config.world_size} ranks",
             expected="one" if chosen.most_ranks == 1 else f"at most {chosen.most_ranks}",
             hint=f"choose engine {others} for tensor or pipeline parallel runs",
+        )
+    if chosen.modes and config.profile_mode not in chosen.modes:
+        raise ConfigError(
+            f"the engine {chosen.name} was asked for with profile_mode {config.profile_mode}",
+            expected=f"one of {', '.join(chosen.modes)}",
+            key="profile_mode",
         )
     if config.served and config.profile_mode in {"ncu", "nsys_ncu"}:
         raise ConfigError(

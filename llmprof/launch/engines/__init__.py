@@ -24,6 +24,8 @@ BUILT_IN: Final = (
     "llmprof.launch.engines.engine:VLLM_OFFLINE",
     "llmprof.launch.engines.engine:VLLM_SERVED",
     "llmprof.launch.engines.engine:TRANSFORMERS",
+    "llmprof.launch.engines.engine:SGLANG_SERVED",
+    "llmprof.launch.engines.engine:TENSORRT_LLM_SERVED",
 )
 """List of the engines: a new engine is its own modules and one line here."""
 
@@ -34,7 +36,7 @@ def engines() -> tuple[Engine, ...]:
     """All engines; an engine that runs in two ways (offline, served) has two records.
 
     >>> sorted({one.name for one in engines()})
-    ['transformers', 'vllm']
+    ['sglang', 'tensorrt_llm', 'transformers', 'vllm']
     """
     return plugins.listed(BUILT_IN, Engine)
 

@@ -1,4 +1,4 @@
-"""The record of an engine (its name, and the modules of its script), and the records of vLLM and transformers."""
+"""The record of an engine (its name, and the modules of its script), and the records of the built-in ones."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class Engine:
     """Packages of Python that it needs, by the name that one imports: the doctor looks for them."""
     most_ranks: int | None = None
     """Most ranks that it runs on; None where it splits a model over any number."""
+    modes: tuple[str, ...] = ()
+    """Modes that it can be profiled in; all where there are none."""
+    untested: str = ""
+    """What was never tried of it, in words, for the doctor and the report."""
     labels_steps: bool = False
     """Whether its traces have labels of steps, so that a capture without them is not whole."""
 
@@ -61,4 +65,24 @@ VLLM_SERVED = Engine(
     worker="vllm_worker",
     packages=("vllm", "torch"),
     labels_steps=True,
+)
+
+_STAND_INS = "tested against stand-ins, never run on hardware by its authors"
+SGLANG_SERVED = Engine(
+    name="sglang",
+    served=True,
+    modules=("_server", "other_served"),
+    run="run_sglang",
+    packages=("sglang", "torch"),
+    modes=("inference_only", "torch", "nsys"),
+    untested=_STAND_INS,
+)
+TENSORRT_LLM_SERVED = Engine(
+    name="tensorrt_llm",
+    served=True,
+    modules=("_server", "other_served"),
+    run="run_tensorrt_llm",
+    packages=("tensorrt_llm", "torch"),
+    modes=("inference_only", "torch", "nsys"),
+    untested=_STAND_INS,
 )

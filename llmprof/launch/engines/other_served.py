@@ -1,0 +1,202 @@
+"""Part of an engine script: servers of SGLang and TensorRT-LLM under load, profiled from outside for a window of it.
+
+Written after their documentation and source, and tested against stand-ins only: neither has run on hardware here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmprof.launch.engines._job import Record, each_point, take_traces, token_ids, turns, version_of
+from llmprof.launch.engines._machine import Refused, check_model, gpu_names, guard, has_tokenizer
+from llmprof.launch.engines._server import HOST, Server, achieved, arguments, arrivals, free_port, load
+
+_UNTESTED = "llmprof has run this engine against stand-ins only, never on hardware: check what it recorded"
+
+
+def run_sglang(job: Mapping[str, Any], record: Record) -> None:
+    """Start SGLang's server, warm it up, measure, profile, stop it.
+
+    Its own endpoints start and stop the profiler: torch's, which writes a trace a rank, or CUDA's, for nsys around it.
+    """
+    _begin(job, record, "sglang")
+    traces = record.home / "traces"
+    if job["profiler"] == "torch":
+        traces.mkdir(exist_ok=True)
+        os.environ["SGLANG_TORCH_PROFILER_DIR"] = str(traces)
+        asked: dict[str, Any] = {"output_dir": str(traces), "activities": ["CPU", "GPU"]}
+        asked |= {"record_shapes": job["record_shapes"], "with_stack": job["with_stack"]}
+    else:
+        asked = {"activities": ["CUDA_PROFILER"]}
+    if job["max_iterations"]:
+        record.note("max_iterations ignored: the whole load lies in the window, which SGLang is told to end")
+    options = {
+        "model_path": job["model"],
+        "served_model_name": "model",
+        "dtype": job["dtype"],
+        "context_length": job["max_model_len"],
+        "tp_size": job["tensor_parallel_size"],
+        "pp_size": job["pipeline_parallel_size"],
+        "random_seed": job["seed"],
+        "load_format": "dummy" if job["random_weights"] else None,
+        "disable_radix_cache": True if not job["prefix_caching"] else None,
+        "disable_cuda_graph": True if job["eager"] else None,
+        "disable_custom_all_reduce": True if job["all_reduce"] == "nccl" else None,
+    }
+    given = {**options, **job["engine_args"]}  # a switch that is off is not written: there is no --no-… of it
+    words = arguments({name: value for name, value in given.items() if value is not None and value is not False})
+    start = [sys.executable, "-m", "sglang.launch_server"]
+    flush = "/flush_cache" if job["prefix_caching"] else None
+    _serve(job, record, [*start, *words], start=("/start_profile", asked), stop="/stop_profile", flush=flush)
+
+
+def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
+    """Start ``trtllm-serve``, warm it up, measure, and let a window of its iterations be profiled.
+
+    It has no endpoint that starts a profiler: it counts iterations, and profiles those that ``TLLM_PROFILE_START_STOP``
+    names, with CUDA's profiler (for nsys around it) and, where a file is named, torch's.
+    """
+    _begin(job, record, "tensorrt_llm", "tensorrt-llm")
+    beside = Path(sys.executable).with_name("trtllm-serve")
+    program = str(beside) if beside.is_file() else shutil.which("trtllm-serve")
+    if program is None:
+        raise Refused("there is no trtllm-serve", "install tensorrt-llm, and set python to the interpreter that has it")
+    first = job["server"]["profile_from_iteration"]
+    if job["profiler"] != "none":
+        window = f"{first}-{first + (job['max_iterations'] or _ITERATIONS)}"
+        os.environ["TLLM_PROFILE_START_STOP"] = window
+        record.note(f"the window is the iterations {window} of the engine, warm-up included: it has no other switch")
+    if job["profiler"] == "torch":
+        traces = record.home / "traces"
+        traces.mkdir(exist_ok=True)
+        os.environ["TLLM_TORCH_PROFILE_TRACE"] = str(traces / "rank0.pt.trace.json")
+    if job["random_weights"]:
+        raise Refused("trtllm-serve cannot run random weights", "name a model with weights")
+    options = {
+        "backend": "pytorch",
+        "tp_size": job["tensor_parallel_size"],
+        "pp_size": job["pipeline_parallel_size"],
+        "max_seq_len": job["max_model_len"],
+    }
+    named = {name: value for name, value in {**options, **job["engine_args"]}.items() if value is not None}
+    words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
+    _serve(job, record, [program, job["model"], *words])
+
+
+_ITERATIONS = 50
+"""Iterations of TensorRT-LLM that are profiled where ``max_iterations`` says none."""
+
+
+def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
+    """Write down the engine and its devices, and refuse what it cannot do."""
+    guard(job)
+    record.note(_UNTESTED)
+    record.document["engine_version"] = version_of(*packages)
+    record.document["platform"] = "cuda"
+    check_model(job["model"])
+    if not has_tokenizer(job["model"]):
+        raise Refused(
+            "the model has no tokenizer, which this server needs", "name a model with one, or run engine vllm"
+        )
+    for name in ("layer_annotations", "memory_snapshot"):
+        if job[name]:
+            raise Refused(f"{name} is vLLM's: this engine has no methods for its workers", "run engine vllm for it")
+    ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
+    if (names := gpu_names()) is not None:
+        record.document["device_names"] = names[:ranks]
+        if len(names) < ranks:
+            raise Refused(
+                f"the run needs {ranks} GPUs (tensor_parallel_size x pipeline_parallel_size), there are {len(names)}",
+                "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
+            )
+
+
+def _serve(
+    job: Mapping[str, Any],
+    record: Record,
+    command: Sequence[str],
+    *,
+    start: tuple[str, Mapping[str, Any]] | None = None,
+    stop: str | None = None,
+    flush: str | None = None,
+) -> None:
+    """Start the server and send its requests; ``start`` and ``stop`` are endpoints around the profiled ones."""
+    port = free_port(job["server"]["port"])
+    with record.stage("serve", message="starting the server"):
+        server = Server([*command, "--host", HOST, "--port", str(port)], port, record.out / "server.log")
+        try:
+            server.wait(job["server"]["health_timeout_s"])
+        except BaseException:
+            server.stop()
+            raise
+    try:
+
+        def point(values: Mapping[str, Any]) -> None:
+            client = _Load(values, record, server, flush)
+            answers = client.repeats("warmup", values["warmup"], first=values["server"]["max_concurrency"] or None)
+            if values["plain"] or values["profiler"] == "none":
+                answers = client.repeats("plain", values["repeat"])
+            if values["profiler"] != "none":
+                if start is not None:
+                    with record.stage("start_profile"):
+                        server.command(*start)
+                answers = client.repeats("profiled", values["profile_repeats"])
+                if stop is not None:
+                    with record.stage("stop_profile"):
+                        server.command(stop)
+                take_traces(record)
+            record.outputs([one["text"] for one in answers], [one["tokens"] for one in answers])
+
+        each_point(job, record, point)
+    finally:
+        server.stop()
+
+
+class _Load:
+    """The requests of a run, and what became of them."""
+
+    def __init__(self, job: Mapping[str, Any], record: Record, server: Server, flush: str | None) -> None:
+        self._job, self._record, self._server, self._flush = job, record, server, flush
+        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
+        count = job["server"]["num_prompts"] or len(prompts)
+        each = job["max_tokens_each"] or [job["max_tokens"]]
+        rate = job["server"]["request_rate"]
+        self._arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(count, rate, job["seed"])
+        self._bodies = [
+            {
+                "model": "model",
+                "prompt": prompts[k % len(prompts)],
+                "max_tokens": each[k % len(each)],
+                "temperature": job["temperature"],
+                "ignore_eos": job["ignore_eos"],
+                "stream_options": {"include_usage": True},
+                **{name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual},
+                **({"seed": job["seed"] + k} if job["temperature"] > 0 else {}),
+            }
+            for k in range(count)
+        ]
+
+    def repeats(self, phase: str, least: int, *, first: int | None = None) -> list[dict[str, Any]]:
+        answers: list[dict[str, Any]] = []
+        bodies = self._bodies[:first]
+        arrive = self._arrivals if phase != "warmup" else [0.0] * len(bodies)
+        for i in turns(self._job, self._record, phase, least):
+            if self._flush:
+                with contextlib.suppress(RuntimeError):  # it refuses while requests run
+                    self._server.command(self._flush)
+            with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
+                most = self._job["server"]["max_concurrency"]
+                answers = asyncio.run(load(self._server.port, bodies, arrive, concurrency=most))
+            for k, one in enumerate(answers):
+                known = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
+                self._record.request(phase, i, k, **known)
+            if phase != "warmup":
+                self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])
+        return answers

@@ -1,6 +1,6 @@
 """Predictions of what_if against recordings in which somebody made the change: error of each pair.
 
-usage: python benchmarks/what_if.py CAPTURES [REAL]   (folders with the recordings that the names below stand for)
+usage: python benchmarks/what_if.py CAPTURES   (a folder with the recordings that are named below)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def decode(trace: Trace, *made: changes.Change) -> dict[str, float]:
     return (chosen if chosen.height else found.sort("steps")[-1:]).row(0, named=True)
 
 
-def main(captures: Path, real: Path | None) -> None:
+def main(captures: Path) -> None:
     def of(name: str) -> Trace:
         return llmprof.read(captures / name)
 
@@ -33,9 +33,6 @@ def main(captures: Path, real: Path | None) -> None:
         ("TP=4 NCCL -> custom all-reduce", nccl, custom, changes.transfer(like=custom)),
         ("TP=4 custom -> NCCL all-reduce", custom, nccl, changes.transfer(like=nccl)),
     ]
-    if real is not None:
-        before, after = (llmprof.read(real / f"nsysai_mfu_2gpu_{name}.sqlite") for name in ("before", "after"))
-        pairs.append(("mfu pair: attention as in the run after", before, after, attention_as(before, after)))
     print("| pair | recorded ms | predicted ms | interval ms | recorded with the change ms | error | seconds |")
     print("|---|---|---|---|---|---|---|")
     for name, trace, truth, change in pairs:
@@ -50,18 +47,5 @@ def main(captures: Path, real: Path | None) -> None:
         )
 
 
-def attention_as(before: Trace, after: Trace) -> changes.Change:
-    """Attention scaled by what the run after takes in it, by the median over the steps."""
-    times = [
-        llmprof.analyze.attribute(trace)
-        .filter((pl.col("stage") == "attention") | (pl.col("category") == "attention"))
-        .group_by("rank", "step")
-        .agg(pl.col("dur_ns").sum())["dur_ns"]
-        .median()
-        for trace in (before, after)
-    ]
-    return changes.scale("attention", times[1] / times[0])  # type: ignore[operator]
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]))

@@ -15,6 +15,7 @@ from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.ncu.hardware import VIEWS
+from llmprof.analyze.replay.what_if import change_of
 from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.readers.ncu.reader import read_metrics
@@ -179,6 +180,26 @@ def diff(args: Namespace, terminal: Terminal) -> str:
         said = f"{said}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
     return Failing(said) if slower.height and args.fail_over is not None else said
 
+
+def what_if(args: Namespace, terminal: Terminal) -> str:
+    """Predict the step time that a recording would have with changes."""
+    made = [change_of(words) for words in args.changes]
+    frame = analyze.what_if(open_trace([args.path], args, terminal), *made)
+    if args.csv or args.json:
+        return to_csv(frame, args.csv) if args.csv else to_json(rows_of(frame))
+    lines = [f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."]
+    for row in frame.iter_rows(named=True):
+        recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
+        between = f", {low} to {high}" if low != high else ""
+        steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
+        lines.append(
+            f"  {row['phase'] or 'the recording'}: {recorded} a step -> {predicted}{between} "
+            f"({row['speedup']:.2f} times as fast; {steps})"
+        )
+    return "\n".join([*lines, *(f"Not known: {one.unknown}." for one in made)])
+
+
+_PREDICTED = ("recorded", "predicted", "low", "high")
 
 DEFAULT_OVER = 0.03
 """Share that ``--markdown`` allows where ``--fail-over`` does not say."""

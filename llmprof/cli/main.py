@@ -20,7 +20,7 @@ SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _NAME = "llmprof"
 
 _COMMANDS: Final = {
-    "analyze": ("analysis", "diff", "findings", "info"),
+    "analyze": ("analysis", "diff", "findings", "info", "what_if"),
     "experiment": ("experiment",),
     "make": ("demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
     "run": ("config", "doctor", "run", "runs", "sweep"),
@@ -250,6 +250,7 @@ def parser() -> argparse.ArgumentParser:
         add("export", "export", "write a trace for Perfetto, speedscope, Excel or data frames", paths, reading, shared)
     )
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
+    _what_if(add("what-if", "what_if", "the step time that a recording would have with changes", reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
     _launching(add, shared)
     _theory(add("theory", "theory", "what a model costs on a device, and a trace against its bound", reading, shared))
@@ -375,6 +376,22 @@ def _diff(sub: argparse.ArgumentParser) -> None:
         help="end with exit code 1 if a step of B takes longer by more than this (3%% or 0.03) and beyond the noise",
     )
     sub.add_argument("--markdown", action="store_true", help="print Markdown, for the comment of a pull request")
+    _output(sub)
+
+
+def _what_if(sub: argparse.ArgumentParser) -> None:
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.epilog = """changes, applied in their order:
+  no-host-delay[:PHASE]              layers do not wait for the host, as under CUDA graphs
+  scale:WHAT:FACTOR                  a stage, category, kernel name or "host" takes so many times as long
+  remove:WHAT  fuse:WHAT             without it; kernels that follow each other become one
+  balance                            no rank is late
+  transfer:bandwidth=GB/s:latency=us another link
+  at-bound:MODEL[:DEVICE][:stage=S]  at the theoretical bound
+  overlap-with:COLLECTIVE:WHAT       beside each other instead of one after the other
+  tensor-parallel:N[:all_reduce_us=T]"""
+    sub.add_argument("path", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME")
+    sub.add_argument("changes", nargs="*", metavar="CHANGE", help="what would be changed")
     _output(sub)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import polars as pl
 
+from llmprof.analyze import changes
 from llmprof.analyze.changes import Change
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import LEVELS, Plan, periods
+from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
 _SCHEMA = {
@@ -23,7 +28,7 @@ _SCHEMA = {
 }
 
 
-def what_if(trace: Trace, *changes: Change) -> pl.DataFrame:
+def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     """Predict the time of a step under changes, by replaying what was recorded.
 
     Every event begins again when all that it waited for is done: the host's program order, launches, streams,
@@ -35,7 +40,7 @@ def what_if(trace: Trace, *changes: Change) -> pl.DataFrame:
     ----------
     trace : Trace
         A trace with device activity; what concerns the host needs its calls, what concerns ranks all of them.
-    *changes : Change
+    *made : Change
         From :mod:`llmprof.analyze.changes`; applied in their order.
 
     Returns
@@ -63,7 +68,7 @@ def what_if(trace: Trace, *changes: Change) -> pl.DataFrame:
     recorded = _by_phase(periods(built, built.time), "recorded_ns")
     for level in LEVELS:
         plan = Plan(built, level)
-        for change in changes:
+        for change in made:
             change.apply(plan, trace)
         recorded = recorded.join(_by_phase(periods(built, plan.times()), f"{level}_ns").drop("steps"), on="phase")
     middle, low, high = pl.col("middle_ns"), pl.col("low_ns"), pl.col("high_ns")
@@ -74,8 +79,8 @@ def what_if(trace: Trace, *changes: Change) -> pl.DataFrame:
             high_ns=pl.max_horizontal(low, middle, high),
             gain_ns=pl.col("recorded_ns") - middle,
             speedup=pl.col("recorded_ns") / middle,
-            changes=pl.lit("; ".join(change.words for change in changes)),
-            unknown=pl.lit("; ".join(change.unknown for change in changes)),
+            changes=pl.lit("; ".join(change.words for change in made)),
+            unknown=pl.lit("; ".join(change.unknown for change in made)),
         )
         .select(*_SCHEMA)
         .cast(_SCHEMA)  # type: ignore[arg-type]
@@ -85,3 +90,60 @@ def what_if(trace: Trace, *changes: Change) -> pl.DataFrame:
 
 def _by_phase(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     return rows.group_by("phase").agg(steps=pl.len(), **{name: pl.col("period_ns").median()})
+
+
+_MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {
+    "no-host-delay": (lambda *phases: changes.no_host_delay(phases=phases or None), (str, str, str), {}),
+    "scale": (changes.scale, (str, float), {}),
+    "remove": (changes.remove, (str,), {}),
+    "fuse": (changes.fuse, (str,), {}),
+    "balance": (changes.balance, (), {}),
+    "transfer": (changes.transfer, (), {"bandwidth": float, "latency": float}),
+    "at-bound": (changes.at_bound, (str, str), {"stage": str}),
+    "overlap-with": (changes.overlap_with, (str, str), {}),
+    "tensor-parallel": (changes.tensor_parallel, (int,), {"all_reduce_us": float}),
+}
+"""Changes by their word: what makes them, and the types of what follows the colons, by position and by name."""
+
+
+def change_of(text: str) -> Change:
+    """A change from words, as the command line takes them.
+
+    Parameters
+    ----------
+    text : str
+        The name of a change and what it takes, with colons between: ``no-host-delay``, ``scale:attention:0.5``,
+        ``transfer:bandwidth=300:latency=8``, ``tensor-parallel:4:all_reduce_us=12``.
+
+    Returns
+    -------
+    Change
+        For :func:`what_if`.
+
+    Raises
+    ------
+    AnalysisError
+        There is no such change, or it does not take that.
+
+    Examples
+    --------
+    >>> change_of("scale:attention:0.5").words
+    'attention x 0.5'
+    """
+    name, *given = text.split(":")
+    if name not in _MAKERS:
+        raise AnalysisError(f"there is no change {name!r}", expected=f"one of {', '.join(_MAKERS)}")
+    make, positional, named = _MAKERS[name]
+    by_name = [part.split("=", 1) for part in given if part.partition("=")[0] in named and "=" in part]
+    by_place = [part for part in given if not (part.partition("=")[0] in named and "=" in part)]
+    try:
+        if len(by_place) > len(positional):
+            raise ValueError
+        values = [kind(part) for kind, part in zip(positional, by_place, strict=False)]
+        return make(*values, **{key: named[key](value) for key, value in by_name})
+    except (TypeError, ValueError) as error:
+        takes = [kind.__name__ for kind in positional] + [f"{key}={kind.__name__}" for key, kind in named.items()]
+        raise AnalysisError(
+            f"{text!r} is not how the change {name!r} is written",
+            expected=f"{name}{''.join(f':{part}' for part in takes)}",
+        ) from error

@@ -1,0 +1,71 @@
+"""The command that says what a change would gain."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmprof.analyze.replay.what_if import change_of
+from llmprof.cli import main
+from llmprof.errors import AnalysisError
+
+SAMPLE = "sample:torch_tp1_cudagraph"
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main.main(["what-if", *argv])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_it_says_what_was_recorded_and_what_would_be(run) -> None:
+    code, out, _ = run(SAMPLE, "scale:host:0.5")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "With host x 0.5:"
+    assert lines[1].startswith("  decode: 4.43 ms a step -> 3.15 ms (1.41 times as fast; median of 15 steps)")
+    assert lines[2].endswith("one step)")
+    assert lines[-1] == "Not known: whether it can be made so."
+
+
+def test_json_has_the_frame(run) -> None:
+    code, out, _ = run(SAMPLE, "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {row["phase"] for row in rows} == {"decode", "mixed"}
+    assert all(row["recorded_ns"] == row["predicted_ns"] for row in rows)
+
+
+def test_a_change_that_there_is_not(run) -> None:
+    code, out, err = run(SAMPLE, "faster")
+    assert (code, out) == (2, "")
+    assert "there is no change 'faster'" in err
+    assert "no-host-delay" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no-host-delay", "layers without waiting for the host (as under CUDA graphs)"),
+        ("remove:norm", "without norm"),
+        ("fuse:norm|rope", "norm|rope fused"),
+        ("balance", "no rank late"),
+        ("transfer:bandwidth=300:latency=8", "collectives 300 GB/s and 8 us"),
+        ("at-bound:Qwen2.5-1.5B:stage=attention", "attention at the bound of the device"),
+        ("overlap-with:collective:linear", "collective beside linear"),
+        ("tensor-parallel:4:all_reduce_us=12", "tensor parallel 4"),
+    ],
+)
+def test_changes_are_written_with_colons(text: str, words: str) -> None:
+    assert change_of(text).words == words
+
+
+@pytest.mark.parametrize("text", ["scale:norm", "scale:norm:fast", "balance:1", "tensor-parallel:half", "transfer:9"])
+def test_how_a_change_is_written_is_said(text: str) -> None:
+    with pytest.raises(AnalysisError, match="is not how the change"):
+        change_of(text)

@@ -25,8 +25,8 @@ from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import of_groups
 from llmprof.analyze.layers.ends import find_layer_ends
-from llmprof.analyze.layers.passes import REASONS, beside, by_captures, by_modules, convolves, judge, starts_of_passes
-from llmprof.analyze.layers.stages import STAGE, name_stages, stage
+from llmprof.analyze.layers.passes import REASONS, by_captures, by_modules, convolves, judge, starts_of_passes
+from llmprof.analyze.layers.stages import STAGE, beside, name_stages, stage
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import events_with_steps, steps

@@ -151,77 +151,6 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
     )
 
 
-_BESIDE = ("linear", "activation", "norm", "quantize", "moe_experts", "moe_routing", "elementwise")
-"""Categories of compute that runs beside the main stream: shared experts, the second of two norms."""
-
-
-def beside(labelled: pl.DataFrame) -> pl.DataFrame:
-    """Give kernels on streams without attention the layer of what the same thread launched before them.
-
-    Parameters
-    ----------
-    labelled : polars.DataFrame
-        ``event, rank, stream, start_ns, source, category, step, layer, stage, confidence, reason`` of all events, and
-        where known ``launch_start_ns, launch_thread, replayed``.
-
-    Returns
-    -------
-    polars.DataFrame
-        The frame, in its order.
-    """
-    layered = pl.col("layer").is_not_null()
-    streams = labelled.select("rank", "stream").filter(labelled["layer"].is_not_null()).unique()
-    free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
-    wanted = labelled.select(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)).to_series()
-    lanes = labelled.select("rank", "stream").filter(wanted).unique()
-    if not lanes.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
-        return labelled
-    at = pl.col("start_ns")
-    if {"launch_start_ns", "replayed"} <= set(labelled.columns):
-        # the order of launches where each kernel of the step has one of its own, else that of the device
-        launched = (~pl.col("replayed") & pl.col("launch_start_ns").is_not_null()) | (pl.col("source") != "kernel")
-        labelled = labelled.with_columns(_eager=launched.all().over("rank", "step"))
-        at = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")
-    main = labelled.filter(layered & (pl.col("source") == "kernel")).with_columns(at=at)
-    attended = pl.col("at").filter(pl.col("stage") == "attention").min().over("rank", "step", "layer")
-    of_layer = ["rank", "step", "layer"]
-    begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
-    main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
-    key = ["rank", "step"]
-    side = labelled.filter(wanted).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
-    side = side.select("event", *key, "stream", "category", at=at).drop_nulls("at").sort("at")
-    placed = side.join_asof(
-        main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",
-        check_sortedness=False,
-    ).filter(pl.col("layer").is_not_null() & (pl.col("at") <= pl.col("until")))  # fmt: skip
-    # an activation parts the projections up from those down; what runs before the attention is one of its inputs
-    parts = ["rank", "step", "layer", "stream"]
-    activated = pl.col("at").filter(pl.col("category") == "activation").min().over(parts)
-    linear = pl.col("category").is_in(["linear", "quantize"])
-    named = (
-        pl.when(pl.col("category").is_in(["norm", "activation"]))
-        .then("category")
-        .when(pl.col("category") == "moe_experts")
-        .then(pl.lit("experts"))
-        .when(linear & (pl.col("at") < pl.col("attended")))
-        .then(pl.lit("qkv_proj"))
-        .when(linear & (pl.col("at") < activated))
-        .then(pl.lit("gate_up_proj"))
-        .when(linear & (pl.col("at") > activated))
-        .then(pl.lit("down_proj"))
-        .when(pl.col("category") == "moe_routing")
-        .then(pl.lit("router"))
-    )
-    placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
-    rows = placed.select("event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8))
-    labelled = labelled.join(rows, on="event", how="left", maintain_order="left")
-    return labelled.with_columns(
-        layer=pl.coalesce("_layer", "layer"),
-        stage=pl.coalesce("_stage", "stage"),
-        confidence=pl.coalesce("_sure", "confidence"),
-    ).drop("_layer", "_stage", "_sure", "_eager", strict=False)
-
-
 def _without_unlike(named: pl.DataFrame) -> pl.DataFrame:
     """Give the events of layers that are far larger than the others their reason."""
     inside = named.filter(pl.col("layer").is_not_null() & pl.col("reason").is_null())
@@ -269,12 +198,12 @@ _OF_EXPERTS = ("router", "expert_dispatch", "experts", "activation", "combine", 
 _OF_ATTENTION = ("rope", "kv_cache_write", "attention", "norm")
 
 
-def by_modules(labelled: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
+def by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     """Layer and stage of events that were launched in a module.
 
     Parameters
     ----------
-    labelled : polars.DataFrame
+    events : polars.DataFrame
         ``event, rank, step, launch_start_ns, category, layer, stage``: the last two follow from names and place.
     modules : polars.DataFrame
         As :func:`~llmprof.analyze.modules.modules_of` gives them.
@@ -298,7 +227,7 @@ def by_modules(labelled: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         "first_layer_ns",
     )
     rows = modules.select("event", *columns).rename({"layer": "module_layer"})
-    frame = labelled.join(rows, on="event", how="inner")
+    frame = events.join(rows, on="event", how="inner")
     in_model = pl.col("first_layer_ns").is_not_null()
     layered = frame.filter(pl.col("module_layer").is_not_null()).select("rank", "step").unique()
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
@@ -355,12 +284,12 @@ def by_modules(labelled: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def by_captures(labelled: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def by_captures(events: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Layer and stage of replayed kernels whose module was recorded when their graph was captured.
 
     Parameters
     ----------
-    labelled : polars.DataFrame
+    events : polars.DataFrame
         ``rank, stream, start_ns, name, layer, stage, confidence, evidence, reason``.
     kernels : polars.DataFrame
         Kernels of the trace.
@@ -371,17 +300,15 @@ def by_captures(labelled: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         The frame with the labels of the capture where its modules say them.
     """
     if f"{CAPTURED}layer" not in kernels.columns:
-        return labelled
+        return events
     key = ["rank", "stream", "start_ns", "name"]
     rows = kernels.filter(pl.col(f"{CAPTURED}evidence") == "module").select(
         *key, *(pl.col(f"{CAPTURED}{c}").alias(f"_{c}") for c in ("layer", "stage", "confidence"))
     )
-    labelled = labelled.join(
-        rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
-    )
+    events = events.join(rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left")
     known = pl.col("_stage").is_not_null() & (pl.col("_stage") != "other")
     sure = pl.when(pl.col("_layer").is_not_null()).then("_confidence")
-    return labelled.with_columns(
+    return events.with_columns(
         layer=pl.when(known).then("_layer").otherwise("layer"),
         stage=pl.when(known).then("_stage").otherwise("stage"),
         confidence=pl.when(known).then(sure).otherwise("confidence"),

@@ -314,3 +314,74 @@ def _before() -> pl.Expr:
         .then(stage("embedding"))
         .otherwise(stage("prepare_inputs"))
     )
+
+
+_BESIDE = ("linear", "activation", "norm", "quantize", "moe_experts", "moe_routing", "elementwise")
+"""Categories of compute that runs beside the main stream: shared experts, the second of two norms."""
+
+
+def beside(events: pl.DataFrame) -> pl.DataFrame:
+    """Give kernels on streams without attention the layer of what the same thread launched before them.
+
+    Parameters
+    ----------
+    events : polars.DataFrame
+        ``event, rank, stream, start_ns, source, category, step, layer, stage, confidence, reason`` of all events, and
+        where known ``launch_start_ns, launch_thread, replayed``.
+
+    Returns
+    -------
+    polars.DataFrame
+        The frame, in its order.
+    """
+    layered = pl.col("layer").is_not_null()
+    streams = events.select("rank", "stream").filter(events["layer"].is_not_null()).unique()
+    free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
+    wanted = events.select(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)).to_series()
+    lanes = events.select("rank", "stream").filter(wanted).unique()
+    if not lanes.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
+        return events
+    at = pl.col("start_ns")
+    if {"launch_start_ns", "replayed"} <= set(events.columns):
+        # the order of launches where each kernel of the step has one of its own, else that of the device
+        launched = (~pl.col("replayed") & pl.col("launch_start_ns").is_not_null()) | (pl.col("source") != "kernel")
+        events = events.with_columns(_eager=launched.all().over("rank", "step"))
+        at = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")
+    main = events.filter(layered & (pl.col("source") == "kernel")).with_columns(at=at)
+    attended = pl.col("at").filter(pl.col("stage") == "attention").min().over("rank", "step", "layer")
+    of_layer = ["rank", "step", "layer"]
+    begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
+    main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
+    key = ["rank", "step"]
+    side = events.filter(wanted).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
+    side = side.select("event", *key, "stream", "category", at=at).drop_nulls("at").sort("at")
+    placed = side.join_asof(
+        main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",
+        check_sortedness=False,
+    ).filter(pl.col("layer").is_not_null() & (pl.col("at") <= pl.col("until")))  # fmt: skip
+    # an activation parts the projections up from those down; what runs before the attention is one of its inputs
+    parts = ["rank", "step", "layer", "stream"]
+    activated = pl.col("at").filter(pl.col("category") == "activation").min().over(parts)
+    linear = pl.col("category").is_in(["linear", "quantize"])
+    named = (
+        pl.when(pl.col("category").is_in(["norm", "activation"]))
+        .then("category")
+        .when(pl.col("category") == "moe_experts")
+        .then(pl.lit("experts"))
+        .when(linear & (pl.col("at") < pl.col("attended")))
+        .then(pl.lit("qkv_proj"))
+        .when(linear & (pl.col("at") < activated))
+        .then(pl.lit("gate_up_proj"))
+        .when(linear & (pl.col("at") > activated))
+        .then(pl.lit("down_proj"))
+        .when(pl.col("category") == "moe_routing")
+        .then(pl.lit("router"))
+    )
+    placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
+    rows = placed.select("event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8))
+    events = events.join(rows, on="event", how="left", maintain_order="left")
+    return events.with_columns(
+        layer=pl.coalesce("_layer", "layer"),
+        stage=pl.coalesce("_stage", "stage"),
+        confidence=pl.coalesce("_sure", "confidence"),
+    ).drop("_layer", "_stage", "_sure", "_eager", strict=False)

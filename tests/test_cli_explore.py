@@ -40,7 +40,7 @@ def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys: pyt
     assert "--Voila.auto_token=True" in argv
     assert len(env["JUPYTER_TOKEN"]) >= 32
     assert not [word for word in argv if env["JUPYTER_TOKEN"] in word], "other users see arguments"
-    wanted = Wanted.found(env)
+    wanted = Wanted.of_environment(env)
     assert wanted.names == ["torch_tp1_cudagraph", "torch_tp1_eager"]
     assert all(Path(file).is_absolute() and Path(file).exists() for file in wanted.files + wanted.other)
     template = Path(env["JUPYTER_PATH"].split(":")[0]) / "voila/templates/llmprof/index.html.j2"

@@ -156,31 +156,31 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
     """
     require(frame, ("phase", "ttft_ns", "tpot_ns", "e2e_ns"), chart="request_latency", made_by=_REQUEST_LATENCY_SOURCE)
     rows = frame.filter(pl.col("phase") != _WARM_UP)
-    values = {name: found for name in _SHOWN if (found := _values(rows, name)).height}
+    values = {name: points for name in _SHOWN if (points := _values(rows, name)).height}
     if not values:
         raise nothing("request_latency", "the engine told no latency of a request", _REQUEST_LATENCY_SOURCE)
     phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
     across = len(values) if len(values) < 4 else 2
     plot = (WIDTH - 2 * PADDING - _AXIS + _SPACE) // across - _SPACE
     panels = [
-        _panel(found, name, plot, phases, first=i % across == 0) for i, (name, found) in enumerate(values.items())
+        _panel(points, name, plot, phases, first=i % across == 0) for i, (name, points) in enumerate(values.items())
     ]
     grid = [alt.hconcat(*panels[i : i + across], spacing=_SPACE, bounds="flush") for i in range(0, len(panels), across)]
     counts = rows.group_by("phase").agg(requests=pl.len(), repeats=_repeats(rows))
-    said = {phase: (requests, repeats) for phase, requests, repeats in counts.iter_rows()}
+    counted = {phase: (requests, repeats) for phase, requests, repeats in counts.iter_rows()}
     notes = [
-        f"{part}: {said[phase][0]:,} request{'s' * (said[phase][0] > 1)} in {_times(said[phase][1])}"
+        f"{part}: {counted[phase][0]:,} request{'s' * (counted[phase][0] > 1)} in {_times(counted[phase][1])}"
         for phase, (part, _) in phases.items()
     ]
     note = f"{'; '.join(notes)}. Warm-up is left out."
     return finish(alt.vconcat(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
 
 
-def _phases(found: list[str]) -> dict[str, tuple[str, str]]:
+def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
     """Name and colour of each phase, in order."""
-    known = {phase: shown for phase, shown in _REQUEST_LATENCY_PHASES.items() if phase in found}
+    known = {phase: shown for phase, shown in _REQUEST_LATENCY_PHASES.items() if phase in recorded}
     spare = ("#009E73", "#CC79A7", "#8B6F47", "#56B4E9")
-    others = sorted(set(found) - set(_REQUEST_LATENCY_PHASES))
+    others = sorted(set(recorded) - set(_REQUEST_LATENCY_PHASES))
     return known | {phase: (phase, spare[i % len(spare)]) for i, phase in enumerate(others)}
 
 
@@ -397,7 +397,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     unit = time_unit(number(shown["end_ns"].max()) - first)
     rows = [f"request {one}" for one in shown["request"]]
     bars = _bars(shown, first).with_columns(start=pl.col("start") / unit.ns, end=pl.col("end") / unit.ns)
-    said = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
+    colours = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
     width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in rows))
     top = number(bars["end"].max())
     scale = alt.Scale(domain=[0, top * 1.02 or 1], nice=False)
@@ -411,7 +411,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     ]
     base = alt.Chart(inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2="end:Q", y=y, color=colour("part", said), tooltip=tips
+        x=x, x2="end:Q", y=y, color=colour("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame({"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()})
     ticks = alt.Chart(inline(tokens)).mark_tick(color=INK, thickness=2, height=_WATERFALL_ROW - 3)
@@ -428,7 +428,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
 def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:
     """Bars of each request, one after the other: ``row, part, start, end, long, reason``."""
     names = list(_TABLE)
-    found = []
+    bars = []
     for row in shown.iter_rows(named=True):
         at = min(row["start_ns"], row["first_step_ns"]) - first
         parts = [row["queue_prefill_ns"], row["queue_decode_ns"], row["queue_other_ns"]]
@@ -436,6 +436,6 @@ def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:
         for name, part in zip(names, parts, strict=True):
             if part > 0:
                 text = format_ns(part)
-                found.append((f"request {row['request']}", name, at, at + part, text, row["reason"]))
+                bars.append((f"request {row['request']}", name, at, at + part, text, row["reason"]))
             at += max(0, part)
-    return pl.DataFrame(found, schema=["row", "part", "start", "end", "long", "reason"], orient="row")
+    return pl.DataFrame(bars, schema=["row", "part", "start", "end", "long", "reason"], orient="row")

@@ -67,7 +67,7 @@ def given(device: hardware.Device, rows: pl.DataFrame) -> Roofs:
     return Roofs(device.memory_bytes_per_s, {t: rate for t in types if (rate := device.flop_per_s.get(t))})
 
 
-def found(rows: pl.DataFrame) -> Roofs:
+def derived(rows: pl.DataFrame) -> Roofs:
     """Roofs that follow from those of the launches.
 
     The roof of a launch is the lower of the peak of its type and intensity x bandwidth. So roof / intensity is at most
@@ -209,7 +209,7 @@ def roofline(
     present = rows["group"].unique().sort().to_list()
     known = {name: shade for name, shade in BOUNDS.items() if name in present}
     table = colours("stage", present) if by == "stage" else known | {n: REST for n in present if n not in known}
-    roofs = found(rows) if peaks is None else given(hardware.device(peaks), rows)
+    roofs = derived(rows) if peaks is None else given(hardware.device(peaks), rows)
     plane = _plane(rows, roofs)
     drawn, taken = lines(roofs, plane)
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
@@ -326,7 +326,7 @@ def _left_out(rows: pl.DataFrame) -> str:
     if rows.is_empty():
         return ""
     none = (pl.col("flop_per_s") == 0).fill_null(value=False)
-    said = []
+    sentences = []
     for why, some in (
         ("without FLOPs", rows.filter(none)),
         ("without known FLOPs or DRAM bytes", rows.filter(~none)),
@@ -340,5 +340,5 @@ def _left_out(rows: pl.DataFrame) -> str:
             for name, ns, n in sums.head(_MAX_NAMED).iter_rows()
         ]
         more = [f"{sums.height - _MAX_NAMED} more"] if sums.height > _MAX_NAMED else []
-        said.append(f"Not drawn, {why}: {', '.join(names + more)}.")
-    return " ".join(said)
+        sentences.append(f"Not drawn, {why}: {', '.join(names + more)}.")
+    return " ".join(sentences)

@@ -63,13 +63,13 @@ def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
         One of them is no column, or there is none.
     """
     columns = frame.columns
-    found = list(parameters or ())
-    if not found and {"label", "state"} <= set(columns):
-        found = columns[columns.index("label") + 1 : columns.index("state")]
-    if not found or (missing := [name for name in found if name not in columns]):
-        what = f"has no parameter {missing[0]!r}" if found else "has no parameters"
+    chosen = list(parameters or ())
+    if not chosen and {"label", "state"} <= set(columns):
+        chosen = columns[columns.index("label") + 1 : columns.index("state")]
+    if not chosen or (missing := [name for name in chosen if name not in columns]):
+        what = f"has no parameter {missing[0]!r}" if chosen else "has no parameters"
         raise AnalysisError(f"the sweep {what}", expected="columns of sweep.comparison, such as batch_size")
-    return found
+    return chosen
 
 
 def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
@@ -158,7 +158,7 @@ def sweep_latency(
     first = shown[-1]
     best = frame.drop_nulls(f"{first}_ns").sort(f"{first}_ns")
     least, most = best.row(0, named=True), best.row(-1, named=True)
-    low, high = _said(least, f"{first}_ns"), _said(most, f"{first}_ns")
+    low, high = _with_interval(least, f"{first}_ns"), _with_interval(most, f"{first}_ns")
     apart = best.height < 2 or _beyond(most, least, f"{first}_ns") is not False
     words = f"{low} at best, {high} at most" if apart else "the points do not differ beyond the noise of the repeats"
     head = title or f"{_LATENCIES[first].capitalize()}: {words}"
@@ -208,12 +208,12 @@ def sweep_throughput(
     rest = [row for row in ordered.iter_rows(named=True) if row is not top][1:]
     equal = [row for row in rest if _beyond(top, row, "output_tokens_per_s") is False]
     also = f", within the noise of {len(equal)} other{'s' * (len(equal) > 1)}" if equal else ""
-    head = title or f"Most output tokens: {_said(top, 'output_tokens_per_s')} a second at {top['label']}{also}"
+    head = title or f"Most output tokens: {_with_interval(top, 'output_tokens_per_s')} a second at {top['label']}{also}"
     note = f"{_measured(frame)}; thin lines: 95 % confidence interval of the mean over the repeats."
     return finish(alt.hconcat(*panels, spacing=_SPACE), head, note)
 
 
-def _said(row: Mapping[str, Any], name: str) -> str:
+def _with_interval(row: Mapping[str, Any], name: str) -> str:
     """A figure with half of the 95 % interval of its mean, where that is known."""
     write = format_ns if name.endswith("_ns") else "{:,.0f}".format
     low, high = row.get(f"{name}_ci95_low"), row.get(f"{name}_ci95_high")

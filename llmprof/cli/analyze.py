@@ -128,11 +128,11 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
         out.append(wrapped(f"{row['title']} {about}", width, number, " " * len(number)))
         for words, label in ((row["detail"], ""), (row["suggestion"], "Try: "), (row["evidence"], "See: ")):
             if words:
-                said = words
+                sentence = words
                 if label == "See: ":
                     seen = "analyze.requests(run)" if of_requests else f"llmprof analyze --what {_view_of(words)}"
-                    said = f"{seen}{_place(row)}"
-                out.append(wrapped(label + said, width, " " * len(number), " " * len(number)))
+                    sentence = f"{seen}{_place(row)}"
+                out.append(wrapped(label + sentence, width, " " * len(number), " " * len(number)))
     return "\n".join(out)
 
 
@@ -172,13 +172,13 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     if args.fail_over is None and not args.markdown:
         return _diff_text(frame, names, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
-    said = markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, args, terminal)
+    answer = markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, args, terminal)
     judged = gate(frame, over=over)
     slower = judged.filter(verdict="slower")
     if not args.markdown and not args.json and not args.csv:
         words = [f"{row['phase'] or 'the recording'}: {row['verdict']}" for row in judged.iter_rows(named=True)]
-        said = f"{said}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
-    return Failing(said) if slower.height and args.fail_over is not None else said
+        answer = f"{answer}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
+    return Failing(answer) if slower.height and args.fail_over is not None else answer
 
 
 def what_if(args: Namespace, terminal: Terminal) -> str:

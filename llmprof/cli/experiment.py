@@ -83,31 +83,33 @@ def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], termi
     if changes(args).get("model") is None and args.config is None:
         raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
     cases = cases_of(args.cases) if args.cases else {}
-    base, found = config_of(args), []
+    base, tables = config_of(args), []
     for tp, pp in layouts:
         config = base.replace(tensor_parallel_size=tp, pipeline_parallel_size=pp)
         place = folder / f"tp{tp}_pp{pp}"
-        found.append(run_points(config, place, trace=args.trace, progress=terminal.progress, check=args.check, **cases))
+        tables.append(
+            run_points(config, place, trace=args.trace, progress=terminal.progress, check=args.check, **cases)
+        )
         shutil.copy(place / "points.json", folder / f"latency_analysis_tp{tp}_pp{pp}.json")
-    return pl.concat(found)
+    return pl.concat(tables)
 
 
 def _layouts(words: str) -> list[tuple[int, int]]:
-    found = []
+    layouts = []
     for word in words.split(","):
         tp, times, pp = word.strip().partition("x")
         if not times or not tp.isdigit() or not pp.isdigit() or not int(tp) or not int(pp):
             raise ConfigError(f"--layouts has {word!r}", expected="TPxPP, such as 2x1")
-        found.append((int(tp), int(pp)))
-    return found
+        layouts.append((int(tp), int(pp)))
+    return layouts
 
 
 def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
     from llmprof.experiments.history import TEST, watch
 
     def measure() -> dict[str, list[float]]:
-        found = _bandwidth(args, folder, terminal)
-        rows = [*found.document["memory"], *found.document["matmul"], *found.document["all_reduce"]]
+        measured = _bandwidth(args, folder, terminal)
+        rows = [*measured.document["memory"], *measured.document["matmul"], *measured.document["all_reduce"]]
         names = [
             f"{row.get('kind') or row.get('dtype') or row.get('algorithm')}_{row.get('n') or row.get('bytes')}_s"
             for row in rows

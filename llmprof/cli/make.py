@@ -163,10 +163,10 @@ def redact(args: Namespace, terminal: Terminal) -> str:
     from llmprof import redaction
 
     if args.check:
-        found = redaction.check(args.file)
+        to_remove = redaction.check(args.file)
         if args.json:
-            return to_json({"file": args.file, "would_remove": rows_of(found)})
-        return text.table(found, width=terminal.width) if found.height else "nothing in it would be removed"
+            return to_json({"file": args.file, "would_remove": rows_of(to_remove)})
+        return text.table(to_remove, width=terminal.width) if to_remove.height else "nothing in it would be removed"
     if args.output is None:
         raise LlmprofError("no name for the copy was given", expected="-o COPY, or --check to list what is removed")
     copy = Path(args.output)
@@ -227,8 +227,8 @@ def explore(args: Namespace, terminal: Terminal) -> str:
             process.run(command(port), log=log, env=environment, started=lambda _pid: greeter.start())
         except KeyboardInterrupt:
             return "" if args.json else "The server has ended."
-        said = log.read_text("utf-8", "replace")[-_SAID:]
-    raise LaunchError("voila ended by itself", expected="a server that runs until Ctrl-C", hint=f"it said: {said}")
+        printed = log.read_text("utf-8", "replace")[-_SAID:]
+    raise LaunchError("voila ended by itself", expected="a server that runs until Ctrl-C", hint=f"it said: {printed}")
 
 
 def command(port: int) -> list[str]:

@@ -375,9 +375,9 @@ def runs(args: Namespace, terminal: Terminal) -> str:
         if args.json:
             return to_json({"removed": removed})
         return "\n".join([f"removed {text.plain(path)}" for path in removed] or ["there was nothing to remove"])
-    found = [folder for folder in launch.runs(args.folder) if fnmatch.fnmatchcase(folder.path.name, args.match)]
-    said = {folder.path: folder.state for folder in found}
-    rows = [_listed(path, state) for path, state in said.items() if not args.state or state["state"] in args.state]
+    folders = [folder for folder in launch.runs(args.folder) if fnmatch.fnmatchcase(folder.path.name, args.match)]
+    state_of = {folder.path: folder.state for folder in folders}
+    rows = [_listed(path, state) for path, state in state_of.items() if not args.state or state["state"] in args.state]
     if args.json:
         return to_json(rows)
     if not rows:
@@ -417,17 +417,17 @@ def _self_test(args: Namespace) -> str:
     """How far the timer of operators agrees with PyTorch's profiler on a known kernel."""
     from llmprof.experiments.self_test import self_test
 
-    said = self_test(**({"python": args.python} if args.python else {}))
+    test = self_test(**({"python": args.python} if args.python else {}))
     if args.json:
-        return to_json(said)
-    kind = "CUDA events" if said["platform"] == "cuda" else "the clock of the host (there is no GPU)"
-    if said["difference"] is None:
-        return f"PyTorch's profiler saw no kernel, so nothing can be compared; {kind} say {said['timed_us']:.1f} us"
-    verdict = "agree" if said["agrees"] else "do NOT agree"
+        return to_json(test)
+    kind = "CUDA events" if test["platform"] == "cuda" else "the clock of the host (there is no GPU)"
+    if test["difference"] is None:
+        return f"PyTorch's profiler saw no kernel, so nothing can be compared; {kind} say {test['timed_us']:.1f} us"
+    verdict = "agree" if test["agrees"] else "do NOT agree"
     return (
-        f"A product of {said['n']} × {said['n']} matrices takes {said['timed_us']:.1f} us by {kind} and "
-        f"{said['profiler_us']:.1f} us by PyTorch's profiler: they {verdict} ({said['difference']:+.1%}, medians of "
-        f"{said['calls']} calls)"
+        f"A product of {test['n']} × {test['n']} matrices takes {test['timed_us']:.1f} us by {kind} and "
+        f"{test['profiler_us']:.1f} us by PyTorch's profiler: they {verdict} ({test['difference']:+.1%}, medians of "
+        f"{test['calls']} calls)"
     )
 
 
@@ -474,8 +474,8 @@ def _parameters(args: Namespace) -> dict[str, list[Any]]:
 
     if not args.preset and not args.parameter_sweep:
         raise ConfigError("there is nothing to sweep", expected="--parameter-sweep NAME:VALUE,… or --preset NAME")
-    found = batch.preset(args.preset, devices=batch.devices()) if args.preset else {}
-    return found | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})
+    parameters = batch.preset(args.preset, devices=batch.devices()) if args.preset else {}
+    return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})
 
 
 def _sweep_files(done: Sweep, terminal: Terminal) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", nargs="?", metavar="MODEL", help="name of the catalogue, config.json, or its folder")
     sub.add_argument("--gpu", metavar="NAME", help="device (H200, a100-sxm-40gb …), or a YAML file with its numbers")
     for flag, name, kind, default, words in _OPTIONS:
-        said = f"{words} (default: {default})" if default is not None else words
-        sub.add_argument(flag, dest=name, type=kind, default=default, metavar="N" if kind is int else "X", help=said)
+        shown = f"{words} (default: {default})" if default is not None else words
+        sub.add_argument(flag, dest=name, type=kind, default=default, metavar="N" if kind is int else "X", help=shown)
     sub.add_argument("--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp")
     sub.add_argument("--mode", choices=["inference", "training"], default="inference", help="(default: %(default)s)")
     sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
@@ -82,52 +82,52 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     if not args.gpu:
         raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list names them")
     options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
-    found = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
-    summary = found.summary()
+    profile = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
+    summary = profile.summary()
     if args.predict:
-        machine = machine_for(found.shape, found.device, found.plan)
-        fitted = theories.calibrated(found.device)
+        machine = machine_for(profile.shape, profile.device, profile.plan)
+        fitted = theories.calibrated(profile.device)
         steps = {
-            "prefill": prefill(found.batch_size, found.seq_len),
-            "decode": decode(found.batch_size, found.seq_len + found.generate_len / 2),
+            "prefill": prefill(profile.batch_size, profile.seq_len),
+            "decode": decode(profile.batch_size, profile.seq_len + profile.generate_len / 2),
         }
         for name, step in steps.items():
-            summary[f"predicted_{name}_s"] = fitted.step_s(found.shape, step, machine)
+            summary[f"predicted_{name}_s"] = fitted.step_s(profile.shape, step, machine)
     if args.csv:
-        return to_csv(found.components, args.csv)
-    drawn = _draw_profile(args.charts, found) if args.charts else []
+        return to_csv(profile.components, args.csv)
+    drawn = _draw_profile(args.charts, profile) if args.charts else []
     if args.json:
-        return to_json(summary | {"components": rows_of(found.components), "charts": drawn})
-    m = found.memory
+        return to_json(summary | {"components": rows_of(profile.components), "charts": drawn})
+    m = profile.memory
     head = [
-        ("Model", f"{found.shape.name}, {_parameters(found)}"),
-        ("Device", f"{found.device.name}, tp {found.plan.tp}, pp {found.plan.pp}, dp {found.plan.dp}, "
-         f"weights {found.plan.weights}, KV cache {found.plan.kv_cache}"),
-        ("Batch", f"{found.batch_size} requests of {found.seq_len} + {found.generate_len} tokens"),
-        ("First token", _time(found.prefill_latency_s, summary.get("predicted_prefill_s"))),
-        ("Decode step", _time(found.decode_latency_s, summary.get("predicted_decode_s"))
-         + f"; {seconds(found.kv_cache_latency_s)} of it reads the KV cache"),
-        ("All tokens", f"at least {seconds(found.total_latency_s)}, at most {found.tokens_per_s:,.0f} tokens/s"),
+        ("Model", f"{profile.shape.name}, {_parameters(profile)}"),
+        ("Device", f"{profile.device.name}, tp {profile.plan.tp}, pp {profile.plan.pp}, dp {profile.plan.dp}, "
+         f"weights {profile.plan.weights}, KV cache {profile.plan.kv_cache}"),
+        ("Batch", f"{profile.batch_size} requests of {profile.seq_len} + {profile.generate_len} tokens"),
+        ("First token", _time(profile.prefill_latency_s, summary.get("predicted_prefill_s"))),
+        ("Decode step", _time(profile.decode_latency_s, summary.get("predicted_decode_s"))
+         + f"; {seconds(profile.kv_cache_latency_s)} of it reads the KV cache"),
+        ("All tokens", f"at least {seconds(profile.total_latency_s)}, at most {profile.tokens_per_s:,.0f} tokens/s"),
         ("Memory", f"weights {quantity(m.weights, 'B')}, KV cache {quantity(m.kv_cache, 'B')}, activations "
          f"{quantity(max(m.prefill_activations, m.decode_activations), 'B')} on each device"),
-        ("Fits", _fits(found)),
+        ("Fits", _fits(profile)),
     ]  # fmt: skip
-    if found.training is not None:
-        t = found.training
+    if profile.training is not None:
+        t = profile.training
         head.append(("Training", f"{quantity(t.memory_bytes, 'B')} on each device, a step takes {seconds(t.step_s)}"))
-    said = [text.pairs(head, indent=""), "", text.table(_components(found.components), columns=_COMPONENTS)]
-    said += ["", wrapped("Times are lower bounds at the given efficiencies; a rank's share.", terminal.width, "", "")]
-    said += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in found.notes]
-    said += [f"Chart  {path}" for path in drawn]
-    return "\n".join(said)
+    parts = [text.pairs(head, indent=""), "", text.table(_components(profile.components), columns=_COMPONENTS)]
+    parts += ["", wrapped("Times are lower bounds at the given efficiencies; a rank's share.", terminal.width, "", "")]
+    parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in profile.notes]
+    parts += [f"Chart  {path}" for path in drawn]
+    return "\n".join(parts)
 
 
-def _parameters(found: Profile) -> str:
+def _parameters(profile: Profile) -> str:
     from llmprof.theory.familiar import quantity
 
-    sentence = f"{quantity(found.parameters, '')} parameters"
-    if found.active_parameters < found.parameters:
-        sentence += f", {quantity(found.active_parameters, '')} of them for each token"
+    sentence = f"{quantity(profile.parameters, '')} parameters"
+    if profile.active_parameters < profile.parameters:
+        sentence += f", {quantity(profile.active_parameters, '')} of them for each token"
     return sentence
 
 
@@ -140,8 +140,8 @@ def _time(least: float, predicted: float | None) -> str:
     )
 
 
-def _fits(found: Profile) -> str:
-    m = found.memory
+def _fits(profile: Profile) -> str:
+    m = profile.memory
     if m.device is None or m.largest_decode_batch is None or m.max_batch_total_tokens is None:
         return "the memory of the device is not known"
     most = f"at most {m.largest_decode_batch:,} such requests, {m.max_batch_total_tokens:,} tokens in the KV cache"
@@ -154,15 +154,15 @@ def _components(components: pl.DataFrame) -> pl.DataFrame:
 
     share = pl.col("latency_s") / pl.col("latency_s").sum().over("phase")
 
-    def said(name: str, unit: str) -> pl.Series:
+    def quantities(name: str, unit: str) -> pl.Series:
         return pl.Series([quantity(v, unit) if v else "" for v in components[name]], dtype=pl.String)
 
     return components.select(
         "phase",
         "component",
         "layers",
-        said("flops", "").alias("FLOPs"),
-        said("memory_bytes", "B").alias("bytes"),
+        quantities("flops", "").alias("FLOPs"),
+        quantities("memory_bytes", "B").alias("bytes"),
         pl.Series([seconds(v) if v else "" for v in components["latency_s"]], dtype=pl.String).alias("time"),
         pl.Series([f"{100 * v:.1f} %" for v in components.select(share).to_series()], dtype=pl.String).alias("share"),
         "bound",
@@ -217,24 +217,24 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     known = format_share(coverage["explained_share"])
     words = f"Mean of a step and rank. Theory knows {known} of the device time, and the contexts of "
     words += f"{format_share(coverage['contexts_known_share'])} of the steps."
-    said = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
-    return "\n".join([*said, *(f"Chart  {path}" for path in drawn)])
+    parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
+    return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
 
-def _draw_profile(folder: Path, found: Profile) -> list[str]:
+def _draw_profile(folder: Path, profile: Profile) -> list[str]:
     """Charts of a profile as PNG files."""
     from llmprof import charts
     from llmprof import theory as theories
 
-    over_batch, over_ranks = theories.sweep(found), theories.sweep(found, over="tp_size")
+    over_batch, over_ranks = theories.sweep(profile), theories.sweep(profile, over="tp_size")
     drawings: dict[str, Callable[[], Any]] = {
-        "structure": lambda: charts.theory_structure(found.components),
-        "shares": lambda: charts.theory_shares(found.components),
-        "parameters": lambda: charts.theory_parameters(found.parameter_table),
-        "roofline": lambda: charts.theory_roofline(found.components, found.device, dtype=found.plan.activations),
+        "structure": lambda: charts.theory_structure(profile.components),
+        "shares": lambda: charts.theory_shares(profile.components),
+        "parameters": lambda: charts.theory_parameters(profile.parameter_table),
+        "roofline": lambda: charts.theory_roofline(profile.components, profile.device, dtype=profile.plan.activations),
         "batch": lambda: charts.theory_curves(over_batch),
         "tensor_parallel": lambda: charts.theory_curves(over_ranks),
-        "length": lambda: charts.theory_curves(theories.sweep(found, over="seq_len")),
+        "length": lambda: charts.theory_curves(theories.sweep(profile, over="seq_len")),
         "memory": lambda: charts.theory_memory(over_batch),
     }
     target, written = _folder(folder), []

@@ -284,8 +284,8 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
             self._preparing.pop(panel.name, None)
             again = ipywidgets.Button(description="Go on")
             again.on_click(lambda _button: self._shown(self._panels.index(panel)))
-            said = ipywidgets.Label(f"{panel.title}: cancelled")
-            self._box(panel).children = [ipywidgets.HBox([said, again])]
+            status = ipywidgets.Label(f"{panel.title}: cancelled")
+            self._box(panel).children = [ipywidgets.HBox([status, again])]
 
         cancel.on_click(cancelled)
         preparation = Preparation(panel.stages(self._given), told, finished)
@@ -402,7 +402,7 @@ class Wanted:
         return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def found(cls, environment: Mapping[str, str]) -> Wanted:
+    def of_environment(cls, environment: Mapping[str, str]) -> Wanted:
         """What the environment says.
 
         Raises
@@ -435,7 +435,7 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
     import ipywidgets
 
     try:
-        wanted = Wanted.found(environment)
+        wanted = Wanted.of_environment(environment)
         options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}
         trace = read(wanted.files, **options)
         other = read(wanted.other, **options) if wanted.other else None

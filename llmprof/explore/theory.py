@@ -89,27 +89,29 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
 
     def picture(self, tab: str) -> bytes:
         """PNG image of the chart of a tab at the values of the sliders."""
-        found = self.profile
-        if found is None:
+        profile = self.profile
+        if profile is None:
             raise LlmprofError("the model does not fit at the values of the sliders")
-        return to_png_bytes(self._charts(found)[tab](), scale=1.5)
+        return to_png_bytes(self._charts(profile)[tab](), scale=1.5)
 
-    def _charts(self, found: Profile) -> Mapping[str, Callable[[], Any]]:
+    def _charts(self, profile: Profile) -> Mapping[str, Callable[[], Any]]:
         joined = self.joined if self.joined is not None else pl.DataFrame()
 
         def curves(over: Any, points: pl.DataFrame | None = None) -> Any:
-            rows = theories.sweep(found, over=over, calibration=self.calibration)
+            rows = theories.sweep(profile, over=over, calibration=self.calibration)
             return charts.theory_curves(rows, measured=points)
 
         return {
-            "Structure": lambda: charts.theory_structure(found.components),
-            "Shares": lambda: charts.theory_shares(found.components),
-            "Roofline": lambda: charts.theory_roofline(found.components, found.device, dtype=found.plan.activations),
+            "Structure": lambda: charts.theory_structure(profile.components),
+            "Shares": lambda: charts.theory_shares(profile.components),
+            "Roofline": lambda: charts.theory_roofline(
+                profile.components, profile.device, dtype=profile.plan.activations
+            ),
             "Batch": lambda: curves("batch_size", self.measured),
             "Prompt length": lambda: curves("seq_len"),
             "Ranks": lambda: curves("tp_size"),
-            "Memory": lambda: charts.theory_memory(theories.sweep(found)),
-            "Parameters": lambda: charts.theory_parameters(found.parameter_table),
+            "Memory": lambda: charts.theory_memory(theories.sweep(profile)),
+            "Parameters": lambda: charts.theory_parameters(profile.parameter_table),
             _BOUND: lambda: charts.bound_gap(joined),
         }
 
@@ -121,7 +123,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
             self.profile = None
             self.words.value = _html(str(error))
         else:
-            self.words.value = _html(_said(self.profile))
+            self.words.value = _html(_in_words(self.profile))
         for box in self.tabs.children:
             box.children = ()
         self._shown(None)
@@ -184,16 +186,16 @@ def theory(
     named = device if device is not None else (trace.meta.get("device") if trace is not None else None)
     if named is None:
         raise LlmprofError("no device is given", expected="explore.theory(model, device)")
-    read, found = shape(model), theories.find_device(named)
+    read, target = shape(model), theories.find_device(named)
     if calibration is None:
         try:
-            calibration = theories.calibrated(found)
+            calibration = theories.calibrated(target)
         except LlmprofError:
             calibration = None  # there is none for this device
-    joined = roofline_join(trace, read, found) if trace is not None else None
+    joined = roofline_join(trace, read, target) if trace is not None else None
     if trace is not None and joined is not None and measured is None:
         measured = measured_steps(trace, joined)
-    return Theory(read, found, measured=measured, calibration=calibration, joined=joined)
+    return Theory(read, target, measured=measured, calibration=calibration, joined=joined)
 
 
 def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
@@ -229,24 +231,24 @@ def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
 
 def _ranks(model: Shape) -> list[int]:
     """Tensor-parallel sizes that the model can be split by."""
-    found = []
+    sizes = []
     for n in (1, 2, 4, 8, 16):
         try:
             theories.Plan(tp=n).check(model)
         except LlmprofError:
             continue
-        found.append(n)
-    return found
+        sizes.append(n)
+    return sizes
 
 
-def _said(found: Profile) -> str:
+def _in_words(profile: Profile) -> str:
     from llmprof.theory.familiar import quantity, seconds
 
-    m = found.memory
+    m = profile.memory
     fits = "" if m.fits is None else (", fits" if m.fits else ", does not fit")
     return (
-        f"First token at least {seconds(found.prefill_latency_s)}, decode step at least "
-        f"{seconds(found.decode_latency_s)}, at most {found.tokens_per_s:,.0f} tokens/s; "
+        f"First token at least {seconds(profile.prefill_latency_s)}, decode step at least "
+        f"{seconds(profile.decode_latency_s)}, at most {profile.tokens_per_s:,.0f} tokens/s; "
         f"{quantity(m.total, 'B')} on each device{fits}."
     )
 

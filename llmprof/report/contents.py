@@ -172,7 +172,7 @@ def contents(
     for done, analysis in enumerate(reported):
         tell(f"analysing: {analysis.name}", done, len(reported))
         results[analysis.name] = run(analysis, trace)
-    found = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
+    frames = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     absent = [result for result in results.values() if isinstance(result, Absent)]
     figures = {}
     if drawn is not None:
@@ -192,11 +192,11 @@ def contents(
         facts=[*more, *cards.facts(trace)],
         files=cards.files(trace),
         warnings=cards.warnings(trace),
-        shares=cards.shares(found.get("coverage")),
+        shares=cards.shares(frames.get("coverage")),
         reading=cards.reading(trace),
-        findings=found.get("findings", pl.DataFrame()),
+        findings=frames.get("findings", pl.DataFrame()),
         sections=[*first, *sections(figures, results, cards.work(trace))],
-        frames=found,
+        frames=frames,
         absent=absent,
     )
 

@@ -210,10 +210,10 @@ def step_timeline(trace: Trace) -> Drawn:
 def layer_timeline(trace: Trace) -> Drawn:
     """Timeline of one layer of that step, close enough to read its kernels."""
     events, _ = _step(trace)
-    found = middle_layer(events)
-    if found is None:
+    middle = middle_layer(events)
+    if middle is None:
         raise AnalysisError("no layer was found in this step", hint="layers are found by their attention kernels")
-    layer, low, high = found
+    layer, low, high = middle
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     title = f"Layer {layer} of that step: {format_ns(high - low)} from its first kernel to its last"
@@ -267,13 +267,13 @@ def drawings(analysis: Analysis) -> list[Drawing]:
     """
     if not analysis.package:
         return list(plugins.listed(analysis.figures, Drawing))
-    found: list[Drawing] = []
+    drawn: list[Drawing] = []
     for place in analysis.figures:
         try:
-            found += plugins.listed([place], Drawing)
+            drawn += plugins.listed([place], Drawing)
         except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a report)
             plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, f"{type(error).__name__}: {error}")
-    return [replace(drawing, package=analysis.package) for drawing in found]
+    return [replace(drawing, package=analysis.package) for drawing in drawn]
 
 
 def figure(subject: object, drawing: Drawing) -> Figure:
@@ -370,24 +370,26 @@ _MOST_PANELS = 4
 
 
 def _memory(trace: Trace) -> Drawn:
-    found = analyze.memory(trace, per="time")
-    device = found.filter("on_device")
-    found = device if device.height else found
-    places = found.select("rank", "device").unique(maintain_order=True)
-    kept = found.join(places.head(_MOST_PANELS), on=["rank", "device"], nulls_equal=True, maintain_order="left")
+    held = analyze.memory(trace, per="time")
+    device = held.filter("on_device")
+    held = device if device.height else held
+    places = held.select("rank", "device").unique(maintain_order=True)
+    kept = held.join(places.head(_MOST_PANELS), on=["rank", "device"], nulls_equal=True, maintain_order="left")
     note = f"Drawn: {_MOST_PANELS} of {places.height} devices." if places.height > _MOST_PANELS else ""
     return charts.memory(kept), note
 
 
 def _holders(trace: Trace) -> Drawn:
-    found = analyze.memory(trace, per="holder")
-    if not found.height:
+    holders = analyze.memory(trace, per="holder")
+    if not holders.height:
         raise NotCapturedError("nothing is known to hold memory", hint="record with profile_memory=True")
-    device = found.filter("on_device")
-    found = device if device.height else found
-    rank = found["rank"].sort()[0]
-    note = "" if found["rank"].n_unique() == 1 else f"Drawn: rank {rank}; analyze.memory(trace, per='holder') has all."
-    return charts.memory_holders(found.filter(pl.col("rank") == rank)), note
+    device = holders.filter("on_device")
+    holders = device if device.height else holders
+    rank = holders["rank"].sort()[0]
+    note = (
+        "" if holders["rank"].n_unique() == 1 else f"Drawn: rank {rank}; analyze.memory(trace, per='holder') has all."
+    )
+    return charts.memory_holders(holders.filter(pl.col("rank") == rank)), note
 
 
 MEMORY = Drawing("memory", "allocated and reserved memory over time", _memory)
@@ -395,21 +397,21 @@ HOLDERS = Drawing("memory_holders", "what holds memory at the peak", _holders)
 
 
 def _flame(trace: Trace) -> Drawn:
-    found = analyze.stacks(trace, of="samples")
-    units = found["unit"].unique().sort().to_list()
+    stacks = analyze.stacks(trace, of="samples")
+    units = stacks["unit"].unique().sort().to_list()
     note = f"Drawn: what was counted in {units[0]}; hotspots.csv has all." if len(units) > 1 else ""
-    return charts.flame(found.filter(pl.col("unit") == units[0]) if units else found), note
+    return charts.flame(stacks.filter(pl.col("unit") == units[0]) if units else stacks), note
 
 
 def _totals(trace: Trace) -> Drawn:
-    found = analyze.totals(trace)
-    if not found.height:
+    totals = analyze.totals(trace)
+    if not totals.height:
         raise AnalysisError("the summary holds no row", hint="was the profiler active?")
-    kinds = found.group_by("kind").agg(pl.col("total_ns").sum())
+    kinds = totals.group_by("kind").agg(pl.col("total_ns").sum())
     on_device = kinds.filter(pl.col("kind").is_in(["kernel", "layer"]))
     kind = (on_device if on_device.height else kinds).sort("total_ns", "kind", descending=[True, False])["kind"][0]
-    rows = found.filter(pl.col("kind").is_in(["kernel", "copy"] if kind == "kernel" else [kind]))
-    note = "" if rows.height == found.height else f"Drawn: what is of the kind {kind}; totals.csv has all."
+    rows = totals.filter(pl.col("kind").is_in(["kernel", "copy"] if kind == "kernel" else [kind]))
+    note = "" if rows.height == totals.height else f"Drawn: what is of the kind {kind}; totals.csv has all."
     rows = rows.with_columns(pl.col("count").fill_null(0), category=pl.coalesce("category", "scope"))
     if kind == "kernel":
         return charts.kernels(rows), note

@@ -209,12 +209,12 @@ def write(
     return _report(target, page_contents, pngs, csvs)
 
 
-def write_contents(said: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+def write_contents(content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
     """Write a report that is not of one trace.
 
     Parameters
     ----------
-    said : Contents
+    content : Contents
         All that it says.
     folder : path
         Where to; made if missing. Files of an earlier report are replaced, others stay.
@@ -234,31 +234,31 @@ def write_contents(said: Contents, folder: str | os.PathLike[str], *, progress: 
     target = Path(folder)
     with replacing(target) as work:
         pngs = []
-        for done, figure in enumerate(said.figures):
+        for done, figure in enumerate(content.figures):
             if progress:
-                progress(f"painting: {figure.name}", done, len(said.figures))
+                progress(f"painting: {figure.name}", done, len(content.figures))
             if figure.spec:
                 pngs.append(f"{figure.name}.png")
                 (work / pngs[-1]).write_bytes(report_page.png(figure.spec))
-        csvs = _write_frames(said, work)
-        (work / PAGE).write_text(page(said), encoding="utf-8")
-        head = {"llmprof": __version__, "title": said.title, "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        csvs = _write_frames(content, work)
+        (work / PAGE).write_text(page(content), encoding="utf-8")
+        head = {"llmprof": __version__, "title": content.title, "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
         (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
-    return _report(target, said, pngs, csvs)
+    return _report(target, content, pngs, csvs)
 
 
-def _report(target: Path, said: Contents, pngs: Sequence[str], csvs: Sequence[str]) -> Report:
+def _report(target: Path, content: Contents, pngs: Sequence[str], csvs: Sequence[str]) -> Report:
     return Report(
         folder=target,
         index=target / PAGE,
         summary=target / SUMMARY,
         pngs=tuple(target / name for name in pngs),
         csvs=tuple(target / name for name in csvs),
-        findings=said.findings,
+        findings=content.findings,
     )
 
 
-def summary(trace: Trace, said: Contents) -> dict[str, Any]:
+def summary(trace: Trace, content: Contents) -> dict[str, Any]:
     """What a program wants of a report: findings, coverage, metadata, and what is absent.
 
     Returns
@@ -267,20 +267,20 @@ def summary(trace: Trace, said: Contents) -> dict[str, Any]:
         Times in ns, shares of one; what JSON cannot hold is null.
     """
     kept = {
-        name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in said.frames.items()
+        name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in content.frames.items()
     }
     return {
         "llmprof": __version__,
-        "title": said.title,
+        "title": content.title,
         "meta": trace.meta,
         "ranks": trace.ranks,
         "span_ns": trace.span_ns[1] - trace.span_ns[0],
         "tables": {name: frame.height for name, frame in trace.tables.items()},
         "reading": trace.coverage,
-        "coverage": rows_of(said.frames.get("coverage", pl.DataFrame())),
-        "findings": rows_of(said.findings),
-        "absent": [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in said.absent],
-        "notes": {figure.name: figure.note for figure in said.figures if figure.note},
+        "coverage": rows_of(content.frames.get("coverage", pl.DataFrame())),
+        "findings": rows_of(content.findings),
+        "absent": [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in content.absent],
+        "notes": {figure.name: figure.note for figure in content.figures if figure.note},
         "frames": kept,
     }
 
@@ -301,7 +301,7 @@ def _write_charts(jobs: list[tuple[str, Future[bytes]]], work: Path, progress: P
     return [name for name, _ in jobs]
 
 
-def _write_frames(said: Contents, work: Path) -> list[str]:
-    for name, frame in said.frames.items():
+def _write_frames(content: Contents, work: Path) -> list[str]:
+    for name, frame in content.frames.items():
         (work / f"{name}.csv").write_text(text.csv(frame.head(MOST_ROWS)), encoding="utf-8")
-    return [f"{name}.csv" for name in said.frames]
+    return [f"{name}.csv" for name in content.frames]

@@ -113,21 +113,21 @@ def layer_report(timings: Timings) -> dict[str, Any]:
     """
     layers = layer_times(timings)
     calls = timings.calls.filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
-    found: dict[str, Any] = {}
+    breakdown: dict[str, Any] = {}
     for (number,), rows in layers.group_by("layer", maintain_order=True):
         inside = calls.filter(pl.col("layer") == number).group_by("operator", maintain_order=True)
         operations = inside.agg(
             total_ns=pl.col("dur_ns").sum(), average_ns=pl.col("dur_ns").mean(), count=pl.len(),
             shapes=pl.col("shapes").first(),
         )  # fmt: skip
-        found[str(number)] = {
+        breakdown[str(number)] = {
             "total_ns": int(rows["total_ns"].sum()),
             "average_ns": int(rows["total_ns"].sum()) / int(rows["count"].sum()),
             "count": int(rows["count"].sum()),
             "by_phase": rows.drop("layer").to_dicts(),
             "operations": {row.pop("operator"): row for row in operations.to_dicts()},
         }
-    return {"layer_breakdown": found, "layers": len(found), "clock": timings.ranks[0]["clock"]}
+    return {"layer_breakdown": breakdown, "layers": len(breakdown), "clock": timings.ranks[0]["clock"]}
 
 
 def communication_report(timings: Timings) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def communication_report(timings: Timings) -> dict[str, Any]:
 def _about(timings: Timings) -> dict[str, Any]:
     first = timings.ranks[0]
     keys = ("model", "platform", "device", "clock", "torch", "options", "world_size", "tensor_parallel_size")
-    found = {key: first.get(key) for key in (*keys, "pipeline_parallel_size", "clock_uncertainty_ns")}
-    return found | {"ranks": len(timings.ranks), "notes": [note for one in timings.ranks for note in one["notes"]]}
+    shared = {key: first.get(key) for key in (*keys, "pipeline_parallel_size", "clock_uncertainty_ns")}
+    return shared | {"ranks": len(timings.ranks), "notes": [note for one in timings.ranks for note in one["notes"]]}
 
 
 def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -> str:

@@ -132,22 +132,22 @@ def sections(run: Run) -> list[Section]:
         "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests. What is measured "
         "under the profiler is slower than the run itself."
     )
-    found = [Section("requests", "How fast were the requests?", words, blocks), *_slow_requests(run)]
+    parts = [Section("requests", "How fast were the requests?", words, blocks), *_slow_requests(run)]
     if run.config.profile_mode in {"ncu", "nsys_ncu"}:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
         blocks = [figure(run, ROOFLINE), figure(run, STALLS)]
-        found.append(Section("hardware", "How well do the kernels use the hardware?", words, blocks))
+        parts.append(Section("hardware", "How well do the kernels use the hardware?", words, blocks))
     if run.config.profile_mode == "ops":
-        found.append(operators_section(run))
+        parts.append(operators_section(run))
     sampled = figure(run, COUNTERS)
     if sampled.spec:
         words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
-        found.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
+        parts.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
     calls = figure(run, CUDA_API)
     if calls.spec:
         words = "Time in calls of the runtime and driver on the host, under the profiler."
-        found.append(Section("cuda_api", "Which calls did the host spend its time in?", words, [calls]))
-    return [*found, *_bound(run)]
+        parts.append(Section("cuda_api", "Which calls did the host spend its time in?", words, [calls]))
+    return [*parts, *_bound(run)]
 
 
 def _slow_requests(run: Run) -> list[Section]:
@@ -156,13 +156,13 @@ def _slow_requests(run: Run) -> list[Section]:
         return []
     try:
         joined = analyze.requests(run)
-        said = analyze.slowest(joined)["title"]
+        first = analyze.slowest(joined)["title"]
     except LlmprofError as error:
         absent = Absent("requests joined to steps", captured=False, found=error.found, hint=error.hint)
         return [Section("slow_requests", "Why were requests slow?", "", [absent])]
     words = (
-        f"{said} Each request is cut at the ends of the steps that the scheduler made; the parts add up to its latency "
-        "under the profiler. Shares of a step are by tokens."
+        f"{first} Each request is cut at the ends of the steps that the scheduler made; the parts add up to its "
+        "latency under the profiler. Shares of a step are by tokens."
     )
     return [
         Section("slow_requests", "Why were requests slow?", words, [figure(run, REQUEST_WATERFALL), slow_table(joined)])

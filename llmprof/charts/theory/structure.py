@@ -144,8 +144,8 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
         marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=ink_on(shade), bold=True))
     marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=MUTED))
     timed = data.filter(pl.col("latency_s") > 0)
-    said = pl.concat_str("time", pl.lit("  ("), "share", pl.lit(")"))
-    marks.append(_text(timed.select(label=said, y=pl.col("middle") + 8), left + 220))
+    caption = pl.concat_str("time", pl.lit("  ("), "share", pl.lit(")"))
+    marks.append(_text(timed.select(label=caption, y=pl.col("middle") + 8), left + 220))
     return marks
 
 
@@ -188,13 +188,15 @@ def amount(value: float) -> str:
 
 
 def _headline(components: pl.DataFrame) -> str:
-    said = []
+    sentences = []
     for (phase,), rows in components.group_by("phase", maintain_order=True):
         by_bound = rows.group_by("bound").agg(pl.col("latency_s").sum()).sort("latency_s", descending=True)
         total = float(rows["latency_s"].sum())
         share = percent(100 * float(by_bound["latency_s"][0]) / total) if total else "0 %"
-        said.append(f"{phase} takes at least {format_ns(total * 1e9)}, {share} of it bound by {by_bound['bound'][0]}")
-    return "; ".join(said).capitalize()
+        sentences.append(
+            f"{phase} takes at least {format_ns(total * 1e9)}, {share} of it bound by {by_bound['bound'][0]}"
+        )
+    return "; ".join(sentences).capitalize()
 
 
 _COSTS_NEEDED = ("phase", "stage", "flops", "weight_bytes", "latency_s")
@@ -390,6 +392,6 @@ def theory_roofline(
         roof_share=pl.lit(1.0),
     )
     longest = frame.sort("duration_ns", descending=True).row(0, named=True)
-    said = title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
-    chart = roofline(frame, peaks=machine, title=said)
-    return finish(chart, said, "A point is an operator over all layers on a rank; its area is its least time.")
+    headline = title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
+    chart = roofline(frame, peaks=machine, title=headline)
+    return finish(chart, headline, "A point is an operator over all layers on a rank; its area is its least time.")

@@ -118,8 +118,8 @@ def smaller(image: bytes) -> bytes:
         (b"IDAT", zlib.compress(raw, _LEVEL)),
         (b"IEND", b""),
     ]
-    found = _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in made)
-    return found if len(found) < len(image) else image
+    packed = _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in made)
+    return packed if len(packed) < len(image) else image
 
 
 def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -206,12 +206,12 @@ class Explorer(anywidget.AnyWidget):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        found = {
+        handlers = {
             message.name: Handler(message, name)
             for name, method in vars(cls).items()
             if (message := getattr(method, "message", None)) is not None and isinstance(message, Message)
         }
-        cls.handlers = {**cls.handlers, **found}
+        cls.handlers = {**cls.handlers, **handlers}
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
         self.trace = trace

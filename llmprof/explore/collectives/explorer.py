@@ -245,11 +245,11 @@ class AllReduce(Explorer):
 
     @answers(CHOICES)
     def _on_choices(self) -> Answer:
-        found = choices(self.trace)
-        names = [kind for kind, _ in found["kinds"]]
+        offered = choices(self.trace)
+        names = [kind for kind, _ in offered["kinds"]]
         if self.kind not in names and names:
             self.kind = "all_reduce" if "all_reduce" in names and self.kind is None else names[0]
-        return found, []
+        return offered, []
 
     @answers(VIEW)
     def _on_view(self, *, kind: str, phase: str | None, rank: int | None, window: Sequence[float] | None) -> Answer:

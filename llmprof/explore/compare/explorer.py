@@ -186,8 +186,8 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
 
 def counts(frame: pl.DataFrame) -> dict[str, int]:
     """Rows of each status."""
-    found = dict(frame.group_by("status").len().iter_rows())
-    return {status: found.get(status, 0) for status in STATUSES}
+    by_status = dict(frame.group_by("status").len().iter_rows())
+    return {status: by_status.get(status, 0) for status in STATUSES}
 
 
 def matching(labels: RowLabels) -> list[pl.Expr]:

@@ -294,10 +294,10 @@ class Kernels(Explorer):
         asked = View.of(view)
         frame = self._rows(asked)
         if 0 <= row < frame.height:
-            found = frame.row(row, named=True)
+            picked = frame.row(row, named=True)
             with self.hold_sync():
-                self.of = {label: found[label] for label in asked.by if found[label] is not None}
-                self.kernel = found["name"]
+                self.of = {label: picked[label] for label in asked.by if picked[label] is not None}
+                self.kernel = picked["name"]
         return {}, []
 
     @answers(LAUNCH)

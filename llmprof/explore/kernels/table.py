@@ -48,13 +48,13 @@ class View:
     window: Window | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> View:
+    def of(cls, asked: Mapping[str, Any]) -> View:
         """View that the browser's side described; unknown labels are left out."""
-        where = {label: value for label in FILTERS if (value := said.get(label)) is not None}
-        by = tuple(label for label in SPLITS if label in said.get("by", ()))
-        window = said.get("window") if said.get("in_window") else None
+        where = {label: value for label in FILTERS if (value := asked.get(label)) is not None}
+        by = tuple(label for label in SPLITS if label in asked.get("by", ()))
+        window = asked.get("window") if asked.get("in_window") else None
         ends = (float(window[0]), float(window[1])) if window else None
-        return cls(where, by, str(said.get("search", "")), str(said.get("sort", "-total_ns")), ends)
+        return cls(where, by, str(asked.get("search", "")), str(asked.get("sort", "-total_ns")), ends)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -302,17 +302,17 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
         types = {column: nothing.get(column, pl.Float64) for column in _SPEED}
         speed = pl.DataFrame(schema={"kernel_id": pl.Int32, **types})
     joined = launches.join(speed.select("kernel_id", *_SPEED), on="kernel_id", how="left", maintain_order="left")
-    said = pl.when(pl.col("roof_share").is_finite()).then(
+    limit = pl.when(pl.col("roof_share").is_finite()).then(
         pl.format("{} · {} %", "bound", (100 * pl.col("roof_share")).round(0).cast(pl.Int64, strict=False))
     )
-    return Profiled(metrics, joined.with_columns(limit=pl.coalesce(said, "bound")), stalls(metrics), peaks, note)
+    return Profiled(metrics, joined.with_columns(limit=pl.coalesce(limit, "bound")), stalls(metrics), peaks, note)
 
 
-def shown(found: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
+def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
     """What the explorer shows of a profiled kernel, as JSON: empty ``launches`` where it was not profiled."""
-    launches = found.of(name)
+    launches = profile.of(name)
     columns = ("kernel_id", "grid", "block", "profiled_ns", "dur_ns", "agrees", "confidence")
-    out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": found.note}
+    out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
     if launches.is_empty():
         return out
     known = launches.filter(pl.col("kernel_id") == (-1 if kernel_id is None else kernel_id))
@@ -324,9 +324,9 @@ def shown(found: Profiled, name: str, kernel_id: int | None = None) -> dict[str,
         "chosen": number,
         "speed": {column: _finite(row[column]) for column in _SPEED},
         "bars": [_bar(column, row) for column in PEAKS],
-        "roofline": roofline(found, number),
-        "stalls": found.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
-        "rules": found.metrics.rules.filter(pl.col("kernel_id") == number)
+        "roofline": roofline(profile, number),
+        "stalls": profile.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
+        "rules": profile.metrics.rules.filter(pl.col("kernel_id") == number)
         .sort("estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True)
         .head(_MOST_RULES)
         .drop("kernel_id")
@@ -334,7 +334,7 @@ def shown(found: Profiled, name: str, kernel_id: int | None = None) -> dict[str,
     }
 
 
-def values(found: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
+def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
     """Metrics of a launch whose name or section has a text in it, labels of the details page first, with their titles.
 
     Returns
@@ -342,23 +342,23 @@ def values(found: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
     dict
         ``rows`` (at most 60) of ``section, metric, unit, value, text, title``, and ``total``, how many fit.
     """
-    frame = found.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
+    frame = profile.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
     words = pl.concat_str(pl.col("metric"), pl.col("section").fill_null(""), separator=" ").str.to_lowercase()
     fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
     rows = fitting.head(MOST_VALUES).select("section", "metric", "unit", "value", "text").to_dicts()
-    said = [row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]} for row in rows]
-    return {"rows": said, "total": fitting.height}
+    titled = [row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]} for row in rows]
+    return {"rows": titled, "total": fitting.height}
 
 
-def roofline(found: Profiled, kernel_id: int) -> dict[str, Any] | None:
+def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     """All launches that have a place on the roofline, the device's roofs, and which of them is meant."""
     x, y = "arithmetic_intensity", "flop_per_s"
-    placed = found.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
+    placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
     if placed.filter(pl.col("kernel_id") == kernel_id).is_empty():
         return None
     types = placed["dtype"].drop_nulls().unique().sort().to_list()
-    peaks = found.peaks
+    peaks = profile.peaks
     flat = {t: rate for t in types if peaks is not None and (rate := peaks.flop_per_s.get(t))}
     points = placed.select("kernel_id", "dtype", x, y, ns="profiled_ns")
     return {
@@ -373,16 +373,16 @@ def roofline(found: Profiled, kernel_id: int) -> dict[str, Any] | None:
 def glossary(metric: str) -> dict[str, Any]:
     """What the glossary says of a metric or warp state, as JSON."""
     try:
-        said = explain(metric)
+        entry = explain(metric)
     except LlmprofError as error:
         return {"title": "not in the glossary", "meaning": str(error), "good": "", "action": "", "source": ""}
-    meaning = said.meaning or "; ".join(f"{part}: {words}" for part, words in said.parts.items())
+    meaning = entry.meaning or "; ".join(f"{part}: {words}" for part, words in entry.parts.items())
     return {
-        "title": said.title,
+        "title": entry.title,
         "meaning": meaning,
-        "good": said.good,
-        "action": said.action,
-        "source": said.source,
+        "good": entry.good,
+        "action": entry.action,
+        "source": entry.source,
     }
 
 

@@ -305,17 +305,17 @@ class Layers(Explorer):
 
     @answers(CHOICES)
     def _on_choices(self) -> Answer:
-        found = choices(self.trace)
-        self.default_rank = found["ranks"][0] if found["ranks"] else None
-        return found, []
+        offered = choices(self.trace)
+        self.default_rank = offered["ranks"][0] if offered["ranks"] else None
+        return offered, []
 
     @answers(CELLS)
     def _on_cells(
         self, *, measure: str, rank: int, stage: str | None, phase: str | None, steps: Sequence[int] | None
     ) -> Answer:
         window = (int(steps[0]), int(steps[1])) if steps else None
-        found = cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
-        return found.head, [found.values, found.outliers]
+        matrix = cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
+        return matrix.head, [matrix.values, matrix.outliers]
 
     @answers(PICK)
     def _on_pick(self, *, rank: int, step: int, layer: int) -> Answer:

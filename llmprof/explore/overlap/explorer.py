@@ -158,8 +158,8 @@ def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
 
 def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
     """From the start of one step to the end of another, or of that one of them that ran; None if neither did."""
-    found = [step_window(trace, rank=rank, step=step) for step in (first, last)]
-    known = [span for span in found if span is not None]
+    windows = [step_window(trace, rank=rank, step=step) for step in (first, last)]
+    known = [span for span in windows if span is not None]
     return (min(span[0] for span in known), max(span[1] for span in known)) if known else None
 
 
@@ -187,8 +187,8 @@ def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
 
 def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
-    found = overlap_within(trace, window=window, ranks=[rank])
-    wide = found.select(**PARTS, total=pl.col("total_ns"))
+    parts = overlap_within(trace, window=window, ranks=[rank])
+    wide = parts.select(**PARTS, total=pl.col("total_ns"))
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
 
@@ -373,8 +373,8 @@ class Overlap(Explorer):
             return [mine]
         if where == "rank" or self.other is None:
             return [mine, (self.trace, int(number), chosen)]
-        found = aligned(chosen, mine[:2], (self.other, int(number)), step)
-        return [mine, (self.other, int(number), found)] if found else [mine]
+        matching = aligned(chosen, mine[:2], (self.other, int(number)), step)
+        return [mine, (self.other, int(number), matching)] if matching else [mine]
 
     @answers(CHOICES)
     def _on_choices(self) -> Answer:
@@ -427,10 +427,10 @@ class Overlap(Explorer):
     @answers(STEPS)
     def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
         """Show the steps from ``first`` to ``last`` of a rank; with another trace beside it, as long as the longer."""
-        found = steps_window(self.trace, rank=rank, first=first, last=last)
-        if found is None:
+        window = steps_window(self.trace, rank=rank, first=first, last=last)
+        if window is None:
             return {}, []
-        begin, end = found
+        begin, end = window
         where, _, number = self.against.partition(":")
         if where == "other" and self.other is not None:
             theirs = steps_window(self.other, rank=int(number), first=first, last=last)

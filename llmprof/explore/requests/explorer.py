@@ -224,10 +224,10 @@ class Requests(Explorer):
         if step is None:
             return []
         try:
-            found = analyze.findings(self.trace, step=step).head(_FINDINGS)
+            findings = analyze.findings(self.trace, step=step).head(_FINDINGS)
         except LlmprofError:
             return []
-        return found.select("severity", "title").to_dicts()
+        return findings.select("severity", "title").to_dicts()
 
 
 def requests(run: AnyRun, **traits: Any) -> Requests:

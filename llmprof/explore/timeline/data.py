@@ -12,7 +12,7 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.explore.timeline import rows as found
+from llmprof.explore.timeline import rows as timeline_rows
 from llmprof.explore.timeline.requests import GROUP, KIND, request_rows
 from llmprof.explore.timeline.rows import Keys, Names, Row, counter_rows, device_events, host_rows, stream_rows
 from llmprof.trace import Trace
@@ -44,7 +44,7 @@ class TimelineData:
         for rank in sorted(trace.ranks, key=_last_is_the_host):
             device = [row for row in streams if row.rank == rank]
             if device:
-                self.rows += found.pending(rank)
+                self.rows += timeline_rows.pending(rank)
             self.rows += sorted(device, key=lambda row: -row.count)
             self.rows += [row for row in counters if row.rank == rank]
             self.rows += _by_thread([row for row in host if row.rank == rank])
@@ -54,14 +54,14 @@ class TimelineData:
         """Fill the rows of steps, layers, collectives and idle time, and colour the streams by stage."""
         if self.found:
             return
-        wanted = {(row.kind, row.rank): row for row in self.rows if row.kind in found.KINDS}
+        wanted = {(row.kind, row.rank): row for row in self.rows if row.kind in timeline_rows.KINDS}
         try:
-            for kind, of_rank in found.found_rows(self.trace, self.keys, self.names, say):
+            for kind, of_rank in timeline_rows.found_rows(self.trace, self.keys, self.names, say):
                 for (row_kind, rank), row in wanted.items():
                     if row_kind == kind:
                         row.lanes = of_rank.get(rank, [])
-                        row.note = "" if row.count else found.empty_note(kind, unfinished=False)
-            stages = found.stage_codes(self.trace, self.keys)
+                        row.note = "" if row.count else timeline_rows.empty_note(kind, unfinished=False)
+            stages = timeline_rows.stage_codes(self.trace, self.keys)
             for row in self.rows:
                 if row.kind == "stream":
                     for lane in row.lanes:

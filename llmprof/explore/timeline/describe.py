@@ -37,8 +37,8 @@ def hit(data: TimelineData, row: int, level: int, index: int) -> Hit:
 def locate(data: TimelineData, row: int, number: int) -> Hit | None:
     """First span of a row that has an id."""
     for level, lane in enumerate(data.row(row).lanes):
-        if len(found := np.flatnonzero(lane.id == number)):
-            return hit(data, row, level, int(found[0]))
+        if len(places := np.flatnonzero(lane.id == number)):
+            return hit(data, row, level, int(places[0]))
     return None
 
 
@@ -60,8 +60,8 @@ def pick(data: TimelineData, row: int, level: int, time: float, reach: float) ->
 def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) -> Hit | None:
     """Span before (-1) or after (1) another one of its lane."""
     lane = data.row(row).lanes[level]
-    found = np.flatnonzero(lane.id == number)
-    at = int(found[0 if by < 0 else -1]) + by if len(found) else -1
+    places = np.flatnonzero(lane.id == number)
+    at = int(places[0 if by < 0 else -1]) + by if len(places) else -1
     return hit(data, row, level, at) if 0 <= at < len(lane) else None
 
 
@@ -127,22 +127,22 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
         The row has no such span.
     """
     at = data.row(row)
-    found = locate(data, row, number)
-    if found is None:
+    span = locate(data, row, number)
+    if span is None:
         raise AnalysisError(f"row {row} ({at.label}) has no span {number}")
     source = data.events if at.kind == "stream" and not data.found else data.frame(at.kind)
     record = source.row(number, named=True)
     facts = [("duration", format_ns(record.get("dur_ns"))), ("start", f"{record.get('start_ns') or 0:,} ns")]
     if at.kind == "stream":
         facts = [*facts, *_device_facts(data, record, metrics)]
-        flows = _launch_of(data, record, row, found)
+        flows = _launch_of(data, record, row, span)
     elif at.kind in HOST:
         facts = [*facts, *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"})]
-        flows = _launched_by(data, record, at, row, found) if at.kind != "markers" else []
+        flows = _launched_by(data, record, at, row, span) if at.kind != "markers" else []
     else:
         facts = [*facts, *_found_facts(record)]
         flows = []
-    return {"hit": found, "facts": [list(fact) for fact in facts], "flows": flows, "kind": at.kind, "label": at.label}
+    return {"hit": span, "facts": [list(fact) for fact in facts], "flows": flows, "kind": at.kind, "label": at.label}
 
 
 def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
@@ -244,17 +244,17 @@ def _host_row(data: TimelineData, kind: str, rank: int, thread: int | None) -> t
     return None
 
 
-def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, found: Hit) -> list[Any]:
+def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, span: Hit) -> list[Any]:
     """Arrow from the host call that launched a device event."""
     launch = record.get("launch_start_ns")
     host = _host_row(data, "runtime", record["rank"], record.get("launch_thread")) if launch is not None else None
     if host is None or launch is None:
         return []
     level = next((n for n, lane in enumerate(host[1].lanes) if lane.at(launch) is not None), 0)
-    return [[{"row": host[0], "level": level, "time": launch}, _end(row, found["level"], record["start_ns"])]]
+    return [[{"row": host[0], "level": level, "time": launch}, _end(row, span["level"], record["start_ns"])]]
 
 
-def _launched_by(data: TimelineData, record: Mapping[str, Any], at: Row, row: int, found: Hit) -> list[Any]:
+def _launched_by(data: TimelineData, record: Mapping[str, Any], at: Row, row: int, span: Hit) -> list[Any]:
     """Arrows to the device events that a host call, or an operator, launched."""
     if not data.found:
         return []
@@ -271,7 +271,7 @@ def _launched_by(data: TimelineData, record: Mapping[str, Any], at: Row, row: in
         number = streams.get((event["rank"], (event["device"], event["stream"])))
         if number is not None:
             start = event["launch_start_ns"]
-            flows.append([_end(row, found["level"], start), _end(number, 0, event["start_ns"])])
+            flows.append([_end(row, span["level"], start), _end(number, 0, event["start_ns"])])
     return flows
 
 

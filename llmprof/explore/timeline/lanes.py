@@ -88,8 +88,8 @@ class Lane:
 
     def present(self, by: str) -> list[int]:
         """Colours that the lane has."""
-        found: list[int] = self._paint(by).few[0].tolist()
-        return found
+        colours: list[int] = self._paint(by).few[0].tolist()
+        return colours
 
     def recolour(self, by: str, codes: Codes) -> None:
         """Give the spans the colours of a meaning, by id."""

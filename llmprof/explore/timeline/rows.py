@@ -240,8 +240,8 @@ def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
     frame = pl.DataFrame({"name": kinds})
     grey = (frame["name"].hash(0) % keys.greys).cast(pl.Int64)
     if table == "ops":
-        found = names.categories(kinds)
-        of = [f"host {g}" if c == "other" else c for g, c in zip(grey, found, strict=True)]
+        categories = names.categories(kinds)
+        of = [f"host {g}" if c == "other" else c for g, c in zip(grey, categories, strict=True)]
     elif table == "runtime":
         waits = frame.select(is_synchronising(pl.col("name"))).to_series()
         of = ["waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)]
@@ -315,10 +315,10 @@ def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     )
     stages = layers(trace).with_row_index("id")
     lower = stages.select("rank", "id", "start_ns", "dur_ns", name="stage", code=keys.codes("stage", stages["stage"]))
-    found = _by_rank(upper, texts, flat=True)
+    by_rank = _by_rank(upper, texts, flat=True)
     for rank, lanes in _by_rank(lower, texts, flat=True).items():
-        found.setdefault(rank, []).extend(lanes)
-    return found
+        by_rank.setdefault(rank, []).extend(lanes)
+    return by_rank
 
 
 def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:

@@ -146,12 +146,12 @@ class Notes:
         except OSError as error:
             raise self._kept(f"cannot be read ({error.strerror or error})") from error
         try:
-            found = msgspec.json.decode(content, type=_File)
+            kept = msgspec.json.decode(content, type=_File)
         except msgspec.MsgspecError as error:
             raise self._kept(f"is damaged ({error})") from error
-        if found.trace != self._trace:
-            raise self._kept(f"has notes of another trace ({found.trace[:16]}; this one is {self._trace})")
-        return checked(msgspec.to_builtins(found.marks))
+        if kept.trace != self._trace:
+            raise self._kept(f"has notes of another trace ({kept.trace[:16]}; this one is {self._trace})")
+        return checked(msgspec.to_builtins(kept.marks))
 
     def save(self, marks: Sequence[Mapping[str, Any]]) -> None:
         """Write the marks; the file appears whole or not at all.

@@ -57,8 +57,8 @@ class Search:
         if index is None:
             index = int(hits["start"].search_sorted(after, side="left"))
         row, level, at = hits.select("row", "level", "at").row(index % hits.height)
-        found = hit(self._data, row, level, at)
-        return {"count": hits.height, "index": index % hits.height, "hit": found, "names": self._names}
+        chosen = hit(self._data, row, level, at)
+        return {"count": hits.height, "index": index % hits.height, "hit": chosen, "names": self._names}
 
     def listed(
         self,

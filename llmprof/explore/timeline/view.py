@@ -83,9 +83,9 @@ def view(
     at = 0
     for (number, level, lane), (events, binned) in zip(wanted, chosen, strict=True):
         if binned:
-            found = lane.bins(lo, hi, columns, by)
-            busy.append(found[0])
-            main.append(found[1])
+            bins = lane.bins(lo, hi, columns, by)
+            busy.append(bins[0])
+            main.append(bins[1])
         if binned or len(events):
             lanes.append([number, level, at, len(events), len(busy) - 1 if binned else -1])
             parts.append((lane, events))

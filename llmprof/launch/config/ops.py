@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "steps": (int, 20),
-    "every": (int, 1),
+    "every": (int, 2),
     "layers": (int, 8),
     "operator_layers": (int, 1),
     "depth": (int, 3),
@@ -31,8 +31,9 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 
 - ``steps``: most steps of the engine that are timed; ``every``: one step in so many.
 - ``layers``: layers a step that are timed, in turn; 0 is all of them. ``operator_layers``: those whose operators are
-  timed too; 0 is all, -1 none. ``depth``: levels of modules below a layer. A step of the defaults costs the decode
-  of a GPU that waits for its host some 2 to 3 %; all layers cost more, and all operators ten times as much.
+  timed too; 0 is all, -1 none. ``depth``: levels of modules below a layer. On an H200 whose eager decode waits for the
+  host, a step timed by the defaults took 3.5 % longer (with ``operator_layers: -1`` 1.8 %, all layers 3.8 %, with the
+  operators of two 5.5 %, of all 30 %), and with every second step timed the window as a whole 1.7 %.
 - ``method``: CUDA events, or a synchronisation of the device around each operator, which distorts what it measures.
 - ``cycle``: pairs of a method (or ``none``) and a number of steps, over and over, to compare them in one engine;
   ``events+hold`` holds.

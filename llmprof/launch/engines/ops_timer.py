@@ -485,4 +485,4 @@ DEFAULTS: dict[str, Any] = {
     "steps": 20, "every": 1, "layers": 8, "operator_layers": 1, "depth": 3, "method": "events", "cycle": [],
     "hold": False, "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
 }  # fmt: skip
-"""Options of a timer that was given none."""
+"""Options of a timer that was given none. A run gives all of them, and times every second step by default."""

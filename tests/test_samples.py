@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 import re
 import shutil
 
@@ -43,8 +44,8 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
     for text in (head.title, head.description, head.model, head.engine, head.device, head.profiler, head.origin):
         assert text.strip() == text != ""
     assert datetime.date.fromisoformat(head.captured) <= datetime.date.today()
-    assert head.parallelism.keys() == {"tensor", "pipeline"}
-    assert head.parallelism["tensor"] * head.parallelism["pipeline"] == head.devices == head.ranks
+    assert {"tensor", "pipeline"} <= head.parallelism.keys() <= {"tensor", "pipeline", "data"}
+    assert math.prod(head.parallelism.values()) == head.devices == head.ranks
     assert head.execution in ("eager", "cuda_graphs")
     assert head.workload.keys() == {"requests", "prompt_tokens", "output_tokens"}
     assert head.measured is None or head.measured.keys() == {"plain_s", "profiled_s", "stop_profile_s"}

@@ -13,7 +13,6 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.trace import Trace
 
-_LAYER: Final = ["rank", "step", "layer"]
 _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
 
 
@@ -33,10 +32,11 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a rank, step and layer in which tokens are exchanged:
+        One row a rank and layer of a pass in which tokens are exchanged:
 
-        - ``rank, step, phase, layer``, ``exchange`` (the same number on all ranks of one exchange, null where the
-          other ranks' calls are not known), ``ranks_seen`` (ranks of the trace that take part);
+        - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank without requests; its
+          layer is that of the ranks with requests), ``exchange`` (the same number on all ranks of one exchange, null
+          where the other ranks' calls are not known), ``ranks_seen`` (ranks of the trace that take part);
         - ``kinds`` (of the collectives, such as ``all_to_all``);
         - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its dispatch and gets from
           it: tokens, once for each expert where the exchange sends them so; null where shapes or sizes were not
@@ -47,7 +47,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
           even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
 
-        Sorted by rank, step and layer. Empty where no layer exchanges tokens.
+        Sorted by rank and time. Empty where no layer exchanges tokens.
 
     Raises
     ------
@@ -59,54 +59,37 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     >>> analyze.expert_exchange(trace).height  # a dense model on one device
     0
     """
-    every = attribute(trace)
-    events = every.filter(pl.col("layer").is_not_null())
+    events = attribute(trace)
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
-    sends = events.filter(pl.col("category") == "collective").with_columns(way=ways).drop_nulls("way")
-    if not sends.height:
+    every = events.filter(pl.col("category") == "collective").with_columns(way=ways)
+    known = every.filter(pl.col("way").is_not_null() & pl.col("step").is_not_null() & pl.col("layer").is_not_null())
+    if not known.height:
         return pl.DataFrame(schema=_EXCHANGE)
-    key = ["rank", "start_ns", "name"]
-    calls = collectives(trace).select(
-        *key, "call", "kind", "world", "bytes", "wait_ns", "transfer_ns", "arrival_skew_ns", "ranks_seen"
-    )
-    by_op = every.filter(pl.col("category") == "collective").select(*key, "op_id")
-    calls = calls.join(by_op.unique(key, keep="first"), on=key, how="left", maintain_order="left")
-    sends = sends.select(*_LAYER, "phase", "way", *key[1:], "dur_ns", "op_id").join(
-        calls.drop("op_id").unique(key, keep="first"), on=key, how="left", maintain_order="left"
-    )
-    own = _rows_of(trace, calls)
-    sends = sends.join(own, on=["rank", "op_id"], how="left", maintain_order="left")
-    sends = sends.join(
-        trace.collectives.select(*key, "in_elements", "out_elements").unique(key, keep="first"), on=key, how="left",
-        maintain_order="left",
-    ).with_columns(
-        pl.coalesce("sent_rows", pl.col("in_elements") // pl.col("columns")),
-        pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns")),
-    )  # fmt: skip
-    # an all-gather brings the rows of all ranks to each, also of those that only pad
-    brought = (
-        calls.join(own, on=["rank", "op_id"], how="left")
-        .group_by("call")
-        .agg(
-            gathered=pl.when((pl.len() == pl.col("world").max()) & (pl.col("sent_rows").null_count() == 0)).then(
-                pl.col("sent_rows").sum()
-            )
-        )
-    )
-    sends = sends.join(brought.drop_nulls("call"), on="call", how="left", maintain_order="left").with_columns(
-        received_rows=pl.when(pl.col("kind") == "all_gather").then("gathered").otherwise("received_rows")
-    )
-    rows = sends.group_by(_LAYER, maintain_order=True).agg(
-        pl.col("phase").first(),
+    sends = _exchanges(trace, every, known)
+    rows = sends.group_by("rank", "turn", maintain_order=True).agg(
+        pl.col("step", "phase", "layer").first(),
         pl.col("call").min().alias("exchange"),
         pl.col("ranks_seen").max(),
         pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kinds"),
         *(_of_way(way) for way in ("dispatch", "combine")),
         pl.col("arrival_skew_ns").max(),
+        start_ns=pl.col("start_ns").min(),
+        _until=pl.col("start_ns").max(),
     )
     rows = rows.unnest("dispatch", "combine")
-    experts = events.filter(pl.col("stage") == "experts").group_by(_LAYER).agg(experts_ns=pl.col("dur_ns").sum())
-    rows = rows.join(experts, on=_LAYER, how="left", maintain_order="left")
+    of_experts = (pl.col("stage") == "experts") | (pl.col("category") == "moe_experts")
+    inside = events.filter(of_experts & (pl.col("category") != "collective")).select("rank", "start_ns", "dur_ns")
+    experts = (
+        inside.sort("start_ns")
+        .join_asof(
+            rows.select("rank", "turn", "start_ns", "_until").sort("start_ns"), on="start_ns", by="rank",
+            check_sortedness=False,
+        )
+        .filter(pl.col("start_ns") <= pl.col("_until"))
+        .group_by("rank", "turn")
+        .agg(experts_ns=pl.col("dur_ns").sum())
+    )  # fmt: skip
+    rows = rows.join(experts, on=["rank", "turn"], how="left", maintain_order="left")
     together = pl.col("exchange").is_not_null() & (pl.len().over("exchange") > 1)
     longest = pl.col("experts_ns").max().over("exchange")
     return (
@@ -117,10 +100,54 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
                 pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("exchange")
             ),
         )
+        .sort("rank", "start_ns")
         .select(list(_EXCHANGE))
         .cast(_EXCHANGE)
-        .sort(_LAYER)
     )
+
+
+def _exchanges(trace: Trace, every: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Calls that exchange tokens, with what they move and their turn (a dispatch and its combine) on their rank.
+
+    A rank without requests makes the same calls in passes of padding, which have no step: they are the calls that
+    another rank makes in a layer.
+    """
+    key = ["rank", "start_ns", "name"]
+    calls = collectives(trace).select(
+        *key, "call", "kind", "world", "bytes", "wait_ns", "transfer_ns", "arrival_skew_ns", "ranks_seen"
+    )
+    labels = every.select(*key, "dur_ns", "op_id").unique(key, keep="first")
+    calls = calls.join(labels, on=key, how="left", maintain_order="left")
+    own = known.select(*key, "step", "phase", own_layer="layer", own_way="way").unique(key, keep="first")
+    calls = calls.join(own, on=key, how="left", maintain_order="left")
+    of_call = (
+        calls.drop_nulls(["call", "own_way"])
+        .group_by("call")
+        .agg(layer=pl.col("own_layer").min(), way=pl.col("own_way").min())
+    )
+    calls = calls.join(of_call, on="call", how="left", maintain_order="left").with_columns(
+        layer=pl.coalesce("own_layer", "layer"), way=pl.coalesce("own_way", "way")
+    )
+    rows = _rows_of(trace, calls)
+    calls = calls.join(rows, on=["rank", "op_id"], how="left", maintain_order="left")
+    # an all-gather brings the rows of all ranks to each
+    brought = calls.drop_nulls("call").group_by("call").agg(
+        gathered=pl.when((pl.len() == pl.col("world").max()) & (pl.col("sent_rows").null_count() == 0)).then(
+            pl.col("sent_rows").sum()
+        )
+    )  # fmt: skip
+    sizes = trace.collectives.select(*key, "in_elements", "out_elements").unique(key, keep="first")
+    sends = calls.drop_nulls("way").join(sizes, on=key, how="left", maintain_order="left")
+    sends = sends.join(brought, on="call", how="left", maintain_order="left").with_columns(
+        pl.coalesce("sent_rows", pl.col("in_elements") // pl.col("columns")),
+        pl.when(pl.col("kind") == "all_gather")
+        .then("gathered")
+        .otherwise(pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns")))
+        .alias("received_rows"),
+    )
+    dispatches = pl.col("way") == "dispatch"
+    begins = dispatches & (pl.col("way").shift(1).over("rank") != "dispatch").fill_null(value=True)
+    return sends.sort("rank", "start_ns").with_columns(turn=begins.cast(pl.Int64).cum_sum().over("rank"))
 
 
 _EXCHANGE: Final = pl.Schema({

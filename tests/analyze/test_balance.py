@@ -110,8 +110,14 @@ def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace)
     tables["markers"] = tables["markers"].with_columns(name=label)
     tables["kernels"] = tables["kernels"].with_columns(name=kernel)
     tables["ops"] = tables["ops"].with_columns(name=pl.lit("vllm::moe_forward"), shapes=pl.lit("[[4, 8], [4, 4]]"))
-    exchange = expert_exchange(Trace(tables, {"world_size": 2})).filter(rank=0)
-    assert exchange.select("sent_rows", "received_rows").unique().rows() == [(4, 8)]
+    exchange = expert_exchange(Trace(tables, {"world_size": 2}))
+    assert exchange.filter(rank=0).select("sent_rows", "received_rows").unique().rows() == [(4, 8)]
+    assert exchange.select("rank", "step", "layer", "experts_ns", "slowest_rank").rows() == [
+        (0, 0, 0, 100, 1),
+        (0, 0, 1, 100, 1),
+        (1, None, 0, 300, 1),
+        (1, None, 1, 300, 1),
+    ]
 
 
 def test_modules_of_mixtures_of_experts() -> None:

@@ -629,3 +629,12 @@ def test_copies_of_a_model_that_is_offloaded(shared: Path) -> None:
     assert found["figure"] == pytest.approx(941e6, rel=0.01)
     assert "[CUDA memcpy Host-to-Device] (pinned to device memory)" in found["title"]
     assert found["suggestion"].startswith("Keep what is copied again and again")
+
+
+def test_ranks_with_batches_of_their_own_are_not_compared() -> None:
+    """With data parallelism a rank with more requests computes longer, and nothing is wrong with it."""
+    two = together(decode([(GEMM, 100)] * 10, rank=0), decode([(GEMM, 200)] * 10, rank=1))
+    assert the(two, "uneven_compute") is not None
+    other = pl.when(pl.col("rank") == 1).then(pl.col("name").str.replace(r"generation_.*", "generation_9(9)"))
+    markers = two.markers.with_columns(name=pl.coalesce(other, "name"))
+    assert the(Trace({**two.tables, "markers": markers}, two.meta), "uneven_compute") is None

@@ -162,7 +162,9 @@ def split_k(scope: Scope) -> Measure | None:
 
 
 def uneven_compute(scope: Scope) -> Measure | None:
-    """Ranks that compute longer than others."""
+    """Ranks that compute longer than others on the same batches; with data parallelism each has batches of its own."""
+    if not _same_batches(scope):
+        return None
     windows = scope.windows.with_row_index("window").select("window", "rank")
     compute = scope.times.filter(pl.col("kind") == "compute").group_by("window").agg(pl.col("ns").sum())
     each = windows.join(compute, on="window", how="left").with_columns(pl.col("ns").fill_null(0))
@@ -176,6 +178,19 @@ def uneven_compute(scope: Scope) -> Measure | None:
     gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
     measure = Measure((most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"])
     return measure if ratio >= UNEVEN_RATIO else None
+
+
+_BATCH = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+
+
+def _same_batches(scope: Scope) -> bool:
+    """Whether the steps of the scope have the same batches on all ranks, as far as they are said."""
+    if scope.steps is None:
+        return True
+    keys = scope.windows.select("rank", "step").unique()
+    batch = pl.concat_str(*_BATCH, separator="/", ignore_nulls=True)
+    batches = scope.steps.join(keys, on=["rank", "step"]).group_by("rank").agg(batch.unique().sort().str.join(" "))
+    return batches.to_series(1).n_unique() <= 1
 
 
 def unnamed(scope: Scope) -> Measure | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from llmprof.experiments.bandwidth import Bandwidth
 
 NAMES = ("bandwidth", "sequence_length", "parallelism", "watch", "report")
+WATCHED = ("bandwidth", "sequence_length", "parallelism")
 
 
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,8 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2")
     words = "threshold of a grade, such as tp_efficiency=0.8:0.6; may be given several times"
     parser.add_argument("--grade", action="append", default=[], metavar="NAME=GOOD:FAIR", help=words)
+    words = "watch: the experiment that is repeated (default: bandwidth)"
+    parser.add_argument("--of", choices=WATCHED, default="bandwidth", metavar="NAME", help=words)
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="watch: runs to add")
     parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds from run to run")
     parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: least change that counts")
@@ -107,23 +110,40 @@ def _layouts(words: str) -> list[tuple[int, int]]:
 def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
     from llmprof.experiments.history import TEST, watch
 
-    def measure() -> dict[str, list[float]]:
-        measured = _bandwidth(args, folder, terminal)
-        rows = [*measured.document["memory"], *measured.document["matmul"], *measured.document["all_reduce"]]
-        names = [
-            f"{row.get('kind') or row.get('dtype') or row.get('algorithm')}_{row.get('n') or row.get('bytes')}_s"
-            for row in rows
-        ]
-        values: dict[str, list[float]] = {}
-        for name, row in zip(names, rows, strict=True):
-            values.setdefault(name, []).extend(
-                row.get("times") or [row["seconds_min"], row["seconds"], row["seconds_max"]]
-            )
-        return values
+    measures = {"bandwidth": _bandwidth_values, "sequence_length": _point_values, "parallelism": _point_values}
 
-    verdicts = watch(
-        measure, folder / "history.parquet", runs=args.runs, every_s=args.every, least_change=args.least_change
-    )
+    def measure() -> dict[str, list[float]]:
+        return measures[args.of](args, folder, terminal)
+
+    # each experiment has a history of its own: another one has other figures
+    path = folder / ("history.parquet" if args.of == "bandwidth" else f"history_{args.of}.parquet")
+    verdicts = watch(measure, path, runs=args.runs, every_s=args.every, least_change=args.least_change, label=args.of)
     worse = verdicts.filter(pl.col("verdict") == "worse")
     out = to_json(rows_of(verdicts)) if args.json else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
     return Failing(out) if worse.height else out
+
+
+def _bandwidth_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str, list[float]]:
+    """Seconds of the repeats of each figure of the hardware."""
+    document = _bandwidth(args, folder, terminal).document
+    values: dict[str, list[float]] = {}
+    for row in [*document["memory"], *document["matmul"], *document["all_reduce"]]:
+        kind, size = row.get("kind") or row.get("dtype") or row.get("algorithm"), row.get("n") or row.get("bytes")
+        times = row.get("times") or [row["seconds_min"], row["seconds"], row["seconds_max"]]
+        values.setdefault(f"{kind}_{size}_s", []).extend(times)
+    return values
+
+
+def _point_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str, list[float]]:
+    """Seconds of prefill and of a decode step in each repeat of each point, measured anew in a folder of their own."""
+    place = folder / "watch" / f"{time.strftime('%Y%m%d-%H%M%S')}_{time.monotonic_ns() % 10**6:06d}"
+    place.mkdir(parents=True)
+    _points(args, place, _layouts(args.layouts), terminal)
+    values: dict[str, list[float]] = {}
+    for path in sorted(place.glob("latency_analysis_*.json")):
+        for row in json.loads(path.read_text("utf-8"))["rows"]:
+            at = f"tp{row['tp']}_pp{row['pp']}_{row['prompt']}x{row['batch']}x{row['out']}_s"
+            for phase in ("prefill", "decode_step"):
+                if row.get(f"{phase}_s") is not None:
+                    values.setdefault(f"{phase}_{at}", []).append(row[f"{phase}_s"])
+    return values

@@ -1,0 +1,123 @@
+"""An experiment that is killed half-way, and watches of every experiment, on a stand-in for vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from llmprof.cli.main import main as command_line
+from llmprof.experiments.history import append, read_history
+from llmprof.experiments.scaling import read_points, run_points
+from llmprof.launch import ExperimentConfig
+from tests.launch.vllm_stand_in import StandInVllm
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
+
+CASES = {"lengths": [8, 16], "batches": [1, 2], "outputs": [3]}
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    """A stand-in for vLLM that the runs of this process find."""
+    made = StandInVllm(tmp_path)
+
+    def how(**values):
+        for name, value in made.environment(values).items():
+            monkeypatch.setenv(name, value)
+
+    how()
+    made.how = how
+    return made
+
+
+def values(vllm) -> dict:
+    return {
+        "model": str(vllm.model), "results_dir": str(vllm.folder / "results"), "python": sys.executable, "repeat": 2,
+        "monitor_hz": 0, "max_model_len": 128,
+    }  # fmt: skip
+
+
+def calls(vllm, what: str) -> list[dict]:
+    path = vllm.folder / "calls.jsonl"
+    return [c for c in map(json.loads, path.read_text().splitlines()) if c["what"] == what] if path.exists() else []
+
+
+def test_a_killed_experiment_leaves_nothing_half_written_and_goes_on(vllm):
+    """SIGKILL at the third of four points: no JSON is cut, and the first two are not measured again."""
+    vllm.how(hangs_at=2)
+    code = """
+import json, sys
+from llmprof.experiments.scaling import run_points
+from llmprof.launch import ExperimentConfig
+run_points(ExperimentConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], check=False, **json.loads(sys.argv[3]))
+"""
+    folder = vllm.folder / "tp1_pp1"
+    argv = [sys.executable, "-c", code, json.dumps(values(vllm)), str(folder), json.dumps(CASES)]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not any(len(call["prompts"]) == 2 for call in calls(vllm, "generate")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    assert not (folder / "points.json").exists()
+    for path in folder.rglob("*.json"):
+        if path.name != "worker.json" or path.stat().st_size:
+            json.loads(path.read_text())
+    done = len(calls(vllm, "generate"))
+    vllm.how()
+    points = run_points(ExperimentConfig.from_dict(values(vllm)), folder, check=False, **CASES)
+    assert points.select("prompt", "batch", "out", "repeats").rows() == [
+        (prompt, batch, 3, 2) for prompt in (8, 16) for batch in (1, 2)
+    ]  # fmt: skip
+    assert read_points(folder / "points.json").height == 4
+    assert {len(call["prompts"]) for call in calls(vllm, "generate")[done:]} <= {1, 2}
+    again = len(calls(vllm, "generate"))
+    run_points(ExperimentConfig.from_dict(values(vllm)), folder, check=False, **CASES)
+    assert len(calls(vllm, "generate")) == again, "what was measured is only read"
+
+
+@pytest.mark.parametrize("stage", ["before the file", "in its place"])
+def test_a_history_survives_a_writer_that_is_killed(tmp_path, stage):
+    """A writer that dies while it holds the lock loses its own run only; the next one goes on."""
+    path = tmp_path / "history.parquet"
+    append(path, {"step_s": [1.0]})
+    when = "write_parquet" if stage == "before the file" else "replace"
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+import polars as pl
+from llmprof.experiments import history
+def die(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+if {when!r} == "replace": Path.replace = die
+else: pl.DataFrame.write_parquet = die
+history.append(sys.argv[1], {{"step_s": [2.0]}})
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False, env=os.environ)
+    assert done.returncode == -signal.SIGKILL
+    assert read_history(path)["value"].to_list() == [1.0]
+    append(path, {"step_s": [3.0]})
+    assert read_history(path).select("run", "value").rows() == [(1, 1.0), (2, 3.0)]
+
+
+def test_a_watch_of_points_goes_into_a_history_of_its_own(vllm, capsys):
+    """Two runs of one point each, measured anew; the figures are named by layout, phase and point."""
+    (vllm.folder / "cases.yaml").write_text("{lengths: [8], batches: [1], outputs: [3]}")
+    results = vllm.folder / "watched"
+    argv = [
+        "experiment", "watch", "--of", "sequence_length", "--runs", "2", "--cases", str(vllm.folder / "cases.yaml"),
+        "--model", str(vllm.model), "--python", sys.executable, "--repeat", "3", "--max-model-len", "128",
+        "--monitor-hz", "0", "--results-dir", str(results), "--no-check", "--json", "--no-progress",
+    ]  # fmt: skip
+    command_line(argv)
+    verdicts = {row["metric"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(verdicts) == {f"{phase}_tp1_pp1_8x1x3_s" for phase in ("prefill", "decode_step")}
+    history = read_history(results / "history_sequence_length.parquet")
+    assert history.group_by("run", "metric").len()["len"].to_list() == [3] * 4
+    assert len(list((results / "watch").iterdir())) == 2

@@ -302,6 +302,30 @@ def test_permission_for_counters(restricted, administrator, status):
     assert "counter permission" not in doctor(config(profile_mode="nsys"), facts=facts)["check"].to_list()
 
 
+@pytest.mark.parametrize(("paranoid", "status"), [(2, "ok"), (4, "fail")])
+def test_perf_needs_its_events(paranoid, status):
+    assert check("perf_event_paranoid", having(paranoid=paranoid), config(cpu_sampler="perf"))["status"] == status
+
+
+@pytest.mark.parametrize("name", ["perf", "vtune"])
+def test_a_sampler_that_is_asked_for_must_be_there(name):
+    missing = check(name, having(), config(cpu_sampler=name))
+    assert (missing["status"], missing["found"]) == ("fail", f"no {name} on PATH")
+    assert "leave cpu_sampler out" in missing["advice"]
+    there = having(**{name: Tool(path=f"/usr/bin/{name}", version="6.1")})
+    assert check(name, there, config(cpu_sampler=name))["found"] == f"6.1 (/usr/bin/{name})"
+    assert doctor(facts=there).filter(pl.col("check") == name)["status"].to_list() == ["ok"]
+    assert doctor(facts=having()).filter(pl.col("check") == name).is_empty()
+
+
+def test_vtune_may_not_trace_under_a_narrow_ptrace_scope():
+    vtune = Tool(path="/opt/vtune")
+    narrow = having(vtune=vtune, ptrace_scope=1, administrator=False)
+    assert check("ptrace_scope", narrow, config(cpu_sampler="vtune"))["status"] == "warn"
+    wide = doctor(config(cpu_sampler="vtune"), facts=having(vtune=vtune, ptrace_scope=0))
+    assert wide.filter(pl.col("check") == "ptrace_scope").is_empty()
+
+
 @pytest.mark.parametrize(("paranoid", "status"), [(2, "ok"), (-1, "ok"), (4, "warn"), (None, "unknown")])
 def test_perf_events(paranoid, status):
     assert check("perf_event_paranoid", having(paranoid=paranoid), config(profile_mode="nsys"))["status"] == status

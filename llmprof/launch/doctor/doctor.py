@@ -94,17 +94,34 @@ def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterato
 
 
 def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """Sampling of the processors is allowed; nothing here needs it, but options of nsys may."""
-    if config is not None and config.profile_mode not in {"nsys", "nsys_ncu"}:
+    """Sampling of the processors is allowed: perf needs it, and options of nsys may."""
+    needed = config is not None and config.cpu_sampler == "perf"
+    if config is not None and not needed and config.profile_mode not in {"nsys", "nsys_ncu"}:
         return
-    name, expected = "perf_event_paranoid", "at most 2, for --sample and --cpuctxsw of nsys"
+    name, expected = "perf_event_paranoid", "at most 2, for perf and for --sample and --cpuctxsw of nsys"
     if facts.paranoid is None:
         yield Finding(name, "unknown", "the kernel does not report it", expected)
     elif facts.paranoid > 2 and not facts.administrator:
         advice = "needed only for sampling the processors: sysctl kernel.perf_event_paranoid=2"
-        yield Finding(name, "warn", str(facts.paranoid), expected, advice)
+        yield Finding(name, "fail" if needed else "warn", str(facts.paranoid), expected, advice)
     else:
         yield Finding(name, "ok", str(facts.paranoid), expected)
+
+
+def cpu_sampler(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """The sampler of the processors that a run asks for is there; without a run, what is there is named."""
+    wanted = config.cpu_sampler if config is not None else "none"
+    products = {"perf": "perf (package linux-tools or perf)", "vtune": "Intel VTune Profiler"}
+    for name, tool in (("perf", facts.perf), ("vtune", facts.vtune)):
+        expected = f"{products[name]} on PATH"
+        if tool.path is not None and (wanted == name or config is None):
+            yield Finding(name, "ok", f"{tool.version or 'there'} ({tool.path})", expected)
+        elif wanted == name:
+            advice = f"install {products[name]} and put its folder on PATH, or leave cpu_sampler out"
+            yield Finding(name, "fail", f"no {name} on PATH", expected, advice)
+    if wanted == "vtune" and facts.ptrace_scope and not facts.administrator:
+        advice = "VTune's hotspots trace the program: sysctl kernel.yama.ptrace_scope=0"
+        yield Finding("ptrace_scope", "warn", str(facts.ptrace_scope), "0, for VTune's hotspots", advice)
 
 
 def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
@@ -405,6 +422,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ncu,
     counter_permission,
     perf_events,
+    cpu_sampler,
     memory,
     shared_memory,
     disk,

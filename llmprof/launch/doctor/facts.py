@@ -99,6 +99,10 @@ class Facts:
         Whether this process may do what an administrator may (CAP_SYS_ADMIN).
     paranoid : int or None
         ``/proc/sys/kernel/perf_event_paranoid``.
+    perf, vtune : Tool
+        Samplers of the CPU.
+    ptrace_scope : int or None
+        ``/proc/sys/kernel/yama/ptrace_scope``; None where the kernel has no such limit.
     governors : tuple of str or None
         Governors of the processors' clocks, each once.
     numa_nodes : int or None
@@ -127,6 +131,9 @@ class Facts:
     restricted: bool | None = None
     administrator: bool = False
     paranoid: int | None = None
+    perf: Tool = field(default_factory=Tool)
+    vtune: Tool = field(default_factory=Tool)
+    ptrace_scope: int | None = None
     governors: tuple[str, ...] | None = None
     numa_nodes: int | None = None
     cores: int = 1
@@ -329,6 +336,8 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     params = _text("/proc/driver/nvidia/params")
     restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
     paranoid = _text("/proc/sys/kernel/perf_event_paranoid")
+    sampler = config.cpu_sampler if config else "none"
+    scope = _text("/proc/sys/kernel/yama/ptrace_scope")
     available = re.search(r"MemAvailable:\s*(\d+) kB", _text("/proc/meminfo") or "")
     return Facts(
         **facts,
@@ -338,6 +347,9 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
         restricted=None if restricted is None else restricted[1] != "0",
         administrator=_administrator(),
         paranoid=int(paranoid) if paranoid and paranoid.lstrip("-").isdigit() else None,
+        perf=_tool("perf", asked=sampler == "perf"),
+        vtune=_tool("vtune", asked=sampler == "vtune"),
+        ptrace_scope=int(scope) if scope and scope.strip().isdigit() else None,
         governors=_governors(),
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -353,7 +365,7 @@ def _tool(name: str, *, asked: bool) -> Tool:
     path = shutil.which(name)
     if path is not None:
         return Tool(path=path, version=tool_version(name) if asked else None)
-    places = (place for usual in _USUAL[name] for place in sorted(Path("/").glob(usual[1:]), reverse=True))
+    places = (place for usual in _USUAL.get(name, ()) for place in sorted(Path("/").glob(usual[1:]), reverse=True))
     first = next((place for place in places if os.access(place, os.X_OK)), None)
     return Tool(elsewhere=str(first.parent) if first else None)
 

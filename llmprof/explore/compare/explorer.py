@@ -14,131 +14,14 @@ from llmprof.analyze.compare.story import compared_phases, step_parts
 from llmprof.analyze.intervals import union_length
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ArgumentError
-from llmprof.explore.base.messages import Buffers, Column, Message, Record, Row, Window, pack
+from llmprof.explore.base.messages import Buffers, Row, pack
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.explore.compare.messages import DETAILS, MESSAGES, PICK, ROWS, STORY, TABLE, TRACKS, Pair
 from llmprof.explore.compare.tracks import LANES, Aligned, align
 from llmprof.explore.kernels.table import nothing_of
 from llmprof.trace import Trace
 
-Labels = dict[str, Any]
-"""Labels of a row: ``{"phase": "decode", "stage": "norm"}``."""
-
-Pair = tuple[int, int]
-"""Numbers of the two runs that are looked at closely."""
-
-
-class Shown(Record):
-    """What the table shows: two runs, labels that rows are aligned by, filters, a text and an order."""
-
-    pair: Pair
-    by: list[str]
-    tolerance: float
-    phase: str | None = None
-    rank: int | None = None
-    status: str | None = None
-    search: str = ""
-    sort: str = "-delta_ns"
-
-
-class Bar(Record):
-    """A run: its name, its steps of the phase, the time of one and until the next (ns), and the parts of that time."""
-
-    name: str
-    steps: int
-    step_ns: float | None
-    between_ns: float | None
-    parts: list[Row]
-
-
-class Way(Record):
-    """Waterfall from one run to another: their numbers and its bars."""
-
-    a: int
-    b: int
-    bars: list[Row]
-
-
-class Track(Record):
-    """Timeline of a run: its rank and step, where it is aligned (ns from its start), columns and their first buffer."""
-
-    name: str
-    rank: int | None
-    step: int | None
-    origin_ns: int | None
-    columns: list[Column]
-    first: int
-    note: str
-
-
-class Kernels(Record):
-    """Kernels of a row in both traces, and how many there are in all."""
-
-    rows: list[Row]
-    total: int
-
-
-STORY: Final = Message(
-    "story",
-    asks={"pair": Pair, "phase": str | None, "rank": int | None},
-    answers={
-        "phases": list[str],
-        "phase": str | None,
-        "ranks": list[int],
-        "words": list[str],
-        "context": list[str],
-        "runs": list[Bar],
-        "ways": list[Way],
-    },
-    busy="comparing steps",
-)
-TRACKS: Final = Message(
-    "tracks",
-    asks={
-        "pair": Pair,
-        "phase": str | None,
-        "rank": int | None,
-        "place": int | None,
-        "layer": int | None,
-        "window": Window | None,
-    },
-    answers={
-        "sides": list[Track],
-        "lanes": list[str],
-        "window": Window,
-        "whole": Window,
-        "place": int | None,
-        "places": int,
-        "layers": list[int],
-    },
-    buffers="columns of the timeline of each side after those of the one before",
-    busy="aligning the timelines",
-)
-TABLE: Final = Message(
-    "table",
-    asks={"view": Shown, "count": int},
-    answers={
-        "rows": list[Row],
-        "total": int,
-        "all": int,
-        "largest": float | None,
-        "counts": dict[str, int],
-    },
-    busy="comparing kernels",
-)
-ROWS: Final = Message(
-    "rows", asks={"view": Shown, "offset": int, "count": int}, answers={"rows": list[Row], "offset": int}
-)
-PICK: Final = Message("pick", asks={"view": Shown, "row": int})
-DETAILS: Final = Message(
-    "details",
-    asks={"picked": Labels, "tolerance": float, "pair": Pair, "rank": int | None},
-    answers={"steps": list[list[Column]], "kernels": Kernels},
-    buffers="columns of the steps of both traces",
-    busy="looking into both traces",
-)
-
-MESSAGES: Final = (STORY, TRACKS, TABLE, ROWS, PICK, DETAILS)
-
+__all__ = ["MESSAGES", "Compare", "compare"]
 
 RowLabels = Mapping[str, Any]
 

@@ -13,8 +13,18 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
-from llmprof.explore.timeline.requests import GROUP, KIND, request_rows
-from llmprof.explore.timeline.rows import Keys, Names, Row, counter_rows, device_events, host_rows, stream_rows
+from llmprof.explore.timeline.rows import (
+    REQUEST_GROUP,
+    REQUEST_KIND,
+    Keys,
+    Names,
+    Row,
+    counter_rows,
+    device_events,
+    host_rows,
+    request_rows,
+    stream_rows,
+)
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -117,7 +127,7 @@ class TimelineData:
                 return activity(self.trace)
         if kind in HOST:
             return self.trace.table(kind)
-        if kind == KIND and self.requests is not None:
+        if kind == REQUEST_KIND and self.requests is not None:
             return self.requests
         frame: pl.DataFrame = getattr(analyze, kind)(self.trace)
         return frame
@@ -125,7 +135,7 @@ class TimelineData:
     def _present(self) -> dict[str, list[int]]:
         """Colours that streams have, by what they mean, and those of collectives and idle time, as in the palette."""
         lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
-        lost = [lane for row in self.rows if row.kind in (KIND, "collectives", "idle") for lane in row.lanes]
+        lost = [lane for row in self.rows if row.kind in (REQUEST_KIND, "collectives", "idle") for lane in row.lanes]
         present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
         return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
 
@@ -145,8 +155,12 @@ class TimelineData:
         ]
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
-        count = sum(row.kind == KIND for row in self.rows)
-        told = [{"rank": GROUP, "label": _group(GROUP), "detail": f"{count:,}", "waits": None}] if count else []
+        count = sum(row.kind == REQUEST_KIND for row in self.rows)
+        told = (
+            [{"rank": REQUEST_GROUP, "label": _group(REQUEST_GROUP), "detail": f"{count:,}", "waits": None}]
+            if count
+            else []
+        )
         return sorted(
             [
                 *told,
@@ -190,11 +204,11 @@ def _by_thread(rows: list[Row]) -> list[Row]:
 
 
 def _last_is_the_host(rank: int) -> tuple[bool, int]:
-    return rank < 0 and rank != GROUP, rank
+    return rank < 0 and rank != REQUEST_GROUP, rank
 
 
 def _group(rank: int) -> str:
-    return {GROUP: "requests", -1: "host"}.get(rank, f"rank {rank}")
+    return {REQUEST_GROUP: "requests", -1: "host"}.get(rank, f"rank {rank}")
 
 
 def _range(row: Row) -> list[float] | None:
@@ -301,7 +315,7 @@ def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None)
 
 def _named(row: Row, data: TimelineData) -> str:
     several = len(data.trace.ranks) > 1
-    if row.kind == KIND:
+    if row.kind == REQUEST_KIND:
         return row.label
     place = _group(row.rank)
     return f"{place} · {row.label}" if several else row.label

@@ -12,8 +12,7 @@ from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError
 from llmprof.explore.timeline.data import HOST, TimelineData
-from llmprof.explore.timeline.requests import KIND
-from llmprof.explore.timeline.rows import Row
+from llmprof.explore.timeline.rows import REQUEST_KIND, Row
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
@@ -148,7 +147,7 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
 def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
     """Rank, step, layer and stage of a span, as far as they are known."""
     at = data.row(row)
-    if at.kind == KIND:
+    if at.kind == REQUEST_KIND:
         step = data.frame(at.kind)["step"][number]
         return {} if step is None else {"step": step}
     if at.kind in HOST or at.kind == "counter" or (at.kind == "stream" and not data.found):

@@ -1,10 +1,11 @@
-"""Rows of the timeline that stand in the trace: streams, host threads and counters."""
+"""Rows of the timeline that stand in the trace (streams, host threads and counters), and those of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -362,3 +363,32 @@ def _by_rank(made: pl.DataFrame, texts: Names, *, flat: bool = False) -> dict[in
 def pending(rank: int) -> list[Row]:
     """The rows of a rank before they are found."""
     return [Row(kind, rank, label, note="…") for kind, label in KINDS.items()]
+
+
+REQUEST_GROUP: Final = -2
+"""Number of the group of requests, which stands where ranks have theirs (the host's is -1)."""
+
+REQUEST_KIND: Final = "requests"
+
+
+def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
+    """A row for each request, by arrival.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of :func:`llmprof.analyze.request_spans`; ids of the spans count them.
+    keys, names
+        Colours and names of the timeline.
+    """
+    step = pl.when(pl.col("step").is_not_null()).then(pl.format(", step {}", "step")).otherwise(pl.lit(""))
+    tokens = pl.when(pl.col("tokens") > 1).then(pl.format(" of {} tokens", "tokens")).otherwise(pl.lit(""))
+    made = frame.with_row_index("id_").select(
+        *("request", "start_ns", "dur_ns"),
+        id=pl.col("id_"),
+        name=names.numbers(frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()),
+        code=keys.codes("request", frame["part"]),
+    )
+    order = made.group_by("request").agg(pl.col("start_ns").min()).sort("start_ns", "request")["request"]
+    parts = made.sort("start_ns", maintain_order=True).partition_by("request", as_dict=True)
+    return [Row(REQUEST_KIND, REQUEST_GROUP, f"request {one}", spans(parts[one,], slack=1 << 62)) for one in order]

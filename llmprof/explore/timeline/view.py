@@ -15,9 +15,9 @@ from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.lanes import Lane
-from llmprof.explore.timeline.requests import GROUP as REQUESTS
-from llmprof.explore.timeline.requests import KIND as REQUEST
 from llmprof.explore.timeline.rows import KINDS, Row
+from llmprof.explore.timeline.rows import REQUEST_GROUP as REQUESTS
+from llmprof.explore.timeline.rows import REQUEST_KIND as REQUEST
 from llmprof.units import format_ns, format_share
 
 MARGIN = 0.25

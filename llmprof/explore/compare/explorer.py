@@ -230,11 +230,11 @@ class Compare(Explorer):
         if self.picked is None:
             return nothing_of(self.trace)
         sides = [(self.names[number], self.runs[number]) for number in self.pair]
-        found = [
+        frames = [
             events_of(t, self.picked, self._rank(t, self.rank)).select(pl.lit(n).alias("trace"), pl.all())
             for n, t in sides
         ]
-        return pl.concat(found)
+        return pl.concat(frames)
 
     def picture(self) -> bytes | None:
         """PNG image of the way from one step time to the other."""
@@ -294,8 +294,8 @@ class Compare(Explorer):
         ways.sort(key=lambda way: way["b"] != pair[1])
         names = (self.names[pair[0]], self.names[pair[1]])
         context = diff_context(self.runs[pair[0]], self.runs[pair[1]], names=names)["words"].drop_nulls().to_list()
-        said = dict(zip(shared, diff_words(frame), strict=False))
-        own = [said[phase]] if phase in said else []
+        sentences = dict(zip(shared, diff_words(frame), strict=False))
+        own = [sentences[phase]] if phase in sentences else []
         return {
             "phases": phases,
             "phase": phase,
@@ -317,21 +317,21 @@ class Compare(Explorer):
         window: Sequence[float] | None = None,
     ) -> Answer:
         runs = [Aligned(self.names[n], self.runs[n], self._rank(self.runs[n], rank)) for n in pair]
-        found = align(runs, phase=phase, place=place, layer=layer, window=window)
+        shown = align(runs, phase=phase, place=place, layer=layer, window=window)
         sides: list[Row] = []
         buffers: Buffers = []
-        for side, rows in zip(found.sides, found.rows, strict=True):
+        for side, rows in zip(shown.sides, shown.rows, strict=True):
             columns, packed = pack(rows)
             sides.append({**side, "columns": columns, "first": len(buffers)})
             buffers += packed
         return {
             "sides": sides,
             "lanes": list(LANES),
-            "window": found.window,
-            "whole": found.whole,
-            "place": found.place,
-            "places": found.places,
-            "layers": found.layers,
+            "window": shown.window,
+            "whole": shown.whole,
+            "place": shown.place,
+            "places": shown.places,
+            "layers": shown.layers,
         }, buffers
 
     @answers(TABLE)

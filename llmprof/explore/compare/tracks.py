@@ -102,31 +102,31 @@ def align(
     Tracks
         A run that has no such step or layer has a note and no rows.
     """
-    found = Tracks()
+    tracks = Tracks()
     steps = [_steps(run, phase) for run in runs]
-    found.places = min((frame.height for frame in steps if frame.height), default=0)
+    tracks.places = min((frame.height for frame in steps if frame.height), default=0)
     if phase is not None and steps:
-        found.place = _typical(next((frame for frame in steps if frame.height), steps[0])) if place is None else place
-        found.place = min(found.place, max(0, found.places - 1)) if found.places else None
-    events = [_events(run, frame, found.place) for run, frame in zip(runs, steps, strict=True)]
-    spans = [_span(run, frame, found.place) for run, frame in zip(runs, steps, strict=True)]
-    found.layers = sorted({layer for rows in events for layer in rows.filter(lane=0)["layer"].drop_nulls()})
+        tracks.place = _typical(next((frame for frame in steps if frame.height), steps[0])) if place is None else place
+        tracks.place = min(tracks.place, max(0, tracks.places - 1)) if tracks.places else None
+    events = [_events(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
+    spans = [_span(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
+    tracks.layers = sorted({layer for rows in events for layer in rows.filter(lane=0)["layer"].drop_nulls()})
     ends, shown = [], []
     for run, rows, span in zip(runs, events, spans, strict=True):
         side, origin, length = _side(run, rows, span, phase=phase, layer=layer)
-        found.sides.append(side)
+        tracks.sides.append(side)
         shown.append((rows, origin))
         if origin is not None and span is not None:
             ends.append((float(span[0] - origin), float(span[1] - origin), length))
     if ends:
         first, last = min(e[0] for e in ends), max(e[1] for e in ends)
-        found.whole = (first - _MARGIN * (last - first), last + _MARGIN * (last - first) + 1.0)
+        tracks.whole = (first - _MARGIN * (last - first), last + _MARGIN * (last - first) + 1.0)
         near = max(e[2] for e in ends)
-        close = found.whole if layer is None else (-0.15 * near, 1.15 * near + 1.0)
-        found.window = close if window is None else _inside(window, found.whole)
+        close = tracks.whole if layer is None else (-0.15 * near, 1.15 * near + 1.0)
+        tracks.window = close if window is None else _inside(window, tracks.whole)
     for rows, origin in shown:
-        found.rows.append(_reduced(rows, origin, found.window))
-    return found
+        tracks.rows.append(_reduced(rows, origin, tracks.window))
+    return tracks
 
 
 def _inside(window: Sequence[float], whole: tuple[float, float]) -> tuple[float, float]:

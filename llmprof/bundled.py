@@ -200,7 +200,7 @@ def samples() -> pl.DataFrame:
     polars.DataFrame
         ``name, title, model, engine, device, ranks, tensor_parallel, pipeline_parallel, execution (eager |
         cuda_graphs), profiler, files, bytes, here (whether its files are on this machine), captured, licence,
-        description``, one row a sample, sorted by name.
+        description``, one row per sample, sorted by name.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     trace : Trace
         The run, with replays of graphs.
     captures : Trace or sequence of Trace
-        Traces of the captures, one a graph or one with all.
+        Traces of the captures, one per graph or one with all.
 
     Returns
     -------

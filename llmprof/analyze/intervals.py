@@ -246,7 +246,7 @@ def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, busy_ns``, one row a group; without ``by`` always one row.
+        ``<by...>, busy_ns``, one row per group; without ``by`` always one row.
     """
     return union_lengths(frame, by, busy_ns=pl.lit(True)).drop("first_ns", "last_ns")
 

@@ -192,7 +192,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     Parameters
     ----------
     events : polars.DataFrame
-        ``event, rank, launch_start_ns, launch_thread, replayed``, one row an event.
+        ``event, rank, launch_start_ns, launch_thread, replayed``, one row per event.
     trace : Trace
         Where they come from.
 

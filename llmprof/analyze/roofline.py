@@ -295,7 +295,7 @@ def _first_layers(ranks: dict[int, int], total: int, plan: Plan) -> dict[int, in
 
 
 def _stages(read: Shape, machine: Machine, batch: Batch) -> pl.DataFrame:
-    """Stages of a step: one row a layer and stage, and one a stage outside the layers."""
+    """Stages of a step: one row per layer and stage, and one per stage outside the layers."""
     before, inside, after = places(read, batch, machine.plan)
     of_kind = {layer: _summed(machine, work) for layer, work in inside.items()}
     frames = [of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32)) for n, layer in enumerate(read.layers)]

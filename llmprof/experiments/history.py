@@ -1,4 +1,4 @@
-"""Experiment ``watch``: figures of repeated runs as a history, and whether the last run is slower than those before."""
+"""Experiment ``watch``: keeps figures of repeated runs as a history, and tests the last run against those before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEST: Final = (
     "two-sided permutation test of the difference of means between the repeats of the last run and those of the runs "
     "before it (9,999 seeded permutations), together with a least change of the median"
 )
-"""The test that flags a regression."""
+"""Description of the test that flags a regression."""
 _PERMUTATIONS: Final = 9_999
 
 
@@ -42,7 +42,7 @@ def append(
     better : mapping of str to str, optional
         ``lower`` (usual) or ``higher`` by figure.
     label : str
-        What the run was.
+        Name of the run.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def append(
     Raises
     ------
     ReadError
-        The file that is there is no history.
+        The existing file is not a history.
     OutputError
         It cannot be written.
     """
@@ -86,7 +86,7 @@ def _alone(file: Path) -> Iterator[None]:
 
 
 def read_history(path: str | Path) -> pl.DataFrame:
-    """A history: ``run, time_ns, label, metric, better, value``, a row a repeat.
+    """A history: ``run, time_ns, label, metric, better, value``, one row per repeat.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def regressions(
     least_change : float
         Smallest change of the median that counts.
     level : float
-        Probability below which chance is no explanation.
+        Significance level: a lower p-value counts as a real change.
     window : int
         Most runs before the last one that it is compared with.
 

@@ -1,4 +1,4 @@
-"""Results of experiments in a folder: read again from what was saved, with suggestions, a report and plots."""
+"""Saved results of experiments: reads a folder, makes suggestions, and writes a report with plots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from llmprof.units import format_share
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is to judge by; what was not measured is None.
+    """Measurements that suggestions rest on; a missing one is None.
 
     Attributes
     ----------
@@ -55,17 +55,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: what it looks at, and what follows."""
+    """A rule: its condition and its suggestion."""
 
     name: str
     look: Callable[[Evidence], tuple[str, float] | None]
-    """The finding in words and its figure; None where it has nothing to say or was not measured."""
+    """The finding in words and its figure; None if the rule does not apply or was not measured."""
     suggestion: str
     evidence: str
 
 
 def suggestions(evidence: Evidence) -> pl.DataFrame:
-    """What to try, from measured evidence only.
+    """Suggestions of what to try, from measured evidence only.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _batch(evidence: Evidence) -> tuple[str, float] | None:
 
 
 def _weights(evidence: Evidence) -> tuple[str, float] | None:
-    """A flat decode over batch and length near its bound reads weights."""
+    """A decode time that is flat over batch and length, and near its bound, is the time to read the weights."""
     if evidence.lengths is None or evidence.lengths["decode_share"].null_count() == evidence.lengths.height:
         return None
     one = evidence.lengths.filter((pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1))
@@ -191,7 +191,7 @@ RULES: Final = (
     Rule("launch_bound", _launch_bound, "Use CUDA graphs (no eager), or fewer and larger kernels.", "ops"),
     Rule("memory_headroom", _headroom, "Give the cache more memory, or run a larger batch.", "sequence_length"),
 )  # fmt: skip
-"""Rules in the order in which they speak."""
+"""Rules in the order of their suggestions."""
 
 
 _SAVED: Final = {"bandwidth": "bandwidth_test_*.json", "points": "latency_analysis_*.json"}

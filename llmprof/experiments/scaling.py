@@ -58,15 +58,15 @@ def run_points(
     Parameters
     ----------
     config : ExperimentConfig
-        Model, engine and parallel sizes; what varies is set here.
+        Model, engine and parallel sizes; the varied options are overridden.
     folder : path
-        Folder of the sweep; a begun one goes on where it was.
+        Folder of the sweep; an interrupted sweep is continued.
     lengths, batches, outputs : sequence of int
         Prompt tokens, requests at a time, output tokens.
     trace : bool
         Also a torch trace of each point, for the explorers and ``llmprof diff``.
     progress : callable, optional
-        Told how far it is.
+        Called with the progress.
     check : bool
         Ask the doctor first.
 
@@ -163,7 +163,7 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
 
 
 def communication_share(trace: Trace) -> pl.DataFrame:
-    """How much of a step the device spends on communication alone, by phase.
+    """Share of a step that the device spends on communication alone, by phase.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def _document(path: str | Path) -> dict[str, Any]:
 
 
 def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = None) -> pl.DataFrame:
-    """How prefill and decode grow with the prompt, where the curve bends, and the bound of the theory beside them.
+    """Growth of prefill and decode with the prompt, the bend of the curve, and the theoretical bound.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def _memory(points: pl.DataFrame) -> pl.Expr:
 
 
 def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Thresholds of one's own over :data:`GRADES`.
+    """Your own thresholds, which override those of :data:`GRADES`.
 
     Parameters
     ----------

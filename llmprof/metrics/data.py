@@ -35,8 +35,8 @@ class Metrics:
     Parameters
     ----------
     metrics : polars.DataFrame
-        Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row a launch and metric, in base units (B, ns, Hz, %,
-        1, and quotients of them; rates are per second).
+        Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row per launch and metric, in base units (B, ns, Hz,
+        %, 1, and quotients of them; rates are per second).
     rules : polars.DataFrame, optional
         Table ``rules``: what the profiler's own rules said.
     launches : polars.DataFrame, optional
@@ -138,7 +138,7 @@ class Metrics:
 
     @checked
     def wide(self, *names: str) -> pl.DataFrame:
-        """One row a launch, one column a metric.
+        """One row per launch, one column per metric.
 
         Parameters
         ----------

@@ -85,7 +85,7 @@ def read(
 
     Examples
     --------
-    >>> trace = llmprof.read(sample_folder)  # a folder with one file a rank
+    >>> trace = llmprof.read(sample_folder)  # a folder with one file per rank
     >>> trace.ranks
     [0]
     """

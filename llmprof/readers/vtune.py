@@ -66,7 +66,7 @@ def _read(path: Path, request: Request) -> Trace:
     # the blanks before a cell are its depth; the table has them stripped
     depths, names = _depths(text[text.index(line) :], separator)
     if len(names) != table.height:
-        raise ReadError(f"{path.name} has rows that run over several lines", expected="a line a row")
+        raise ReadError(f"{path.name} has rows that run over several lines", expected="one line per row")
     rows = table.with_columns(depth=pl.Series(depths, dtype=pl.Int64), frame=pl.Series(names, dtype=pl.String))
     stacked = "Stack" in first
     notes = [f"{ragged:,} row(s) have too few or too many cells"] if ragged else []

@@ -47,7 +47,7 @@ class Timing:
 
 
 class Machine:
-    """A device with its links and the efficiencies that are assumed of it.
+    """A device with its links and its assumed efficiencies.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Machine:
         self.notes: list[str] = []
 
     def rate(self, kind: str) -> float:
-        """Operations per second in a number format; the nearest that the device has where it has none for it."""
+        """Operations per second in a number format; if the device lacks the format, in the nearest one that it has."""
         stated = self.device.flop_per_s
         order = {"fp8": ("fp8", "bf16", "fp16"), "int8": ("int8", "bf16", "fp16"), "fp32": ("fp32",)}
         for one in order.get(kind, (kind, "fp16", "bf16")):
@@ -93,7 +93,7 @@ class Machine:
         raise LlmprofError(f"{self.device.name} states no rate of {kind}", expected=f"one of {sorted(stated)}")
 
     def link(self, ranks: int) -> float:
-        """Bytes per second of one direction of what connects ``ranks`` devices.
+        """Bytes per second, one direction, of the links between ``ranks`` devices.
 
         Raises
         ------

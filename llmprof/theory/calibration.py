@@ -1,7 +1,7 @@
 """Calibration of a machine by measured steps: efficiencies and fixed costs, to predict the steps of other models.
 
-The bound (:mod:`llmprof.theory.bound`) says what cannot be beaten; a calibration says what an engine on a device
-reaches. A calibrated figure is a prediction with an error, never a bound.
+The bound (:mod:`llmprof.theory.bound`) is the time that cannot be beaten; a calibration predicts the time that an
+engine on a device reaches. A calibrated figure is a prediction with an error, never a bound.
 
 Time of an operator on the device, for the group of its stage (linear, experts, attention of prefill and of decode,
 elementwise, collective)::
@@ -272,7 +272,7 @@ def calibrate(
     """Fit efficiencies and fixed costs to measured times.
 
     Residuals are logarithms of predicted over measured time, so that a step of 1 ms counts as one of 100 ms; large
-    ones are damped (soft L1). What the measurements say nothing of stays at its prior (:data:`PRIORS`).
+    ones are damped (soft L1). A constant that the measurements do not determine stays at its prior (:data:`PRIORS`).
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ class _Case:
 
 
 def calibrated(device: str | Device) -> Calibration:
-    """The calibration that comes with the package for a device.
+    """The calibration of a device that comes with the package.
 
     Raises
     ------

@@ -63,7 +63,7 @@ def source(name: str) -> str:
 
 
 def known(name: str) -> str:
-    """Name in the catalogue of a model, however it is written: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``.
+    """Name of a model in the catalogue, for any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The call and the printed sections that people know from ``llm_profile``, on the formulas of this package."""
+"""The call ``llm_profile`` and its printed sections, which are in common use, on the formulas of this package."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def llm_profile(
     use_kv_cache : bool
         Whether decode reads a cache.
     flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency, inter_node_memory_efficiency : float
-        Shares of the peaks that are taken to be reached.
+        Assumed shares of the peaks.
     mode : {"inference", "training"}
         Training adds its memory and step time.
     print_sections : bool

@@ -258,7 +258,7 @@ class Memory:
     Parameters
     ----------
     weights, kv_cache, prefill_activations, decode_activations : float
-        Of the batch that was asked for, at its longest.
+        Bytes for the batch at its longest.
     kv_per_token : float
         Of one token.
     device : float or None

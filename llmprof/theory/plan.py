@@ -39,7 +39,7 @@ def number_format(name: str) -> str:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Share of a device's peaks that is taken to be reached, each in (0, 1].
+    """Assumed shares of a device's peaks, each in (0, 1].
 
     Parameters
     ----------

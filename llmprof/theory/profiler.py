@@ -1,4 +1,4 @@
-"""Parameters, FLOPs, bytes, memory and least times of a model on a machine, before there is one."""
+"""Profile of a model on a machine from theory: parameters, FLOPs, bytes, memory and least times."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "")
 
 @dataclass(frozen=True)
 class Profile:
-    """What theory says of a model on a machine.
+    """Theoretical profile of a model on a machine.
 
-    All latencies are at the efficiencies that were given; with 1.0 they are lower bounds.
+    All latencies are at the given efficiencies; at 1.0 they are lower bounds.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def profile(
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S,
     memory_utilization: float = 1.0,
 ) -> Profile:
-    """What a model costs on a machine by its shape alone.
+    """Profile a model on a machine by theory, from its shape alone.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def profile(
     mode : {"inference", "training"}
         Training adds memory and step time of training.
     flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency : float
-        Shares of the peaks that are taken to be reached, in (0, 1].
+        Assumed shares of the peaks, in (0, 1].
     inter_node_bytes_per_s : float
         Network of a device, both directions together.
     memory_utilization : float

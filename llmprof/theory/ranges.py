@@ -1,4 +1,4 @@
-"""Theory over a range of batches, lengths or tensor-parallel sizes, and measured steps from files to set beside it."""
+"""Theory over a range of batches, lengths or tensor-parallel sizes, and measured steps from files for comparison."""
 
 from __future__ import annotations
 

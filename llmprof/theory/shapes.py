@@ -1,4 +1,4 @@
-"""The shape of a decoder: what a ``config.json`` says of its layers, as numbers that the formulas need."""
+"""The shape of a decoder: the numbers of a ``config.json`` that the formulas need."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Shape:
     Parameters
     ----------
     name : str
-        How it is called.
+        Name of the model.
     family : str
         ``model_type`` of its config.
     hidden, vocab : int
@@ -154,7 +154,7 @@ _LLAMA_LIKE: Final = {
     "phi3", "olmo2", "olmoe", "deepseek_v2", "deepseek_v3",
 }  # fmt: skip
 FAMILIES: Final = frozenset(_LLAMA_LIKE | {"phi", "gpt2", "opt", "gpt_neox", "starcoder2"})
-"""Values of ``model_type`` whose parameters are checked against transformers."""
+"""Values of ``model_type`` whose parameter counts are checked against transformers."""
 
 _OTHER_STATE: Final = ("state_size", "ssm_cfg", "mamba_d_state", "linear_num_value_heads", "linear_attn_config")
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

@@ -79,12 +79,12 @@ class Operator:
 
     @property
     def bytes_read(self) -> float:
-        """Bytes that the operator takes in: weights, cached keys and values, activations."""
+        """Bytes that the operator reads: weights, cached keys and values, activations."""
         return self.weight_bytes + self.kv_read_bytes + self.input_bytes
 
     @property
     def bytes_written(self) -> float:
-        """Bytes that it gives out."""
+        """Bytes that the operator writes."""
         return self.kv_write_bytes + self.output_bytes
 
 
@@ -111,7 +111,7 @@ def operators(
     Returns
     -------
     list of Operator
-        One an operator and kind of layer.
+        One for each operator and kind of layer.
 
     Examples
     --------

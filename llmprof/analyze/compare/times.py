@@ -108,7 +108,7 @@ def has_steps(trace: Trace) -> bool:
 
 
 _Side = dict[str | None, tuple[pl.DataFrame, int]]
-"""Of each phase a row a repeat (or step, where there is one repeat) and a column a part, and the number of steps."""
+"""Phase -> frame (one row per repeat, or per step of a single repeat; one column per part) and number of steps."""
 
 
 def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) -> _Side:
@@ -142,7 +142,7 @@ def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:
 
 
 def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[str | None, tuple[pl.DataFrame, int]]:
-    """The typical steps of each phase, one a row, with a column for the step, each part and what follows it."""
+    """The typical steps of each phase, one per row, with a column for the step, each part and what follows it."""
     windows = of_ranks(recorded_windows(trace) if whole else step_windows(trace), ranks)
     parts = time_parts(trace, windows.with_columns(dur_ns="span_ns"))
     place = pl.int_range(pl.len()).over(*LANE, "phase")

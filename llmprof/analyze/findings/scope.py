@@ -101,7 +101,7 @@ class Scope:
     steps : polars.DataFrame or None
         The steps; None where the trace has none and the scope is the whole recording.
     windows : polars.DataFrame
-        ``rank, device, step, phase, start_ns, dur_ns``: the time, one row a step and device.
+        ``rank, device, step, phase, start_ns, dur_ns``: the time, one row per step and device.
     recorded_ns : int
         All recorded time, summed over the devices.
     """

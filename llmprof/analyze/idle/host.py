@@ -46,7 +46,7 @@ def call_kinds(calls: pl.Series) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``synchronises, holds, waits`` (:func:`is_synchronising`, :func:`holds_the_device`, :func:`waits_for_event`),
-        one row a call.
+        one row per call.
     """
     return by_distinct(calls, _call_kinds).to_frame("kinds").unnest("kinds")
 

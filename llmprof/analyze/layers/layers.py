@@ -25,7 +25,7 @@ _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_sta
 
 @per_trace
 def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.DataFrame:
-    """Layers of every step of every rank, one row a stage or one row a layer.
+    """Layers of every step of every rank, one row per stage or one row per layer.
 
     A stage that occurs twice in a layer (the two norms, the two all-reduces) gives a row each time, told apart by
     ``occurrence``. A layer reaches on the device from the start of its first kernel to the end of its last one.

@@ -175,7 +175,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, device, step, phase, start_ns, dur_ns`` (ns) and ``span_ns`` (as far as the step's own last event, if
-        that comes first), one row a step and device of its rank; without empty steps, steps without an event and
+        that comes first), one row per step and device of its rank; without empty steps, steps without an event and
         captures of graphs (which still end the step before them).
     """
     step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
@@ -203,7 +203,7 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, device, step, phase`` (both null), ``start_ns, dur_ns, span_ns`` (the same, ns), one row a device with
+        ``rank, device, step, phase`` (both null), ``start_ns, dur_ns, span_ns`` (the same, ns), one row per device with
         events.
     """
     bounds = []

@@ -337,7 +337,7 @@ def from_file(path: Path) -> list[str]:
     Parameters
     ----------
     path : pathlib.Path
-        ``.json`` (a list), ``.jsonl`` (a value a line), anything else is text with a prompt a line. Objects are
+        ``.json`` (a list), ``.jsonl`` (one value per line), anything else is text with one prompt per line. Objects are
         asked for ``prompt``, ``text``, ``instruction``, ``question`` or ``content``, and for the first turn of
         ``conversations`` or ``messages``.
 

@@ -114,7 +114,7 @@ class Series:
         Returns
         -------
         list of Outcome
-            One a point. A measured one is read by :meth:`~llmprof.launch.run.runner.ExperimentRunner.finish_in`.
+            One for each point. A measured one is read by :meth:`~llmprof.launch.run.runner.ExperimentRunner.finish_in`.
 
         Raises
         ------

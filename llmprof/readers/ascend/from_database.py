@@ -185,7 +185,7 @@ def _thread(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stacks(db: Database) -> pl.DataFrame:
-    """Call stacks by their identifier, one frame a line, innermost first."""
+    """Call stacks by their identifier, one frame per line, innermost first."""
     chains = db.read("PYTORCH_CALLCHAINS", ("id", "stack", "stackDepth"))
     schema = {"callchainId": pl.Int64, "ascend_stack": pl.String}
     if chains is None:

@@ -121,7 +121,7 @@ def communication(path: Path) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``name, group, start_ns, dur_ns, ascend_transit_ns, ascend_wait_ns, ascend_synchronization_ns,
-        ascend_idle_ns``, one row a call; ``Total Op Info`` is left out.
+        ascend_idle_ns``, one row per call; ``Total Op Info`` is left out.
 
     Raises
     ------

@@ -195,7 +195,7 @@ def _each(values: pl.Series, one: Any) -> pl.Series:
 
 
 def stack(value: pl.Expr) -> pl.Expr:
-    """A call stack with one frame a line, innermost first."""
+    """A call stack with one frame per line, innermost first."""
     return value.str.replace_all(r"\s*;\s*", "\n").str.strip_chars()
 
 

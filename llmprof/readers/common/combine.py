@@ -24,7 +24,7 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     Parameters
     ----------
     parts : sequence of Part
-        One a file.
+        One for each file.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
             other = parts[ranks.index(rank)].path
             raise MixedRunsError(
                 f"rank {rank} comes twice, in {other.name} and {part.path.name}",
-                expected="one file a rank",
+                expected="one file per rank",
                 hint="pass the files of one profiling window of one run",
                 rank=rank,
                 files=[str(other), str(part.path)],

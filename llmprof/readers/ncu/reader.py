@@ -226,9 +226,9 @@ _NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
 def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Metrics:
     """Hardware metrics of kernel launches from files of Nsight Compute.
 
-    The content decides, not the name: CSV of the raw page (``ncu --csv --page raw``, a row a launch), CSV of the
-    details page (``--page details``, a row a metric, with rules), both with whatever else was printed in between, as
-    they are or compressed with gzip or xz; and ``.ncu-rep`` reports, through the package ``ncu-report`` or else the
+    The content decides, not the name: CSV of the raw page (``ncu --csv --page raw``, one row per launch), CSV of the
+    details page (``--page details``, one row per metric, with rules), both with any other output in between, as they
+    are or compressed with gzip or xz; and ``.ncu-rep`` reports, through the package ``ncu-report`` or else the
     ``ncu`` on the path. Files of the same launches, such as two pages of one report, are put together; another run
     in the same file or in a further one gets launches of its own (``Metrics.kernels`` says the ``run``).
 

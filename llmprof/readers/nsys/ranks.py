@@ -1,9 +1,9 @@
 """Assigns ranks to several reports of Nsight Systems of one run: one report per process, or one per node.
 
-``mpirun … nsys profile -o r%q{RANK} python train.py`` writes a report a rank, ``nsys profile torchrun …`` one a node
-with several ranks. The rank of each is found from the best evidence that all reports have: the names of their processes
-(vLLM's workers, MPI's marks), the environment or the arguments that were recorded, then the numbers in their names; the
-order of the names is the last resort, with a warning.
+``mpirun … nsys profile -o r%q{RANK} python train.py`` writes one report per rank, ``nsys profile torchrun …`` one per
+node with several ranks. The rank of each is found from the best evidence that all reports have: the names of their
+processes (vLLM's workers, MPI's marks), the environment or the arguments that were recorded, then the numbers in their
+names; the order of the names is the last resort, with a warning.
 """
 
 from __future__ import annotations

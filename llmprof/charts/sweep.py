@@ -104,7 +104,9 @@ def series_colour(over: Axes) -> alt.Color:
     scale = alt.Scale(domain=list(over.table), range=list(over.table.values()))
     if len(over.table) < 2:
         return alt.Color("series:N", scale=scale, legend=None)
-    legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="circle", columns=4)
+    legend = alt.Legend(
+        title=None, orient="top", direction="horizontal", symbolType="circle", symbolOpacity=1, columns=4
+    )
     return alt.Color("series:N", scale=scale, sort=None, legend=legend)
 
 
@@ -153,8 +155,9 @@ def sweep_latency(
             value=pl.col(f"{name}_ns") / unit.ns,
             tail=pl.max_horizontal(f"{name}_ns", tail) / unit.ns,
         )
+        data, banded = _banded(data, f"{name}_ns", unit.ns)
         y_title = f"time ({unit.symbol})"
-        panels.append(_panel(data, over, plot, _LATENCIES[name], y_title, tail=True))
+        panels.append(_panel(data, over, plot, _LATENCIES[name], y_title, tail=True, banded=banded))
     first = shown[-1]
     best = frame.drop_nulls(f"{first}_ns").sort(f"{first}_ns")
     least, most = best.row(0, named=True), best.row(-1, named=True)
@@ -162,7 +165,10 @@ def sweep_latency(
     apart = best.height < 2 or _beyond(most, least, f"{first}_ns") is not False
     words = f"{low} at best, {high} at most" if apart else "the points do not differ beyond the noise of the repeats"
     head = title or f"{_LATENCIES[first].capitalize()}: {words}"
-    notes = f"{_measured(frame)}; thin lines go up to the 99th percentile. Each panel has its own axis."
+    notes = (
+        f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats, where there are "
+        "several; thin lines go up to the 99th percentile. Each panel has its own axis."
+    )
     return finish(alt.hconcat(*panels, spacing=_SPACE), head, notes)
 
 
@@ -198,10 +204,7 @@ def sweep_throughput(
     panels = []
     for name, words in _RATES.items():
         data = over.data.drop_nulls(name).with_columns(value=pl.col(name))
-        low, high = f"{name}_ci95_low", f"{name}_ci95_high"
-        banded = low in data.columns and data[low].null_count() < data.height
-        if banded:
-            data = data.with_columns(low=pl.max_horizontal(pl.col(low), 0), tail=pl.col(high))
+        data, banded = _banded(data, name, 1)
         panels.append(_panel(data, over, plot, words, "per s", tail=False, banded=banded))
     ordered = frame.sort("output_tokens_per_s", descending=True, nulls_last=True).drop_nulls("output_tokens_per_s")
     top = ordered.row(0, named=True)
@@ -209,8 +212,16 @@ def sweep_throughput(
     equal = [row for row in rest if _beyond(top, row, "output_tokens_per_s") is False]
     also = f", within the noise of {len(equal)} other{'s' * (len(equal) > 1)}" if equal else ""
     head = title or f"Most output tokens: {_with_interval(top, 'output_tokens_per_s')} a second at {top['label']}{also}"
-    note = f"{_measured(frame)}; thin lines: 95 % confidence interval of the mean over the repeats."
+    note = f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats."
     return finish(alt.hconcat(*panels, spacing=_SPACE), head, note)
+
+
+def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
+    """Rows with ``low, high``, the interval of the mean of a column; whether any is known."""
+    low, high = f"{name}_ci95_low", f"{name}_ci95_high"
+    if low not in data.columns or data[low].null_count() == data.height:
+        return data, False
+    return data.with_columns(low=pl.max_horizontal(pl.col(low), 0) / unit, high=pl.col(high) / unit), True
 
 
 def _with_interval(row: Mapping[str, Any], name: str) -> str:
@@ -235,11 +246,12 @@ def _measured(frame: pl.DataFrame) -> str:
 def _panel(
     data: pl.DataFrame, over: Axes, plot: int, name: str, y_title: str, *, tail: bool, banded: bool = False
 ) -> alt.LayerChart:
-    top = number(data["tail"].max()) if tail else number(data["value"].max())
+    reach = [name for name, shown in (("value", True), ("tail", tail), ("high", banded)) if shown]
+    top = max(number(data[name].max()) for name in reach)
     scale = alt.Scale(domain=[0, top * 1.12 or 1], nice=False, clamp=True)
     y = alt.Y("value:Q", scale=scale, axis=alt.Axis(title=y_title, format=NUMBER, tickCount=5))
     shade = series_colour(over)
-    columns = ["x", "series", "label", "value", *(["tail"] if tail or banded else []), *(["low"] if banded else [])]
+    columns = ["x", "series", "label", "value", *(["tail"] if tail else []), *(["low", "high"] if banded else [])]
     base = alt.Chart(inline(data.select(columns)))
     tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip("value:Q", format=",.4~r")]
     lines = base.mark_line(strokeWidth=2).encode(x=over.x, y=y, color=shade, detail="series:N")
@@ -247,9 +259,10 @@ def _panel(
     marks = [lines, dots]
     if tail:
         marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2="tail:Q", color=shade))
-    elif banded:
+    if banded:
         low = alt.Y("low:Q", scale=scale)
-        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=low, y2="tail:Q", color=shade))
+        interval = base.mark_rule(strokeWidth=6, opacity=0.35)
+        marks.insert(0, interval.encode(x=over.x, y=low, y2="high:Q", color=shade))
     return layered(*marks, beside(name).encode(color=alt.value(INK))).properties(width=plot, height=_HEIGHT)
 
 

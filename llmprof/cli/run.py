@@ -283,12 +283,13 @@ def _requests(done: Run) -> str:
     for row in summarize(done.requests).iter_rows(named=True):
         if row["metric"] in _SHOWN:
             say = format_ns if row["unit"] == "ns" else _rate
-            spread = "" if row["std"] is None else f"± {say(row['std'])}"
+            known = row["ci95_low"] is not None
+            spread = f"± {say((row['ci95_high'] - row['ci95_low']) / 2)}" if known else ""
             tail = say(row["p99"]) if row["n"] > 1 else ""
             rows.append((row["phase"], _NAMES[row["metric"]], say(row["mean"]), spread, say(row["p50"]), tail))
     if not rows:
         return ""
-    columns = ("phase", "metric", "mean", "std", "median", "p99")
+    columns = ("phase", "metric", "mean", "95 % interval", "median", "p99")
     return text.table(pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row"))
 
 
@@ -323,8 +324,9 @@ def _cost(row: dict[str, Any]) -> str:
         return f"no measurable overhead ({more} for a batch, within the noise of the repeats)"
     if clear is False:
         return f"{more} time for a batch, which is not beyond the noise of the repeats"
-    known = "" if clear else ", of one repeat without it, so the noise is not known"
-    return f"{more} time for a batch{known}"
+    if clear is None:
+        return "its cost is not known: one repeat without it does not tell the noise (--repeat 3 does)"
+    return f"{more} time for a batch"
 
 
 def _places(done: Run, files: list[tuple[str, Path]]) -> str:
@@ -432,7 +434,7 @@ def _self_test(args: Namespace) -> str:
 
 
 _COLUMNS = (
-    "state", "output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "share_overhead", "share_compute",
+    "state", "output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "overhead", "share_compute",
     "share_exposed_communication", "share_idle",
 )  # fmt: skip
 
@@ -463,10 +465,21 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         summary: dict[str, Any] = {"folder": done.folder, "comparison": rows_of(done.comparison), "failed": done.failed}
         return to_json(summary | {"files": list(files.values())})
     columns = [*done.parameters, *_COLUMNS]
-    lines = [text.table(done.comparison.rename({"overhead": "share_overhead"}), width=terminal.width, columns=columns)]
+    lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
     lines += [f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()]
     named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
     return "\n".join([*lines, "", text.pairs(named, indent="")])
+
+
+def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
+    """The comparison with means as text, each with half of its 95 % interval; a cost within the noise is no figure."""
+    from llmprof.report.sweep import overhead_in_words, with_interval
+
+    rows = comparison.to_dicts()
+    means = ("output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns")
+    texts = [pl.Series(name, [with_interval(row, name) for row in rows], dtype=pl.String) for name in means]
+    cost = pl.Series("overhead", [overhead_in_words(row) for row in rows], dtype=pl.String)
+    return comparison.with_columns(*texts, cost)
 
 
 def _parameters(args: Namespace) -> dict[str, list[Any]]:

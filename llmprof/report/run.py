@@ -272,7 +272,13 @@ def overhead_table(costs: pl.DataFrame) -> Table:
     told = {True: "yes", False: "no", None: "one repeat only"}
     clear = pl.Series("clear", [told[verdict] for verdict in shown["clear"]], dtype=pl.String)
     more = [
-        None if share is None else f"{100 * share:+.1f} %" if beyond is not False else "within the noise"
+        None
+        if share is None
+        else f"{100 * share:+.1f} %"
+        if beyond
+        else "within the noise"
+        if beyond is False
+        else "not known"
         for share, beyond in shown.select("overhead", "clear").iter_rows()
     ]
     rows = shown.select(
@@ -323,8 +329,8 @@ def tiles(run: Run) -> list[tuple[str, str]]:
         costs = pl.DataFrame()
     if costs.height and costs["overhead"][0] is not None:
         clear = costs["clear"][0]
-        figure = f"{100 * costs['overhead'][0]:+.1f} %{'' if clear else ' (one repeat)'}"
-        out.append(("Profiler overhead", "within the noise" if clear is False else figure))
+        figure = {None: "not known (one repeat)", False: "within the noise"}
+        out.append(("Profiler overhead", figure.get(clear, f"{100 * costs['overhead'][0]:+.1f} %")))
     if peaks := run.worker.get("peak_memory_bytes"):
         out.append(("Peak memory", format_bytes(max(peaks.values()))))
     return out

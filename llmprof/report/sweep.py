@@ -144,7 +144,9 @@ def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
         pl.Series(name, [with_interval(row, name) for row in comparison.iter_rows(named=True)], dtype=pl.String)
         for name in _WITH_INTERVALS
         if name in comparison.columns
-    ).with_columns(pl.Series("overhead", [_overhead(row) for row in comparison.iter_rows(named=True)], dtype=pl.String))
+    ).with_columns(
+        pl.Series("overhead", [overhead_in_words(row) for row in comparison.iter_rows(named=True)], dtype=pl.String)
+    )
     rows = told.select(column.key for column in columns)
     return Table("points", f"{comparison.height} points; comparison.csv has all columns", columns, rows, sortable=True)
 
@@ -169,10 +171,11 @@ def with_interval(row: Mapping[str, Any], name: str) -> str | None:
     return write(row[name]) + ("" if low is None or high is None else f" ± {write((high - low) / 2)}")
 
 
-def _overhead(row: Mapping[str, Any]) -> str | None:
+def overhead_in_words(row: Mapping[str, Any]) -> str | None:
     """What the profiler costs; no figure where it is not beyond the noise of the repeats."""
     if row["overhead"] is None:
         return None
     clear = row.get("overhead_clear")
-    known = "" if clear else " (one repeat)"
-    return "within the noise" if clear is False else f"{100 * row['overhead']:+.1f} %{known}"
+    if clear is None:
+        return "not known (one repeat)"
+    return f"{100 * row['overhead']:+.1f} %" if clear else "within the noise"

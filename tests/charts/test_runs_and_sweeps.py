@@ -164,3 +164,23 @@ class TestDashboard:
     def test_nothing_at_all(self):
         with pytest.raises(AnalysisError, match="neither metrics nor a trace"):
             charts.dashboard()
+
+
+def test_latencies_stand_with_the_intervals_of_their_means():
+    known = pl.DataFrame(
+        {
+            "point": [0, 1], "label": ["batch_size=1", "batch_size=2"], "batch_size": [1, 2], "state": ["finished"] * 2,
+            "ttft_ns": [20e6, 40e6], "tpot_ns": [2e6, 3e6], "e2e_ns": [100e6, 200e6],
+            "ttft_ns_ci95_low": [-5e6, 30e6], "ttft_ns_ci95_high": [45e6, 50e6],
+        }
+    )  # fmt: skip
+    spec = charts.sweep_latency(known, parameters=["batch_size"]).to_dict()
+    first, second, _ = spec["hconcat"]
+    rows = spec["datasets"][first["layer"][0]["data"]["name"]]
+    assert [(row["low"], row["value"], row["high"]) for row in rows] == [(0, 20, 45), (30, 40, 50)]
+    assert [layer["encoding"]["y2"]["field"] for layer in first["layer"] if "y2" in layer["encoding"]] == [
+        "high",
+        "tail",
+    ]
+    # no interval is drawn where none is known
+    assert [layer["encoding"]["y2"]["field"] for layer in second["layer"] if "y2" in layer["encoding"]] == ["tail"]

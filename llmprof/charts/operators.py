@@ -173,7 +173,7 @@ def memory_usage_analysis(timings: Timings) -> Any:
     begin = ", ".join(f"{value / _GB:,.3f} GB" for value in steps.group_by("rank").agg(pl.col("bytes_before").first())
                       .sort("rank")["bytes_before"])  # fmt: skip
     line = alt.Chart(inline(rows)).encode(
-        x=alt.X("step:Q", title="step of the engine"),
+        x=alt.X("step:Q", title="step of the engine", axis=alt.Axis(tickMinStep=1)),
         y=alt.Y("mib:Q", title="MiB more than at first"),
         color=alt.Color("rank:N", title=None),
         tooltip=["rank:N", "step:Q", "phase:N", alt.Tooltip("mib:Q", format=".3~f")],

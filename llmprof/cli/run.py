@@ -84,7 +84,7 @@ _MAPPINGS = (
         "kernel_name (a regular expression for a part of the name, with or without "
         "the regex: of ncu), launch_skip, launch_count, set or top",
     ),
-    ("ops_option", "ops_options", "steps, every, operator_layers, method, hold, functional or memory of mode ops"),
+    ("ops_option", "ops_options", "steps, every, layers, operator_layers, method, hold, memory … of mode ops"),
     ("env", "environment", "variable of the engine's environment"),
 )
 

@@ -279,7 +279,7 @@ class ExperimentConfig:
     ncu_options: dict[str, Any] = _option(
         {}, "kernel_name (a regular expression), launch_skip, launch_count, set, top, options"
     )
-    ops_options: dict[str, Any] = _option({}, "steps, every, operator_layers, method, hold, functional, memory, …")
+    ops_options: dict[str, Any] = _option({}, "steps, every, layers, operator_layers, method, hold, memory, …")
     warmup: int = _option(1, "runs before the first one that counts", least=0)
     repeat: int = _option(3, "measured runs without profiler", least=1)
     until: float | None = _option(None, "repeat until the mean is known to this share of it (0.03: 3 %)", least=0)

@@ -40,6 +40,7 @@ __all__ = [
     "sweep_scaling",
     "sweep_throughput",
     "sweep_time",
+    "themed",
     "theory_curves",
     "theory_memory",
     "theory_parameters",
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from llmprof.charts.base.dark import themed
     from llmprof.charts.base.save import save, to_html, to_png_bytes
     from llmprof.charts.breakdown import breakdown, overlap
     from llmprof.charts.collectives import all_reduce
@@ -100,6 +102,7 @@ else:
             "sweep_throughput": "llmprof.charts.sweep",
             "sweep_scaling": "llmprof.charts.sweep",
             "sweep_time": "llmprof.charts.sweep",
+            "themed": "llmprof.charts.base.dark",
             "theory_parameters": "llmprof.charts.theory.structure",
             "theory_roofline": "llmprof.charts.theory.structure",
             "theory_shares": "llmprof.charts.theory.structure",

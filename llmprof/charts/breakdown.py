@@ -13,7 +13,9 @@ from llmprof.charts.base.theme import (
     COPY,
     HIDDEN,
     IDLE,
+    MISSING,
     PADDING,
+    PAPER,
     PHASES,
     REST,
     TEXT_PX,
@@ -90,7 +92,7 @@ def breakdown(
     width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in order))
     y = row_axis(order)
     inner, _ = _gathered(small, min_share, "smaller")
-    inside = _palette(color, inner) if inner["part"].n_unique() > 1 else {}
+    inside = _palette(color, inner, MISSING) if inner["part"].n_unique() > 1 else {}
     table = _merged(color, palette, inside)
     panels = [_shares(stack(parts, palette, unit), table, y, width, "Share of device time")]
     if inside:
@@ -129,16 +131,16 @@ def _gathered(sums: pl.DataFrame, min_share: float, name: str) -> tuple[pl.DataF
     return out.sort("order", "row", "part"), small
 
 
-def _palette(by: str, parts: pl.DataFrame) -> dict[str, str]:
+def _palette(by: str, parts: pl.DataFrame, rest: str = REST) -> dict[str, str]:
     gathered = parts.filter("gathered")["part"].unique()
-    return colours(by, set(parts["part"]) - set(gathered)) | dict.fromkeys(gathered, REST)
+    return colours(by, set(parts["part"]) - set(gathered)) | dict.fromkeys(gathered, rest)
 
 
 def _merged(by: str, outer: dict[str, str], inner: dict[str, str]) -> dict[str, str]:
     """One legend for both: names in their order, then what is gathered."""
     both = outer | inner
-    rest = [name for name, fill in both.items() if fill == REST]
-    return colours(by, set(both) - set(rest)) | dict.fromkeys(rest, REST)
+    rest = {name: fill for name, fill in both.items() if fill in (REST, MISSING)}
+    return colours(by, set(both) - set(rest)) | rest
 
 
 def _row_name(rows: str) -> pl.Expr:
@@ -160,7 +162,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=axis)
     tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
-    bars = alt.Chart(inline(data)).mark_bar(stroke="#FFFFFF", strokeWidth=0.7)
+    bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
     marks = [bars.encode(x=x, x2="end:Q", y=y, color=colour("part", table), tooltip=tips)]
     lines: list[tuple[str, float, str, str, int]] = []
     for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():

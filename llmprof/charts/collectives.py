@@ -25,6 +25,7 @@ from llmprof.charts.base.theme import (
     INK,
     NUMBER,
     PADDING,
+    PAPER,
     WAIT,
     WIDTH,
     Unit,
@@ -129,7 +130,7 @@ def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart
         alt.Tooltip("n:Q", title="kernels"),
     ]
     y = alt.Y("n:Q", title="kernels", axis=alt.Axis(tickCount=3, format=NUMBER))
-    bars = alt.Chart(inline(bins)).mark_rect(color=fill, stroke="#FFFFFF", strokeWidth=0.5)
+    bars = alt.Chart(inline(bins)).mark_rect(color=fill, stroke=PAPER, strokeWidth=0.5)
     drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, y2=alt.datum(0), tooltip=tips)
     return drawn
 

@@ -11,7 +11,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base.data import inline, nothing, number, require
-from llmprof.charts.base.theme import INK, PADDING, WIDTH, finish, percent
+from llmprof.charts.base.theme import BLACK, PADDING, PAPER, TEXT_PX, WIDTH, finish, percent
 from llmprof.storage import files
 from llmprof.text import shorten
 from llmprof.units import format_ns
@@ -86,7 +86,7 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     base = alt.Chart(inline(data))
     x = alt.X("x:Q", title="share of the whole (%)", scale=alt.Scale(domain=[0, 100], nice=False))
     boxes = (
-        base.mark_rect(stroke="#FFFFFF", strokeWidth=0.6, clip=True)
+        base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
         .encode(
             x=x,
             x2="x2:Q",
@@ -99,7 +99,7 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         )
         .add_params(zoom)
     )
-    words = base.mark_text(color=INK, fontSize=11, clip=True).encode(x="middle:Q", y="at:Q", text="label:N")
+    words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(x="middle:Q", y="at:Q", text="label:N")
     chart = alt.LayerChart(layer=[boxes, words]).properties(width=WIDTH - 2 * PADDING, height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"
     note = "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look closer."

@@ -22,6 +22,7 @@ from llmprof.charts.base.theme import (
     COMPUTE,
     NUMBER,
     PADDING,
+    PAPER,
     WIDTH,
     Unit,
     beside,
@@ -124,7 +125,7 @@ def _columns(
         alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
         alt.Tooltip(f"{field}:Q", title=axis, format=",.4~r"),
     ]
-    bars = alt.Chart(inline(stacked)).mark_rect(stroke="#FFFFFF", strokeWidth=0.5)
+    bars = alt.Chart(inline(stacked)).mark_rect(stroke=PAPER, strokeWidth=0.5)
     drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=colour("cause", palette), tooltip=tips)
     return layered(drawn, beside(title)).properties(width=(_PLOT - _SPACE) // 2, height=150)
 

@@ -15,6 +15,7 @@ from llmprof.charts.base.theme import (
     IDLE,
     INK,
     PADDING,
+    PAPER,
     REST,
     TEXT_PX,
     WIDTH,
@@ -371,7 +372,7 @@ def _marks(
     y = row_axis(bars["row"])
     tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
-    drawn = alt.Chart(inline(data)).mark_bar(stroke="#FFFFFF", strokeWidth=0.7)
+    drawn = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
     marks = [drawn.encode(x=x, x2="end:Q", y=y, color=_colour(table, width), tooltip=tips)]
     labels = [
         fitting((f"{part} {percent(share)}", percent(share)), share / 100 * width)

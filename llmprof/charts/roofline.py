@@ -18,6 +18,7 @@ from llmprof.charts.base.theme import (
     MUTED,
     NUMBER,
     PADDING,
+    PAPER,
     REST,
     TEXT_PX,
     WIDTH,
@@ -252,7 +253,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
     tips += [alt.Tooltip("intensity:Q", title="FLOP/B", format=",.4~r"), alt.Tooltip("dtype:N")]
     tips += [alt.Tooltip("rate:Q", title=symbol, format=",.4~r"), alt.Tooltip("bound:N")]
     tips.append(alt.Tooltip("roof_share:Q", title="of its roof", format=".1%"))
-    mark = alt.Chart(inline(data)).mark_point(filled=True, opacity=0.85, stroke="#FFFFFF", strokeWidth=0.8)
+    mark = alt.Chart(inline(data)).mark_point(filled=True, opacity=0.85, stroke=PAPER, strokeWidth=0.8)
     points: alt.Chart = mark.encode(
         x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
         y=_axis("rate", f"{symbol} (log scale)", plane.y, alt.Y),

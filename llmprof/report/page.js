@@ -1,22 +1,99 @@
 "use strict";
+const root = document.documentElement;
+const night = matchMedia("(prefers-color-scheme: dark)");
+const darkColours = JSON.parse(document.getElementById("dark-colours")?.textContent ?? "{}");
+
+const isDark = () => (root.dataset.theme === "auto" ? night.matches : root.dataset.theme === "dark");
+
+/** A specification in the theme of the page: whole texts that are colours of the light one are replaced. */
+function themedSpec(text) {
+  if (!isDark()) return JSON.parse(text);
+  return JSON.parse(text, (_, value) => (typeof value === "string" && darkColours[value]) || value);
+}
+
 async function draw(data) {
   const place = document.getElementById(`chart-${data.dataset.chart}`);
   try {
-    await vegaEmbed(place, JSON.parse(data.textContent), {
+    await vegaEmbed(place, themedSpec(data.textContent), {
       ast: true, // no eval: the page's policy forbids it
       renderer: "svg",
       downloadFileName: data.dataset.chart,
       actions: {export: true, source: false, compiled: false, editor: false},
     });
+    const menu = place.querySelector("summary");
+    menu?.setAttribute("aria-label", `Save the chart: ${place.getAttribute("aria-label")}`);
+    menu?.setAttribute("title", "Save the chart");
   } catch (error) {
     console.error(error);
     place.textContent = `This chart could not be drawn (${error}). ${data.dataset.chart}.png shows it.`;
   }
 }
 
+let drawing = 0;
 async function drawAll() {
-  for (const data of document.querySelectorAll("script[data-chart]")) await draw(data);
-  document.documentElement.dataset.drawn = "yes";
+  const mine = ++drawing; // a newer switch of the theme ends an older drawing
+  delete root.dataset.drawn;
+  for (const data of document.querySelectorAll("script[data-chart]")) {
+    if (mine !== drawing) return;
+    await draw(data);
+  }
+  reachScrolled();
+  root.dataset.drawn = isDark() ? "dark" : "yes";
+}
+
+/** What scrolls sideways can be reached and scrolled with the keyboard. */
+function reachScrolled() {
+  for (const box of document.querySelectorAll(".room, .scroll")) {
+    const scrolls = box.scrollWidth > box.clientWidth + 1;
+    const name = box.querySelector("[aria-label]")?.getAttribute("aria-label") ?? box.querySelector("caption")?.textContent;
+    if (!scrolls) {
+      for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
+      continue;
+    }
+    box.setAttribute("tabindex", "0");
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", `${name ?? "Part of the report"}, scrolls sideways`);
+  }
+}
+
+/** Paper is white: colours of dark charts become those of the light ones. */
+function forPaper() {
+  if (!isDark()) return;
+  const light = Object.fromEntries(Object.entries(darkColours).map(([a, b]) => [b, a]));
+  for (const chart of document.querySelectorAll(".chart svg.marks")) chart.style.backgroundColor = "#ffffff";
+  for (const mark of document.querySelectorAll(".chart svg [fill], .chart svg [stroke]")) {
+    for (const name of ["fill", "stroke"]) {
+      const value = light[mark.getAttribute(name)];
+      if (value) mark.setAttribute(name, value);
+    }
+  }
+}
+
+function setTheme(theme) {
+  root.dataset.theme = theme;
+  for (const button of document.querySelectorAll(".themes button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.theme === theme));
+  }
+}
+
+function switchTheme(theme) {
+  const before = isDark();
+  setTheme(theme);
+  try {
+    localStorage.setItem("llmprof-theme", theme);
+  } catch {
+    // a page of a file may have no storage: the choice holds until it is closed
+  }
+  if (isDark() !== before) drawAll();
+}
+
+function firstTheme() {
+  try {
+    const kept = localStorage.getItem("llmprof-theme");
+    return ["auto", "light", "dark"].includes(kept) ? kept : "auto";
+  } catch {
+    return "auto";
+  }
 }
 
 function sortBy(button) {
@@ -34,4 +111,14 @@ function sortBy(button) {
 }
 
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sortBy(button));
+const themes = document.querySelector(".themes");
+setTheme(firstTheme());
+if (themes) themes.hidden = false;
+for (const button of document.querySelectorAll(".themes button")) {
+  button.addEventListener("click", () => switchTheme(button.dataset.theme));
+}
+night.addEventListener("change", () => root.dataset.theme === "auto" && drawAll());
+addEventListener("resize", reachScrolled);
+addEventListener("beforeprint", forPaper);
+addEventListener("afterprint", () => isDark() && drawAll());
 drawAll();

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import functools
 import hashlib
+import json
 import math
 import os
 import re
@@ -26,6 +27,7 @@ from markupsafe import Markup, escape
 
 from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
+from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import spec_json, vega_lite_version
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError
 from llmprof.report.cards import MEASURES
@@ -249,6 +251,7 @@ def page(contents: Contents) -> str:
         denominator=of[0] if len(of) == 1 else None,
         anchors={name: section.anchor for section in contents.sections for name in section.evidence},
         library=vega,
+        dark=Markup(json.dumps(dark_colours(one.spec for one in contents.figures if one.spec))),  # noqa: S704
         script=script,
     )
 

@@ -14,6 +14,7 @@ from llmprof.charts.base.theme import (
     LABEL_PX,
     MUTED,
     NUMBER,
+    PAPER,
     TEXT_PX,
     Unit,
     colour,
@@ -251,7 +252,7 @@ def stacked_bars(
     y = row_axis(parts["row"].unique(maintain_order=True))
     tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
     tips += [alt.Tooltip("percent:Q", format=".2f", title="share (%)"), *(alt.Tooltip(f"{name}:Q") for name in extra)]
-    bars = alt.Chart(inline(data)).mark_bar(stroke="#FFFFFF", strokeWidth=0.7)
+    bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
     marks = [bars.encode(x=x, x2="end:Q", y=y, color=colour("part", table), tooltip=tips)]
     if inside:
         marks += _inside(data, table, x, y, width / room)

@@ -6,14 +6,17 @@ import html
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import vl_convert as vlc
 
+from llmprof.charts.base.dark import GROUND, Theme, dark_colours, themed
+from llmprof.charts.base.theme import PAPER
 from llmprof.errors import OutputError
 from llmprof.storage import files
 
@@ -27,15 +30,27 @@ _PAGE = """<!DOCTYPE html>
 style-src 'unsafe-inline'; img-src data: blob:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>body {{ margin: 0; background: #fff; }}</style>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 0; background: {light}; }}
+@media screen and (prefers-color-scheme: dark) {{ body {{ background: {dark}; }} }}
+</style>
 </head>
 <body>
 <div id="chart"></div>
 <script>{library}</script>
 <script id="spec" type="application/json">{spec}</script>
+<script id="dark" type="application/json">{colours}</script>
 <script>
-const spec = JSON.parse(document.getElementById("spec").textContent);
-vegaEmbed("#chart", spec, {{actions: {{export: true, source: false, compiled: false, editor: false}}}});
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const draw = () => {{
+  const recolour = (_, value) => (dark.matches && typeof value === "string" && read("dark")[value]) || value;
+  const spec = JSON.parse(JSON.stringify(read("spec"), recolour));
+  vegaEmbed("#chart", spec, {{actions: {{export: true, source: false, compiled: false, editor: false}}}});
+}};
+dark.addEventListener("change", draw);
+draw();
 </script>
 </body>
 </html>
@@ -55,13 +70,17 @@ def vega_bundle() -> str:
 
 def spec_json(chart: alt.TopLevelMixin) -> str:
     """Vega-Lite specification of a chart as JSON that is safe inside an HTML script element."""
-    text = json.dumps(chart.to_dict(), ensure_ascii=False, allow_nan=False)
+    return _json(chart.to_dict())
+
+
+def _json(spec: Mapping[str, Any]) -> str:
+    text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0) -> bytes:
+def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme = "light") -> bytes:
     """PNG image of a chart.
 
     Parameters
@@ -70,6 +89,8 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0) -> bytes:
         What to draw.
     scale : float
         Pixels of the image a pixel of the chart.
+    theme : str
+        ``light`` or ``dark``.
 
     Returns
     -------
@@ -81,11 +102,11 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0) -> bytes:
     >>> charts.to_png_bytes(charts.overlap(analyze.overlap(trace, by=("rank",))))[1:4]
     b'PNG'
     """
-    return vlc.vegalite_to_png(spec_json(chart), vl_version=vega_lite_version(), scale=scale)
+    return vlc.vegalite_to_png(_json(themed(chart, theme)), vl_version=vega_lite_version(), scale=scale)
 
 
 def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
-    """Page with one chart, Vega included; it loads nothing from anywhere.
+    """Page with one chart, Vega included, in the theme of the reader's screen; it loads nothing from anywhere.
 
     Parameters
     ----------
@@ -105,10 +126,14 @@ def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
     >>> page.startswith("<!DOCTYPE html>")
     True
     """
-    return _PAGE.format(title=html.escape(title), library=vega_bundle(), spec=spec_json(chart))
+    spec = spec_json(chart)
+    colours = json.dumps(dark_colours([spec]))
+    return _PAGE.format(
+        title=html.escape(title), library=vega_bundle(), spec=spec, colours=colours, light=PAPER, dark=GROUND
+    )
 
 
-def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
+def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme = "light") -> Path:
     """Write a chart to a file that needs no network to be looked at.
 
     Parameters
@@ -118,6 +143,8 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
     path : path
         Where to; the suffix chooses the format: ``.png`` (two pixels for each of the chart), ``.svg``, ``.html``
         (Vega included) or ``.json`` (the Vega-Lite specification). Missing folders are made.
+    theme : str
+        ``light`` or ``dark``; a page (``.html``) follows the reader's screen.
 
     Returns
     -------
@@ -142,13 +169,13 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
             f"{target.name} has the suffix {target.suffix!r}", expected=f"one of {', '.join(SUFFIXES)}", path=target
         )
     if suffix == ".png":
-        content = to_png_bytes(chart)
+        content = to_png_bytes(chart, theme=theme)
     elif suffix == ".svg":
-        content = vlc.vegalite_to_svg(spec_json(chart), vl_version=vega_lite_version()).encode()
+        content = vlc.vegalite_to_svg(_json(themed(chart, theme)), vl_version=vega_lite_version()).encode()
     elif suffix == ".html":
         content = to_html(chart, title=target.stem).encode()
     else:
-        content = spec_json(chart).encode()
+        content = _json(themed(chart, theme)).encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,8 +15,14 @@ from llmprof.units import NS_PER_MS, NS_PER_S, NS_PER_US
 IDLE = "#E4E7EB"
 MISSING = "#D3D7DD"
 REST = "#C3CAD3"
+PAPER = "#FEFEFE"
+"""Ground of a chart, and the lines between its bars; white itself is for text on dark colours."""
+
 INK = "#1F2933"
 MUTED = "#52606D"
+BLACK, WHITE = "#000000", "#FFFFFF"
+"""Text on a colour; it stays when the page turns dark."""
+
 RULE = "#CBD2D9"
 COMPUTE = "#0072B2"
 HIDDEN = "#F3B58F"
@@ -123,12 +129,20 @@ def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
 
 
 def ink_on(colour: str) -> str:
-    """Dark or white text, whichever has the higher contrast on a colour (WCAG 2 relative luminance)."""
+    """Black or white text, whichever has the higher contrast on a colour: at least 4.58 : 1, whatever the colour."""
+    return BLACK if contrast(colour, BLACK) > contrast(colour, WHITE) else WHITE
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours (1 to 21), by the relative luminance of WCAG 2."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    dark = 0.0206
-    return INK if (luminance + 0.05) / (dark + 0.05) > 1.05 / (luminance + 0.05) else "#FFFFFF"
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
 WIDTH = 900
@@ -138,7 +152,7 @@ PADDING = 18
 """White around a chart (px)."""
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-LABEL_PX = 11
+LABEL_PX = 12
 TEXT_PX = 12
 NUMBER = ",~f"
 
@@ -242,7 +256,7 @@ def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "") -> Cha
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     heads, lines = balanced(title, 86), [line for note in notes for line in balanced(note, 128)]
     params = alt.TitleParams(text=heads if len(heads) > 1 else title, subtitle=lines)
-    done: ChartT = chart.properties(title=params, background="#FFFFFF", padding=PADDING).configure(**_config())
+    done: ChartT = chart.properties(title=params, background=PAPER, padding=PADDING).configure(**_config())
     return done
 
 

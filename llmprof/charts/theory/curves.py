@@ -14,6 +14,7 @@ from llmprof.charts.base.theme import (
     MUTED,
     NUMBER,
     PADDING,
+    PAPER,
     REST,
     STAGES,
     TEXT_PX,
@@ -396,7 +397,7 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     tips = [alt.Tooltip("model:N"), alt.Tooltip("kind:N"), alt.Tooltip("requests:Q"), alt.Tooltip("context:Q")]
     tips += [alt.Tooltip(f"{name}:Q", format=",.3f") for name in ("measured", "predicted", "bound")]
     tips.append(alt.Tooltip("error:Q", format="+.1f", title="error (%)"))
-    points = alt.Chart(inline(rows)).mark_point(filled=True, size=70, opacity=0.85, stroke="#FFFFFF", strokeWidth=0.7)
+    points = alt.Chart(inline(rows)).mark_point(filled=True, size=70, opacity=0.85, stroke=PAPER, strokeWidth=0.7)
     drawn = points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips)
     chart = layered(band, line, drawn).properties(width=WIDTH - 2 * PADDING - 70, height=430)
     errors = rows["error"].abs()

@@ -277,7 +277,7 @@ def _bars(
         opacity = 1.0 if n == 0 else 0.55
         bar = alt.Chart(some).mark_bar(size=_ROW / 2 - 1, yOffset=place, opacity=opacity)
         marks.append(bar.encode(x=x, y=y, color=shade, tooltip=tips))
-        text = alt.Chart(some).mark_text(align="left", baseline="middle", dx=4, dy=place, fontSize=11, color=INK)
+        text = alt.Chart(some).mark_text(align="left", baseline="middle", dx=4, dy=place, fontSize=TEXT_PX, color=INK)
         marks.append(text.encode(x=x, y=y, text="label:N"))
     height = (_ROW + 6) * len(order)
     return layered(*marks).properties(width=width, height=height, title=heading(label))

@@ -16,6 +16,7 @@ from llmprof.charts.base.theme import (
     MUTED,
     NUMBER,
     PADDING,
+    PAPER,
     STAGES,
     TEXT_PX,
     WIDTH,
@@ -175,7 +176,7 @@ class _Drawing:
     def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
         """Bars or slices, coloured."""
         hidden = [c for c in ("label", "ink") if c in shown.columns]
-        base = alt.Chart(inline(shown.drop(hidden))).mark_rect(clip=True, stroke="#FFFFFF", strokeWidth=0)
+        base = alt.Chart(inline(shown.drop(hidden))).mark_rect(clip=True, stroke=PAPER, strokeWidth=0)
         tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip("rank:Q")]
         tooltip += [alt.Tooltip(f"{field}:{_kind(shown, field)}", title=text) for field, text in tips.items()]
         wide = {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))} if "px" in shown else {}
@@ -192,7 +193,7 @@ class _Drawing:
         else:
             tooltip.append(alt.Tooltip("to_step:Q", title="to step"))
         line = 0.7 if len(strip.texts) else 0.0
-        boxes = alt.Chart(inline(strip.spans.select(columns))).mark_rect(clip=True, stroke="#FFFFFF", strokeWidth=line)
+        boxes = alt.Chart(inline(strip.spans.select(columns))).mark_rect(clip=True, stroke=PAPER, strokeWidth=line)
         return layered(boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts))
 
     def centred(self, texts: pl.DataFrame) -> alt.LayerChart:

@@ -73,19 +73,22 @@ export const drawing = {
   showLegend() {
     if (!this.described) return;
     const { present } = this.described;
-    const chip = (code) => {
-      const swatch = h("i", { class: "lpt-swatch" });
-      swatch.style.background = this.paints.colour[code];
+    const named = (code) => {
       const { kind, name } = this.described.keys[code];
-      return h(
-        "span",
-        { class: "lpt-chip" },
-        swatch,
-        `${kind === "cause" ? "idle: " : ""}${name.replaceAll("_", " ")}`,
-      );
+      return `${kind === "cause" ? "idle: " : ""}${name.replaceAll("_", " ")}`;
     };
-    const lost = present.lost.length ? [h("span", { class: "lpt-apart" }), ...present.lost.map(chip)] : [];
-    fill(this.legend, (present[this.colourBy] ?? []).map(chip), lost);
+    // a colour stands once: what two names share is one entry with both
+    const names = new Map();
+    for (const code of [...(present[this.colourBy] ?? []), ...present.lost]) {
+      const colour = this.paints.colour[code];
+      names.set(colour, [...new Set([...(names.get(colour) ?? []), named(code)])]);
+    }
+    const chip = ([colour, shared]) => {
+      const swatch = h("i", { class: "lpt-swatch" });
+      swatch.style.background = colour;
+      return h("span", { class: "lpt-chip" }, swatch, shared.join(", "));
+    };
+    fill(this.legend, [...names].map(chip));
   },
 
   /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */

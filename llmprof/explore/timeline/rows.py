@@ -32,7 +32,7 @@ _OWN: dict[tuple[str, str], str] = {
     ("layer", "odd"): "#CBD3DC",
     ("collective", "waiting for the last rank"): theme.WAIT,
     ("collective", "transfer"): theme.COMMUNICATION,
-    ("collective", "transfer and waiting"): "#EB8A3E",
+    ("collective", "transfer and waiting"): "#E39B63",
     ("category", "waits for the device"): theme.CAUSES["sync"],
     ("category", "marker"): "#7FA7A1",
     ("request", "waiting"): theme.WAIT,

@@ -71,10 +71,10 @@ export function followTheme(el, model, changed = () => {}) {
   return { now: () => THEMES[name], name: () => name, stop };
 }
 
-/** Black or white text, whichever stands out more on a colour (#rrggbb; WCAG 2 relative luminance). */
+/** Black or white text, whichever stands out more on a colour (#rrggbb): at least 4.58 : 1 (WCAG 2). */
 export function inkOn(colour) {
   const channels = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16) / 255);
   const [r, g, b] = channels.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
   const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  return (luminance + 0.05) / 0.0706 > 1.05 / (luminance + 0.05) ? "#1F2933" : "#FFFFFF";
+  return (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) ? "#000000" : "#FFFFFF";
 }

@@ -1,0 +1,125 @@
+"""Dark charts, the contrast of text on every colour, and legends in which no colour stands twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmprof import analyze, charts
+from llmprof.charts.base.dark import GROUND, NEUTRAL, dark_colours, in_the_dark, lightened, themed
+from llmprof.charts.base.theme import (
+    BLACK,
+    CATEGORIES,
+    CAUSES,
+    IDLE,
+    INK,
+    MISSING,
+    MUTED,
+    PAPER,
+    PHASES,
+    REST,
+    STAGES,
+    WHITE,
+    contrast,
+    ink_on,
+)
+from llmprof.errors import LlmprofError
+from tests.charts.test_every_chart import CHARTS
+
+PALETTES = {"stage": STAGES, "category": CATEGORIES, "phase": PHASES, "cause": CAUSES}
+COLOURS = sorted({IDLE, MISSING, REST}.union(*(table.values() for table in PALETTES.values())))
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    assert contrast(BLACK, WHITE) == pytest.approx(21)
+    assert contrast("#777777", WHITE) == pytest.approx(4.48, abs=0.005)  # WebAIM's contrast checker
+    assert contrast("#D55E00", WHITE) == pytest.approx(3.87, abs=0.01)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_text_in_a_bar_can_be_read_in_both_themes(colour: str) -> None:
+    ink = ink_on(colour)
+    assert in_the_dark(ink) == ink
+    assert contrast(colour, ink) >= 4.5
+    assert contrast(in_the_dark(colour), ink) >= 4.5
+
+
+@pytest.mark.parametrize("text", [INK, MUTED])
+def test_text_on_the_ground_can_be_read_in_both_themes(text: str) -> None:
+    assert contrast(text, PAPER) >= 4.5
+    assert contrast(in_the_dark(text), GROUND) >= 4.5
+
+
+def test_bars_show_on_the_dark_ground() -> None:
+    assert min(contrast(in_the_dark(colour), GROUND) for colour in COLOURS) > 1.6
+    assert lightened("#FFFFFF") == "#FFFFFF"
+    assert lightened("#000000") == "#5C5C5C"  # 0.36 of 255
+    assert len(set(NEUTRAL.values())) >= len(NEUTRAL) - 1  # two light greys of layers and idle time
+
+
+@pytest.mark.parametrize("kind", PALETTES)
+def test_names_of_one_palette_have_colours_of_their_own_in_both_themes(kind: str) -> None:
+    table = PALETTES[kind]
+    assert len(set(table.values())) == len(table)
+    assert len({in_the_dark(colour) for colour in table.values()}) == len(table)
+
+
+def scales(node: Any) -> Iterator[tuple[list[Any], list[str]]]:
+    """Names and colours of the scales that have both and a legend."""
+    if isinstance(node, dict):
+        scale = node.get("scale")
+        if isinstance(scale, dict) and node.get("legend", True) is not None and "range" in scale:
+            names, colours = scale.get("domain"), scale["range"]
+            if isinstance(names, list) and isinstance(colours, list) and all(isinstance(one, str) for one in colours):
+                yield names, colours
+        for value in node.values():
+            yield from scales(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from scales(value)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_no_legend_has_a_colour_twice_and_the_dark_chart_has_no_light_paper(name: str) -> None:
+    make, frame = CHARTS[name]
+    chart = make(frame())
+    spec = chart.to_dict()
+    for names, colours in scales(spec):
+        shown = [colour for colour in colours[: len(names)] if colour.startswith("#")]
+        assert len(set(shown)) == len(shown), dict(zip(names, colours, strict=False))
+        dark = [in_the_dark(colour) for colour in shown]
+        assert len(set(dark)) == len(dark), dict(zip(names, dark, strict=False))
+    text = json.dumps(themed(chart, "dark"))
+    assert not {PAPER, INK, MUTED} & set(re.findall(r"#[0-9A-Fa-f]{6}", text))
+    assert chart.to_dict() == spec
+
+
+def test_a_theme_is_a_pure_function_of_the_specification() -> None:
+    spec = {"mark": {"color": INK}, "data": [{"ink": WHITE, "fill": "#0b3c73", "name": f"a {INK}"}], "width": 3}
+    before = json.dumps(spec)
+    dark = themed(spec, "dark")
+    assert dark == {
+        "mark": {"color": NEUTRAL[INK]},
+        "data": [{"ink": WHITE, "fill": lightened("#0b3c73"), "name": f"a {INK}"}],
+        "width": 3,
+    }
+    assert json.dumps(spec) == before
+    assert themed(spec, "light") == spec
+    assert dark_colours([before]) == {INK: NEUTRAL[INK], "#0b3c73": lightened("#0b3c73")}
+    with pytest.raises(LlmprofError, match="theme"):
+        themed(spec, "solarized")  # type: ignore[arg-type]
+
+
+def test_dark_images_and_files(sample_trace, tmp_path) -> None:
+    chart = charts.overlap(analyze.overlap(sample_trace("torch_tp1_eager"), by=("rank",)))
+    light, dark = charts.to_png_bytes(chart), charts.to_png_bytes(chart, theme="dark")
+    assert light != dark
+    assert charts.save(chart, tmp_path / "a.png", theme="dark").read_bytes() == dark
+    assert GROUND in charts.save(chart, tmp_path / "a.svg", theme="dark").read_text()
+    page = charts.to_html(chart)
+    assert f'"{INK}": "{NEUTRAL[INK]}"' in page
+    assert "prefers-color-scheme: dark" in page

@@ -436,7 +436,7 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
 
     try:
         wanted = Wanted.of_environment(environment)
-        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}
+        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache, "python_functions": True}
         trace = read(wanted.files, **options)
         other = read(wanted.other, **options) if wanted.other else None
         metrics = read_metrics(wanted.metrics) if wanted.metrics else None

@@ -102,7 +102,10 @@ def test_names_are_shown_as_they_are(parsed):
 
 
 def test_specifications_are_data_that_parse(parsed):
-    specs = {a["data-chart"]: json.loads(text) for a, text in parsed.scripts if a.get("type") == "application/json"}
+    content = [(a, json.loads(text)) for a, text in parsed.scripts if a.get("type") == "application/json"]
+    specs = {a["data-chart"]: spec for a, spec in content if "data-chart" in a}
+    (colours,) = (table for a, table in content if a.get("id") == "dark-colours")
+    assert set(colours) & {"#1F2933", "#FEFEFE"}
     assert set(specs) == {
         "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
         "layer_timeline",

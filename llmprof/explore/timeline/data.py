@@ -14,6 +14,7 @@ from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
 from llmprof.explore.timeline.rows import (
+    CALLS,
     REQUEST_GROUP,
     REQUEST_KIND,
     Keys,
@@ -28,7 +29,8 @@ from llmprof.explore.timeline.rows import (
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
-HOST = ("markers", "ops", "runtime")
+HOST = ("markers", *CALLS, "ops", "runtime")
+"""Kinds of rows of a thread, from the top."""
 
 
 class TimelineData:
@@ -126,7 +128,7 @@ class TimelineData:
             except AnalysisError:
                 return activity(self.trace)
         if kind in HOST:
-            return self.trace.table(kind)
+            return self.trace.table("ops" if kind in CALLS else kind)
         if kind == REQUEST_KIND and self.requests is not None:
             return self.requests
         frame: pl.DataFrame = getattr(analyze, kind)(self.trace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,7 +137,11 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
         facts = [*facts, *_device_facts(data, record, metrics)]
         flows = _launch_of(data, record, row, span)
     elif at.kind in HOST:
-        facts = [*facts, *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"})]
+        facts = [
+            *facts,
+            *_source(record),
+            *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"}),
+        ]
         flows = _launched_by(data, record, at, row, span) if at.kind != "markers" else []
     else:
         facts = [*facts, *_found_facts(record)]
@@ -164,7 +169,7 @@ def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.Dat
         facts.insert(0, ("step", f"{step} · {phase}"))
     if record.get("launch_start_ns") is not None and record.get("source") != "op":
         facts.append(("launch delay", format_ns(record["start_ns"] - record["launch_start_ns"])))
-    facts += _operator(data, record)
+    facts += _operator(data, record) + _calls(data, record)
     facts += _shape(data, record)
     if metrics is not None:
         joined = metrics.filter(pl.col("event") == record["event"])
@@ -190,6 +195,30 @@ def _operator(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
         return []
     op = ops.row(number, named=True)
     return [("operator", op["name"]), *_pairs(op, {"shapes": "shapes"})]
+
+
+_SOURCE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+
+
+def _source(record: Mapping[str, Any]) -> list[Fact]:
+    """File, line and function of a Python function, as torch's profiler names it: ``file.py(12): function``."""
+    match = _SOURCE.match(record["name"] or "") if record.get("kind") == "python" else None
+    return [(name, match[name]) for name in ("file", "line", "function")] if match else []
+
+
+def _calls(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
+    """Innermost module and Python function around the launch of a kernel."""
+    launch: float | None = record.get("launch_start_ns")
+    facts: list[Fact] = []
+    if launch is None:
+        return facts
+    for kind, label in (("modules", "module"), ("python", "Python")):
+        row = _host_row(data, kind, record["rank"], record.get("launch_thread"))
+        inside = [(lane, at) for lane in (row[1].lanes if row else []) if (at := lane.at(launch)) is not None]
+        if inside:
+            lane, at = inside[-1]
+            facts.append((label, data.names.full[int(lane.name[at])].removeprefix("nn.Module: ")))
+    return facts
 
 
 def _shape(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:

@@ -14,7 +14,7 @@ from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.analyze.requests.spans import request_spans
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
@@ -38,6 +38,7 @@ from llmprof.explore.timeline.messages import (
 )
 from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
 from llmprof.explore.timeline.search import MOST, Search, Where
+from llmprof.explore.timeline.stacks import By, stacks_of
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -247,6 +248,34 @@ class Timeline(Explorer):
         if self.span is None:
             return self._data.frame("stream").clear()
         return data.events(self._data, self.span, self.span_rows)
+
+    def stacks(self, by: By = "stage") -> pl.DataFrame:
+        """Stacks of the kernels and copies that are selected; of all where nothing is: for a flame graph.
+
+        ``charts.flame(w.stacks("python"))`` draws them, ``charts.speedscope`` writes them for speedscope.
+
+        Parameters
+        ----------
+        by : str
+            What is around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its
+            launch.
+
+        Returns
+        -------
+        polars.DataFrame
+            As ``analyze.stacks``: ``rank, thread, stack, value, unit, count``.
+
+        Raises
+        ------
+        NotCapturedError
+            The trace has no modules or Python functions, or nothing ran on a device.
+        """
+        chosen = self.selected if self.span is not None or self.selection else self._data.frame("stream")
+        if "launch_start_ns" not in chosen.columns or "stage" not in chosen.columns:
+            raise NotCapturedError(
+                "the selection is not of kernels", hint="drag over streams, or select nothing", table="kernels"
+            )
+        return stacks_of(self._data, chosen, by)
 
     def select(self, event: int) -> None:
         """Select a kernel or copy by its number in ``analyze.attribute(trace)``.

@@ -61,6 +61,7 @@ export const moving = {
       search: () => this.tools.focusSearch(),
       clear: () => this.clear(),
       help: () => this.help.toggle(),
+      across: () => this.goAcross(),
       mark: () => this.addMark(),
       list: () => this.hits.toggle(),
     };

@@ -12,10 +12,12 @@ const LEVEL_HEIGHTS = {
   stream: 24,
   counter: 34,
   markers: 15,
+  modules: 15,
+  python: 15,
   ops: 15,
   runtime: 15,
 };
-const HOST = ["markers", "ops", "runtime"];
+const HOST = ["markers", "modules", "python", "ops", "runtime"];
 const FOLDED_HEIGHT = 9;
 const GROUP_HEIGHT = 24;
 const ROW_GAP = 4;
@@ -32,6 +34,8 @@ export const KINDS = {
   stream: "streams",
   counter: "counters",
   markers: "markers",
+  modules: "modules",
+  python: "Python functions",
   ops: "operators",
   runtime: "runtime calls",
 };
@@ -149,10 +153,10 @@ function rowItem(row, state, top) {
   return { type: "row", ...row, folded, top, height: Math.max(last.y + last.height, least), levels };
 }
 
-/** Rows that are folded at first: operators of all ranks but the first, which are deep. */
+/** Rows that are folded at first: operators and Python functions of all ranks but the first, which are deep. */
 export function foldedAtFirst(described) {
   const first = described.groups.find((group) => group.rank >= 0)?.rank ?? -1;
-  const deep = (row) => row.levels > 2 && row.kind === "ops" && row.rank !== first;
+  const deep = (row) => row.levels > 2 && ["modules", "python", "ops"].includes(row.kind) && row.rank !== first;
   return new Set(described.rows.flatMap((row, number) => (deep(row) ? [number] : [])));
 }
 

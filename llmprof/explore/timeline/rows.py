@@ -175,14 +175,35 @@ def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names) -> Iterator[Row]
         yield Row("stream", rank, label, lanes, stream=(device, stream))
 
 
+CALLS = ("modules", "python")
+"""Kinds of rows that are Python functions in the table of operators: modules of torch.nn, and all others."""
+
+DEPTH = 250
+"""Most levels of calls of Python functions; of operators and other spans fewer are told apart."""
+
+_MODULE = "nn.Module: "
+_LABELS = {"modules": "modules", "python": "Python", "ops": "operators", "runtime": "runtime calls"}
+
+
+def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
+    """Rows of a trace's table that are of a kind, with their number as ``id``."""
+    table = "ops" if kind in CALLS else kind
+    frame = trace.table(table).with_row_index("id")
+    if kind == "markers":
+        return frame.filter(~pl.col("on_device") & (pl.col("domain") != "overhead"))
+    if table != "ops":
+        return frame
+    python = (pl.col("kind") == "python").fill_null(value=False)
+    module = pl.col("name").str.starts_with(_MODULE).fill_null(value=False)
+    return frame.filter({"ops": ~python, "modules": python & module, "python": python & ~module}[kind])
+
+
 def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
-    """Rows for the markers, operators and runtime calls of each thread."""
-    for table in ("markers", "ops", "runtime"):
-        if not trace.has(table):
+    """Rows for the markers, modules, Python functions, operators and runtime calls of each thread."""
+    for table in ("markers", *CALLS, "ops", "runtime"):
+        if not trace.has("ops" if table in CALLS else table):
             continue
-        frame = trace.table(table).with_row_index("id")
-        if table == "markers":
-            frame = frame.filter(~pl.col("on_device") & (pl.col("domain") != "overhead"))
+        frame = _of_host(trace, table)
         if not frame.height:
             continue
         number = texts.numbers(frame["name"])
@@ -193,8 +214,9 @@ def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
         made = frame.select("rank", "thread", "start_ns", "dur_ns", "id", name=number)
         made = made.with_columns(code=pl.Series(colours[number.to_numpy()]))
         for (rank, thread), part in made.partition_by("rank", "thread", as_dict=True).items():
-            label = {"ops": "operators", "runtime": "runtime calls"}.get(table, "markers")
-            yield Row(table, rank, label, spans(part.sort("start_ns", -pl.col("dur_ns"))), thread=thread)
+            ordered = part.sort("start_ns", -pl.col("dur_ns"))
+            lanes = spans(ordered, most=DEPTH) if table in CALLS else spans(ordered)
+            yield Row(table, rank, _LABELS.get(table, table), lanes, thread=thread)
 
 
 def counter_rows(trace: Trace) -> Iterator[Row]:
@@ -220,14 +242,14 @@ def counter_rows(trace: Trace) -> Iterator[Row]:
         yield Row("counter", rank, label, samples=samples, unit=unit or "")
 
 
-def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own") -> list[Lane]:
+def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own", most: int = 24) -> list[Lane]:
     """Lanes of a row, one a level: ``start_ns, dur_ns, code, name, id``, sorted by start."""
     start = part["start_ns"].to_numpy()
     end = start + np.maximum(part["dur_ns"].to_numpy(), 0)
     code: Codes = part["code"].to_numpy()
     name: Numbers = part["name"].to_numpy()
     number: Numbers = part["id"].to_numpy()
-    depth = levels(start, end, slack=slack)
+    depth = levels(start, end, slack=slack, most=most)
     if np.count_nonzero(depth) <= (RARE * len(depth) if slack else 0):
         return [Lane(start, end, {by: code}, name, number)]
     order = np.argsort(depth, kind="stable")
@@ -243,6 +265,8 @@ def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
     if table == "ops":
         categories = names.categories(kinds)
         of = [f"host {g}" if c == "other" else c for g, c in zip(grey, categories, strict=True)]
+    elif table in CALLS:
+        of = [f"host {g}" for g in grey]
     elif table == "runtime":
         waits = frame.select(is_synchronising(pl.col("name"))).to_series()
         of = ["waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)]

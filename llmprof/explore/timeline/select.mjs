@@ -130,7 +130,9 @@ export const selecting = {
   showDetails({ facts, label }) {
     const { hit } = this;
     const where = this.described.groups.find((group) => group.rank === this.described.rows[hit.row].rank)?.label ?? "";
+    const across = this.across();
     const actions = [
+      ...(across ? [[across.text, "G", () => this.goAcross()]] : []),
       ["Zoom to it", "F", () => this.fit()],
       ["Previous", "[", () => this.neighbour(-1)],
       ["Next", "]", () => this.neighbour(1)],
@@ -142,6 +144,23 @@ export const selecting = {
       .slice(0, 3)
       .map((fact) => fact.join(" "))
       .join(", ")}`;
+  },
+
+  /** Where the first arrow of the selection leads: {text, end}; null where there is none. */
+  across() {
+    const flow = this.flows[0];
+    if (!flow || !this.hit) return null;
+    const launched = flow[1].row === this.hit.row;
+    return { text: launched ? "Go to launch" : "Go to kernel", end: flow[launched ? 0 : 1] };
+  },
+
+  /** Select what launched the selected kernel, or the first kernel that the selected call launched. */
+  async goAcross() {
+    const across = this.across();
+    if (!across) return;
+    const { row, level, time } = across.end;
+    const answer = await this.get("pick", { row, level, time, reach: 1 });
+    if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
   },
 
   reveal(hit) {

@@ -1,0 +1,80 @@
+"""Stacks of what is selected in a timeline, for a flame graph: by stage, by module, or by Python function."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+
+from llmprof.errors import NotCapturedError
+from llmprof.explore.timeline.data import TimelineData
+from llmprof.explore.timeline.rows import Row
+
+By = Literal["stage", "module", "python"]
+_ROWS: Final = {"module": "modules", "python": "python"}
+
+
+def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
+    """Stacks of device events, with the kernel as the innermost frame.
+
+    Parameters
+    ----------
+    data : TimelineData
+        The rows.
+    events : polars.DataFrame
+        Rows of :func:`llmprof.analyze.attribute`.
+    by : str
+        What is around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its launch.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`llmprof.analyze.stacks`: ``rank, thread, stack, value, unit, count``, the largest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no modules or Python functions.
+    """
+    names = pl.col("name").fill_null("?")
+    if by == "stage":
+        around = [pl.col("phase").fill_null("no step"), pl.col("stage").fill_null("other")]
+        stack = pl.concat_list(*around, names)
+        stacked = events.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack)
+    else:
+        rows = [row for row in data.rows if row.kind == _ROWS[by]]
+        if not rows:
+            raise NotCapturedError(
+                f"this trace holds no {'modules' if by == 'module' else 'Python functions'}",
+                hint="record with with_stack=True (for modules with_modules=True, too), and read the trace with "
+                "llmprof.read(path, python_functions=True)",
+                table="ops",
+            )
+        parts = [_called(data, row, events) for row in rows]
+        stacked = pl.concat([part for part in parts if part.height] or parts[:1])
+    summed = stacked.group_by("rank", "thread", "stack").agg(pl.col("value").sum(), count=pl.len())
+    text = pl.col("stack").list.join("\n")
+    ordered = summed.sort("value", "rank", "thread", text, descending=[True, False, False, False], nulls_last=True)
+    return ordered.select("rank", "thread", "stack", "value", unit=pl.lit("ns"), count="count")
+
+
+def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
+    """Events that a thread launched, with the spans of its row that were open then."""
+    own = events.filter(rank=row.rank).filter(pl.col("launch_thread").eq_missing(row.thread))
+    own = own.drop_nulls("launch_start_ns")
+    at = own["launch_start_ns"].to_numpy()
+    frames = [_open(data, row, level, at) for level in range(len(row.lanes))]
+    named = own.with_columns(frame.alias(f"frame {level}") for level, frame in enumerate(frames))
+    stack = pl.concat_list(*(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?"))
+    return named.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls())
+
+
+def _open(data: TimelineData, row: Row, level: int, at: np.ndarray) -> pl.Series:
+    """Name of the span of a level that is open at each time; null where there is none."""
+    lane = row.lanes[level]
+    before = np.searchsorted(lane.start, at, "right") - 1
+    known = np.maximum(before, 0)
+    inside = (before >= 0) & (at < lane.end[known])
+    texts = pl.Series(data.names.full, dtype=pl.String).gather(lane.name[known])
+    return pl.select(pl.when(pl.Series(inside)).then(texts)).to_series()

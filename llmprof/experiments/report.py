@@ -316,7 +316,7 @@ def write_report(
         try:
             layouts = parallelism(points, grades=grades, communication=results.communication)
         except LlmprofError as error:
-            lines += ["## Parallelism", "", f"Not compared: {error}.", ""]
+            lines += ["## Parallelism", "", f"Not compared: {error.found}.", ""]
         else:
             overhead = place / "parallelism_overhead_report.json"
             drawn.append(files.write_json(overhead, {"grades": dict(grades), "rows": layouts.to_dicts()}))

@@ -325,7 +325,7 @@ def parallelism(
     several = points.filter(pl.col("tp") * pl.col("pp") > 1)
     if one.is_empty() or several.is_empty():
         raise LlmprofError(
-            f"there are points of {'one' if several.is_empty() else 'several'} device(s) only",
+            f"there are points of {'one device' if several.is_empty() else 'several devices'} only",
             expected="the same points on one device and on several",
         )
     parts = []

@@ -230,4 +230,5 @@ def test_hardware_notebook_reaches_the_known_limits_of_an_h200(tmp_path):
     assert found["tp_decode_speedup"] == pytest.approx(1.45, abs=0.02)
     assert found["pp_decode_speedup"] == pytest.approx(1.0, abs=0.02)
     assert 0.05 < found["communication_decode"] < 0.15
+    assert found["padding_experts_ratio"] == pytest.approx(1.23, abs=0.01)
     assert found["suggestions"][0] == "tensor_parallel_first"

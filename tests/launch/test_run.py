@@ -342,6 +342,7 @@ def test_the_most_expensive_functions_and_the_shortest_stretch_with_all_of_them(
     assert (found.skip, found.count, found.steps) == (1, 2, None)
     assert found.device == 0
     assert found.share == pytest.approx(350 / 352)
+    assert found.elsewhere == ()
 
 
 def test_collectives_are_never_chosen():
@@ -355,8 +356,10 @@ def test_collectives_are_never_chosen():
 def test_functions_far_apart_give_the_costliest_stretch():
     names = [(GEMM, 100)] * 3 + [(SILU, 30)] * 9 + [(NORM, 29)]
     found = chosen(names, top=3, most=4)
-    # gemm and silu have more time than silu and norm
+    # gemm and silu have more time than silu and norm, which is not profiled and does not count: 570 of 599
     assert (found.skip, found.count) == (2, 2)
+    assert found.elsewhere == ("fused_add_rms_norm_kernel",)
+    assert found.share == pytest.approx(570 / 599)
 
 
 def test_a_steady_step_is_chosen_early_and_ends_the_run_early():

@@ -275,9 +275,11 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
     choice = None
     if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
         choice = profilers.choose(trace, top=setting(config, "ncu_options", "top"))
+        profiled = ", ".join(name for name in choice.functions if name not in choice.elsewhere)
+        left_out = ", ".join(choice.elsewhere)
         passes.note(
-            f"ncu: {choice.count} launches of {', '.join(choice.functions)}, which have {choice.share:.0%} of the time "
-            "of all kernels but collectives"
+            f"ncu: {choice.count} launches of {profiled}, which have {choice.share:.0%} of the time of all kernels but "
+            f"collectives{f'; {left_out} run in other steps and were not profiled' if left_out else ''}"
         )
     elif trace is None:
         passes.note("ncu: the timeline was not imported, so the first launches of any kernel were profiled")

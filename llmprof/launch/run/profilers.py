@@ -47,7 +47,9 @@ class Choice:
     steps : int or None
         Steps of the engine until the last of these launches, where steps are known.
     share : float
-        Share of the time of all kernels but collectives that the functions have.
+        Share of the time of all kernels but collectives that the functions in the stretch have.
+    elsewhere : tuple of str
+        Functions that are launched outside of the stretch alone, so that they are not profiled.
     """
 
     functions: tuple[str, ...]
@@ -56,6 +58,7 @@ class Choice:
     device: int | None
     steps: int | None
     share: float
+    elsewhere: tuple[str, ...] = ()
 
 
 def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
@@ -92,6 +95,7 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     sequence = counted.filter(pl.col("function").is_in(list(cost)))
     first, last = _steady(sequence, place=1 if len(trace.ranks) == 1 else 0)
     skip, count = _stretch(sequence["function"].to_list()[first:last], cost, most)
+    stretch = set(sequence["function"].to_list()[first + skip : first + skip + count])
     device = sequence["device"].drop_nulls()
     step = sequence["step"][first + skip + count - 1]
     return Choice(
@@ -100,7 +104,8 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
         count=count,
         device=int(device[0]) if len(device) else None,
         steps=None if step is None else int(step) + 1,
-        share=sum(cost.values()) / max(1, int(alone["dur_ns"].sum())),
+        share=sum(ns for name, ns in cost.items() if name in stretch) / max(1, int(alone["dur_ns"].sum())),
+        elsewhere=tuple(name for name in cost if name not in stretch),
     )
 
 

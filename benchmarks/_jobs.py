@@ -251,6 +251,33 @@ def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, A
     }
 
 
+def read_cpu(path: str) -> dict[str, Any]:
+    """CPU time of reading a recording: the least of three times, after one that compiles patterns."""
+    import llmprof
+
+    llmprof.read(path, cache=False)
+    return {"cpu_seconds": min(timed(lambda: llmprof.read(path, cache=False))[0]["cpu_seconds"] for _ in range(3))}
+
+
+def analysis_cpu(path: str, kernels: str, analysis: str) -> dict[str, Any]:
+    """CPU time of an analysis from conformed frames alone, of a recording as it is or repeated (``kernels`` > 0)."""
+    from _repeat import repeated_trace
+
+    import llmprof
+    from llmprof import analyze
+    from llmprof.trace import Trace
+
+    trace = repeated_trace(path, int(kernels)) if int(kernels) else llmprof.read(path, cache=False)
+    tables = getattr(trace, "recorded", None) or trace.tables
+    options = {"by": ("rank", "step")} if analysis == "overlap" else {}
+    times = []
+    for _ in range(4 if int(kernels) else 9):  # the first run of a process compiles patterns
+        fresh = Trace(tables, trace.meta, trace.coverage)
+        gc.collect()
+        times.append(timed(lambda fresh=fresh: getattr(analyze, analysis)(fresh, **options))[0])
+    return {"cpu_seconds": least(times)["cpu_seconds"], "kernels": tables["kernels"].height}
+
+
 def file_read(path: str) -> dict[str, Any]:
     """A file of any kind, three times; its events and the bytes of its content."""
     import llmprof
@@ -284,6 +311,8 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
         load_floor,
         load_json,
         load_hta,
+        read_cpu,
+        analysis_cpu,
         file_read,
         file_rows,
         big,

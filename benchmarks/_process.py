@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +18,12 @@ PEERS_PYTHON = WORK / "peers" / "bin" / "python"
 Measured = dict[str, Any]
 
 
-def run(job: str, *arguments: object, python: Path = Path(sys.executable)) -> Measured:
-    """What a job of ``_jobs.py`` measured, or ``{"failed": reason}``."""
+def run(job: str, *arguments: object, python: Path = Path(sys.executable), tree: Path = ROOT) -> Measured:
+    """What a job of ``_jobs.py`` measured with the package of a checkout, or ``{"failed": reason}``."""
     command = [str(python), str(HERE / "_jobs.py"), job, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    paths = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tree, env=environment)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
         return {"failed": last[0]}

@@ -14,6 +14,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import before
 import big
 import explore
 import files
@@ -23,14 +24,14 @@ import nsys
 import scale
 from _process import HERE, PEERS_PYTHON, ROOT
 
-_WHICH = ["import", "load", "files", "big", "scale", "nsys", "explore"]
+_WHICH = ["import", "load", "files", "big", "scale", "nsys", "explore", "before"]
 _SAMPLE_EXPORT = ROOT / "sample_traces" / "nsys_tp2_cudagraph" / "report.sqlite"
 _HTA_TRACE = "real/chrome/hta/df_index_resolver__df_index_resolver.json.gz"
 
 
 def main() -> None:
     options = _options()
-    names = options.which or _WHICH
+    names = options.which or [name for name in _WHICH if name != "before" or options.other]
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
     print(f"trace: {options.trace.name}; sample: {options.sample}")
     if "load" in names:
@@ -51,6 +52,9 @@ def main() -> None:
         elif name == "big":
             results[name] = found = big.measure(options.trace, int(options.gb * 1e9), 1)
             text = big.report(found)
+        elif name == "before":
+            results[name] = found = before.measure(options.other, options.sample, options.kernels, options.rounds)
+            text = before.report(found)
         elif name == "nsys":
             count = int(options.nsys_millions * 1e6)
             results[name] = found = nsys.measure(options.export, count, 1)
@@ -68,7 +72,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("which", nargs="*", choices=_WHICH, help="all, if none is named")
+    parser.add_argument("which", nargs="*", choices=_WHICH, help="all, if none is named (before only with --other)")
     parser.add_argument("--trace", type=Path, default=_default_trace(), help="Chrome trace for load and big")
     parser.add_argument("--sample", default="torch_tp4_cudagraph", help="sample or trace that scale repeats")
     parser.add_argument("--explore-sample", default="torch_tp4_eager_nccl", help="sample that explore repeats")
@@ -78,8 +82,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--export", type=Path, default=_SAMPLE_EXPORT, help="SQLite export that nsys repeats")
     parser.add_argument("--nsys-millions", type=float, default=5, help="kernels for nsys, in millions")
     parser.add_argument("--gb", type=float, default=1.0, help="GB of JSON for big")
+    parser.add_argument("--other", type=Path, help="another checkout, whose package before measures beside this one")
+    parser.add_argument("--kernels", type=int, default=400_000, help="kernels to which before repeats the sample")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each contender, in turn")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if "before" in options.which and not options.other:
+        parser.error("before: name the other checkout with --other (git worktree add makes one)")
+    return options
 
 
 def _default_trace() -> Path:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import hypothesis
@@ -44,6 +47,21 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def sample_trace() -> Callable[[str], Trace]:
     """A bundled sample by name, read once in a session."""
     return functools.cache(llmprof.sample)
+
+
+@pytest.fixture(scope="session")
+def small_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled export of nsys with all its tables and columns, and a sixteenth of its events: to be copied."""
+    path = tmp_path_factory.mktemp("small") / "report.sqlite"
+    shutil.copyfile(ROOT / "sample_traces/nsys_tp2_cudagraph/report.sqlite", path)
+    whole_launches = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "RUNTIME", "SYNCHRONIZATION")]
+    kept = dict.fromkeys(whole_launches, "correlationId % 16 = 0") | {"CUDA_GRAPH_NODE_EVENTS": "rowid % 16 = 0"}
+    with closing(sqlite3.connect(path)) as connection:
+        for table, condition in kept.items():
+            connection.execute(f"DELETE FROM {table} WHERE NOT {condition}")
+        connection.commit()
+        connection.execute("VACUUM")
+    return path
 
 
 @pytest.fixture(scope="session")

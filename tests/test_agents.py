@@ -104,6 +104,7 @@ def test_what_makes_no_sense_is_explained():
     assert len(tools.analyze(GRAPHS, "events", limit=10**9)["rows"]) == 1000
 
 
+@pytest.mark.slow
 def test_a_client_of_the_protocol_asks_the_command(folder):
     """A session as an agent has it: the command as a process, the official client on its pipes."""
     pytest.importorskip("mcp")

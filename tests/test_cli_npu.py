@@ -42,6 +42,7 @@ def test_analyze_answers_the_questions_of_an_npu(folder, capsys) -> None:
         assert said(capsys, "analyze", folder, "--what", what)
 
 
+@pytest.mark.slow
 def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # a narrow table leaves columns out
     assert main.main(["report", str(folder), "-o", str(tmp_path / "out")]) == 0

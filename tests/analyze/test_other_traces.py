@@ -57,6 +57,7 @@ def everywhere(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("trace", names or list(TRACES), indirect=True)
 
 
+@pytest.mark.slow
 @everywhere()
 def test_every_analysis_runs_or_says_what_was_not_captured(trace: Trace) -> None:
     model = Trace({"kernels": kernels(["acme"]), "runtime": pl.DataFrame(_RUNTIME), "ops": pl.DataFrame(_OPS)})

@@ -40,6 +40,7 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 START_S, CELL_S = 90, 180
+SHUT_DOWN = "() => globalThis.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown().catch(() => null)"
 QUIET = ("favicon", "ResizeObserver loop", "WebSocket", "Download the React DevTools")
 """What the page may say on its console: it is JupyterLab's or the browser's, not ours."""
 
@@ -256,6 +257,7 @@ def notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
     yield open_notebook
     for page, client in opened:
         client.stop_channels()
+        page.evaluate(SHUT_DOWN)  # a kernel that nobody asks any more keeps its memory
         page.close()
 
 

@@ -62,6 +62,7 @@ def test_a_stale_bundle_is_named(tmp_path):
     assert re.fullmatch(r"Stale bundles, run `make bundles`: llmprof/explore/bundles/layers\.js\n", done.stderr)
 
 
+@pytest.mark.slow
 @needs_tools
 @pytest.mark.parametrize("script", ["lint", "types"])
 def test_sources_are_formatted_linted_and_typed(script):

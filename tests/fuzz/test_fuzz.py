@@ -30,6 +30,7 @@ def bad(outcome: Outcome) -> str:
     return outcome.raw or outcome.silent
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_mutated_files_end_in_errors_of_llmprof_or_in_traces(all_targets, name, tmp_path):

@@ -200,6 +200,7 @@ def test_any_table_may_be_missing(tmp_path, missing):
 
 
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+@pytest.mark.slow
 def test_any_table_of_a_real_export_may_be_missing(tmp_path, shared):
     source = shared / "captures" / "nsys_tp1_layer_nvtx" / "report.sqlite"
     with sqlite3.connect(f"file:{source}?mode=ro", uri=True) as connection:

@@ -236,10 +236,10 @@ def test_a_secret_planted_in_every_place_of_a_chrome_trace(kind, zipped, tmp_pat
 
 
 @pytest.mark.parametrize("kind", SECRETS)
-def test_a_secret_planted_in_every_place_of_an_export(kind, tmp_path):
+def test_a_secret_planted_in_every_place_of_an_export(kind, tmp_path, small_export):
     secret = SECRETS[kind]
     path, copy = tmp_path / "t.sqlite", tmp_path / "copy"
-    path.write_bytes((ROOT / "sample_traces/nsys_tp2_cudagraph/report.sqlite").read_bytes())
+    path.write_bytes(small_export.read_bytes())
     with sqlite3.connect(path) as c:
         tables = [name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:

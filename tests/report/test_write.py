@@ -155,6 +155,7 @@ def test_reports_of_real_captures(sample_trace, tmp_path, name):
     assert written.findings.height >= 3
 
 
+@pytest.mark.slow
 def test_a_report_says_how_near_a_known_model_comes_to_its_bound(tmp_path):
     trace = llmprof.sample("torch_tp1_cudagraph")
     written = report.write(trace, tmp_path / "known", model="Qwen2.5-1.5B")

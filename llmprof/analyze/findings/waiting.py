@@ -7,7 +7,7 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
 from llmprof.analyze.idle import idle, launch_delay
-from llmprof.analyze.idle.host import launches_graph
+from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.layers import layers
 from llmprof.units import format_bytes, format_ns, format_share
 
@@ -204,10 +204,11 @@ def between_operators(scope: Scope) -> Measure | None:
 
 def share_in_graphs(scope: Scope) -> float:
     """Share of the kernels of the scope that a replayed graph launched."""
-    kernels = scope.events.filter(pl.col("source") == "kernel")
+    kernels = scope.events.select("rank", "launch_start_ns").filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
         return 0.0
-    replays = scope.trace.runtime.filter(launches_graph(pl.col("name"))).select("rank", launch_start_ns="start_ns")
+    calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
+    replays = calls.filter(call_kinds(calls["name"])["replays"]).select("rank", "launch_start_ns")
     return kernels.join(replays.unique(), on=["rank", "launch_start_ns"], how="semi").height / kernels.height
 
 

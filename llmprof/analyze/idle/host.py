@@ -45,8 +45,8 @@ def call_kinds(calls: pl.Series) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``synchronises, holds, waits`` (:func:`is_synchronising`, :func:`holds_the_device`, :func:`waits_for_event`),
-        one row per call.
+        ``synchronises, holds, waits, replays`` (:func:`is_synchronising`, :func:`holds_the_device`,
+        :func:`waits_for_event`, :func:`launches_graph`), one row per call.
     """
     return by_distinct(calls, _call_kinds).to_frame("kinds").unnest("kinds")
 
@@ -59,6 +59,7 @@ def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
         is_synchronising(name).alias("synchronises"),
         holds_the_device(name).alias("holds"),
         waits_for_event(name).alias("waits"),
+        launches_graph(name).alias("replays"),
     )
     return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(kinds).to_series()
 

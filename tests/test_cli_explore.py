@@ -108,7 +108,7 @@ def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_page_shows_what_the_environment_names() -> None:
     wanted = Wanted([str(file) for file in make.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
     tabs = page(wanted.environment())
-    assert tabs.titles[0] == "Timeline"
+    assert tabs.titles[0] == "Findings"
     assert tabs["kernels"].table.height > 0
 
 

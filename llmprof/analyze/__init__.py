@@ -20,7 +20,7 @@ Requests              :func:`requests`, :func:`request_spans`, :func:`request_st
                       :func:`with_requests`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
 What would be gained  :func:`critical_path`, :func:`slack`, :func:`what_if` with :mod:`llmprof.analyze.changes`
-Conclusions           :func:`findings`
+Conclusions           :func:`findings`, :func:`run_facts`
 Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
                       :func:`diff_waterfall`, :func:`diff_words`, :func:`diff_context`, :func:`run_names`
 ===================== ===========================================================================================
@@ -84,6 +84,7 @@ __all__ = [
     "request_steps",
     "requests",
     "roofline_join",
+    "run_facts",
     "run_names",
     "slack",
     "slowest",
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.compare.story import diff_context, diff_waterfall, diff_words, run_names
     from llmprof.analyze.compare.times import diff_events, diff_times
     from llmprof.analyze.coverage import coverage
+    from llmprof.analyze.findings.facts import run_facts
     from llmprof.analyze.findings.findings import findings
     from llmprof.analyze.idle import idle, launch_delay, stream_gaps
     from llmprof.analyze.kernels import events_within, kernel_summary, kernels_within, ops_to_kernels
@@ -188,6 +190,7 @@ else:
             "request_spans": "llmprof.analyze.requests.spans",
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",
+            "run_facts": "llmprof.analyze.findings.facts",
             "run_names": "llmprof.analyze.compare.story",
             "slack": "llmprof.analyze.replay.critical_path",
             "slowest": "llmprof.analyze.requests.requests",

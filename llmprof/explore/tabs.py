@@ -19,6 +19,7 @@ from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
 from llmprof.explore.base.widget import Explorer, Link, link, smaller
+from llmprof.explore.front import Front, filters_of, rows_of, tab_of
 from llmprof.metrics.data import Metrics
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
@@ -192,8 +193,21 @@ class Preparation:
             self._done()
 
 
+def _no_panel(_given: Given) -> Any:
+    raise LlmprofError("the findings are no explorer", expected="the name of another tab")
+
+
+FINDINGS: Final = Panel(
+    "findings",
+    "Findings",
+    _no_panel,
+    lambda g: [*_labelled(g.trace), ("finding what takes the time", lambda: analyze.findings(g.trace))],
+)
+"""The first tab."""
+
+
 class Open(ipywidgets.Tab):  # type: ignore[misc]
-    """Tabs of explorers, each made when it is first shown; all that are made are linked. Made by :func:`open`.
+    """Findings, and tabs of explorers, each made when it is first shown and linked with the others; see :func:`open`.
 
     ``w["kernels"]`` is the explorer of a tab (made then, if it was not), ``w.show("kernels")`` brings it to the front.
     """
@@ -208,10 +222,13 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self._loop = _running_loop()
         super().__init__(**options)
         self.add_class("llmprof-explorers")
-        self.children = [ipywidgets.VBox() for _ in self._panels]
-        self.titles = [panel.title for panel in self._panels]
+        self._finding: Mapping[str, Any] | None = None
+        self._front: Front | None = None
+        self.children = [ipywidgets.VBox() for _ in (FINDINGS, *self._panels)]
+        self.titles = [panel.title for panel in (FINDINGS, *self._panels)]
         self.selected_index = 0
         self._place(self._panels[0])
+        self._shown(0)
         self.observe(lambda change: self._shown(change["new"]), "selected_index")
 
     @property
@@ -237,12 +254,46 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         LlmprofError
             There is no tab of the name.
         """
-        self.selected_index = self._panels.index(self._panel(name))
+        self.selected_index = 0 if name == FINDINGS.name else 1 + self._panels.index(self._panel(name))
+
+    def show_finding(self, order: int) -> None:
+        """Open the tab that shows a finding, at its rank, window and filter; as its button does.
+
+        Parameters
+        ----------
+        order : int
+            Its place among the findings, from 1.
+
+        Raises
+        ------
+        LlmprofError
+            There is no such finding.
+        """
+        rows = analyze.findings(self._given.trace).filter(pl.col("order") == order)
+        if not rows.height:
+            raise LlmprofError(f"there is no finding {order}", expected="one of analyze.findings(trace)['order']")
+        self._show_finding(rows.row(0, named=True))
+
+    def _show_finding(self, row: Mapping[str, Any]) -> None:
+        self._finding = row
+        window = None if row["start_ns"] is None else (row["start_ns"], row["end_ns"])
+        timeline: Any = self["timeline"]
+        timeline.show(window, rank=row["rank"])
+        name = tab_of(row)
+        explorer = self[name]
+        for trait, value in filters_of(row).items():
+            if trait == "category" and explorer.has_trait("search"):
+                explorer.set_trait("search", value)
+            elif explorer.has_trait(trait):
+                explorer.set_trait(trait, value)
+        self.show(name)
 
     @property
     def selected(self) -> pl.DataFrame:
-        """What is selected in the tab that is shown."""
-        made = self._made.get(self._panels[self.selected_index or 0].name)
+        """What is selected in the tab that is shown; of the findings the rows of the one that was shown last."""
+        if not self.selected_index:
+            return pl.DataFrame() if self._finding is None else rows_of(self._given.trace, self._finding)
+        made = self._made.get(self._panels[self.selected_index - 1].name)
         return made.selected if made is not None else pl.DataFrame()
 
     def _panel(self, name: str) -> Panel:
@@ -252,7 +303,8 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         raise LlmprofError(f"there is no tab {name!r}", expected=f"one of {[panel.name for panel in self._panels]}")
 
     def _box(self, panel: Panel) -> ipywidgets.VBox:
-        box: ipywidgets.VBox = self.children[self._panels.index(panel)]
+        number = 0 if panel is FINDINGS else 1 + self._panels.index(panel)
+        box: ipywidgets.VBox = self.children[number]
         return box
 
     def _place(self, panel: Panel) -> Explorer:
@@ -267,8 +319,8 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     def _shown(self, index: int | None) -> None:
         """Prepare a tab that is shown for the first time, and say how far it is."""
-        panel = self._panels[index or 0]
-        if panel.name in self._made or panel.name in self._preparing:
+        panel = self._panels[index - 1] if index else FINDINGS
+        if panel.name in self._made or (self._front is not None and panel is FINDINGS) or panel.name in self._preparing:
             return
         words, cancel = ipywidgets.Label(), ipywidgets.Button(description="Cancel")
         bar = ipywidgets.IntProgress(0, 0, 1)
@@ -283,7 +335,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
             preparation.cancel()
             self._preparing.pop(panel.name, None)
             again = ipywidgets.Button(description="Go on")
-            again.on_click(lambda _button: self._shown(self._panels.index(panel)))
+            again.on_click(lambda _button: self._shown(0 if panel is FINDINGS else 1 + self._panels.index(panel)))
             status = ipywidgets.Label(f"{panel.title}: cancelled")
             self._box(panel).children = [ipywidgets.HBox([status, again])]
 
@@ -295,7 +347,11 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     def _show_or_say(self, panel: Panel) -> None:
         try:
-            self._place(panel)
+            if panel is FINDINGS:
+                self._front = Front(self._given.trace, self._show_finding)
+                self._box(panel).children = [self._front]
+            else:
+                self._place(panel)
         except LlmprofError as error:
             self._box(panel).children = [ipywidgets.Label(f"{panel.title}: {error}")]
         self._preparing.pop(panel.name, None)
@@ -310,7 +366,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live tabs, and an image of the one that is shown for notebooks that are looked at without a kernel."""
         data = super()._repr_mimebundle_(**kwargs)
-        made = self._made.get(self._panels[self.selected_index or 0].name)
+        made = self._made.get(self._panels[max(0, (self.selected_index or 0) - 1)].name)
         try:
             image = made.picture() if made is not None else None
         except LlmprofError:
@@ -335,7 +391,7 @@ def open(  # noqa: A001
     names: tuple[str, str] | None = None,
     run: AnyRun | None = None,
 ) -> Open:
-    """All explorers of a trace in tabs: timeline, layers, overlap, collectives, kernels, and compare.
+    """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives, kernels, and compare.
 
     They are linked: what is chosen in one (window, rank, step, layer, stage) holds for all. A tab is made when it is
     first shown; what that takes is computed in the background, and can be cancelled.

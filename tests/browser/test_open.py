@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 SETUP = """import llmprof
 from llmprof import explore
 trace = llmprof.sample("torch_tp4_eager_nccl")"""
-TITLES = ["Timeline", "Layers", "Overlap", "Collectives", "Kernels", "Compare"]
+TITLES = ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Kernels", "Compare"]
 SHOW = """w = explore.open(trace, other=llmprof.sample("torch_tp4_eager_custom_allreduce"), names=("nccl", "custom"))
 w"""
 
@@ -19,10 +19,14 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     tabs = opened.output().get_by_role("tablist")
     tabs.wait_for()
     assert tabs.get_by_role("tab").all_inner_texts() == TITLES
-    opened.output().locator(".lp canvas").first.wait_for()
+    button = opened.output().get_by_role("button", name="Show me").first
+    button.wait_for()
     assert opened.python("list(w.explorers)") == ["timeline"]
+    opened.page.wait_for_timeout(400)
+    opened.shot(f"open_findings_{theme}", opened.output())
+    assert opened.faults(".llmprof-findings") == []
     names = ["timeline", "layers", "overlap", "all_reduce", "kernels", "compare"]
-    for count, (title, name) in enumerate(zip(TITLES, names, strict=True), 1):
+    for count, (title, name) in enumerate(zip(TITLES[1:], names, strict=True), 1):
         tabs.get_by_role("tab", name=title).click()
         opened.wait(f"{name!r} in w.explorers")
         assert opened.python("len(w.explorers)") == count
@@ -41,6 +45,27 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
     assert opened.problems == []
     assert opened.asked == set()
+
+
+def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
+    opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300)
+    buttons = opened.output().get_by_role("button", name="Show me")
+    buttons.first.wait_for()
+    opened.output().get_by_text("4 x NVIDIA H200").wait_for()
+    buttons.first.click()
+    opened.wait("w.titles[w.selected_index] == 'Collectives'")
+    assert opened.python("w['timeline'].rank == w._front.rows[0]['rank'] and w['all_reduce'].kind == 'all_reduce'")
+    tabs = opened.output().get_by_role("tablist")
+    tabs.get_by_role("tab", name="Findings").click()
+    buttons.nth(1).focus()
+    opened.page.keyboard.press("Enter")
+    opened.wait("w.titles[w.selected_index] == 'Timeline'")
+    canvas = opened.output().locator(".lp canvas:visible").first
+    canvas.wait_for()
+    assert opened.python("list(w['timeline'].span) == [w._front.rows[1]['start_ns'], w._front.rows[1]['end_ns']]")
+    opened.page.wait_for_timeout(600)
+    opened.shot("open_shown", opened.output())
+    assert opened.problems == []
 
 
 def test_a_long_preparation_says_how_far_it_is_and_can_be_cancelled(notebook):

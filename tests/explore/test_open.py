@@ -8,10 +8,12 @@ import pytest
 
 import llmprof
 import llmprof.bundled
-from llmprof import explore
+from llmprof import analyze, explore
 from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.explore.front import filters_of, rows_of
 from llmprof.explore.tabs import PANELS, Given, Preparation, Wanted, page
 from llmprof.trace import Trace
+from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
 
@@ -31,7 +33,7 @@ def shown(opened, name: str) -> None:
 
 def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
     opened = explore.open(trace)
-    assert list(opened.titles) == ["Timeline", "Layers", "Overlap", "Collectives", "Kernels"]
+    assert list(opened.titles) == ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Kernels"]
     assert list(opened.explorers) == ["timeline"]
     for name in ("layers", "overlap", "all_reduce", "kernels"):
         shown(opened, name)
@@ -132,7 +134,7 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
     opened = explore.open(trace)
     opened.show("layers")
     assert began.wait(10)
-    words, bar, cancel = opened.children[1].children[0].children
+    words, bar, cancel = opened.children[2].children[0].children
     assert words.value == "Layers: counting sheep"
     assert (bar.value, bar.max) == (0, 1)
     running = opened._preparing["layers"]
@@ -140,7 +142,7 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
     go_on.set()
     running.join(10)
     assert "layers" not in opened.explorers
-    said, again = opened.children[1].children[0].children
+    said, again = opened.children[2].children[0].children
     assert said.value == "Layers: cancelled"
     began.clear()
     again.click()
@@ -162,7 +164,7 @@ def test_stages_of_every_panel_compute(panel, trace: Trace) -> None:
 def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
     run = served_run()
     opened = explore.open(run.trace, run=run)
-    assert list(opened.titles)[:2] == ["Timeline", "Requests"]
+    assert list(opened.titles)[:3] == ["Findings", "Timeline", "Requests"]
     shown(opened, "requests")
     assert opened["timeline"]._data.rows[0].label == "request 0"
     opened["requests"].picked = 2
@@ -177,3 +179,67 @@ def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     assert page(wanted.environment()).requests.filter(phase="profiled").height == 40
     offline = Wanted([str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"])
     assert page(offline.environment()) is None
+
+
+def front(opened):
+    """The first tab, once it is there."""
+    if "findings" in opened._preparing:
+        opened._preparing["findings"].join(60)
+    return opened._front
+
+
+def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
+    opened = explore.open(llmprof.sample("torch_tp4_eager_nccl"))
+    page = front(opened)
+    found = analyze.findings(opened._given.trace)
+    assert opened.selected_index == 0
+    assert opened.selected.is_empty()
+    assert len(page.buttons) == found.height
+    head = page.children[0].value
+    for words in ("torch_tp4_eager_nccl", "vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
+        assert words in head
+    first = found.row(0, named=True)
+    assert f'<span class="figure">{format_ns(first["figure"])}</span> of a step' in page.children[1].children[1].value
+
+    page.buttons[0].click()
+    assert opened.titles[opened.selected_index] == "Collectives"
+    timeline, collectives = opened["timeline"], opened["all_reduce"]
+    assert (timeline.rank, list(timeline.span)) == (first["rank"], [first["start_ns"], first["end_ns"]])
+    assert (collectives.rank, collectives.kind) == (first["rank"], "all_reduce")
+    assert collectives.window == timeline.window
+    opened.selected_index = 0
+    assert opened.selected.height == collectives_of(opened._given.trace)
+
+    stage = found.filter(rule="heaviest_stage").row(0, named=True)
+    opened.show_finding(stage["order"])
+    assert opened.titles[opened.selected_index] == "Kernels"
+    assert opened["kernels"].stage == filters_of(stage)["stage"]
+    idle = found.filter(rule="host_bound").row(0, named=True)
+    opened.show_finding(idle["order"])
+    assert opened.titles[opened.selected_index] == "Timeline"
+    assert timeline.rank == idle["rank"]
+    assert timeline.window[0] < idle["start_ns"] < idle["end_ns"] < timeline.window[1]
+    with pytest.raises(LlmprofError, match="there is no finding 99"):
+        opened.show_finding(99)
+
+
+def collectives_of(trace: Trace) -> int:
+    return analyze.collectives(trace).filter(kind="all_reduce").height
+
+
+def test_every_finding_of_a_recording_can_be_shown(shared) -> None:
+    for name in ("real/nsys/nsysai_mfu_2gpu_before.sqlite", "captures/torch_cpu_tp2_layer_annotations"):
+        trace = llmprof.read(shared / name)
+        opened = explore.open(trace)
+        for row in front(opened).rows:
+            opened.show_finding(row["order"])
+            assert rows_of(trace, row).height > 0
+
+
+def test_a_trace_without_findings_says_so_and_names_are_escaped() -> None:
+    opened = explore.open(Trace({}).called("<img src=x>"))
+    page = front(opened)
+    assert page.buttons == []
+    assert "&lt;img src=x&gt;" in page.children[0].value
+    assert "holds no" in page.children[0].value
+    assert "unknown: " in page.children[0].value

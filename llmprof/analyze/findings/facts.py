@@ -1,0 +1,125 @@
+"""What ran, as far as the trace says it: model, engine, device, batch and the time of a step."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.compare.story import engine_of
+from llmprof.analyze.findings.scope import scope_of
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+SCHEMA: Final = {"what": pl.String, "value": pl.String, "source": pl.String}
+
+_MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceClassification)|LMHeadModel))(?:_\d+)?\b"
+
+
+def run_facts(trace: Trace) -> pl.DataFrame:
+    """Model, engine, device, batch and step time of a run, each with what says it.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``what`` (model, engine, device, batch, step time), ``value`` (as text; null where the trace does not say
+        it) and ``source``: what says it, or what would have.
+
+    Examples
+    --------
+    >>> dict(run_facts(trace).select("what", "value").iter_rows())["engine"]
+    'vLLM'
+    """
+    rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
+    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def _model(trace: Trace) -> tuple[str | None, str]:
+    found: set[str] = set()
+    for table in ("ops", "markers"):
+        if trace.has(table):
+            names = trace.table(table)["name"].unique()
+            found |= set(names.str.extract(_MODEL).drop_nulls())
+    layers = _layers(trace)
+    if found:
+        words = ", ".join(sorted(re.sub(r"(For\w+|LMHeadModel)$", "", name) for name in found))
+        return f"{words}{layers}", "names of its modules"
+    return (
+        f"name unknown{layers}" if layers else None,
+        "the trace names no model; record modules (with_modules=True) or layers",
+    )
+
+
+def _layers(trace: Trace) -> str:
+    try:
+        layers = attribute(trace)["layer"].drop_nulls()
+    except LlmprofError:
+        return ""
+    return f", {layers.n_unique()} layers" if layers.len() else ""
+
+
+def _engine(trace: Trace) -> tuple[str | None, str]:
+    try:
+        windows = scope_of(trace).steps
+    except LlmprofError:
+        windows = None
+    engine = None if windows is None else engine_of(windows)
+    return engine, "labels of its steps" if engine else "no label of a known engine"
+
+
+def _device(trace: Trace) -> tuple[str | None, str]:
+    device, ranks = trace.meta.get("device"), [rank for rank in trace.ranks if rank >= 0]
+    count = f"{len(ranks)} x " if len(ranks) > 1 else ""
+    if device:
+        return f"{count}{device}", "the profiler"
+    return (f"{len(ranks)} devices, name unknown" if len(ranks) > 1 else None), "the recording does not name it"
+
+
+def _batch(trace: Trace) -> tuple[str | None, str]:
+    try:
+        chosen = scope_of(trace).steps
+    except LlmprofError:
+        chosen = None
+    if chosen is None:
+        return None, "no steps were found"
+    requests = chosen["generation_requests"].drop_nulls().mode().sort()
+    tokens = chosen["context_tokens"].drop_nulls().max()
+    said = []
+    if requests.len() and requests[0]:
+        said.append(f"{int(requests[0])} requests in decode")
+    if isinstance(tokens, int) and tokens:
+        said.append(f"up to {tokens:,} tokens of prompts")
+    return ", ".join(said) or None, "labels of its steps" if said else "no label says it"
+
+
+def _step_time(trace: Trace) -> tuple[str | None, str]:
+    try:
+        scope = scope_of(trace)
+    except LlmprofError:
+        return None, "nothing was recorded on a device"
+    if not scope.span_ns:
+        return None, "nothing but captures of graphs was recorded"
+    mean = format_ns(scope.span_ns / scope.parts)
+    if scope.steps is None:
+        return None, f"no steps were found; {mean} were recorded"
+    count = scope.windows["step"].n_unique()
+    return mean, f"mean of {count} {scope.words}, from step to step"
+
+
+def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:
+    """Names and values for a page; what is not known says so and why."""
+    return [
+        (what[:1].upper() + what[1:], f"{value} ({source})" if what == "step time" and value else value)
+        if value is not None
+        else (what[:1].upper() + what[1:], f"unknown: {source}")
+        for what, value, source in facts.iter_rows()
+    ]

@@ -1,0 +1,146 @@
+"""The first page of ``explore.open``: what ran, and what takes the time, each with a button that shows where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any, Final
+
+import ipywidgets  # type: ignore[import-untyped]
+import polars as pl
+
+from llmprof import analyze
+from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.errors import LlmprofError
+from llmprof.text import plain
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+WHERE: Final = {"collectives": "all_reduce", "attribute": "kernels", "overlap": "overlap", "layers": "layers"}
+"""Tab that shows the evidence of a finding; the timeline for all others."""
+
+_ONE_STAGE: Final = re.compile(r"stage = '(\w+)'")
+_ONE_CATEGORY: Final = re.compile(r"category = '(\w+)'")
+_ONE_KIND: Final = re.compile(r"kind = '(\w+)'")
+
+_STYLE: Final = """<style>
+.llmprof-front{font:13px/1.45 "Liberation Sans",Arial,Helvetica,sans-serif;white-space:normal}
+.llmprof-front{color:var(--jp-ui-font-color1,inherit)}
+.llmprof-front dl{display:flex;flex-wrap:wrap;gap:4px 28px;margin:6px 0 2px}
+.llmprof-front dt{font-size:12px;color:var(--jp-ui-font-color1,inherit)}
+.llmprof-front dd{margin:0;font-weight:600;overflow-wrap:anywhere}
+.llmprof-front p{margin:2px 0;max-width:105ch;overflow-wrap:anywhere}
+.llmprof-front .figure{font-size:17px;font-weight:600;font-variant-numeric:tabular-nums}
+.llmprof-front .bar{height:8px;border-radius:4px;background:rgba(128,128,128,.25);max-width:460px;margin:3px 0}
+.llmprof-front .bar i{display:block;height:8px;border-radius:4px;background:#2f7fb5}
+.llmprof-front .high i{background:#c9452f}.llmprof-front .medium i{background:#c77700}
+.llmprof-front .info i{background:#7b8794}
+.llmprof-front code{font-size:12px;background:rgba(128,128,128,.16);padding:0 4px;border-radius:3px;color:inherit}
+</style>"""
+
+
+class Front(ipywidgets.VBox):  # type: ignore[misc]
+    """What ran, and the findings; made by ``explore.open``.
+
+    Parameters
+    ----------
+    trace : Trace
+        What is shown.
+    show : callable
+        Called with the row of a finding whose button was pressed.
+    """
+
+    def __init__(self, trace: Trace, show: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__()
+        self._show = show
+        self.rows: list[dict[str, Any]] = []
+        self.buttons: list[Any] = []
+        try:
+            self.rows = analyze.findings(trace).to_dicts()
+            note = "" if self.rows else "No rule found anything worth saying in this recording."
+        except LlmprofError as error:
+            note = str(error)
+        head = ipywidgets.HTML(_head(trace, self.rows, note))
+        self.children = [head, *(self._line(row) for row in self.rows)]
+        self.add_class("llmprof-findings")
+
+    def _line(self, row: Mapping[str, Any]) -> Any:
+        button = ipywidgets.Button(
+            description="Show me",
+            tooltip=f"Open the {tab_of(row)} where this is worst",
+            layout=ipywidgets.Layout(width="96px", min_width="96px", margin="4px 12px 0 4px"),
+        )
+        button.on_click(lambda _button: self._show(row))
+        self.buttons.append(button)
+        words = ipywidgets.HTML(finding_html(row), layout=ipywidgets.Layout(flex="1 1 auto", min_width="0"))
+        return ipywidgets.HBox([button, words], layout=ipywidgets.Layout(margin="0 0 10px 0"))
+
+
+def tab_of(row: Mapping[str, Any]) -> str:
+    """Name of the tab that shows the evidence of a finding."""
+    return WHERE.get(str(row["evidence"]), "timeline")
+
+
+def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """What of the condition of a finding an explorer can filter by: a stage, a category or a kind of collective.
+
+    Parameters
+    ----------
+    row : mapping
+        A row of :func:`llmprof.analyze.findings`.
+
+    Returns
+    -------
+    dict of str to str
+        ``stage``, ``category`` or ``kind`` and its value; empty where the condition says something else.
+
+    Examples
+    --------
+    >>> filters_of({"where": "stage = 'gate_up_proj'"})
+    {'stage': 'gate_up_proj'}
+    """
+    patterns = {"stage": _ONE_STAGE, "category": _ONE_CATEGORY, "kind": _ONE_KIND}
+    condition = str(row["where"])
+    return {name: found[1] for name, pattern in patterns.items() if (found := pattern.fullmatch(condition))}
+
+
+def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows of the evidence of a finding: those of its analysis that fulfil its condition.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    row : mapping
+        A row of :func:`llmprof.analyze.findings` of it.
+    """
+    frame: pl.DataFrame = getattr(analyze, str(row["evidence"]))(trace)
+    return frame.filter(pl.sql_expr(str(row["where"])))
+
+
+def _text(value: object) -> str:
+    return escape(plain(str(value)))
+
+
+def _head(trace: Trace, rows: list[dict[str, Any]], note: str) -> str:
+    facts = facts_in_words(analyze.run_facts(trace))
+    pairs = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in facts)
+    said = f"<p>All shares are of one time, {_text(rows[0]['denominator'])}.</p>" if rows else ""
+    title = _text(trace.name or "What takes the time")
+    more = f"<p>{_text(note)}</p>" if note else ""
+    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3><dl>{pairs}</dl>{said}{more}</div>'
+
+
+def finding_html(row: Mapping[str, Any]) -> str:
+    """A finding as HTML: its time, its share as a bar, the sentence, its figures and what to try; names are escaped."""
+    share = float(row["share_of_time"])
+    unit = "a step" if row["unit"] == "ns a step" else "a rank"
+    width = f"{100 * min(1.0, max(0.005, share)):.1f}%"
+    return (
+        f'<div class="llmprof-front"><span class="figure">{format_ns(row["figure"])}</span> of {unit}, '
+        f"{format_share(share)}"
+        f'<div class="bar {_text(row["severity"])}"><i style="width:{width}"></i></div>'
+        f"<p><b>{_text(row['title'])}</b></p><p>{_text(row['detail'])}</p>"
+        f"<p>Try: {_text(row['suggestion'])}</p></div>"
+    )

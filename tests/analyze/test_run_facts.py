@@ -1,0 +1,38 @@
+"""What ran, as far as a trace says it, on recordings whose model, engine and device are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import llmprof
+from llmprof.analyze import findings, run_facts
+from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.trace import Trace
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "batch"),
+    [
+        ("captures/nsys_tp1_layer_nvtx", ("Qwen3, 36 layers", "vLLM", "NVIDIA H200"), 4),
+        ("captures/torch_tp4_eager_nccl", ("name unknown, 28 layers", "vLLM", "4 x NVIDIA H200"), 4),
+        ("captures/torch_transformers_generate", ("name unknown, 8 layers", None, "NVIDIA H200"), 4),
+        ("real/nsys/nsysai_mfu_2gpu_before.sqlite", (None, None, "2 devices, name unknown"), None),
+    ],
+)
+def test_what_ran(path: str, known: tuple[str | None, ...], batch: int | None, shared: Path) -> None:
+    trace = llmprof.read(shared / path)
+    found = dict(run_facts(trace).select("what", "value").iter_rows())
+    assert (found["model"], found["engine"], found["device"]) == known
+    assert (found["batch"] is None) if batch is None else found["batch"].startswith(f"{batch} requests in decode")
+    if found["step time"] is not None:
+        # the same time that findings call their denominator
+        assert f"{found['step time']} on average" in findings(trace)["denominator"][0]
+
+
+def test_what_is_unknown_says_why() -> None:
+    words = dict(facts_in_words(run_facts(Trace({}))))
+    assert words["Engine"] == "unknown: no label of a known engine"
+    assert words["Step time"] == "unknown: nothing was recorded on a device"
+    assert words["Device"] == "unknown: the recording does not name it"

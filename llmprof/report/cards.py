@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
+from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.errors import LlmprofError
 from llmprof.text import plain, shorten
 from llmprof.units import format_bytes, format_ns, format_share
@@ -178,6 +179,10 @@ def _list(value: Any) -> list[Any]:
 MOST_EVENTS: Final = 1_000_000
 """A card of a trace with more kernels and copies does not look for steps: it is there at once."""
 
+MOST_FOUND: Final = 200_000
+"""A card of a trace with more kernels and copies does not look for what takes the time."""
+
+_MOST_FINDINGS: Final = 3
 _QUESTIONS: Final = 6
 _LAUNCHES: Final = 5
 _FINDINGS: Final = ("title", "detail", "suggestion", "severity", "evidence")
@@ -197,6 +202,7 @@ def card(
     title: str,
     subtitle: str = "",
     *,
+    first: Sequence[dict[str, Any]] = (),
     facts: Sequence[tuple[str, str]] = (),
     tables: Sequence[Rows | None] = (),
     warnings: Sequence[str] = (),
@@ -209,6 +215,8 @@ def card(
     ----------
     title, subtitle : str
         Its head.
+    first : sequence of dict
+        What takes the most time: ``title``, and in ``show`` the expression that shows it.
     facts : sequence of (str, str)
         Names and values.
     tables : sequence of Rows
@@ -228,6 +236,7 @@ def card(
     return _template().render(
         title=title,
         subtitle=subtitle,
+        first=first,
         facts=facts,
         tables=[table for table in tables if table is not None and table.rows],
         warnings=warnings,
@@ -252,23 +261,37 @@ def of_trace(trace: Trace) -> str:
     tables = trace.tables
     ranks = [rank for rank in trace.ranks if rank >= 0]
     low, high = trace.span_ns
-    small = sum(tables[name].height for name in ("kernels", "copies") if name in tables) <= MOST_EVENTS
+    events = sum(tables[name].height for name in ("kernels", "copies") if name in tables)
+    small = events <= MOST_EVENTS
     counts = ", ".join(f"{frame.height:,} {name}" for name, frame in tables.items() if frame.height)
     absent = [name for name in schema.TABLES if name not in tables]
     note = f"Not recorded: {', '.join(absent)}." if absent else ""
     told = [
+        *(facts_in_words(analyze.run_facts(trace)) if small else ()),
         *(fact for fact in facts(trace) if fact[0] not in ("Recorded time", "Device")),
         ("Rows", f"{counts or 'none'}. {note}"),
         *reading(trace),
     ]
+    name = f" {trace.name}" if trace.name else ""
     return card(
-        f"Trace: {_ranks(ranks)}, {format_ns(high - low) if high > low else 'nothing with a time'}",
+        f"Trace{name}: {_ranks(ranks)}, {format_ns(high - low) if high > low else 'nothing with a time'}",
         str(trace.meta.get("device") or "device not recorded"),
+        first=_first_findings(trace) if events <= MOST_FOUND else [],
         facts=told,
         tables=[_steps(trace), _coverage(trace)] if small else [],
         warnings=[*warnings(trace), *map(str, trace.coverage.get("warnings") or ())],
         following=_questions(trace),
     )
+
+
+def _first_findings(trace: Trace) -> list[dict[str, Any]]:
+    """What takes the most time, with the expression that shows it."""
+    try:
+        found = analyze.findings(trace)
+    except LlmprofError:
+        return []
+    rows = found.head(_MOST_FINDINGS).select("order", "title").to_dicts()
+    return [row | {"show": f"explore.open(trace).show_finding({row['order']})"} for row in rows]
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import polars as pl
 
-from llmprof import plugins
+from llmprof import analyze, plugins
 from llmprof.analyze.catalog import Analysis, analyses
+from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure
@@ -134,6 +135,12 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
     return Table("kernels", caption, columns, top, sortable=True, note=note)
 
 
+def _ran(trace: Trace, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Model, engine, batch and step time, but for what the run itself says."""
+    known = {"Device", *(name for name, _ in more)}
+    return [pair for pair in facts_in_words(analyze.run_facts(trace)) if pair[0] not in known]
+
+
 def contents(
     trace: Trace,
     *,
@@ -189,7 +196,7 @@ def contents(
     absent += [part.absent for part in figures.values() if part.absent is not None]
     return Contents(
         title=title or cards.headline(trace),
-        facts=[*more, *cards.facts(trace)],
+        facts=[*more, *_ran(trace, more), *cards.facts(trace)],
         files=cards.files(trace),
         warnings=cards.warnings(trace),
         shares=cards.shares(frames.get("coverage")),

@@ -84,7 +84,7 @@ def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
         "html", "head", "meta", "title", "style", "body", "header", "h1", "p", "nav", "a", "main", "noscript", "div",
         "h2", "h3", "dl", "dt", "dd", "details", "summary", "ul", "li", "table", "tr", "td", "th", "span", "i", "hr",
         "section", "ol", "b", "small", "caption", "thead", "tbody", "button", "figure", "figcaption", "footer",
-        "script",
+        "script", "code",
     }  # fmt: skip
     assert {tag for tag, _ in parsed.elements} <= allowed
     for tag, attributes in parsed.elements:

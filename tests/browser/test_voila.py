@@ -46,6 +46,8 @@ def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Br
     page.on("request", lambda r: r.url.startswith(("http://127.0.0.1", "data:", "blob:")) or outside.add(r.url))
     page.goto(address, timeout=120_000)
     page.get_by_role("tab", name="Kernels").wait_for(timeout=120_000)
+    page.get_by_role("button", name="Show me").first.wait_for(timeout=120_000)
+    page.get_by_role("tab", name="Timeline").click()
     page.locator(".lp canvas").first.wait_for()
     page.get_by_role("tab", name="Kernels").click()
     page.locator("tr[data-row]").first.click(timeout=60_000)

@@ -280,6 +280,7 @@ REAL = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [f"captures/{name}" for name in CAPTURES] + [f"real/{name}" for name in REAL])
 def test_every_recording_replays_to_its_own_times(shared: Path, name: str) -> None:

@@ -130,3 +130,13 @@ def test_all_hits_are_listed_with_totals(shown):
     longest = shown._on_list(text="a", where="device", sort="-dur")[0]["rows"]
     lengths = [one["hit"]["end"] - one["hit"]["start"] for one in longest]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_the_rank_that_the_others_wait_for_is_said(sample_trace, tmp_path):
+    shown = explore.timeline(sample_trace("torch_tp4_eager_custom_allreduce"), notes=tmp_path / "n.json")
+    assert [group["late"] for group in shown._on_rows()[0]["groups"]] == [False] * 4
+    shown._on_find()
+    assert [group["rank"] for group in shown._on_rows()[0]["groups"] if group["late"]] == [3]
+    even = explore.timeline(run_of(), notes=tmp_path / "m.json")
+    even._on_find()
+    assert not any(group["late"] for group in even._on_rows()[0]["groups"])

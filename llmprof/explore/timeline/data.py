@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,9 @@ from llmprof.explore.timeline.rows import (
 )
 from llmprof.trace import Trace
 from llmprof.units import format_ns
+
+MOST_WAITING: Final = 0.1
+"""Share of its time from which on a rank that waits is worth a word about whom it waits for."""
 
 HOST = ("markers", *CALLS, "ops", "runtime")
 """Kinds of rows of a thread, from the top."""
@@ -146,12 +149,14 @@ class TimelineData:
         devices = {part.get("rank"): part for part in self.trace.meta.get("ranks", [])}
         name = self.trace.meta.get("device") or ""
         waits = self._waits()
+        late = self._late(waits)
         here = [
             {
                 "rank": rank,
                 "label": _group(rank),
                 "detail": str(name) if rank >= 0 else "",
                 "waits": waits.get(rank),
+                "late": rank == late,
             }
             for rank in self.trace.ranks
         ]
@@ -159,7 +164,15 @@ class TimelineData:
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
         count = sum(row.kind == REQUEST_KIND for row in self.rows)
         told = (
-            [{"rank": REQUEST_GROUP, "label": _group(REQUEST_GROUP), "detail": f"{count:,}", "waits": None}]
+            [
+                {
+                    "rank": REQUEST_GROUP,
+                    "label": _group(REQUEST_GROUP),
+                    "detail": f"{count:,}",
+                    "waits": None,
+                    "late": False,
+                }
+            ]
             if count
             else []
         )
@@ -167,7 +180,10 @@ class TimelineData:
             [
                 *told,
                 *here,
-                *({"rank": rank, "label": _group(rank), "detail": "not in this trace", "waits": None} for rank in gone),
+                *(
+                    {"rank": rank, "label": _group(rank), "detail": "not in this trace", "waits": None, "late": False}
+                    for rank in gone
+                ),
             ],
             key=lambda group: _last_is_the_host(group["rank"]),
         )
@@ -184,6 +200,17 @@ class TimelineData:
         spans = self.events.group_by("rank").agg(whole_ns=(end - pl.col("start_ns").min()).clip(1))
         shares = spans.join(waiting, on="rank").select("rank", pl.col("busy_ns") / pl.col("whole_ns"))
         return dict(shares.iter_rows())
+
+    def _late(self, waits: Mapping[int, float]) -> int | None:
+        """The rank that the others wait for: last in more than half of the waiting time, where they wait enough."""
+        others = {rank: share for rank, share in waits.items() if share >= MOST_WAITING}
+        if not others:
+            return None
+        calls = collectives(self.trace).filter(pl.col("wait_ns") > 0).drop_nulls("last_rank")
+        by_last = calls.group_by("last_rank").agg(pl.col("wait_ns").sum()).sort("wait_ns", descending=True)
+        if by_last.is_empty() or 2 * by_last["wait_ns"][0] <= by_last["wait_ns"].sum():
+            return None
+        return int(by_last["last_rank"][0])
 
     def _span(self) -> tuple[float, float]:
         first = [row.samples[0][0] for row in self.rows if row.samples]

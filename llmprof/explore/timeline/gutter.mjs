@@ -24,11 +24,14 @@ function groupHead(item, act) {
       "aria-expanded": String(open),
       "data-key": `g${item.rank}`,
       disabled: !item.rows,
-      title: [item.label, item.detail, lost(item)].filter(Boolean).join(", "),
+      title: [item.label, item.detail, lost(item), item.late ? "the others wait for it" : ""]
+        .filter(Boolean)
+        .join(", "),
       onclick: () => act("close", item),
     },
     h("i", { class: "lpt-chevron", text: item.rows ? (open ? "▾" : "▸") : "" }),
     h("strong", { text: item.label }),
+    item.late ? h("em", { class: "lpt-late", text: "late" }) : null,
     h("span", { text: item.closed && item.waits !== null && item.waits !== undefined ? lost(item) : item.detail }),
   );
   return place(button, item);

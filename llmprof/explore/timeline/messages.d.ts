@@ -8,12 +8,13 @@ export type Key = {
   colour: string;
 };
 
-/** A rank (the host's is -1), its device, and the share of its time on the device in which it waits for others. */
+/** A rank (the host's is -1), its device, its share of waiting on the device, and whether the others wait for it. */
 export type Group = {
   rank: number;
   label: string;
   detail: string;
   waits: number | null;
+  late: boolean;
 };
 
 /** A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none. */

@@ -41,12 +41,13 @@ class Key(Record):
 
 
 class Group(Record):
-    """A rank (the host's is -1), its device, and the share of its time on the device in which it waits for others."""
+    """A rank (the host's is -1), its device, its share of waiting on the device, and whether the others wait for it."""
 
     rank: int
     label: str
     detail: str
     waits: float | None
+    late: bool
 
 
 class Described(Record):

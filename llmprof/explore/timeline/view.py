@@ -256,9 +256,9 @@ def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
             if b > 0 and a < wide:
                 text = data.names.short[name[i]]
                 parts += _bar(GUTTER + a, y, max(b - a, 0.7), high, colour=colours[code[i]], name=text)
-    waits = {group["rank"]: group["waits"] for group in data.groups()}
+    waits = {group["rank"]: (group["waits"], group["late"]) for group in data.groups()}
     for label in labels:
-        parts += _label(data, label, waits.get(label.rank))
+        parts += _label(data, label, *waits.get(label.rank, (None, False)))
     extent = f"{format_ns(window[1] - window[0])} from {format_ns(window[0])} into the trace"
     parts.append(_text(GUTTER, height - 8, f"{extent}; run the cell for the live timeline"))
     return (
@@ -347,14 +347,14 @@ def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
         yield _text(x + (3 if tenth < 10 else -3), 14, text, anchor=side)
 
 
-def _label(data: TimelineData, label: Label, waits: float | None) -> Iterator[str]:
+def _label(data: TimelineData, label: Label, waits: float | None, late: bool) -> Iterator[str]:
     if label.row is None:
         name = next(group["label"] for group in data.groups() if group["rank"] == label.rank)
         middle = label.top + label.height / 2 + 4
         yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
         yield _text(6, middle, name, ink=INK)
         if waits is not None:
-            yield _text(GUTTER - 12, middle, f"waits {format_share(waits)}", anchor="end")
+            yield _text(GUTTER - 12, middle, f"{'late, ' * late}waits {format_share(waits)}", anchor="end")
         return
     row = data.rows[label.row]
     text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"

@@ -121,10 +121,7 @@ PANELS: Final = (
         "overlap",
         "Overlap",
         _overlap,
-        lambda g: [
-            *_labelled(g.trace),
-            ("measuring overlap", lambda: analyze.overlap(g.trace, by=("rank", "step"))),
-        ],
+        lambda g: [*_labelled(g.trace), ("measuring overlap", lambda: analyze.overlap(g.trace, by=("rank", "step")))],
     ),
     Panel(
         "all_reduce",

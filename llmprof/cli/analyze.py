@@ -27,8 +27,16 @@ from llmprof.units import format_ns, format_share
 ROWS_SHOWN = 20
 
 
+def _name_at_the_end(args: Namespace) -> None:
+    """Take the name of an analysis behind the paths for what is asked, unless a file is called so."""
+    last = str(args.paths[-1])
+    if len(args.paths) > 1 and (last in views() or last in VIEWS) and not Path(last).exists():
+        args.what, args.paths = last, args.paths[:-1]
+
+
 def analysis(args: Namespace, terminal: Terminal) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
+    _name_at_the_end(args)
     view = views().get(args.what)
     if view is None:
         frame = _of_report(args)
@@ -210,7 +218,11 @@ def _diff_text(frame: pl.DataFrame, names: tuple[str, str], args: Namespace, ter
         kept = frame.head(args.limit) if args.limit else frame
         return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
-    lines = [f"a: {names[0]} ({text.plain(args.a)})", f"b: {names[1]} ({text.plain(args.b)})"]
+    lines = [
+        *_runs(args, names),
+        *analyze.diff_words(frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))),
+    ]
+    lines.append("")
     for row in steps.iter_rows(named=True):
         lines.append(_change(row, names))
         between = frame.filter(pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"])))
@@ -218,9 +230,9 @@ def _diff_text(frame: pl.DataFrame, names: tuple[str, str], args: Namespace, ter
         lines += [f"    then until the next step {_times(it, names)}" for it in both.iter_rows(named=True)]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
-    lines += ["", "Parts, which add up to the step:", *_largest(parts, limit, _PARTS, terminal)]
+    lines += ["", "Parts, which add up to the step:", *_largest(parts, limit, _PARTS, terminal, names)]
     lines += ["", "Events of the device by stage and category, which may overlap:"]
-    lines += _largest(kernels, limit, _KERNELS, terminal)
+    lines += _largest(kernels, limit, _KERNELS, terminal, names)
     if args.chart:
         lines.append(f"Chart: {args.chart}")
     return "\n".join(lines)
@@ -243,21 +255,42 @@ def _diff_reports(args: Namespace, terminal: Terminal, paths: list[Path]) -> str
     limit = ROWS_SHOWN if args.limit is None else args.limit
     both = frame.filter(pl.col("delta_ns").is_not_null())
     total = both.select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0, named=True)
-    lines = [f"a: {names[0]} ({text.plain(args.a)})", f"b: {names[1]} ({text.plain(args.b)})"]
+    lines = _runs(args, names)
     lines.append(f"{both.height:,} launches of both together: {_times(total, names)}")
-    return "\n".join([*lines, "", *_largest(frame, limit, _LAUNCHES, terminal)])
+    return "\n".join([*lines, "", *_largest(frame, limit, _LAUNCHES, terminal, names)])
 
 
-def _largest(frame: pl.DataFrame, limit: int, columns: tuple[str, ...], terminal: Terminal) -> list[str]:
+def _largest(
+    frame: pl.DataFrame, limit: int, columns: tuple[str, ...], terminal: Terminal, names: tuple[str, str]
+) -> list[str]:
     """A table of the largest changes, and how many rows it leaves out."""
     kept = frame.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True, maintain_order=True)
     kept = kept.head(limit) if limit else kept
     if not kept.height:
         return ["no rows"]
-    lines = [text.table(kept, width=terminal.width, columns=list(columns))]
+    lines = [text.table(_called(kept.select(columns), names), width=terminal.width)]
     if kept.height < frame.height:
         lines.append(f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all")
     return lines
+
+
+def _runs(args: Namespace, names: tuple[str, str]) -> list[str]:
+    """Names of the runs and where they are."""
+    return [f"{name}: {text.plain(path)}" for name, path in zip(names, (args.a, args.b), strict=True)]
+
+
+def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
+    """A comparison with the names of the runs in place of a and b."""
+    if names[0] == names[1]:
+        return frame
+    words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}
+    heads = {
+        column: f"{name}{column[1:]}"
+        for side, name in zip("ab", names, strict=True)
+        for column in frame.columns
+        if column.startswith(f"{side}_")
+    }
+    return frame.with_columns(pl.col("status").replace(words)).rename(heads)
 
 
 def _change(row: dict[str, Any], names: tuple[str, str]) -> str:

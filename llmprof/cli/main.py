@@ -239,7 +239,11 @@ def parser() -> argparse.ArgumentParser:
     _analyze(add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared))
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
     sub.add_argument(
-        "-o", "--output", default="llmprof-report", metavar="DIR", help="folder to write (default: %(default)s)"
+        "-o",
+        "--output",
+        default="llmprof-report",
+        metavar="DIR",
+        help="folder, or x.html (default: %(default)s)",
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")

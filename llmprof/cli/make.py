@@ -27,6 +27,7 @@ from llmprof.launch.run import process
 from llmprof.progress import Progress
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
+from llmprof.storage import files
 from llmprof.units import format_bytes
 
 if TYPE_CHECKING:
@@ -44,10 +45,17 @@ def report(args: Namespace, terminal: Terminal) -> str:
 
     model = theory.shape(args.model) if args.model else None
     trace = open_trace(args.paths, args, terminal)
+    target = Path(args.output)
+    if target.suffix.lower() in {".html", ".htm"} and not target.is_dir():
+        if model is not None:
+            raise LlmprofError("one file has no room for the join with a model", hint="name a folder: -o report")
+        page = reports.html(trace, title=args.title, progress=terminal.progress)
+        file = files.write(target, page)
+        return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
     written = reports.write(trace, args.output, title=args.title, progress=terminal.progress, model=model)
     if args.json:
-        files = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
-        return to_json(files)
+        every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
+        return to_json(every)
     top = findings_text(written.findings.head(MOST_FINDINGS), terminal.width)
     return f"{top}\n\n{_paths(written)}"
 

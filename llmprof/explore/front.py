@@ -27,9 +27,9 @@ _ONE_KIND: Final = re.compile(r"kind = '(\w+)'")
 _STYLE: Final = """<style>
 .llmprof-front{font:13px/1.45 "Liberation Sans",Arial,Helvetica,sans-serif;white-space:normal}
 .llmprof-front{color:var(--jp-ui-font-color1,inherit)}
-.llmprof-front dl{display:flex;flex-wrap:wrap;gap:4px 28px;margin:6px 0 2px}
-.llmprof-front dt{font-size:12px;color:var(--jp-ui-font-color1,inherit)}
-.llmprof-front dd{margin:0;font-weight:600;overflow-wrap:anywhere}
+.llmprof-front .facts{display:flex;flex-wrap:wrap;gap:4px 28px;margin:6px 0 4px}
+.llmprof-front .facts span,.llmprof-front .facts b{display:block;overflow-wrap:anywhere}
+.llmprof-front .facts span{font-size:12px}
 .llmprof-front p{margin:2px 0;max-width:105ch;overflow-wrap:anywhere}
 .llmprof-front .figure{font-size:17px;font-weight:600;font-variant-numeric:tabular-nums}
 .llmprof-front .bar{height:8px;border-radius:4px;background:rgba(128,128,128,.25);max-width:460px;margin:3px 0}
@@ -125,11 +125,11 @@ def _text(value: object) -> str:
 
 def _head(trace: Trace, rows: list[dict[str, Any]], note: str) -> str:
     facts = facts_in_words(analyze.run_facts(trace))
-    pairs = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in facts)
+    pairs = "".join(f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts)
     said = f"<p>All shares are of one time, {_text(rows[0]['denominator'])}.</p>" if rows else ""
     title = _text(trace.name or "What takes the time")
     more = f"<p>{_text(note)}</p>" if note else ""
-    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3><dl>{pairs}</dl>{said}{more}</div>'
+    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3><div class="facts">{pairs}</div>{said}{more}</div>'
 
 
 def finding_html(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,9 @@ import pytest
 from llmprof import analyze
 
 
+MODULES = ("changes", "nsys")
+
+
 @pytest.mark.parametrize(
     "first",
     [
@@ -26,11 +29,11 @@ def test_functions_and_not_modules(first: str) -> None:
         "; print([n for n in analyze.__all__ if not callable(getattr(analyze, n))])"
     )
     shown = subprocess.run([sys.executable, "-c", first + then], capture_output=True, text=True, check=True)
-    assert shown.stdout == "['nsys']\n"
+    assert shown.stdout == "['changes', 'nsys']\n"
 
 
 def test_every_analysis_is_listed_once() -> None:
     for package in (analyze, analyze.nsys):
         assert package.__all__ == sorted(set(package.__all__)) == dir(package)
         listed = re.findall(r":func:`(\w+)`", package.__doc__ or "")
-        assert sorted(listed) == [name for name in package.__all__ if name != "nsys"], package.__name__
+        assert sorted(listed) == [name for name in package.__all__ if name not in MODULES], package.__name__

@@ -13,7 +13,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
 
@@ -102,6 +102,13 @@ def test_parts_of_each_request_by_hand():
     assert found["reason"].to_list() == [
         "its own decode", "its own decode", "waiting behind the decode of others"
     ]  # fmt: skip
+
+
+def test_requests_that_another_engine_served_are_counted():
+    # an engine beside this one served C: its steps were not noted
+    with pytest.warns(TraceWarning, match="1 of 3 requests are left out"):
+        found = analyze.requests(made(steps=STEPS[:6]))
+    assert found["id"].to_list() == ["a", "b"]
 
 
 def test_parts_add_up_to_the_latency():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Annotated, Any, Final, Protocol
 
 import polars as pl
 
 from llmprof.analyze.steps.steps import steps as steps_of
 from llmprof.arguments import Kind
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -104,6 +105,11 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
         it waited), ``slowest_step`` (number of the step in the trace that was longest against the median of its kind),
         ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words) and ``unexplained_ns``.
 
+    Warns
+    -----
+    TraceWarning
+        Some requests are in no step that was noted, and are left out.
+
     Raises
     ------
     NotCapturedError
@@ -128,6 +134,13 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
     own = _own(members, steps)
     rows = asked.join(own, on="request", how="inner").sort("start_ns", "request")
+    if rows.height < asked.height:
+        warnings.warn(
+            f"{asked.height - rows.height} of {asked.height} requests are left out: the engine that noted its steps had "
+            "none of their tokens. Of several engines side by side (data_parallel_size) only the first one notes them",
+            TraceWarning,
+            stacklevel=2,
+        )
     rows = _waits(rows, steps)
     parts = [pl.col(name).fill_null(0).cast(pl.Int64) for name in PARTS]
     reason = pl.concat_list(parts).list.arg_max()

@@ -10,7 +10,6 @@ import pytest
 
 from llmprof import analyze
 
-
 MODULES = ("changes", "nsys")
 
 

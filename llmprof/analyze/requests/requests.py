@@ -136,7 +136,7 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     rows = asked.join(own, on="request", how="inner").sort("start_ns", "request")
     if rows.height < asked.height:
         warnings.warn(
-            f"{asked.height - rows.height} of {asked.height} requests are left out: the engine that noted its steps had "
+            f"{asked.height - rows.height} of {asked.height} requests are left out: the engine that noted steps had "
             "none of their tokens. Of several engines side by side (data_parallel_size) only the first one notes them",
             TraceWarning,
             stacklevel=2,

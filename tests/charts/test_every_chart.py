@@ -16,6 +16,7 @@ import pytest
 
 from llmprof import charts
 from llmprof.charts.base.save import to_png_bytes, vega_bundle
+from llmprof.charts.base.theme import PAPER
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -127,7 +128,7 @@ def test_is_valid_and_draws_more_than_one_colour(name: str) -> None:
     make, frame = CHARTS[name]
     chart = make(frame())
     spec = chart.to_dict()  # Altair checks it against the schema of Vega-Lite
-    assert spec["background"] == "#FFFFFF"
+    assert spec["background"] == PAPER
     width, height, colours = specs.image(to_png_bytes(chart, scale=0.25))
     assert 200 <= width <= 235  # 900 px, and a little more where labels overhang
     assert 50 <= height <= 500
@@ -212,7 +213,7 @@ def test_hostile_names_stay_text(name: str) -> None:
     ours = page.replace(vega_bundle(), "")
     for tag in ("<img", "<script>alert", "'alert(1)'>"):
         assert tag not in ours
-    assert ours.count("<script") == ours.count("</script>") == 3
+    assert ours.count("<script") == ours.count("</script>") == 4
 
 
 def test_charts_leave_altair_as_it_was() -> None:

@@ -13,7 +13,7 @@ import llmprof
 from llmprof import analyze, charts, hardware
 from llmprof.charts.base.save import Box, along, around, place
 from llmprof.charts.base.theme import text_px
-from llmprof.charts.roofline import BOUNDS, found, given
+from llmprof.charts.roofline import BOUNDS, derived, given
 from llmprof.errors import AnalysisError, LlmprofError
 from tests.charts import frames, specs
 
@@ -66,7 +66,7 @@ def test_launches_without_operations_are_named_and_not_drawn() -> None:
 
 def test_roofs_follow_from_the_launches() -> None:
     rows = frames.profiled().filter(pl.col("flop_per_s") > 0)
-    roofs = found(rows)
+    roofs = derived(rows)
     assert roofs.bandwidth == pytest.approx(frames.BANDWIDTH)
     assert roofs.peaks == {"bf16": frames.PEAK["bf16"]}  # fp32 is nowhere at its peak, so it is not known
     texts = specs.texts(charts.roofline(frames.profiled()))
@@ -76,10 +76,10 @@ def test_roofs_follow_from_the_launches() -> None:
 
 def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
     rows = frames.profiled().filter(pl.col("dtype") == "bf16")
-    assert found(rows).bandwidth is None  # all are at the peak: the bandwidth may be higher
-    assert found(rows).peaks == {"bf16": frames.PEAK["bf16"]}
+    assert derived(rows).bandwidth is None  # all are at the peak: the bandwidth may be higher
+    assert derived(rows).peaks == {"bf16": frames.PEAK["bf16"]}
     one = frames.profiled().filter(pl.col("stage") == "rope").head(1)
-    assert (found(one).bandwidth, found(one).peaks) == (None, {})
+    assert (derived(one).bandwidth, found(one).peaks) == (None, {})
     texts = " ".join(specs.texts(charts.roofline(one)))
     assert "The roofs are not known." in texts
     assert "TB/s" not in texts

@@ -79,7 +79,7 @@ def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
     assert derived(rows).bandwidth is None  # all are at the peak: the bandwidth may be higher
     assert derived(rows).peaks == {"bf16": frames.PEAK["bf16"]}
     one = frames.profiled().filter(pl.col("stage") == "rope").head(1)
-    assert (derived(one).bandwidth, found(one).peaks) == (None, {})
+    assert (derived(one).bandwidth, derived(one).peaks) == (None, {})
     texts = " ".join(specs.texts(charts.roofline(one)))
     assert "The roofs are not known." in texts
     assert "TB/s" not in texts

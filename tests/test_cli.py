@@ -146,6 +146,30 @@ class TestAnalyze:
         assert [line[0] for line in lines[1:]] == sorted(line[0] for line in lines[1:])
         assert len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1])) == 13
 
+    def test_the_table_shows_what_it_is_grouped_by(self, run, saved):
+        for what, by, begins in (
+            ("kernels", "layer", ["layer"]),
+            ("kernels", "rank,layer", ["rank", "layer"]),
+            ("overlap", "layer", ["rank", "layer"]),
+        ):
+            assert rows(run("analyze", saved, "--what", what, "--by", by)[1])[0][: len(begins)] == begins
+
+    @pytest.mark.parametrize(
+        ("by", "heads"),
+        [
+            ("device", ["peak_bytes", "fragmentation", "known_share"]),
+            ("holder", ["part", "holder", "bytes", "share", "evidence"]),
+            ("op", ["op", "allocations", "allocated_bytes", "net_bytes"]),
+            ("step", ["step", "phase", "peak_bytes", "net_bytes"]),
+            ("time", ["time", "allocated_bytes", "reserved_bytes"]),
+        ],
+    )
+    def test_memory_shows_the_columns_of_what_was_asked(self, run, by, heads, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
+        recorded = Path(__file__).parent / "readers" / "memory_files" / "torch_memory.json.gz"
+        head = rows(run("analyze", str(recorded), "--what", "memory", "--by", by)[1])[0]
+        assert [name for name in head if name in heads] == heads
+
     def test_csv_to_stdout(self, run, saved):
         out = run("analyze", saved, "--what", "steps", "--csv", "-")[1]
         assert pl.read_csv(io.StringIO(out)).height == 6

@@ -232,3 +232,23 @@ def test_hardware_notebook_reaches_the_known_limits_of_an_h200(tmp_path):
     assert 0.05 < found["communication_decode"] < 0.15
     assert found["padding_experts_ratio"] == pytest.approx(1.23, abs=0.01)
     assert found["suggestions"][0] == "tensor_parallel_first"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", ["bandwidth_test_", "latency_analysis_tp1", ""], ids=["bandwidth", "points", "both"])
+def test_hardware_notebook_runs_on_results_of_one_device(tmp_path, kept):
+    """What a user of one GPU has: no links, no second layout, perhaps one of the two experiments only."""
+    data, results = ROOT / "notebooks" / "data" / "h200", tmp_path / "results"
+    results.mkdir()
+    measured = json.loads((data / "bandwidth_test_h200x2.json").read_text("utf-8"))
+    one = {"world": 1, "devices": measured["devices"][:1], "p2p": [], "p2p_ranks": [], "all_reduce": []}
+    for name, text in (
+        ("bandwidth_test_1.json", json.dumps(measured | one)),
+        ("latency_analysis_tp1.json", (data / "latency_analysis_tp1.json").read_text("utf-8")),
+    ):
+        if name.startswith(kept):
+            (results / name).write_text(text, "utf-8")
+    found = figures(execute("08_hardware_and_scaling.ipynb", tmp_path, results=str(results)))
+    assert found["one_way_gb_per_s"] is found["tp_decode_speedup"] is found["communication_decode"] is None
+    assert (found["copy_gb_per_s"] is None) == kept.startswith("latency")
+    assert found["bend"] == (None if kept.startswith("bandwidth") else 1024)

@@ -382,8 +382,9 @@ ANALYSIS: Final = Analysis(
     help="peak, fragmentation, allocations and releases of each device",
     view="memory",
     columns=(
-        "rank", "device", "peak_bytes", "reserved_peak_bytes", "fragmentation", "allocations", "allocated_bytes",
-        "known_share",
+        "rank", "device", "time_ns", "part", "holder", "op", "step", "phase", "peak_bytes", "reserved_peak_bytes",
+        "bytes", "blocks", "share", "evidence", "fragmentation", "allocations", "allocated_bytes", "reserved_bytes",
+        "net_bytes", "known_share",
     ),
     grouped_by="per",
     reported=True,

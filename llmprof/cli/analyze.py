@@ -59,7 +59,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
         return findings_text(kept, terminal.width)
-    shown = columns or [name for name in (view.columns if view is not None else ()) if name in frame.columns] or None
+    shown = columns or (_shown(view, frame, args.by) if view is not None else None)
     lines = [text.table(kept, width=terminal.width, columns=shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
         order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
@@ -89,6 +89,16 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
     if "rank" in frame.columns:
         return frame.filter(pl.col("rank").is_in(args.rank))
     return view.function(trace.select(ranks=args.rank), **options)
+
+
+def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
+    """Columns of a view's table: its own, and behind the rank those that ``--by`` names; None shows all."""
+    names = [name for name in view.columns if name in frame.columns]
+    if names and by and view.grouped_by == "by":
+        behind = int(names[0] == "rank")
+        groups = [name.strip() for name in by.split(",")]
+        names[behind:behind] = [name for name in groups if name in frame.columns and name not in names]
+    return names or None
 
 
 def _needed(view: Analysis, args: Namespace) -> dict[str, Any]:

@@ -332,7 +332,9 @@ def export(
         elif chosen == "perfetto":
             perfetto.write(part, tracks(kept, window=window), made)
         elif chosen == "speedscope":
-            charts.speedscope(analyze.stacks(part), made, name=target.name)
+            sampled = part.has("samples") and not part.has("ops")
+            stacks = analyze.stacks(part, of="samples" if sampled else "host")
+            charts.speedscope(stacks, made, name=target.name)
         elif chosen == "excel":
             write_excel(answers(part, events=False), made)
         elif chosen == "parquet":

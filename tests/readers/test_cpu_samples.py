@@ -12,6 +12,7 @@ import pytest
 import llmprof
 from llmprof import analyze, charts
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.export import export
 from llmprof.readers import perf
 from llmprof.readers.registry import detect
 from llmprof.redaction import redact
@@ -163,6 +164,8 @@ def test_speedscope_gets_them(tmp_path):
     charts.speedscope(analyze.stacks(trace, of="samples"), tmp_path / "out.json")
     (profile,) = json.loads((tmp_path / "out.json").read_text())["profiles"]
     assert (profile["name"], profile["unit"], profile["endValue"]) == ("rank 0, all threads", "none", 4)
+    export(trace, tmp_path / "exported.speedscope.json")
+    assert json.loads((tmp_path / "exported.speedscope.json").read_text())["profiles"] == [profile]
 
 
 # --- VTune

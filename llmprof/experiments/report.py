@@ -341,10 +341,11 @@ def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -
     best: Any = one_way["gb_per_s"].max()
     share: Any = one_way["share"].max()
     peak: Any = one_way["peak_gb_per_s"].max()
+    if measured.document["platform"] != "cuda":
+        lines += [f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between GPUs."]
+    else:
+        lines += _graded_links(best, share, peak, grades)
     lines += [
-        f"Between devices at most {best:,.0f} GB/s one way: {graded(best, 'p2p_gb_per_s', grades)}"
-        + (f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}." if share is not None else "."),
-        *(f"{words[0].upper()}{words[1:]}." for words in unsuited(peak, grades)),
         "",
         _table(measured.links.drop("peak_gb_per_s")),
         "",
@@ -352,6 +353,16 @@ def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -
         "",
     ]
     return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
+
+
+def _graded_links(
+    best: float, share: float | None, peak: float | None, grades: Mapping[str, tuple[float, float]]
+) -> list[str]:
+    return [
+        f"Between devices at most {best:,.0f} GB/s one way: {graded(best, 'p2p_gb_per_s', grades)}"
+        + (f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}." if share is not None else "."),
+        *(f"The threshold {words}." for words in unsuited(peak, grades)),
+    ]
 
 
 def _limits(grades: Mapping[str, tuple[float, float]]) -> str:

@@ -17,6 +17,7 @@ from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_b
 from llmprof.experiments.history import append, permutation, read_history, regressions, watch
 from llmprof.experiments.report import Evidence, saved, suggestions, write_report
 from llmprof.experiments.scaling import (
+    GRADES,
     cases_of,
     communication_share,
     grades_of,
@@ -236,6 +237,19 @@ class TestReport:
         text = (tmp_path / "performance_report.md").read_text()
         assert "388 GB/s one way: good; 86% of the stated peak: good" in text
         assert "## What to try" in text
+
+    def test_links_are_graded_on_gpus_only_and_a_threshold_that_does_not_suit_is_named(self, tmp_path):
+        document = json.loads((DATA / "bandwidth_test_h200x2.json").read_text())
+        (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document))
+        write_report(tmp_path, grades=GRADES | {"p2p_gb_per_s": (500.0, 300.0)})
+        text = (tmp_path / "performance_report.md").read_text()
+        assert "388 GB/s one way: fair" in text
+        assert "The threshold p2p_gb_per_s asks for more than 500 GB/s, and the link carries at most 450" in text
+        (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document | {"platform": "cpu"}))
+        write_report(tmp_path)
+        text = (tmp_path / "performance_report.md").read_text()
+        assert "Between processes at most 387.6 GB/s one way; the grades are of links between GPUs." in text
+        assert "one way: " not in text
 
     def test_suggestions_need_their_evidence(self, tmp_path):
         assert suggestions(Evidence()).is_empty()

@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import text, theory
+from llmprof.analyze.operator_times import layer_times
 from llmprof.charts import hardware as charts
 from llmprof.charts.base.save import save
 from llmprof.errors import AnalysisError, LlmprofError, ReadError
@@ -24,6 +25,7 @@ from llmprof.experiments.scaling import (
     sequence_length,
     unsuited,
 )
+from llmprof.readers.ops import Timings, read_timings
 from llmprof.storage import files
 from llmprof.units import format_share
 
@@ -211,16 +213,21 @@ class Results:
         ``config.json`` of the model of the points if it was saved, else its name if the theory knows it.
     communication : polars.DataFrame or None
         Shares of communication, of points that were traced.
+    timings : Timings or None
+        Of a run in mode ``ops`` below the folder, the first by name.
     """
 
     bandwidth: Bandwidth | None
     points: pl.DataFrame | None
     model: dict[str, Any] | str | None
     communication: pl.DataFrame | None = None
+    timings: Timings | None = None
 
 
 def saved(folder: str | Path) -> Results:
     """Results in a folder: ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below it).
+
+    Timings of a run in mode ``ops`` anywhere below the folder come with them.
 
     Raises
     ------
@@ -232,13 +239,16 @@ def saved(folder: str | Path) -> Results:
     points = sorted(place.glob(_SAVED["points"])) or sorted(place.glob("**/points.json"))
     if not bandwidth and not points:
         raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
+    timed = sorted(place.glob("**/ops_rank*.json.gz"))
+    timings = read_timings(timed[0].parent) if timed else None
     if not points:
-        return Results(read_bandwidth(bandwidth[-1]), None, None)
+        return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
     return Results(
         read_bandwidth(bandwidth[-1]) if bandwidth else None,
         read_points(*points),
         _model(json.loads(points[0].read_text("utf-8"))),
         read_communication(*points),
+        timings,
     )
 
 
@@ -323,7 +333,8 @@ def write_report(
             lines += ["## Parallelism", "", _limits(grades), "", _table(layouts.drop("devices"))]
             draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
     memory = measured.document["devices"][0]["memory_bytes"] if measured and measured.document["devices"] else None
-    told = suggestions(Evidence(measured, lengths, layouts, None, memory))
+    layers = None if results.timings is None else layer_times(results.timings)
+    told = suggestions(Evidence(measured, lengths, layouts, layers, memory))
     if told.height:
         lines += ["## What to try", ""]
         lines += [f"- {row['title']} {row['suggestion']} (from {row['evidence']})" for row in told.to_dicts()]

@@ -259,6 +259,17 @@ class TestReport:
         assert told["rule"].to_list() == ["tensor_parallel_first", "mixed", "larger_batch", "quantise"]
         assert "launch_bound" not in told["rule"]
 
+    def test_timings_below_the_results_say_whether_the_host_sets_the_pace(self, tmp_path):
+        shutil.copy(DATA / "bandwidth_test_h200x2.json", tmp_path / "bandwidth_test_a.json")
+        words = "In 73.3 % of the timed decode calls the device had caught up with the host"
+        for run, told in (("trace", False), ("pp2", True)):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+            (tmp_path / "run").mkdir()
+            for file in (DATA / run).glob("ops_rank*"):
+                shutil.copy(file, tmp_path / "run")
+            write_report(tmp_path)
+            assert (words in (tmp_path / "performance_report.md").read_text()) == told
+
     def test_nothing_saved(self, tmp_path):
         with pytest.raises(ReadError, match="no results"):
             write_report(tmp_path)

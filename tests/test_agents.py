@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,9 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
             assert refused.is_error
             assert "lies outside the folders of this server" in refused.content[0].text
 
-    asyncio.run(asyncio.wait_for(session(), 120))
+    # a thread of its own: a browser test before this one may have left an event loop running in this one
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(asyncio.wait_for(session(), 120))).result()
 
 
 def test_the_command_explains_a_missing_folder(capsys):

@@ -49,9 +49,9 @@ def test_marks_with_their_distance_and_notes(shown, tmp_path):
     scale = (high - low) / area["width"]
     assert marks[1]["time"] - marks[0]["time"] == pytest.approx(400 * scale, rel=0.02)
     panel = shown.page.get_by_role("region", name="Marks and notes")
-    assert re.search(r"Δ \d", panel.inner_text())
-
     note = panel.get_by_label("Note of mark 2")
+    note.wait_for()
+    assert re.search(r"Δ \d", panel.inner_text())
     note.fill("here it <b>begins</b>")
     note.press("Enter")
     shown.wait(lambda: shown.widget.marks[1]["text"] == "here it <b>begins</b>")

@@ -97,7 +97,7 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     capture = run.summary["capture"]
     assert sorted(capture["ranks"]) == [str(rank) for rank in range(ranks)]
     assert capture["events_are"] == "operators"
-    assert min(capture["step_share"].values()) > 0.8
+    assert min(capture["step_share"].values()) > 0.6
     trace = run.trace
     assert [rank for rank in trace.ranks if rank >= 0] == list(range(ranks))
     assert {"attention", "norm"} <= set(analyze.attribute(trace)["stage"].drop_nulls())

@@ -188,7 +188,7 @@ def test_damaged_samples_of_the_monitors_do_not_cost_the_trace(stand_ins, conten
         run.folder.monitors.write_bytes(content)
     else:
         pl.DataFrame({"x": [1]}).write_parquet(run.folder.monitors)
-    with pytest.warns(TraceWarning, match=r"no counters of the monitors: monitors\.parquet holds no samples"):
+    with pytest.warns(TraceWarning, match=r"no counters of the monitors: monitors\.parquet holds no readable samples"):
         assert open_run(run.folder.path).trace.kernels.height
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import COLLECTIVE
+from llmprof.analyze.collectives.collectives import bus_factor, collectives
+from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH
 from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError
@@ -73,7 +73,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
                 + (f" of the phases {list(phases)}" if phases else ""),
                 expected="steps with layers, whose launches the change takes away",
             )
-        edges = plan.built.kind == 0
+        edges = plan.built.kind == LAUNCH
         target, source = plan.built.target[edges] // 2, plan.built.source[edges] // 2
         of_layer = layered[target]
         if not of_layer.any():
@@ -165,13 +165,7 @@ def remove(what: str) -> Change:
         plan.set_duration(rows, np.zeros(len(rows)))
         plan.set_gap(rows, 0)
         plan.rest[0::2][rows] = 0
-        calls = np.unique(plan.launching(rows))
-        # a call that launches other work too stays
-        others = np.unique(plan.launching(~rows & plan.device))
-        calls = np.setdiff1d(calls, others)
-        plan.weight[2 * calls + 1] = 0
-        # the host's time before a launch prepares it, at least in part
-        plan.weight[2 * calls] = (plan.weight[2 * calls] * plan.choose(0.0, 0.5, 1.0)).astype(np.int64)
+        plan.without_call(rows)
 
     return Change(f"without {what}", "how much of the host's time before a launch belongs to it", apply)
 
@@ -278,14 +272,7 @@ def _new_transfer(
             .agg(new_ns=pl.col("transfer_ns").median())
         )
         return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
-    n = pl.coalesce("world", "ranks_seen").cast(pl.Float64)
-    factor = (
-        pl.when(pl.col("kind") == "all_reduce")
-        .then(2 * (n - 1) / n)
-        .when(pl.col("kind").is_in(["all_gather", "reduce_scatter", "all_to_all"]))
-        .then((n - 1) / n)
-        .otherwise(1.0)
-    )
+    factor = bus_factor(pl.coalesce("world", "ranks_seen"))
     smallest = pl.col("own_ns").quantile(0.1).over("kind") if latency is None else pl.lit(latency * 1e3)
     if bandwidth is None:
         # the size-dependent part stays as it is
@@ -376,9 +363,7 @@ def fuse(pattern: str) -> Change:
         plan.set_duration(rows, new)
         plan.set_gap(follows, 0)
         plan.rest[0::2][follows] = 0
-        calls = np.setdiff1d(np.unique(plan.launching(follows)), np.unique(plan.launching(~follows & plan.device)))
-        plan.weight[2 * calls + 1] = 0
-        plan.weight[2 * calls] = (plan.weight[2 * calls] * plan.choose(0.0, 0.5, 1.0)).astype(np.int64)
+        plan.without_call(follows)
 
     return Change(
         f"{pattern} fused",

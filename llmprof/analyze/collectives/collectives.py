@@ -87,14 +87,7 @@ def collectives(trace: Trace) -> pl.DataFrame:
     unmatched = _why_no_wait()
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = pl.when(left_early).then(0).otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
-    n = pl.col("world").cast(pl.Float64)
-    factor = (
-        pl.when(pl.col("kind") == "all_reduce")
-        .then(2 * (n - 1) / n)
-        .when(pl.col("kind").is_in(["all_gather", "reduce_scatter", "all_to_all"]))
-        .then((n - 1) / n)
-        .otherwise(1.0)
-    )
+    factor = bus_factor(pl.col("world"))
     return (
         calls.with_columns(unmatched=unmatched)
         .with_columns(wait_ns=pl.when(pl.col("unmatched").is_null()).then(wait))
@@ -110,6 +103,18 @@ def collectives(trace: Trace) -> pl.DataFrame:
         .select(COLUMNS)
         .cast(_TYPES)
         .sort("rank", "start_ns", maintain_order=True)
+    )
+
+
+def bus_factor(ranks: pl.Expr) -> pl.Expr:
+    """Ratio of the bus's bandwidth to the algorithm's, by ``kind`` (nccl-tests, doc/PERFORMANCE.md)."""
+    n = ranks.cast(pl.Float64)
+    return (
+        pl.when(pl.col("kind") == "all_reduce")
+        .then(2 * (n - 1) / n)
+        .when(pl.col("kind").is_in(["all_gather", "reduce_scatter", "all_to_all"]))
+        .then((n - 1) / n)
+        .otherwise(1.0)
     )
 
 

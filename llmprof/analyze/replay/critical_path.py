@@ -12,10 +12,8 @@ from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay.graph import (
     ASSUMED,
     COLLECTIVE,
-    HANDED_OVER,
     LAUNCH,
     SCHEDULED,
-    STREAM_WAIT,
     SYNCHRONISE,
     Graph,
     graph,
@@ -286,7 +284,7 @@ def _part() -> pl.Expr:
         .then(pl.lit("compute"))
         .when(device & (kind == LAUNCH))
         .then(pl.lit("launch"))
-        .when(device & kind.is_in([STREAM_WAIT, ASSUMED]))
+        .when(device & (kind == ASSUMED))
         .then(pl.lit("stream wait"))
         .when(device)
         .then(pl.lit("device gap"))
@@ -296,8 +294,6 @@ def _part() -> pl.Expr:
         .then(pl.lit("scheduler"))
         .when(ends)
         .then(pl.lit("host call"))
-        .when(kind == HANDED_OVER)
-        .then(pl.lit("host"))
         .otherwise(pl.lit("host"))
     )
 

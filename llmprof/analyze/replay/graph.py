@@ -36,10 +36,10 @@ USUAL_GAP_NS: Final = 1_000
 LEAST_SAMPLES: Final = 20
 """So many gaps between kernels that ran back to back are needed to take their median."""
 
-EDGE_KINDS: Final = ("launch", "synchronise", "collective", "stream_wait", "assumed_wait", "handed_over", "scheduled")
+EDGE_KINDS: Final = ("launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled")
 """Kinds of edges between chains, by their code in :attr:`Graph.kind`."""
 
-LAUNCH, SYNCHRONISE, COLLECTIVE, STREAM_WAIT, ASSUMED, HANDED_OVER, SCHEDULED = range(7)
+LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED = range(6)
 
 
 Kinds = NDArray[np.int8]

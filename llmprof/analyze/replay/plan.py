@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH, Graph
 from llmprof.analyze.replay.recording import Rows
-from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.analyze.replay.schedule import Ints, earliest
 from llmprof.errors import AnalysisError
 
 Level = Literal["low", "middle", "high"]
@@ -34,6 +35,8 @@ class Plan:
     def __init__(self, built: Graph, level: Level) -> None:
         self.built = built
         self.level = level
+        self.guessed = False
+        """Whether a change chose a value that it cannot know: without one, all levels give the same times."""
         self.events = built.events
         self.weight: Ints = built.weight.copy()
         self.rest: Ints = built.rest.copy()
@@ -44,6 +47,7 @@ class Plan:
 
     def choose(self, low: float, middle: float, high: float) -> float:
         """One of three values, by the level."""
+        self.guessed = True
         return {"low": low, "middle": middle, "high": high}[self.level]
 
     def work(self, what: str) -> Rows:
@@ -114,29 +118,25 @@ class Plan:
         self.weight[2 * first + 1 : 2 * last + 2] = 0
         self.rest[2 * first + 1 : 2 * last + 2] = 0
 
+    def without_call(self, rows: Rows) -> None:
+        """Take away the calls that launch nothing but these events, and what of the host's time prepares them."""
+        calls = np.setdiff1d(self.launching(rows), self.launching(~rows & self.device))
+        self.weight[2 * calls + 1] = 0
+        self.weight[2 * calls] = (self.weight[2 * calls] * self.choose(0.0, 0.5, 1.0)).astype(np.int64)
+
     def times(self) -> Ints:
         """Times of all nodes under the changes, in ns."""
-        kept = self.kept
-        return earliest(
-            Chains(
-                bounds=2 * self.built.chains,
-                weight=self.weight + self.rest,
-                origin=self._origin(),
-                source=self.built.source[kept],
-                target=self.built.target[kept],
-                delay=self.delay[kept] + self.rest[self.built.target[kept]],
-            )
+        built, kept = self.built, self.kept
+        changed = replace(
+            built,
+            weight=self.weight,
+            rest=self.rest,
+            source=built.source[kept],
+            target=built.target[kept],
+            delay=self.delay[kept],
+            kind=built.kind[kept],
         )
-
-    def _origin(self) -> Ints:
-        """Recorded times of what nothing leads to, also where a change took the edge away."""
-        origin = np.full(len(self.weight), NEVER)
-        first = 2 * self.built.chains[:-1]
-        led_to = np.zeros(len(origin), dtype=bool)
-        led_to[self.built.target[self.kept]] = True
-        free = first[~led_to[first]]
-        origin[free] = self.built.time[free]
-        return origin
+        return earliest(changed.schedule())
 
 
 def periods(built: Graph, times: Ints) -> pl.DataFrame:

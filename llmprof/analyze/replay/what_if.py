@@ -66,11 +66,14 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     """
     built = graph(trace)
     recorded = _by_phase(periods(built, built.time), "recorded_ns")
+    rows, guessed = pl.DataFrame(), True
     for level in LEVELS:
-        plan = Plan(built, level)
-        for change in made:
-            change.apply(plan, trace)
-        recorded = recorded.join(_by_phase(periods(built, plan.times()), f"{level}_ns").drop("steps"), on="phase")
+        if guessed:  # where nothing was, the next levels give the same
+            plan = Plan(built, level)
+            for change in made:
+                change.apply(plan, trace)
+            rows, guessed = periods(built, plan.times()), plan.guessed
+        recorded = recorded.join(_by_phase(rows, f"{level}_ns").drop("steps"), on="phase")
     middle, low, high = pl.col("middle_ns"), pl.col("low_ns"), pl.col("high_ns")
     return (
         recorded.with_columns(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
+import llmprof
 from llmprof.analyze.replay.what_if import change_of
 from llmprof.cli import main
 from llmprof.errors import AnalysisError
@@ -31,6 +33,14 @@ def test_it_says_what_was_recorded_and_what_would_be(run) -> None:
     assert lines[1].startswith("  decode: 4.43 ms a step -> 3.15 ms (1.41 times as fast; median of 15 steps)")
     assert lines[2].endswith("one step)")
     assert lines[-1] == "Not known: whether it can be made so."
+
+
+def test_a_recording_without_steps_is_not_called_one(run, tmp_path) -> None:
+    rows = {"rank": [0], "device": [0], "stream": [7], "start_ns": [0], "dur_ns": [4_000], "name": ["some_kernel"]}
+    llmprof.Trace({"kernels": pl.DataFrame(rows)}).save(tmp_path / "one")
+    code, out, _ = run(str(tmp_path / "one"), "scale:some_kernel:0.5")
+    assert code == 0
+    assert "  the recording, which has no steps: 4.00 us -> 2.00 us (2.00 times as fast; 1 rank(s))" in out.splitlines()
 
 
 def test_json_has_the_frame(run) -> None:

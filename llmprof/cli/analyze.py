@@ -209,11 +209,12 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
     for row in frame.iter_rows(named=True):
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
         between = f", {low} to {high}" if low != high else ""
-        steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
-        lines.append(
-            f"  {row['phase'] or 'the recording'}: {recorded} a step -> {predicted}{between} "
-            f"({row['speedup']:.2f} times as fast; {steps})"
-        )
+        if row["phase"] is None:
+            what, steps = f"the recording, which has no steps: {recorded}", f"{row['steps']} rank(s)"
+        else:
+            what = f"{row['phase']}: {recorded} a step"
+            steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
+        lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
     return "\n".join([*lines, *(f"Not known: {one.unknown}." for one in made)])
 
 

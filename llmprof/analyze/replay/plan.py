@@ -148,11 +148,11 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, period_ns``.
+        ``rank, step, phase, period_ns``; where a recording has no steps, one row per rank without a phase.
     """
     work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
     if work["step"].null_count() == work.height:
-        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit("other"))
+        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
     row = work["row"].to_numpy()
     spans = (
         work.with_columns(begin=pl.Series(times[2 * row]), end=pl.Series(times[2 * row + 1]))

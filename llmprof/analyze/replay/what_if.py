@@ -46,10 +46,10 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        By ``phase``: ``steps`` (steps of all ranks that have one before them), ``recorded_ns, predicted_ns`` (median
-        time of a step, from the end of the one before to its own end on the devices), ``low_ns, high_ns`` (the
-        interval), ``gain_ns`` (recorded minus predicted), ``speedup``, ``changes`` and ``unknown`` (what the
-        prediction cannot know, in words).
+        By ``phase`` (null where the recording has no steps and is taken as a whole): ``steps`` (steps of all ranks
+        that have one before them), ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one
+        before to its own end on the devices), ``low_ns, high_ns`` (the interval), ``gain_ns`` (recorded minus
+        predicted), ``speedup``, ``changes`` and ``unknown`` (what the prediction cannot know, in words).
 
     Raises
     ------
@@ -73,7 +73,7 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
             for change in made:
                 change.apply(plan, trace)
             rows, guessed = periods(built, plan.times()), plan.guessed
-        recorded = recorded.join(_by_phase(rows, f"{level}_ns").drop("steps"), on="phase")
+        recorded = recorded.join(_by_phase(rows, f"{level}_ns").drop("steps"), on="phase", nulls_equal=True)
     middle, low, high = pl.col("middle_ns"), pl.col("low_ns"), pl.col("high_ns")
     return (
         recorded.with_columns(

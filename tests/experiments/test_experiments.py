@@ -297,6 +297,35 @@ def test_two_processes_over_gloo(engine_python, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_measurement_that_was_killed_goes_on(engine_python, tmp_path):
+    spec = {"max_bytes": 1 << 20, "memory_bytes": 1 << 22, "dtypes": ["fp32"], "repeat": 3, "all_reduce_max": 1 << 14,
+            "device": "cpu", "parts": ["memory", "p2p", "all_reduce"]}  # fmt: skip
+    out = tmp_path / "bandwidth_test_a.json"
+    ranks = [tmp_path / f".{out.name}.ranks" / f"rank{rank}.json" for rank in (0, 1)]
+    line = [engine_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
+    line += ["--out", str(out), "--spec", json.dumps(spec)]
+
+    def measured():
+        done = subprocess.run(line, env={"OMP_NUM_THREADS": "1", **os.environ}, capture_output=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return read_bandwidth(out).document
+
+    first = measured()
+    assert measured()["continued"] == []  # one that was finished is measured anew
+    # as if both had been killed, the second rank before its all-reduce was written
+    kept = [json.loads(path.read_text()) | {"finished": False} for path in ranks]
+    del kept[1]["parts"]["all_reduce"]
+    for path, document in zip(ranks, kept, strict=True):
+        path.write_text(json.dumps(document))
+    again = measured()
+    assert again["continued"] == ["memory", "p2p_ranks"]
+    assert again["memory"] == [row for document in kept for row in document["parts"]["memory"]] != first["memory"]
+    assert again["p2p_ranks"] == kept[0]["parts"]["p2p_ranks"]
+    assert again["all_reduce"] != kept[0]["parts"]["all_reduce"]
+    assert len(again["all_reduce"]) == len(first["all_reduce"])
+
+
+@pytest.mark.slow
 def test_the_timer_agrees_with_the_profiler_on_a_known_kernel(engine_python):
     said = self_test(engine_python)
     assert said["calls"] == said["seen"] == 20

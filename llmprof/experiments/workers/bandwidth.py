@@ -5,7 +5,8 @@ A stand-alone program that needs only PyTorch (and vLLM for its custom all-reduc
     python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
     torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
 
-One process a device; without ``torchrun`` it starts them itself. NVLink multicast stays off.
+One process a device; without ``torchrun`` it starts them itself. NVLink multicast stays off. Each part is kept as soon
+as it is measured (``.results.json.ranks/``), so that the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,17 +58,7 @@ SPEC: dict[str, Any] = {
 
 
 class Bench:
-    """Measurements of one process.
-
-    Parameters
-    ----------
-    torch : module
-        PyTorch.
-    spec : mapping
-        What is measured.
-    rank, world : int
-        Of this process.
-    """
+    """Measurements of one process: of rank ``rank`` of ``world``, by the options of ``spec``."""
 
     def __init__(self, torch: Any, spec: Mapping[str, Any], rank: int, world: int) -> None:
         self.torch, self.spec, self.rank, self.world = torch, spec, rank, world
@@ -112,21 +102,20 @@ class Bench:
             "rank": self.rank,
         }
 
+    def _moved(self, times: list[float], moved: int, **facts: Any) -> dict[str, Any]:
+        return {**self.row(times, **facts), "gb_per_s": moved / statistics.median(times) / 1e9}
+
     def memory(self) -> list[dict[str, Any]]:
         """Copy, read and write in the memory of the device; a copy moves its bytes twice."""
         torch, size = self.torch, int(self.spec["memory_bytes"])
         source = torch.ones(size // 4, dtype=torch.float32, device=self.device)
-        target = torch.empty_like(source)
-        moved = {"copy": 2 * size, "read": size, "write": size}
-        work = {
-            "copy": lambda: target.copy_(source),
-            "read": lambda: torch.amax(source),
-            "write": target.zero_,
-        }
-        rows = []
-        for kind, call in work.items():
-            measured = self.row(self.times(call), kind=kind, bytes=moved[kind])
-            rows.append({**measured, "gb_per_s": moved[kind] / measured["seconds"] / 1e9})
+        target, rows = torch.empty_like(source), []
+        for kind, call, moved in (
+            ("copy", functools.partial(target.copy_, source), 2 * size),
+            ("read", functools.partial(torch.amax, source), size),
+            ("write", target.zero_, size),
+        ):
+            rows.append(self._moved(self.times(call), moved, kind=kind, bytes=moved))
         return rows
 
     def matmul(self) -> list[dict[str, Any]]:
@@ -177,11 +166,10 @@ class Bench:
         pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         there = torch.empty(size, dtype=torch.uint8, device=self.device)
         for kind, call in (
-            ("host_to_device", lambda: there.copy_(pinned, non_blocking=True)),
-            ("device_to_host", lambda: pinned.copy_(there, non_blocking=True)),
+            ("host_to_device", functools.partial(there.copy_, pinned, non_blocking=True)),
+            ("device_to_host", functools.partial(pinned.copy_, there, non_blocking=True)),
         ):
-            measured = self.row(self.times(call), kind=kind, bytes=size)
-            rows.append({**measured, "gb_per_s": size / measured["seconds"] / 1e9})
+            rows.append(self._moved(self.times(call), size, kind=kind, bytes=size))
         return rows
 
     def p2p_devices(self) -> list[dict[str, Any]]:
@@ -217,8 +205,7 @@ class Bench:
             for i in (one, two):
                 torch.cuda.synchronize(i)
 
-        times = []
-        inner = 1 if size >= MIB else 20
+        times, inner = [], 1 if size >= MIB else 20
         for turn in range(repeat + self.spec["warmup"]):
             done()
             began = time.perf_counter()
@@ -227,8 +214,8 @@ class Bench:
             done()
             if turn >= self.spec["warmup"]:
                 times.append((time.perf_counter() - began) / inner)
-        measured = self.row(times, src=one, dst=two, bytes=size, both=both, peer_access=access)
-        return {**measured, "gb_per_s": size * (2 if both else 1) / measured["seconds"] / 1e9}
+        moved = size * (2 if both else 1)
+        return self._moved(times, moved, src=one, dst=two, bytes=size, both=both, peer_access=access)
 
     def p2p_ranks(self, dist: Any) -> list[dict[str, Any]]:
         """Messages between every pair of ranks, through the process group; rank 0 keeps the measurements."""
@@ -248,8 +235,7 @@ class Bench:
                             (dist.send if sends else dist.recv)(data, other)
 
                     times = [t / 2 for t in self.times(there_and_back, repeat=max(5, self.spec["repeat"] // 2))]
-                    measured = self.row(times, src=one, dst=two, bytes=size, both=False, peer_access=None)
-                    rows.append({**measured, "gb_per_s": size / measured["seconds"] / 1e9})
+                    rows.append(self._moved(times, size, src=one, dst=two, bytes=size, both=False, peer_access=None))
         return [row for row in rows if row["src"] == self.rank]
 
     def all_reduce(self, dist: Any, cpu_group: Any) -> list[dict[str, Any]]:
@@ -267,10 +253,7 @@ class Bench:
             for way, call in ways:
                 dist.barrier()
                 times = self.times(call)
-                measured = self.row(times, algorithm=way, bytes=size, world=self.world)
-                speed = size / measured["seconds"] / 1e9
-                bus = speed * 2 * (self.world - 1) / self.world
-                rows.append({**measured, "algorithm_gbps": speed, "bus_gbps": bus})
+                rows.append(self._reduced(times, way, size))
             if custom is not None and custom.should_custom_ar(data):
                 rows += self._in_graph(custom, dist, data, size)
             size *= 4
@@ -291,9 +274,12 @@ class Bench:
         except RuntimeError as error:
             self.notes.append(f"the custom all-reduce could not be captured: {str(error).splitlines()[0][:160]}")
             return []
-        measured = self.row(times, algorithm="vllm_custom_graph", bytes=size, world=self.world)
+        return [self._reduced(times, "vllm_custom_graph", size)]
+
+    def _reduced(self, times: list[float], way: str, size: int) -> dict[str, Any]:
+        measured = self.row(times, algorithm=way, bytes=size, world=self.world)
         speed = size / measured["seconds"] / 1e9
-        return [{**measured, "algorithm_gbps": speed, "bus_gbps": speed * 2 * (self.world - 1) / self.world}]
+        return {**measured, "algorithm_gbps": speed, "bus_gbps": speed * 2 * (self.world - 1) / self.world}
 
     def _custom(self, cpu_group: Any) -> Any:
         try:
@@ -349,51 +335,78 @@ def device_facts(torch: Any) -> list[dict[str, Any]]:
 
 
 def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
-    """Run one process: measure, and write the results of its rank.
-
-    Parameters
-    ----------
-    rank, world : int
-        Of this process.
-    spec : mapping
-        What is measured.
-    out : str
-        Folder for the files of ranks.
-    address : str
-        Address at which the processes meet; empty under torchrun.
-    """
+    """Measure as one process, into the folder ``out``; processes meet at ``address``, which torchrun needs not."""
     torch: Any = importlib.import_module("torch")
     bench = Bench(torch, spec, rank, world)
+    kept = Kept(Path(out, f"rank{rank}.json"), torch, spec, world)
+    bench.notes = kept.document["notes"]
     parts = set(spec["parts"])
-    measured: dict[str, Any] = {}
-    began = time.perf_counter()
     if "memory" in parts:
-        measured["memory"] = bench.memory()
+        kept.measure("memory", bench.memory)
     if "matmul" in parts and rank == 0:
-        measured["matmul"] = bench.matmul()
+        kept.measure("matmul", bench.matmul)
     if "host" in parts and rank == 0:
-        measured["host"] = bench.host()
+        kept.measure("host", bench.host)
     if bench.cuda:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     if world > 1:
         dist: Any = importlib.import_module("torch.distributed")
         if bench.cuda and rank == 0 and "p2p" in parts:  # before the others' devices are busy with NCCL
-            measured["p2p"] = bench.p2p_devices()
+            kept.measure("p2p", bench.p2p_devices)
             torch.cuda.empty_cache()
-        where = {"init_method": address, "rank": rank, "world_size": world} if address else {}
-        more = {"device_id": bench.device} if bench.cuda else {}
-        dist.init_process_group("nccl" if bench.cuda else "gloo", **where, **more)
+        where: dict[str, Any] = {"init_method": address, "rank": rank, "world_size": world} if address else {}
+        where |= {"device_id": bench.device} if bench.cuda else {}
+        dist.init_process_group("nccl" if bench.cuda else "gloo", **where)
         cpu_group = dist.new_group(backend="gloo")
         dist.barrier()
-        if "p2p" in parts:
-            measured["p2p_ranks"] = bench.p2p_ranks(dist)
-        if "all_reduce" in parts:
-            measured["all_reduce"] = bench.all_reduce(dist, cpu_group)
+        together: dict[str, Callable[[], Any]] = {
+            "p2p_ranks": functools.partial(bench.p2p_ranks, dist),
+            "all_reduce": functools.partial(bench.all_reduce, dist, cpu_group),
+        }
+        for name in [one for one in together if one.removesuffix("_ranks") in parts]:
+            had = torch.tensor([int(name in kept.parts)])
+            dist.all_reduce(had, op=dist.ReduceOp.MIN, group=cpu_group)
+            if not had.item():  # what one rank lacks, all measure together
+                kept.parts.pop(name, None)
+                kept.measure(name, together[name])
         dist.barrier()
         dist.destroy_process_group()
-    measured["notes"], measured["seconds"] = bench.notes, time.perf_counter() - began
-    Path(out, f"rank{rank}.json").write_text(json.dumps(measured), encoding="utf-8")
+    kept.finish()
+
+
+class Kept:
+    """The parts that a rank has measured, in a file that grows part by part, so that a killed experiment goes on.
+
+    What an unfinished file holds for the same options, devices, number of ranks and PyTorch isn't measured again.
+    """
+
+    def __init__(self, path: Path, torch: Any, spec: Mapping[str, Any], world: int) -> None:
+        names = [one["name"] for one in device_facts(torch)]
+        key = json.dumps([dict(spec), world, names, str(torch.__version__)], sort_keys=True)
+        self.path = path
+        self.document: dict[str, Any] = {"key": key, "parts": {}, "notes": [], "seconds": 0.0, "finished": False}
+        try:
+            before = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            before = {}
+        if before.get("key") == key and not before["finished"]:
+            self.document = before
+        self.parts: dict[str, Any] = self.document["parts"]
+        self.document["earlier"] = sorted(self.parts)
+
+    def measure(self, name: str, work: Callable[[], list[dict[str, Any]]]) -> None:
+        """Measure a part and write the file, unless the part is there."""
+        if name not in self.parts:
+            began = time.perf_counter()
+            self.parts[name] = work()
+            self.document["earlier"] = [one for one in self.document["earlier"] if one != name]
+            self.document["seconds"] += time.perf_counter() - began
+            _write(self.path, self.document)
+
+    def finish(self) -> None:
+        """Mark the file: the next experiment measures anew."""
+        _write(self.path, {**self.document, "finished": True})
 
 
 def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -404,6 +417,7 @@ def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
         "platform": "cuda" if spec["device"] == "cuda" else "cpu", "torch": str(torch.__version__),
         "devices": device_facts(torch), "cores": os.cpu_count(), "notes": [], "topology": {},
         "memory": [], "matmul": [], "host": [], "p2p": [], "p2p_ranks": [], "all_reduce": [],
+        "continued": [],
     }  # fmt: skip
     for rank in range(world):
         path = Path(out, f"rank{rank}.json")
@@ -412,12 +426,15 @@ def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
             continue
         part = json.loads(path.read_text("utf-8"))
         for key in ("memory", "matmul", "host", "p2p", "p2p_ranks"):
-            document[key] += part.get(key, [])
+            document[key] += part["parts"].get(key, [])
+        document["continued"] = sorted({*document["continued"], *part["earlier"]})
         document["notes"] += [note for note in part["notes"] if note not in document["notes"]]
         if rank == 0:
-            document["all_reduce"], document["seconds"] = part.get("all_reduce", []), part["seconds"]
+            document["all_reduce"], document["seconds"] = part["parts"].get("all_reduce", []), part["seconds"]
     if "topology" in spec["parts"]:
         document["topology"] = topology()
+    if document["continued"]:
+        document["notes"].append("continued; measured before it was interrupted: " + ", ".join(document["continued"]))
     if world == 1:
         document["notes"].append("one device: links between devices and all-reduce were not measured")
     return document
@@ -442,32 +459,30 @@ def main() -> int:
         spec["memory_bytes"] = min(spec["memory_bytes"], 256 * MIB)
         spec["all_reduce_max"] = min(spec["all_reduce_max"], 16 * MIB)
         spec["matmul_sizes"] = [n for n in spec["matmul_sizes"] if n <= 1024] or [512]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+    folder = args.out.parent / f".{args.out.name}.ranks"
+    folder.mkdir(parents=True, exist_ok=True)
     if "RANK" in os.environ:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        shared = args.out.parent / f".{args.out.name}.ranks"
-        shared.mkdir(exist_ok=True)
-        work(rank, world, spec, str(shared), "")
+        work(rank, world, spec, str(folder), "")
         if rank == 0:
-            _write(args.out, gather(str(shared), world, spec))
+            _write(args.out, gather(str(folder), world, spec))
         return 0
     count = torch.cuda.device_count() if spec["device"] == "cuda" else 2
     world = int(spec["ranks"]) or count
     if world > count and spec["device"] == "cuda":
         print(f"{world} devices were asked for, there are {count}", file=sys.stderr)  # noqa: T201
         return 3
-    with tempfile.TemporaryDirectory() as folder:
+    if world == 1:
+        work(0, 1, spec, str(folder), "")
+    else:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        if world == 1:
-            work(0, 1, spec, folder, "")
-        else:
-            meeting = f"tcp://127.0.0.1:{port}"
-            importlib.import_module("torch.multiprocessing").spawn(
-                _spawned, (world, spec, folder, meeting), nprocs=world
-            )
-        _write(args.out, gather(folder, world, spec))
+        meeting = f"tcp://127.0.0.1:{port}"
+        spawn = importlib.import_module("torch.multiprocessing").spawn
+        spawn(_spawned, (world, spec, str(folder), meeting), nprocs=world)
+    _write(args.out, gather(str(folder), world, spec))
+    shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

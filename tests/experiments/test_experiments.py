@@ -14,7 +14,7 @@ import pytest
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
-from llmprof.experiments.history import append, permutation, read_history, regressions, watch
+from llmprof.experiments.history import append, one_more, read_history, regressions, watch
 from llmprof.experiments.report import Evidence, saved, suggestions, write_report
 from llmprof.experiments.scaling import (
     GRADES,
@@ -194,14 +194,31 @@ class TestHistory:
         assert found.select("metric", "verdict").rows() == [("step_s", "worse"), ("rate", "better")]
         assert found["runs"].to_list() == [4, 4]
 
-    def test_too_few_repeats_are_unknown(self, tmp_path):
-        append(tmp_path / "h.parquet", {"a": [1.0]})
-        assert regressions(append(tmp_path / "h.parquet", {"a": [9.0]}))["verdict"].to_list() == ["unknown"]
+    def test_runs_that_differ_by_themselves_are_no_regression(self, tmp_path):
+        """Repeats within a run agree to a thousandth, runs differ by a tenth: one more that is 8 % slower is usual."""
+        path = tmp_path / "history.parquet"
+        for level in (1.0, 1.1, 0.95, 1.05):
+            append(path, {"step_s": [level + i / 10_000 for i in range(50)]})
+        found = regressions(append(path, {"step_s": [1.11 + i / 10_000 for i in range(50)]}))
+        assert found["verdict"].to_list() == ["same"]
+        assert found["change"].item() > 0.05
 
-    def test_the_permutation_test(self):
-        """Of the 20 ways to split six values, two are as extreme as the one seen: p is about a tenth."""
-        assert permutation([1.0, 2.0, 3.0], [11.0, 12.0, 13.0]) == pytest.approx(0.1, abs=0.01)
-        assert permutation([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) == 1.0
+    def test_too_few_runs_are_unknown(self, tmp_path):
+        for value in (1.0, 1.0, 9.0):
+            history = append(tmp_path / "h.parquet", {"a": [value] * 50})
+        assert regressions(history)["verdict"].to_list() == ["unknown"]
+
+    @pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262)])
+    def test_the_probability_is_that_of_printed_tables(self, freedom, quantile):
+        """Two-sided 5 % points of Student's t; n values of mean 0 and standard deviation 1."""
+        n = freedom + 1
+        half = [1.0, -1.0] * (n // 2) + [0.0] * (n % 2)
+        scale = ((n - 1) / sum(x * x for x in half)) ** 0.5
+        assert one_more([x * scale for x in half], quantile * (1 + 1 / n) ** 0.5) == pytest.approx(0.05, abs=1e-4)
+
+    def test_equal_values_let_no_other_be_expected(self):
+        assert one_more([1.0, 1.0], 1.0) == 1.0
+        assert one_more([1.0, 1.0], 1.1) == 0.0
 
     def test_two_processes_write_one_history(self, tmp_path, root):
         path = tmp_path / "h.parquet"

@@ -10,7 +10,19 @@ import pytest
 
 import llmprof
 from llmprof.analyze import changes, critical_path, slack, what_if
-from llmprof.analyze.replay.graph import COLLECTIVE, EDGE_KINDS, LAUNCH, SCHEDULED, SYNCHRONISE, graph
+from llmprof.analyze.replay.graph import (
+    ASSUMED,
+    COLLECTIVE,
+    EDGE_KINDS,
+    EVIDENCE,
+    LAUNCH,
+    SCHEDULED,
+    STREAM_WAIT,
+    SYNCHRONISE,
+    Graph,
+    graph,
+)
+from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
@@ -141,6 +153,87 @@ def test_edges_of_launches_and_of_a_wait() -> None:
     # 10 to 95 us of the first step: the norm (5 to 54) was launched before and done; the GEMM (55 to 104) was not
     waits = edges.filter(pl.col("kind") == SYNCHRONISE)
     assert names.gather(waits["source"]).to_list() == [NORM] * 3
+
+
+def edges_of(built: Graph, kind: int) -> list[tuple[str, str, int, str]]:
+    """Name at the source and at the target, delay in us, and evidence of the edges of a kind."""
+    name = built.events["name"].to_list()
+    return [
+        (name[s // 2], name[t // 2], d // US, EVIDENCE[e])
+        for s, t, d, k, e in zip(
+            built.source, built.target, built.delay, built.kind, built.evidence, strict=True
+        )
+        if k == kind
+    ]  # fmt: skip
+
+
+def two_streams(*, recorded: bool, told: bool = True) -> Trace:
+    """A GEMM of 30 us on stream 7, an event behind it, and a norm on stream 8 that waits for it: it begins 2 us after.
+
+    Then another GEMM on stream 7, and the host waits for the event of the first one: it returns 4 us after its end.
+    """
+    work = [(0, 7, 5, 30, GEMM, 1), (0, 8, 37, 10, NORM, 4), (0, 7, 60, 40, GEMM, 5)]
+    calls = [
+        (0, 0, 2, CALL, 1), (0, 3, 1, "cudaEventRecord", 2), (0, 5, 1, "cudaStreamWaitEvent", 3), (0, 7, 2, CALL, 4),
+        (0, 10, 2, CALL, 5), (0, 13, 26, "cudaEventSynchronize", 6), (0, 40, 70, "cudaDeviceSynchronize", 7),
+    ]  # fmt: skip
+    runtime = host(calls)
+    if recorded:
+        call = 2 if told else None
+        runtime = runtime.with_columns(
+            torch_waiting_stream=pl.Series([None, None, 8, None, None, None, None], dtype=pl.Int64),
+            torch_awaited_stream=pl.Series([None, None, 7, None, None, 7, None], dtype=pl.Int64),
+            torch_awaited_call=pl.Series([None, None, call, None, None, call, None], dtype=pl.Int64),
+        )
+    return Trace({"kernels": device(work), "runtime": runtime})
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_recorded_wait_of_a_stream_is_an_edge(told: bool) -> None:
+    built = graph(two_streams(recorded=True, told=told))
+    assert edges_of(built, STREAM_WAIT) == [(GEMM, NORM, 2, "recorded")]
+    assert edges_of(built, ASSUMED) == []
+    # both waits of the host are for what they name: the event of the first GEMM, and all there is
+    waits = edges_of(built, SYNCHRONISE)
+    assert waits == [(GEMM, "cudaEventSynchronize", 4, "recorded"), (GEMM, "cudaDeviceSynchronize", 10, "recorded")]
+    assert (built.rest >= 0).all()
+    # the launch does not hold the norm, the event does: with a GEMM of 15 us (5 to 20) it begins at 22
+    trace = two_streams(recorded=True, told=told)
+    plan = Plan(built, "middle")
+    changes.scale("nvjet", 0.5).apply(plan, trace)
+    norm = built.events["name"].to_list().index(NORM)
+    assert plan.times()[2 * norm] == 22 * US
+
+
+def test_a_wait_that_is_not_recorded_is_assumed_and_marked() -> None:
+    built = graph(two_streams(recorded=False))
+    assert edges_of(built, STREAM_WAIT) == []
+    assert {evidence for *_, evidence in edges_of(built, ASSUMED)} <= {"assumed"}
+    by_call = {call: evidence for _, call, _, evidence in edges_of(built, SYNCHRONISE)}
+    # what an event stands for nobody wrote down; a wait for the whole device is one by its name
+    assert by_call == {"cudaEventSynchronize": "assumed", "cudaDeviceSynchronize": "recorded"}
+
+
+def test_the_path_says_how_it_is_known() -> None:
+    path = critical_path(two_streams(recorded=True))
+    assert set(path.filter(pl.col("part") != "unexplained")["evidence"].unique()) == {"recorded"}
+    assert (
+        path.filter(pl.col("part") == "unexplained")["evidence"].null_count()
+        == path.filter(pl.col("part") == "unexplained").height
+    )
+    ranks = critical_path(two_ranks(), rank=0)
+    assert "matched" in ranks["evidence"].to_list()
+
+
+def test_waits_are_read_from_real_recordings(shared: Path) -> None:
+    hta = shared / "real" / "chrome" / "hta"
+    built = graph(llmprof.read(hta / "critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz"))
+    # 20 stream waits are written in the file; 6 of them have work on both sides (the event of an idle stream holds
+    # nothing), none of which was seen when waits were assumed from gaps
+    assert len(edges_of(built, STREAM_WAIT)) == 6
+    assert edges_of(built, ASSUMED) == []
+    several = graph(llmprof.read(hta / "critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz"))
+    assert len(edges_of(several, STREAM_WAIT)) == 1
 
 
 def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:

@@ -592,3 +592,26 @@ def test_columns_conform_to_the_schema(read):
         assert conformed.height == frame.height
         for column in frame.columns:
             assert conformed.schema[column] == frame.schema[column], (name, column)
+
+
+def test_what_a_call_waits_for_is_beside_the_call(read):
+    sync = {"device": 0, "context": 1}
+    on_stream = {"stream": 20, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 5, "correlation": 6}
+    on_host = {"stream": 2**32 - 1, "wait_on_stream": 20, "wait_on_cuda_event_record_corr_id": -1, "correlation": 8}
+    part = read(
+        [
+            launch("cudaEventRecord", 1, correlation=5),
+            launch("cudaStreamWaitEvent", 2, correlation=6),
+            launch("cudaStreamSynchronize", 3, correlation=7),
+            launch("cudaEventSynchronize", 4, correlation=8),
+            event("cuda_sync", "a", 2, args={**sync, **on_stream, "cuda_sync_kind": "Stream Wait Event"}),
+            event("cuda_sync", "b", 3, args={**sync, "stream": 7, "correlation": 7, "cuda_sync_kind": "Stream Sync"}),
+            event("cuda_sync", "c", 4, args={**sync, **on_host, "cuda_sync_kind": "Event Sync"}),
+        ]
+    )
+    columns = ["correlation", "torch_waiting_stream", "torch_awaited_stream", "torch_awaited_call"]
+    assert part.tables["runtime"].select(columns).rows() == [
+        (5, None, None, None), (6, 20, 7, 5), (7, None, 7, None), (8, None, 20, None),
+    ]  # fmt: skip
+    assert part.tables["markers"]["name"].to_list() == ["a", "b", "c"]
+    assert "correlation" not in part.tables["markers"].columns

@@ -438,3 +438,40 @@ def test_a_table_of_graph_launches_without_rows_is_no_kernels(tmp_path):
         trace = llmprof.read(path)
     assert trace.kernels.height == 0
     assert trace.copies.height == 3
+
+
+def test_what_a_call_waits_for_is_beside_the_call(tmp_path):
+    thread = PID_A + 100
+    names = ["cudaEventRecord_v3020", "cudaStreamWaitEvent_v3020", "cudaStreamSynchronize_v3020", "cudaMemcpy_v3020"]
+    calls = [(100, 21, 0), (200, 22, 1), (300, 23, 2), (400, 24, 0), (500, 25, 1), (600, 26, 1), (700, 27, 3)]
+    tables = {
+        "StringIds": ("id INTEGER, value TEXT", list(enumerate(names))),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": (
+            "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
+            [(start, start + 10, thread, correlation, name) for start, correlation, name in calls],
+        ),
+        # the kinds of synchronisation (syncType) are numbered differently by version: the call's name is what counts
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
+            "start INTEGER, end INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, "
+            "contextId INTEGER, syncType INTEGER, eventId INTEGER",
+            [
+                (201, 202, 20, 22, PID_A, 1, 3, 4), (301, 302, 7, 23, PID_A, 1, 3, 2**32 - 1),
+                (501, 502, 20, 25, PID_A, 1, 3, 4), (601, 602, 20, 26, PID_A, 1, 3, 9),
+                (701, 702, 7, 27, PID_A, 1, 2, 4),
+            ],
+        ),
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT": (
+            "streamId INTEGER, correlationId INTEGER, globalPid INTEGER, contextId INTEGER, eventId INTEGER",
+            [(7, 21, PID_A, 1, 4), (8, 24, PID_A, 1, 4)],
+        ),
+    }  # fmt: skip
+    columns = ["correlation", "nsys_waiting_stream", "nsys_awaited_stream", "nsys_awaited_call"]
+    runtime = llmprof.read(write(tmp_path / "waits.sqlite", tables)).runtime
+    # event 4 is recorded twice: the first wait is for its record of stream 7, the second for that of stream 8
+    assert runtime.select(columns).rows() == [
+        (21, None, None, None), (22, 20, 7, 21), (23, None, 7, None), (24, None, None, None), (25, 20, 8, 24),
+        (26, 20, None, None), (27, None, None, None),
+    ]  # fmt: skip
+    tables.pop("CUPTI_ACTIVITY_KIND_CUDA_EVENT")
+    runtime = llmprof.read(write(tmp_path / "records.sqlite", tables)).runtime
+    assert runtime.filter(pl.col("nsys_waiting_stream").is_not_null())["nsys_awaited_stream"].to_list() == [None] * 3

@@ -11,9 +11,12 @@ from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay.graph import (
     ASSUMED,
+    BY_RECORD,
     COLLECTIVE,
+    EVIDENCE,
     LAUNCH,
     SCHEDULED,
+    STREAM_WAIT,
     SYNCHRONISE,
     Graph,
     graph,
@@ -53,6 +56,7 @@ _SCHEMA = {
     "event": pl.UInt32(),
     "start_ns": pl.Int64(),
     "dur_ns": pl.Int64(),
+    "evidence": pl.Enum(EVIDENCE),
 }
 
 
@@ -82,7 +86,10 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         device), ``host call`` (a call of the device runtime), ``host`` (between two such calls), ``synchronise``
         (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
         result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator that
-        the host spent most of the time in), ``layer, stage, thread, stream, event``, and ``start_ns, dur_ns``.
+        the host spent most of the time in), ``layer, stage, thread, stream, event``, ``start_ns, dur_ns``, and
+        ``evidence``: how it is known that the piece waited for the one before: ``recorded`` (the order of a stream or
+        thread, a launch, an event that a stream or the host waited for), ``matched`` (calls of several ranks in their
+        order), ``assumed`` (from the times alone), null for what is unexplained.
 
     Raises
     ------
@@ -104,7 +111,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     if rank is not None:
         ends = ends.filter(pl.col("rank") == rank)
     last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
-    before, kind = binding(built)
+    before, kind, evidence = binding(built)
     jump = _stretches(built, kind)
     begin, pieces = int(built.time.min()), []
     path = _followed(before, jump, int(last["node"][-1])) if last.height else np.empty(0, np.int64)
@@ -112,7 +119,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     for step, end in last.select("step", "end_ns").iter_rows():
         low, high = np.searchsorted(at, begin, side="right"), np.searchsorted(at, end, side="left")
         pieces.append(
-            _pieces(built, path[max(low - 1, 0) : high + 1], kind, begin, end).with_columns(
+            _pieces(built, path[max(low - 1, 0) : high + 1], kind, evidence, begin=begin, until=end).with_columns(
                 step=pl.lit(step, dtype=pl.Int32)
             )
         )
@@ -192,7 +199,7 @@ def step_ends(built: Graph) -> pl.DataFrame:
     )
 
 
-def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints]:
+def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:
     """Which node each node waited for last, and over what kind of edge.
 
     Parameters
@@ -205,7 +212,8 @@ def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints]:
     Returns
     -------
     tuple of numpy.ndarray
-        The node before (-1 for none) and the kind (:data:`CHAIN`, or a kind of edge), by node.
+        By node: the node before (-1 for none), the kind (:data:`CHAIN`, or a kind of edge), and where that is known
+        from (an index into :data:`~.graph.EVIDENCE`).
     """
     times = built.time if times is None else times
     nodes = len(times)
@@ -224,7 +232,9 @@ def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints]:
     best = best[later]
     before[built.target[best]] = built.source[best]
     kind[built.target[best]] = built.kind[best]
-    return before, kind
+    evidence = np.full(nodes, BY_RECORD, dtype=np.int64)
+    evidence[built.target[best]] = built.evidence[best]
+    return before, kind, evidence
 
 
 def _stretches(built: Graph, kind: Ints) -> Ints:
@@ -245,7 +255,7 @@ def _followed(before: Ints, jump: Ints, node: int) -> Ints:
     return np.concatenate(pieces[::-1])
 
 
-def _pieces(built: Graph, path: Ints, kind: Ints, begin: int, until: int) -> pl.DataFrame:
+def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
     """What lies between the nodes of a path."""
     at = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
     node, start, end = path[1:], at[:-1], at[1:]
@@ -261,6 +271,7 @@ def _pieces(built: Graph, path: Ints, kind: Ints, begin: int, until: int) -> pl.
     )
     base = events.with_columns(
         kind=pl.Series(kind[node]),
+        evidence=pl.Series(np.asarray(EVIDENCE)[evidence[node]], dtype=pl.String),
         ends=pl.Series(node % 2 == 1),
         start_ns=pl.Series(start),
         dur_ns=pl.Series(end - start),
@@ -268,7 +279,10 @@ def _pieces(built: Graph, path: Ints, kind: Ints, begin: int, until: int) -> pl.
     )
     known = base.with_columns(part=_part(), dur_ns=pl.col("dur_ns") - pl.col("rest"))
     unknown = base.filter(pl.col("rest") > 0).with_columns(
-        part=pl.lit("unexplained"), start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"), dur_ns="rest"
+        part=pl.lit("unexplained"),
+        evidence=pl.lit(None, dtype=pl.String),
+        start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"),
+        dur_ns="rest",
     )
     return pl.concat([known, unknown]).filter(pl.col("dur_ns") > 0).sort("start_ns")
 
@@ -284,7 +298,7 @@ def _part() -> pl.Expr:
         .then(pl.lit("compute"))
         .when(device & (kind == LAUNCH))
         .then(pl.lit("launch"))
-        .when(device & (kind == ASSUMED))
+        .when(device & kind.is_in([ASSUMED, STREAM_WAIT]))
         .then(pl.lit("stream wait"))
         .when(device)
         .then(pl.lit("device gap"))
@@ -317,7 +331,7 @@ ANALYSIS = Analysis(
     question="What sets the time of a step?",
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
-    columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns"),
+    columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns", "evidence"),
 )
 
 SLACK = Analysis(

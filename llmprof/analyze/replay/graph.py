@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import is_synchronising
-from llmprof.analyze.replay.recording import Recording, clock_offsets, recording
+from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording, with_recorded_waits
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
@@ -36,11 +36,21 @@ USUAL_GAP_NS: Final = 1_000
 LEAST_SAMPLES: Final = 20
 """So many gaps between kernels that ran back to back are needed to take their median."""
 
-EDGE_KINDS: Final = ("launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled")
+EDGE_KINDS: Final = (
+    "launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled", "stream_wait",
+)  # fmt: skip
 """Kinds of edges between chains, by their code in :attr:`Graph.kind`."""
 
-LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED = range(6)
+LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED, STREAM_WAIT = range(7)
 
+EVIDENCE: Final = ("recorded", "matched", "assumed")
+"""Where an edge comes from, by its code in :attr:`Graph.evidence`: the recording names both ends; calls of several
+ranks were matched by their order; or the times of the events alone suggest it."""
+
+BY_RECORD, BY_MATCH, BY_TIMES = range(3)
+
+WAITS_FOR_ALL: Final = r"(?i)(?:device|ctx|context)synchroni[sz]e|synchroni[sz]edevice"
+"""Names of calls that wait for all streams of a device."""
 
 Kinds = NDArray[np.int8]
 
@@ -74,6 +84,8 @@ class Graph:
     """Least time over each edge, in ns."""
     kind: Kinds
     """Kind of each edge: an index into :data:`EDGE_KINDS`."""
+    evidence: Kinds
+    """Where each edge comes from: an index into :data:`EVIDENCE`."""
 
     def schedule(self) -> Chains:
         """The graph as the scheduler takes it, what is unexplained added to what leads to the node."""
@@ -124,8 +136,8 @@ def graph(trace: Trace) -> Graph:
             hint="record with device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
             table="kernels",
         )
-    waits = _synchronising(recorded)
-    edges = _joined(_launches(recorded), _collectives(trace, recorded), waits)
+    waits, streams = _synchronising(recorded), _stream_waits(trace, recorded)
+    edges = _joined(_launches(recorded, streams), _collectives(trace, recorded), waits, streams)
     weight = _weights(recorded, edges)
     edges = _joined(edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits))
     edges = _joined(edges, _assumed(recorded, _unexplained(recorded, weight, edges)))
@@ -140,19 +152,21 @@ class Edges(NamedTuple):
     target: Ints
     delay: Ints
     kind: Kinds
+    evidence: Kinds
 
 
 def _joined(*edges: Edges) -> Edges:
-    source, target, delay, kind = (np.concatenate(column) for column in zip(*edges, strict=True))
-    return Edges(source, target, delay, kind)
+    source, target, delay, kind, evidence = (np.concatenate(column) for column in zip(*edges, strict=True))
+    return Edges(source, target, delay, kind, evidence)
 
 
-def _edges(source: Ints, target: Ints, delay: Ints, kind: int) -> Edges:
+def _edges(source: Ints, target: Ints, delay: Ints, kind: int, evidence: int | Rows = BY_RECORD) -> Edges:
     return Edges(
         source.astype(np.int64),
         target.astype(np.int64),
         delay.astype(np.int64),
         np.full(len(source), kind, dtype=np.int8),
+        np.broadcast_to(np.asarray(evidence, dtype=np.int8), source.shape),
     )
 
 
@@ -161,7 +175,54 @@ def _none() -> Edges:
     return _edges(nothing, nothing, nothing, 0)
 
 
-def _launches(recorded: Recording) -> Edges:
+def _stream_waits(trace: Trace, recorded: Recording) -> Edges:
+    """Edges from the last work before the record of an event to the first work after a stream's wait for it.
+
+    Where the record's time is unknown, it is the last work on the stream that is waited for that was done in time.
+    """
+    rows, time = recorded.rows, recorded.time
+    if not trace.has("runtime"):
+        return _none()
+    shift = pl.col("shift_ns").fill_null(0)
+    waits = (
+        with_recorded_waits(trace.runtime)
+        .filter(pl.col("waiting_stream").is_not_null() & pl.col("awaited_stream").is_not_null())
+        .join(clock_offsets(trace), on="rank", how="left")
+        .select("rank", "waiting_stream", "awaited_stream", at=pl.col("start_ns") - shift, told="awaited_ns")
+        .with_columns(noted=pl.coalesce(pl.col("told"), "at"))
+    )
+    work = (
+        rows.filter((pl.col("where") == "device") & pl.col("stream").is_not_null())
+        .select(
+            "rank", "stream", row=pl.col("row").cast(pl.Int64), issued=pl.coalesce("launch_start_ns", "start_ns"),
+            start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
+        )
+        .sort("rank", "stream", "start")
+        .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
+    )  # fmt: skip
+    first = work.unique(["rank", "stream", "issued"], keep="first").sort("issued").rename({"stream": "waiting_stream"})
+    found = waits.sort("at").join_asof(
+        first, left_on="at", right_on="issued", by=["rank", "waiting_stream"], strategy="forward",
+        check_sortedness=False,
+    ).filter(pl.col("row").is_not_null())  # fmt: skip
+    done = work.select("rank", "issued", "end", awaited_stream="stream", by_issue="row", by_end="row")
+    for left, right, kept in (("noted", "issued", "by_issue"), ("start", "end", "by_end")):
+        last = done.select("rank", "awaited_stream", right, kept).sort(right).rename({right: "_at"})
+        found = found.sort(left).join_asof(
+            last, left_on=left, right_on="_at", by=["rank", "awaited_stream"], check_sortedness=False
+        )
+    found = found.with_columns(other=pl.min_horizontal("by_issue", "by_end")).filter(
+        pl.col("by_issue").is_not_null()
+        & pl.col("by_end").is_not_null()
+        & (pl.col("told").is_null() | (pl.col("by_issue") <= pl.col("by_end")))
+        & (pl.col("other") != pl.col("row"))
+    )
+    source, target = 2 * found["other"].to_numpy() + 1, 2 * found["row"].to_numpy()
+    gap = time[target] - time[source]
+    return _edges(source, target, np.where(gap <= MOST_AFTER_NS, gap, USUAL_GAP_NS), STREAM_WAIT)
+
+
+def _launches(recorded: Recording, streams: Edges) -> Edges:
     """Edges from the start of each launching call to the start of what it launched."""
     time, call = recorded.time, recorded.call
     row = np.flatnonzero(call >= 0)
@@ -169,7 +230,9 @@ def _launches(recorded: Recording) -> Edges:
     row, latency = row[latency >= 0], latency[latency >= 0]
     issued = time[2 * call[row]]
     inside = time[2 * call[row] + 1] - issued
-    free = recorded.before[row] <= issued
+    held = np.zeros(len(call), dtype=bool)
+    held[streams.target[time[streams.target] - time[streams.source] <= MOST_AFTER_NS] // 2] = True
+    free = (recorded.before[row] <= issued) & ~held[row]
     quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
     # where the stream was free the launch itself set the start; elsewhere it is only known to have been in time
     delay = np.where(free, np.minimum(latency, inside + MOST_LATENCY_NS), np.minimum(latency, quick))
@@ -217,49 +280,54 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
     source, target = 2 * pairs["other"].to_numpy().astype(np.int64), 2 * pairs["row"].to_numpy().astype(np.int64) + 1
     transfer = time[target] - pairs["last"].to_numpy()
     good = transfer >= 0
-    return _edges(source[good], target[good], transfer[good], COLLECTIVE)
+    return _edges(source[good], target[good], transfer[good], COLLECTIVE, BY_MATCH)
 
 
 def _synchronising(recorded: Recording) -> Edges:
     """Edges from the end of work on a device to the end of the host's calls that waited for it."""
     rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
     waits = rows.filter((pl.col("where") == "host") & is_synchronising(pl.col("name"))).select(
-        "row", "rank", "launches", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    )
+        "row", "rank", "launches", "start_ns", "awaited_stream", end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
+        recorded=pl.col("wait_recorded").fill_null(value=False) | pl.col("name").str.contains(WAITS_FOR_ALL),
+    )  # fmt: skip
     copies = np.flatnonzero((call >= 0) & (rows["source"] == "copy").to_numpy())
     within = copies[time[2 * copies + 1] <= time[2 * call[copies] + 1]]
     within = within[(time[2 * call[within] + 1] - time[2 * call[within]]) > 3 * np.maximum(own[call[within]], 1)]
     edges = [_none()]
     if len(within):
         lag = time[2 * call[within] + 1] - time[2 * within + 1]
-        edges.append(_edges(2 * within + 1, 2 * call[within] + 1, lag, SYNCHRONISE))
-    source, target = _awaited(rows, waits)
+        edges.append(_edges(2 * within + 1, 2 * call[within] + 1, lag, SYNCHRONISE, BY_TIMES))
+    source, target, told = _awaited(rows, waits)
     late = time[source] < time[target - 1]
     lag = time[target] - np.where(late, time[target - 1], time[source])
-    edges.append(_edges(source, target, lag, SYNCHRONISE))
+    edges.append(_edges(source, target, lag, SYNCHRONISE, np.where(told, BY_RECORD, BY_TIMES)))
     return _joined(*edges)
 
 
-def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints]:
-    """What synchronising calls are taken to have waited for: node that ended, and node that is the call's end.
+def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
+    """What synchronising calls waited for: node that ended, node that is the call's end, and whether that is recorded.
 
-    It is the latest work of the rank that was launched before the call began and was done when it returned; on a
-    thread that launches work itself, if it was still running when the call began.
+    It is the latest work of the stream that is waited for (of the rank, where that is unknown) that was launched
+    before the call began, or before the event was recorded, and was done when the call returned; on a thread that
+    launches work itself, if it was still running when the call began.
     """
     work = rows.filter(pl.col("where") == "device").select(
-        "rank", "chain", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
+        "rank", "chain", "stream", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
     )  # fmt: skip
     best = np.full(waits.height, NEVER)
     awaited = np.full(waits.height, -1, dtype=np.int64)
-    rank, begin, end = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns"))
+    rank, begin, end, noted = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "noted"))
+    named = waits["awaited_stream"]
     for stream in work.partition_by("chain", maintain_order=True):
-        here = np.flatnonzero(rank == stream["rank"][0])
+        this = named.is_null() | (named == stream["stream"][0]).fill_null(value=False)
+        here = np.flatnonzero((rank == stream["rank"][0]) & this.to_numpy())
         issued = np.maximum.accumulate(stream["issued"].to_numpy())
         ended = np.maximum.accumulate(stream["end_ns"].to_numpy())
         last = (
             np.minimum(
-                np.searchsorted(issued, begin[here], side="right"), np.searchsorted(ended, end[here], side="right")
+                np.searchsorted(issued, noted[here], side="right"), np.searchsorted(ended, end[here], side="right")
             )
             - 1
         )
@@ -270,7 +338,11 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints]:
         awaited[here] = stream["row"].to_numpy()[last]
     # a thread that only waits is told of the same results when they have been there for long
     known = (awaited >= 0) & ((best >= begin) | ~waits["launches"].to_numpy())
-    return 2 * awaited[known] + 1, 2 * waits["row"].to_numpy()[known].astype(np.int64) + 1
+    return (
+        2 * awaited[known] + 1,
+        2 * waits["row"].to_numpy()[known].astype(np.int64) + 1,
+        waits["recorded"].to_numpy()[known],
+    )
 
 
 def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
@@ -283,7 +355,7 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     delay = time[2 * target] - time[2 * source]
     source, target, delay = source[delay >= 0], target[delay >= 0], delay[delay >= 0]
     weight[2 * target] = 0
-    return _edges(2 * source, 2 * target, delay, HANDED_OVER)
+    return _edges(2 * source, 2 * target, delay, HANDED_OVER, BY_TIMES)
 
 
 def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
@@ -357,7 +429,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     )
     row = matched["row"].to_numpy().astype(np.int64)
     weight[2 * row] = matched["own_gap"].to_numpy()
-    return _edges(2 * matched["arrival"].to_numpy() + 1, 2 * row, matched["delay"].to_numpy(), SCHEDULED)
+    return _edges(2 * matched["arrival"].to_numpy() + 1, 2 * row, matched["delay"].to_numpy(), SCHEDULED, BY_TIMES)
 
 
 def _assumed(recorded: Recording, rest: Ints) -> Edges:
@@ -377,7 +449,7 @@ def _assumed(recorded: Recording, rest: Ints) -> Edges:
     )
     source = 2 * matched["other"].to_numpy().astype(np.int64) + 1
     target = 2 * matched["row"].to_numpy().astype(np.int64)
-    return _edges(source, target, time[target] - time[source], ASSUMED)
+    return _edges(source, target, time[target] - time[source], ASSUMED, BY_TIMES)
 
 
 def _unexplained(recorded: Recording, weight: Ints, edges: Edges) -> Ints:

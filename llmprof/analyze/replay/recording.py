@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -75,10 +76,11 @@ def _events(trace: Trace) -> pl.DataFrame:
         "rank", "where", "thread", "device", "stream", "start_ns", "dur_ns", "name", "source", "category",
         "step", "phase", "layer", "stage", "event", "launch_start_ns", "launch_thread", "launches",
     ]  # fmt: skip
-    parts = [device.select(columns)]
+    waits = {c: t for c, t in WAITS.items() if c not in columns}
+    parts = [device.select(*columns, *(pl.lit(None, dtype=t).alias(c) for c, t in waits.items()))]
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
-        calls = calls.select("rank", "thread", "start_ns", "dur_ns", "name").sort("rank", "thread", "start_ns")
+        calls = with_recorded_waits(calls).sort("rank", "thread", "start_ns")
         end = pl.col("start_ns") + pl.col("dur_ns")
         inside = (pl.col("start_ns") < end.cum_max().shift(1).over("rank", "thread")).fill_null(value=False)
         calls = calls.filter(~inside)
@@ -95,7 +97,7 @@ def _events(trace: Trace) -> pl.DataFrame:
         pl.concat(parts, how="diagonal_relaxed")
         .join(clock_offsets(trace), on="rank", how="left")
         .with_columns(shift.fill_null(0), recorded_ns="start_ns")
-        .with_columns(start_ns=pl.col("start_ns") - shift, launch_start_ns=pl.col("launch_start_ns") - shift)
+        .with_columns(pl.col("start_ns", "launch_start_ns", "awaited_ns") - shift)
     )
     key = pl.struct("rank", "where", "thread", "device", "stream")
     return (
@@ -103,6 +105,38 @@ def _events(trace: Trace) -> pl.DataFrame:
         .with_columns(chain=key.rle_id().cast(pl.Int64))
         .with_row_index("row")
     )
+
+
+WAITS: Final = {
+    "waiting_stream": pl.Int64(),
+    "awaited_stream": pl.Int64(),
+    "awaited_ns": pl.Int64(),
+    "wait_recorded": pl.Boolean(),
+}
+"""Columns of calls that wait, or let a stream wait: the stream that waits (null: the host does), the stream that is
+waited for (null: all of them), when the event was recorded (null: not known, or no event), and whether the recording
+says it."""
+
+
+def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of the host (``rank, thread, start_ns, dur_ns, name``) with the columns of :data:`WAITS`."""
+    made = {
+        name: pl.coalesce(*written) if (written := [c for c in calls.columns if c.endswith(f"_{name}")]) else None
+        for name in ("waiting_stream", "awaited_stream", "awaited_call")
+    }
+    calls = calls.select(
+        "rank", "thread", "start_ns", "dur_ns", "name", "correlation",
+        **{c: pl.lit(None, dtype=pl.Int64) if e is None else e for c, e in made.items()},
+    )  # fmt: skip
+    recorded = (
+        calls.filter(pl.col("correlation").is_not_null())
+        .unique(["rank", "correlation"], keep="first", maintain_order=True)
+        .select("rank", awaited_call="correlation", awaited_ns="start_ns")
+    )
+    return calls.join(recorded, on=["rank", "awaited_call"], how="left", maintain_order="left").select(
+        "rank", "thread", "start_ns", "dur_ns", "name", "waiting_stream", "awaited_stream", "awaited_ns",
+        wait_recorded=pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null()),
+    )  # fmt: skip
 
 
 def clock_offsets(trace: Trace) -> pl.DataFrame:

@@ -198,14 +198,22 @@ def modules(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
 
 
 def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:
-    """Markers on a device."""
-    return {
+    """Markers on a device. The columns of a synchronisation exist only if at least one marker is one."""
+    columns = {
         **_span(texts, events),
         "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
         "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
         "op_id": _op_ids(args),
         "domain": _domains(texts, events),
     }
+    if any([a.sync_kind for a in args]):  # noqa: C419 - a list is faster
+        columns |= {
+            "sync_kind": pl.Series([a.sync_kind for a in args], dtype=pl.String),
+            "correlation": _correlations(args),
+            "wait_on_stream": ids([a.wait_on_stream for a in args]),
+            "wait_on_record": ids([a.wait_on_record for a in args]),
+        }
+    return columns
 
 
 def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:

@@ -331,11 +331,14 @@ class OpArgs(Args, gc=False):
     op_name: str | None = None
 
 
-class DeviceMarkerArgs(Args, gc=False):
-    """Markers on a device."""
+class DeviceMarkerArgs(CallArgs, gc=False):
+    """Markers on a device, with what a synchronisation waits for."""
 
     device: Id = None
     stream: Id = None
+    sync_kind: str | None = _arg("cuda_sync_kind")
+    wait_on_stream: Id = None
+    wait_on_record: Id = _arg("wait_on_cuda_event_record_corr_id")
 
 
 class MemoryArgs(msgspec.Struct, gc=False):

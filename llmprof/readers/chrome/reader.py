@@ -427,7 +427,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="chrome",
-    version=6,
+    version=7,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=_read,

@@ -68,12 +68,16 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
     if kernels is not None and "torch_annotation" in kernels.columns:
         by_kind |= {kind: _lanes(by_kind[kind]) for kind in ("kernel", "copy") if kind in by_kind}
         kernels = by_kind["kernel"]
+    runtime = _concat(
+        _with(by_kind.get("runtime"), api=pl.lit("runtime")), _with(by_kind.get("driver"), api=pl.lit("driver"))
+    )
+    if (markers := by_kind.get("device_marker")) is not None and "sync_kind" in markers.columns:
+        runtime = _with_waits(runtime, markers)
+        by_kind["device_marker"] = markers.drop("sync_kind", "correlation", "wait_on_stream", "wait_on_record")
     out = {
         "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
         "copies": described(by_kind.get("copy")),
-        "runtime": _concat(
-            _with(by_kind.get("runtime"), api=pl.lit("runtime")), _with(by_kind.get("driver"), api=pl.lit("driver"))
-        ),
+        "runtime": runtime,
         "ops": _concat(
             _with(by_kind.get("op"), kind=pl.lit("op")), _with(by_kind.get("python"), kind=pl.lit("python"))
         ),
@@ -88,6 +92,21 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
         "tasks": tasks,
     }
     return {name: frame for name, frame in out.items() if frame is not None}
+
+
+def _with_waits(calls: pl.DataFrame | None, markers: pl.DataFrame) -> pl.DataFrame | None:
+    """Calls of the runtime with the streams and the record of the event that the profiler's markers of waits name."""
+    if calls is None:
+        return None
+    kind, none = pl.col("sync_kind"), (-1, 2**32 - 1)
+    known = {c: pl.when(~pl.col(c).is_in(none)).then(c) for c in ("stream", "wait_on_stream", "wait_on_record")}
+    waits = markers.filter(kind.is_not_null() & pl.col("correlation").is_not_null()).select(
+        "correlation",
+        torch_waiting_stream=pl.when(kind == "Stream Wait Event").then(known["stream"]),
+        torch_awaited_stream=pl.when(kind == "Stream Sync").then(known["stream"]).otherwise(known["wait_on_stream"]),
+        torch_awaited_call=known["wait_on_record"],
+    )
+    return calls.join(waits.unique("correlation"), on="correlation", how="left", maintain_order="left")
 
 
 def _of_queue(queue: pl.DataFrame | None) -> Frames:

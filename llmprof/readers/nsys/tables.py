@@ -15,9 +15,11 @@ from llmprof.readers.nsys.export import (
     MEMSET,
     MOST_NS,
     RANGES,
+    RECORDS,
     RUNTIME,
     STYLES,
     TIMES,
+    WAITS,
     Export,
     rename,
     threads,
@@ -172,6 +174,9 @@ def _memory_kind(column: str) -> pl.Expr:
     return pl.col(column).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
 
 
+_WAIT_COLUMNS = ("nsys_waiting_stream", "nsys_awaited_stream", "nsys_awaited_call")
+_NO_STREAM = 2**32 - 1
+"""What CUPTI writes where no stream or event is meant (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
 _OS_CALL = 27
 """Class of events that are calls of the operating system."""
 _API_VERSION = r"_v\d{4}$"
@@ -189,7 +194,7 @@ class HostTables(Export):
             calls = self._named(calls, "nameId", default="unnamed call", cut=_API_VERSION)
             driver = pl.col("name").str.contains(r"^cu[A-Z]")
             calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
-            parts.append(calls)
+            parts.append(self._with_waits(calls))
         for library, pattern in LIBRARIES.items():
             for table in filter(pattern.fullmatch, self.columns):
                 rows = self._library_calls(table)
@@ -202,8 +207,45 @@ class HostTables(Export):
         columns = {"correlationId": "correlation"}
         if "eventClass" in self.columns.get(RUNTIME, []):
             columns["eventClass"] = "nsys_event_class"
-        columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api")}
+        columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api", *_WAIT_COLUMNS)}
         return rename(whole, columns)
+
+    def _with_waits(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Calls with what they wait for, where CUPTI recorded it: the streams, and the call that recorded the event.
+
+        What a call is, its name says: versions of nsys number the kinds of synchronisation differently.
+        """
+        waits = self._read(WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        if waits is None or not waits.height:
+            return calls
+        key = ["globalPid", "correlationId"]
+        calls = calls.with_columns(globalPid=(pl.col("globalTid") // (1 << 24)) * (1 << 24))
+        known = [pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")]
+        on_stream, of_stream = pl.col("name").str.contains("StreamWaitEvent"), pl.col("name").str.contains("StreamSync")
+        of_event = pl.col("name").str.contains("EventSync")
+        waits = (
+            waits.with_columns(known)
+            .join(calls.select(*key, "name", "start"), on=key)
+            .filter(on_stream | of_stream | of_event)
+            .with_columns(
+                nsys_waiting_stream=pl.when(on_stream).then("streamId"), streamId=pl.when(of_stream).then("streamId")
+            )
+            .unique(key)
+        )
+        records = self._read(RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        if records is not None:
+            event = ["globalPid", "contextId", "eventId"]
+            records = records.join(calls.select(*key, "start"), on=key).select(
+                *event, "start", record="streamId", nsys_awaited_call="correlationId"
+            )
+            waits = waits.sort("start").join_asof(
+                records.sort("start"), on="start", by=event, allow_exact_matches=False, check_sortedness=False
+            )
+            waits = waits.with_columns(streamId=pl.coalesce("streamId", "record"))
+        waits = with_columns_of(waits, ("nsys_awaited_call",)).rename({"streamId": "nsys_awaited_stream"})
+        return calls.join(waits.select(*key, *_WAIT_COLUMNS), on=key, how="left", maintain_order="left").drop(
+            "globalPid"
+        )
 
     def _library_calls(self, table: str) -> pl.DataFrame | None:
         """Calls of a library; those of OpenACC are named with their line of the program, as in nsys's summary."""

@@ -117,7 +117,8 @@ def communication_times(timings: Timings) -> pl.DataFrame:
         ``rank, phase, group, kind, bytes, count, total_ns, median_ns, min_ns, algorithm_gbps, bus_gbps`` (medians,
         GB/s), ``waits`` (posted first: the time ends when it had been waited for), ``a_step`` (calls that a step makes:
         those inside of sampled layers stand for all layers), ``step_ns`` (their time, likewise) and ``share`` (of the
-        median step). No row on one device: there is no communication.
+        median step; null where all communication of that rank and phase would be longer than the step, since the timed
+        calls waited for another rank longer than the rest). No row on one device: there is no communication.
     """
     keys = ["rank", "phase", "group", "kind", "bytes"]
     own = {one["rank"]: len(one["layers"]) for one in timings.ranks}
@@ -139,8 +140,9 @@ def communication_times(timings: Timings) -> pl.DataFrame:
         a_step=(pl.col("_weight") / pl.col("_steps")).sum(),
         step_ns=(pl.col("dur_ns") * pl.col("_weight") / pl.col("_steps")).sum(), _step_ns=pl.col("_step_ns").first(),
     )  # fmt: skip
-    grouped = grouped.with_columns(share=pl.col("step_ns") / pl.col("_step_ns")).drop("_step_ns")
-    return grouped.sort("rank", "phase", "step_ns", descending=[False, False, True])
+    fits = pl.col("step_ns").sum().over(at) <= pl.col("_step_ns")
+    grouped = grouped.with_columns(share=pl.when(fits).then(pl.col("step_ns") / pl.col("_step_ns")))
+    return grouped.drop("_step_ns").sort("rank", "phase", "step_ns", descending=[False, False, True])
 
 
 def timing_overhead(timings: Timings) -> pl.DataFrame:

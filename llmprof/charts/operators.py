@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.analyze.operator_times import communication_times, layer_times, operator_times
 from llmprof.charts.base.data import inline, nothing
-from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PADDING, PHASES, WIDTH, finish, time_unit
+from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PADDING, PHASES, REST, WIDTH, finish, time_unit
 from llmprof.readers.ops import Timings
 from llmprof.text import shorten
 
@@ -124,16 +124,25 @@ def compute_vs_communication(timings: Timings) -> Any:
     if timings.steps.is_empty():
         raise nothing("compute_vs_communication", "no step was timed", _SOURCE)
     steps = timings.steps.group_by("rank", "phase").agg(step=pl.col("dur_ns").median())
-    comm = communication_times(timings).group_by("rank", "phase").agg(comm=pl.col("step_ns").sum())
-    rows = steps.join(comm, on=["rank", "phase"], how="left").with_columns(pl.col("comm").fill_null(0.0))
+    known = pl.col("share").is_not_null().all()
+    calls = communication_times(timings).group_by("rank", "phase")
+    comm = calls.agg(comm=pl.col("step_ns").sum(), known=known)
+    rows = steps.join(comm, on=["rank", "phase"], how="left")
+    rows = rows.with_columns(pl.col("comm").fill_null(0.0), pl.col("known").fill_null(value=True))
     unit = time_unit(float(rows["step"].max()))  # type: ignore[arg-type]
-    rows = rows.with_columns(
-        row=pl.format("{}, rank {}", "phase", "rank"), communication=pl.col("comm").clip(0, pl.col("step")) / unit.ns
-    ).with_columns(rest=pl.col("step") / unit.ns - pl.col("communication"))
-    long = rows.unpivot(["rest", "communication"], index="row", variable_name="part", value_name="time")
-    names = {"rest": "compute, host and gaps", "communication": "communication"}
+    step, share = pl.col("step") / unit.ns, pl.col("comm") / unit.ns
+    rows = rows.select(
+        row=pl.format("{}, rank {}", "phase", "rank"),
+        rest=pl.when("known").then(step - share), communication=pl.when("known").then(share),
+        unknown=pl.when(~pl.col("known")).then(step),
+    )  # fmt: skip
+    names = {"rest": "compute, host and gaps", "communication": "communication", "unknown": "unknown"}
+    colours = {"rest": COMPUTE, "communication": COMMUNICATION, "unknown": REST}
+    if rows["unknown"].null_count() == rows.height:
+        del names["unknown"], colours["unknown"]
+    long = rows.unpivot(list(names), index="row", variable_name="part", value_name="time").drop_nulls("time")
     long = long.with_columns(pl.col("part").replace(names)).sort("row")
-    scale = alt.Scale(domain=list(names.values()), range=[COMPUTE, COMMUNICATION])
+    scale = alt.Scale(domain=list(names.values()), range=list(colours.values()))
     chart = alt.Chart(inline(long)).mark_bar(height=18)
     chart = chart.encode(
         x=alt.X("time:Q", title=f"{unit.symbol} a step"),
@@ -142,6 +151,8 @@ def compute_vs_communication(timings: Timings) -> Any:
         tooltip=["row:N", "part:N", alt.Tooltip("time:Q", format=".3~f")],
     )
     words = "Median step; communication is the mean of the timed calls times all calls of a step"
+    if "unknown" in names:
+        words += "; unknown where that is longer than the step, since the timed calls waited longer than the rest"
     if timings.collectives.is_empty():
         words = "One device: there is no communication"
     return finish(chart.properties(width=_INNER - 60, height=30 * rows.height), "Compute and communication", words)

@@ -150,12 +150,14 @@ def communication_report(timings: Timings) -> dict[str, Any]:
         count=pl.col("count").sum(), total_ns=pl.col("total_ns").sum(),
         algorithm_gbps=pl.col("algorithm_gbps").median(), bus_gbps=pl.col("bus_gbps").median(),
     ).sort("kind")  # fmt: skip
-    shares = rows.group_by("rank", "phase").agg(pl.col("share").sum())
+    known = pl.col("share").is_not_null().all()
+    shares = rows.group_by("rank", "phase").agg(pl.when(known).then(pl.col("share").sum()))
     return {
         "total_ns": int(rows["total_ns"].sum()),
-        "share": float(shares["share"].mean()),  # type: ignore[arg-type]
-        "share_is": "of the median step, mean over ranks and phases; from the timed calls and a count of all: where "
-        "the timed ones wait for another rank longer than the rest, it is too large, and may be above 1",
+        "share": shares["share"].mean(),
+        "share_is": "of the median step, mean over the ranks and phases where it is known; from the timed calls and a "
+        "count of all: it is too large where the timed ones wait for another rank longer than the rest, and null where "
+        "it would be above 1",
         "share_by_phase": shares.sort("rank", "phase").to_dicts(),
         "seen": {str(one["rank"]): one.get("collectives_seen", {}) for one in timings.ranks},
         "by_type": {row.pop("kind"): row for row in kinds.to_dicts()},

@@ -121,6 +121,13 @@ def test_communication_of_a_step_follows_from_all_calls(tmp_path):
     assert row["algorithm_gbps"] == 1.0
 
 
+def test_more_communication_than_a_step_has_no_share(tmp_path):
+    """The timed call waited 60 us: two of them a step would be 120 us of a step of 110."""
+    waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
+    row = communication_times(read_timings(write(tmp_path, document(collectives=waited)))).row(0, named=True)
+    assert (row["a_step"], row["step_ns"], row["share"]) == (2.0, 120_000, None)
+
+
 def test_ranks_of_one_run_go_together_and_others_do_not(tmp_path):
     folder = write(tmp_path, document(0, world_size=2), document(1, world_size=2))
     assert read_timings(folder).steps["rank"].to_list() == [0, 0, 1, 1]

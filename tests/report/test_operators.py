@@ -17,7 +17,7 @@ from llmprof.launch import open_run
 from llmprof.readers.ops import read_timings
 from llmprof.report.operators import operators_section, write_operators
 from llmprof.report.run import Visualizer
-from tests.readers.test_ops import document, write
+from tests.readers.test_ops import BEGIN, document, write
 
 FILES = {"detailed_timings.csv", "analysis_report.json", "comm_analysis.json", "comprehensive_report.json", "README.md"}
 
@@ -37,6 +37,19 @@ def test_all_files_and_what_is_in_them(tmp_path):
     whole = json.loads((tmp_path / "ops" / "comprehensive_report.json").read_text())
     assert whole["run"]["clock"] == "CUDA events"
     assert {"steps", "overhead", "layers", "operators", "communication"} <= whole.keys()
+
+
+def test_communication_longer_than_the_step_is_unknown(tmp_path):
+    waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
+    folder = write(tmp_path, document(collectives=waited))
+    write_operators(folder, charts={})
+    comm = json.loads((tmp_path / "ops" / "comm_analysis.json").read_text())
+    assert comm["share"] is None
+    assert [one["share"] for one in comm["share_by_phase"]] == [None]
+    drawn = charts.compute_vs_communication(read_timings(folder)).to_dict()
+    (rows,) = drawn["datasets"].values()
+    assert {row["part"]: row["time"] for row in rows} == {"unknown": pytest.approx(110.0)}
+    assert "unknown where that is longer than the step" in " ".join(drawn["title"]["subtitle"])
 
 
 def test_one_device_says_that_there_is_no_communication(tmp_path):

@@ -23,9 +23,9 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from jupyter_client import BlockingKernelClient
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
-from tests.browser.host import Host
+from tests.browser.host import PATIENCE_S, SLOW, Host
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
@@ -39,7 +39,7 @@ FLAGS = [
     "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
-START_S, CELL_S = 90, 180
+START_S, CELL_S = 180, 300
 SHUT_DOWN = "() => globalThis.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown().catch(() => null)"
 QUIET = ("favicon", "ResizeObserver loop", "WebSocket", "Download the React DevTools")
 """What the page may say on its console: it is JupyterLab's or the browser's, not ours."""
@@ -131,6 +131,17 @@ def browser() -> Iterator[Browser]:
     """Chromium without a network."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        expect.set_options(timeout=PATIENCE_S * 1000)
+        new_page = chromium.new_page
+
+        def patient_page(**options: object) -> Page:
+            page = new_page(**options)
+            page.set_default_timeout(PATIENCE_S * 1000)
+            if SLOW > 1:
+                page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+            return page
+
+        chromium.new_page = patient_page
         yield chromium
         chromium.close()
 
@@ -178,7 +189,7 @@ class Notebook:
             raise RuntimeError(f"{expression}: {value['ename']}: {value['evalue']}")
         return json.loads(ast.literal_eval(value["data"]["text/plain"]))
 
-    def wait(self, expression: str, *, seconds: float = 20) -> object:
+    def wait(self, expression: str, *, seconds: float = PATIENCE_S) -> object:
         """The expression's value once it is true; gestures reach the kernel a moment later."""
         deadline = time.monotonic() + seconds
         while not (value := self.python(expression)):

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import queue
+import random
 import time
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page
+
+PATIENCE_S = 120
+"""How long a test waits for what it looks for: a busy machine is slow, and a wait that succeeds costs nothing."""
+
+SLOW = float(os.environ.get("LLMPROF_SLOW", "1"))
+"""How many times slower the page computes; answers of Python then come up to 0.1 s times this later. For debugging."""
 
 PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>{css}</style></head>
 <body data-jp-theme-light="{light}" style="margin:0;background:{ground}"><div id="host"></div></body></html>"""
@@ -75,7 +83,8 @@ class Host:
     ) -> None:
         self.widget = widget
         self.problems: list[str] = []
-        self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()
+        self._due: list[tuple[float, dict[str, Any]]] = []
         self.page: Page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("console", lambda message: message.type == "error" and self.problems.append(message.text))
@@ -93,23 +102,29 @@ class Host:
         self.page.evaluate(MODEL)
 
     def _changed(self, change: dict[str, Any]) -> None:
-        self._news.put({"state": {change["name"]: change["new"]}})
+        self._tell({"state": {change["name"]: change["new"]}})
 
     def _send(self, content: dict[str, Any], buffers: Any = ()) -> None:
         texts = [base64.b64encode(bytes(buffer)).decode("ascii") for buffer in buffers or ()]
-        self._news.put({"content": content, "buffers": texts})
+        self._tell({"content": content, "buffers": texts})
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        late = random.uniform(0, 0.1 * SLOW) if SLOW > 1 else 0
+        self._news.put((time.monotonic() + late, news))
 
     def _set(self, text: str) -> None:
         for name, value in json.loads(text).items():
             setattr(self.widget, name, value)
 
     def _poll(self) -> str:
-        news = []
         while not self._news.empty():
-            news.append(self._news.get())
+            self._due.append(self._news.get())
+        news = []
+        while self._due and self._due[0][0] <= time.monotonic():
+            news.append(self._due.pop(0)[1])
         return json.dumps(news)
 
-    def wait(self, true: Any, *, seconds: float = 20) -> Any:
+    def wait(self, true: Any, *, seconds: float = PATIENCE_S) -> Any:
         """What ``true()`` gives, once it is true."""
         deadline = time.monotonic() + seconds
         while not (value := true()):

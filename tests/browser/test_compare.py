@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from playwright.sync_api import expect
 
 import llmprof
 from llmprof import explore
@@ -26,8 +27,8 @@ def ready(opened):
 def test_verdicts_rows_and_bars(notebook):
     opened = notebook([SETUP, SHOW], height=1700)
     widget = ready(opened)
-    assert widget.get_by_role("grid").get_attribute("aria-rowcount") == str(opened.python("w.table.height + 1"))
-    opened.page.wait_for_timeout(200)
+    rows = opened.wait("w.phase == 'decode' and w.table.height")
+    expect(widget.get_by_role("grid")).to_have_attribute("aria-rowcount", str(rows + 1))
     opened.shot("compare", widget)
 
     widget.get_by_role("button", name="vanished").click()

@@ -2,7 +2,7 @@
 import { fill, h, labelled, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
-import { whenReleased } from "../base/js/press.mjs";
+import { inHand, whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, setTraits, table, wordsOf } from "../base/js/wire.mjs";
@@ -51,36 +51,32 @@ function render({ model, el }) {
   const chosen_pair = () => ({ pair: model.get("pair"), phase: model.get("phase"), rank: model.get("rank") });
 
   // Above: how long a step takes, and what the change is made of
-  const showRuns = (msg) => whenReleased(runBar, () => drawRuns(msg));
-  const drawRuns = (msg) => {
-    const names = model.get("names");
-    const numbered = names.map((name, number) => [String(number), name]);
+  const runs = (label) =>
+    labelled(label, [], "", (text) => {
+      const [a, b] = model.get("pair");
+      set({ pair: label === "from" ? [Number(text), b] : [a, Number(text)], picked: null });
+    });
+  const [fromRun, toRun] = [runs("from"), runs("to")];
+  const phases = labelled("phase", [], "", (text) => set({ phase: text, place: null, close: null, picked: null }));
+  const ofRank = labelled("rank", [], "", (text) => set({ rank: text === "" ? null : Number(text) }));
+  const showRuns = (msg) => {
+    const numbered = model.get("names").map((name, number) => [String(number), name]);
     const [a, b] = model.get("pair");
-    const index = [...runBar.querySelectorAll("select")].indexOf(document.activeElement);
-    const runs = (label, at, other) =>
-      labelled(
-        label,
-        numbered.filter(([number]) => Number(number) !== other),
-        String(at),
-        (text) => set({ pair: label === "from" ? [Number(text), b] : [a, Number(text)], picked: null }),
-      ).el;
+    const without = (other) => numbered.filter(([number]) => Number(number) !== other);
+    fromRun.update(without(b), String(a));
+    toRun.update(without(a), String(b));
+    const named = msg.phases.map((p) => [p, p]);
+    phases.update(named, msg.phase);
     const ranks = [["", "all, their mean"], ...msg.ranks.map((rank) => [String(rank), String(rank)])];
-    const rank = msg.ranks.includes(model.get("rank")) ? String(model.get("rank")) : "";
+    ofRank.update(ranks, msg.ranks.includes(model.get("rank")) ? String(model.get("rank")) : "");
+    const several = numbered.length > 2;
     fill(
       runBar,
-      names.length > 2 ? runs("from", a, b) : null,
-      names.length > 2 ? runs("to", b, a) : null,
-      msg.phases.length
-        ? labelled(
-            "phase",
-            msg.phases.map((p) => [p, p]),
-            msg.phase,
-            (text) => set({ phase: text, place: null, close: null, picked: null }),
-          ).el
-        : null,
-      labelled("rank", ranks, rank, (text) => set({ rank: text === "" ? null : Number(text) })).el,
+      several ? fromRun.el : null,
+      several ? toRun.el : null,
+      msg.phases.length ? phases.el : null,
+      ofRank.el,
     );
-    if (index >= 0) [...runBar.querySelectorAll("select")][index]?.focus();
   };
   const tellStory = (msg) => {
     const differ = msg.context.length
@@ -157,18 +153,27 @@ function render({ model, el }) {
     pictures.forEach((panel) => panel.redraw());
     el.dataset.story = JSON.stringify(chosen_pair());
   };
+  // where the phase is not chosen yet the story chooses it, and all else waits for that: see later()
+  let choosing = false;
   const story = async () => {
+    const asked = chosen_pair();
+    choosing = asked.phase === null;
     try {
-      const { msg } = await ask(model, "story", chosen_pair());
+      const { msg } = await ask(model, "story", asked);
       state.error("");
       showRuns(msg);
       tellStory(msg);
       drawStory(msg);
+      if (choosing && JSON.stringify({ ...asked, phase: msg.phase }) === JSON.stringify(chosen_pair()))
+        queue.delete(story); // it is drawn
     } catch (error) {
       if (error instanceof Superseded) return;
       fill(steps);
       fill(ways);
       failed(error);
+    } finally {
+      choosing = false;
+      later();
     }
   };
 
@@ -183,7 +188,7 @@ function render({ model, el }) {
       return colours().part[label] ?? colours().stage[label] ?? colours().category[label] ?? colours().stage.other;
     },
     go: (close) => {
-      if (close) aligned.window = close; // at once: the next key counts from what is asked for now
+      aligned.window = close ?? aligned.whole; // at once: the next key counts from what is asked for now
       set({ close });
       tracks.redraw();
     },
@@ -194,39 +199,36 @@ function render({ model, el }) {
   const stepTo = (number) => set({ place: Math.max(0, Math.min(number, aligned.places - 1)), close: null });
   const button = (text, label, onclick) =>
     h("button", { type: "button", text, "aria-label": label, title: label, onclick });
+  const number = h("input", {
+    type: "number",
+    min: "0",
+    "aria-label": "step of the phase",
+    onchange: () => stepTo(Number(number.value)),
+  });
+  const of = h("span", { class: "lp-muted" });
+  const before = button("‹", "Step before", () => stepTo(step() - 1));
+  const after = button("›", "Next step", () => stepTo(step() + 1));
+  const choose = h("span", { class: "lp-label" }, h("span", { text: "step" }), before, number, after, of);
+  const alignedAt = labelled("aligned at", [], "", (text) =>
+    set({ layer: text === "" ? null : Number(text), close: null }),
+  );
+  const zooms = [
+    button("+", "Zoom in (+)", () => tracks.zoom(0.5)),
+    button("−", "Zoom out (-)", () => tracks.zoom(2)),
+    button("◀", "Earlier (a)", () => tracks.pan(-0.5)),
+    button("▶", "Later (d)", () => tracks.pan(0.5)),
+    button("All", "The whole step (0)", () => set({ close: null, layer: null })),
+  ];
+  const showStep = () => {
+    if (aligned && !inHand(choose) && number.value !== String(step())) number.value = String(step());
+  };
   const drawControl = () => {
-    const index = [...control.querySelectorAll("select, input, button")].indexOf(document.activeElement);
+    number.max = String(Math.max(0, aligned.places - 1));
+    showStep();
+    of.textContent = `of ${formatNumber(aligned.places)} in both`;
     const layer = aligned.layers.includes(model.get("layer")) ? String(model.get("layer")) : "";
-    const number = h("input", {
-      type: "number",
-      min: "0",
-      max: String(Math.max(0, aligned.places - 1)),
-      "aria-label": "step of the phase",
-      onchange: () => stepTo(Number(number.value)),
-    });
-    number.value = String(aligned.place ?? 0);
-    const of = h("span", { class: "lp-muted", text: `of ${formatNumber(aligned.places)} in both` });
-    const before = button("‹", "Step before", () => stepTo(step() - 1));
-    const after = button("›", "Next step", () => stepTo(step() + 1));
-    const choose = h("span", { class: "lp-label" }, h("span", { text: "step" }), before, number, after, of);
-    fill(
-      control,
-      aligned.place === null ? null : choose,
-      aligned.layers.length
-        ? labelled(
-            "aligned at",
-            [["", "the step"], ...aligned.layers.map((n) => [String(n), `layer ${n}`])],
-            layer,
-            (text) => set({ layer: text === "" ? null : Number(text), close: null }),
-          ).el
-        : null,
-      button("+", "Zoom in (+)", () => tracks.zoom(0.5)),
-      button("−", "Zoom out (-)", () => tracks.zoom(2)),
-      button("◀", "Earlier (a)", () => tracks.pan(-0.5)),
-      button("▶", "Later (d)", () => tracks.pan(0.5)),
-      button("All", "The whole step (0)", () => set({ close: null, layer: null })),
-    );
-    if (index >= 0) [...control.querySelectorAll("select, input, button")][index]?.focus();
+    alignedAt.update([["", "the step"], ...aligned.layers.map((n) => [String(n), `layer ${n}`])], layer);
+    fill(control, aligned.place === null ? null : choose, aligned.layers.length ? alignedAt.el : null, zooms);
   };
   const loadTracks = async () => {
     const args = { ...chosen_pair(), place: model.get("place"), layer: model.get("layer"), window: model.get("close") };
@@ -245,7 +247,9 @@ function render({ model, el }) {
         sides,
         origin: msg.place === null ? "the first event" : layer,
       };
-      whenReleased(control, drawControl);
+      // the next key counts from what has been asked for meanwhile
+      if (String(model.get("close")) !== String(args.window)) aligned.window = model.get("close") ?? msg.whole;
+      drawControl();
       tracks.redraw();
       el.dataset.tracks = JSON.stringify(args);
     } catch (error) {
@@ -263,32 +267,20 @@ function render({ model, el }) {
     clearTimeout(typing);
     typing = setTimeout(() => set({ search: search.value }), 150);
   });
-  const controls = () => whenReleased(bar, drawControls);
-  const drawControls = () => {
+  const alignBy = labelled("align by", [], "", (text) => set({ by: text.split(","), picked: null }));
+  const sameUpTo = labelled("same up to", [], "", (text) => set({ tolerance: Number(text) }));
+  fill(bar, search, alignBy.el, sameUpTo.el);
+  const controls = () => {
     const by = model.get("by").join(",");
     const tolerance = String(model.get("tolerance"));
-    const aligned = COMPARE_ALIGNED.some(([key]) => key === by)
-      ? COMPARE_ALIGNED
-      : [...COMPARE_ALIGNED, [by, model.get("by").join(", ")]];
-    /** @type {[string, string][]} */
-    const shares = [
-      ["0", "0 %"],
-      ["0.01", "1 %"],
-      ["0.02", "2 %"],
-      ["0.05", "5 %"],
-      ["0.1", "10 %"],
-      ["0.2", "20 %"],
-    ];
-    if (!shares.some(([key]) => key === tolerance))
-      shares.push([tolerance, `${formatNumber(100 * model.get("tolerance"))} %`]);
-    const index = [...bar.querySelectorAll("select, input")].indexOf(document.activeElement);
-    fill(
-      bar,
-      search,
-      labelled("align by", aligned, by, (text) => set({ by: text.split(","), picked: null })).el,
-      labelled("same up to", shares, tolerance, (text) => set({ tolerance: Number(text) })).el,
+    const known = COMPARE_ALIGNED.some(([key]) => key === by);
+    alignBy.update(known ? COMPARE_ALIGNED : [...COMPARE_ALIGNED, [by, model.get("by").join(", ")]], by);
+    const shares = [0, 0.01, 0.02, 0.05, 0.1, 0.2].map(String);
+    const offered = shares.includes(tolerance) ? shares : [...shares, tolerance];
+    sameUpTo.update(
+      offered.map((share) => [share, `${formatNumber(100 * Number(share))} %`]),
+      tolerance,
     );
-    if (index >= 0) [...bar.querySelectorAll("select, input")][index]?.focus();
   };
   const verdict = ([key, word]) => {
     // the status is read when it is clicked: a second click may come before the rows of the first one
@@ -451,27 +443,32 @@ function render({ model, el }) {
   mark();
   const queue = new Set();
   const order = [newGrid, story, loadTracks, show, detail];
+  let queued = false;
   const later = (...works) => {
-    if (!queue.size) {
-      queueMicrotask(() => {
-        const todo = order.filter((work) => queue.has(work));
-        queue.clear();
-        for (const work of todo) {
-          work();
-          if (work === newGrid) mark();
-        }
-      });
-    }
     for (const work of works) queue.add(work);
+    if (queued || choosing) return;
+    queued = true;
+    queueMicrotask(() => {
+      queued = false;
+      for (const work of order) {
+        if (choosing || !queue.delete(work)) continue;
+        work();
+        if (work === newGrid) mark();
+      }
+    });
   };
   model.on("change:phase change:status change:search change:sort change:tolerance change:pair change:rank", () => {
     if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
     mark();
+    controls();
     grid.wait();
     later(show);
   });
   model.on("change:pair change:phase change:rank", () => later(story, loadTracks));
-  model.on("change:place change:layer change:close", () => later(loadTracks));
+  model.on("change:place change:layer change:close", () => {
+    showStep();
+    later(loadTracks);
+  });
   model.on("change:by", () => later(newGrid, show));
   model.on("change:pair", () => later(newGrid, show, detail));
   model.on("change:rank", () => later(detail));

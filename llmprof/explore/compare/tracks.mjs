@@ -4,6 +4,7 @@ import { formatNs } from "../base/js/format.mjs";
 import { clampWindow, panWindow, zoomWindow } from "../base/js/geometry.mjs";
 import {
   plotAxes,
+  plotKeys,
   plotLabel,
   plotLine,
   plotLinear,
@@ -122,16 +123,7 @@ export function tracksPanel({ shown, colours, fill, go }) {
     ],
     pick: ({ start, dur }) => move([start - dur, start + 2 * dur]),
     drag: (from, to) => area && move([nsAt(from), nsAt(to)]),
-    keys: {
-      "+": () => zoom(0.5),
-      "=": () => zoom(0.5),
-      w: () => zoom(0.5),
-      "-": () => zoom(2),
-      s: () => zoom(2),
-      a: () => pan(-0.25),
-      d: () => pan(0.25),
-      0: () => go(null),
-    },
+    keys: plotKeys({ zoom, pan, all: () => go(null) }),
     reach: 2,
   });
   const wheel = (event) => {

@@ -25,6 +25,8 @@ function render({ model, el }) {
   let panels = [];
   let round = 0;
   let fresh = true;
+  let written = null; // the program, where it was typed here
+  const looked = { text: "" }; // for which metric was searched
   const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
   const state = status(model, el);
   const failed = (error) => {
@@ -69,19 +71,22 @@ function render({ model, el }) {
   });
   const inWindow = h("input", { type: "checkbox", onchange: () => set({ in_window: inWindow.checked }) });
   const windowed = h("label", { class: "lp-label" }, inWindow, h("span", { text: "only in the window" }));
-  const fillFilters = (options) => whenReleased(filters, () => drawFilters(options));
-  const drawFilters = (options) => {
-    const made = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null).map(
-      (name) => {
-        const now = model.get(name);
-        const known = [...(options[name] ?? [])];
-        if (now !== null && !known.includes(now)) known.push(now);
-        const choices = [[KERNEL_ANY, "all"], ...known.map((value) => [String(value), String(value)])];
-        const chosen = (text) => (text === KERNEL_ANY ? null : KERNEL_NUMBERS.includes(name) ? Number(text) : text);
-        return labelled(name, choices, now === null ? KERNEL_ANY : String(now), (text) => set({ [name]: chosen(text) }))
-          .el;
-      },
-    );
+  const narrow = Object.fromEntries(
+    KERNEL_FILTERS.map((name) => {
+      const chosen = (text) => (text === KERNEL_ANY ? null : KERNEL_NUMBERS.includes(name) ? Number(text) : text);
+      return [name, labelled(name, [], "", (text) => set({ [name]: chosen(text) }))];
+    }),
+  );
+  const split = labelled("split by", [], "", (text) => set({ by: text ? text.split(",") : [], of: {} }));
+  const fillFilters = (options) => {
+    const offered = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null);
+    for (const name of offered) {
+      const now = model.get(name);
+      const known = [...(options[name] ?? [])];
+      if (now !== null && !known.includes(now)) known.push(now);
+      const choices = [[KERNEL_ANY, "all"], ...known.map((value) => [String(value), String(value)])];
+      narrow[name].update(choices, now === null ? KERNEL_ANY : String(now));
+    }
     const by = model.get("by");
     const splits = [
       ["", "nothing"],
@@ -90,16 +95,11 @@ function render({ model, el }) {
       ["stage,layer", "stage and layer"],
     ];
     if (!splits.some(([key]) => key === by.join(","))) splits.push([by.join(","), by.join(", ")]);
-    const split = labelled("split by", splits, by.join(","), (text) =>
-      set({ by: text ? text.split(",") : [], of: {} }),
-    ).el;
-    const focused = filters.contains(document.activeElement)
-      ? [...filters.querySelectorAll("select, input")].indexOf(document.activeElement)
-      : -1;
+    split.update(splits, by.join(","));
     inWindow.checked = model.get("in_window");
     windowed.hidden = model.get("window") === null && !model.get("in_window");
-    fill(filters, search, made, split, windowed);
-    if (focused >= 0) [...filters.querySelectorAll("select, input")][focused]?.focus();
+    const made = offered.map((name) => narrow[name].el);
+    fill(filters, search, made, split.el, windowed);
   };
 
   const show = async () => {
@@ -137,7 +137,8 @@ function render({ model, el }) {
 
   const command = () => {
     const program = h("input", { type: "text", class: "lp-wide", "aria-label": "Program and its arguments" });
-    program.value = model.get("program");
+    program.value = written ?? model.get("program");
+    program.addEventListener("input", () => (written = program.value));
     const out = h("pre", { class: "lp-command", tabindex: "0", hidden: true, "aria-label": "ncu command" });
     const copy = h("button", {
       type: "button",
@@ -181,6 +182,8 @@ function render({ model, el }) {
     if (!msg.launches.length) return fill(place, command());
     const view = metricView(msg, {
       colours: theme.now,
+      looked,
+      failed,
       request: (what, args) => ask(model, what, args),
       choose: (id) => hardware(place, mine, id).catch(failed),
     });

@@ -64,6 +64,11 @@ function metricName(name, metric, explain) {
     head.setAttribute("aria-expanded", String(!body.hidden));
     if (body.childElementCount) return;
     const said = await explain(metric);
+    if (!said) {
+      body.hidden = true; // another name was asked for meanwhile
+      head.setAttribute("aria-expanded", "false");
+      return;
+    }
     const lines = [
       ["", said.meaning],
       ["Good: ", said.good],
@@ -159,9 +164,11 @@ function metricSaid(rule) {
   );
 }
 
-/** Everything that was measured of a kernel. `request` asks the Python side; returns {el, panels}. */
-export function metricView(msg, { colours, request, choose }) {
-  const explain = async (metric) => (await request("explain", { metric })).msg;
+/**
+ * Everything that was measured of a kernel. `request` asks the Python side, `looked.text` is the search of the kernel
+ * before; returns {el, panels}. */
+export function metricView(msg, { colours, request, choose, looked, failed }) {
+  const explain = async (metric) => (await request("explain", { metric }).catch(failed))?.msg;
   const speed = msg.speed;
   const launches = msg.launches.map((l) => [
     String(l.kernel_id),
@@ -219,7 +226,9 @@ export function metricView(msg, { colours, request, choose }) {
   const count = h("p", { class: "lp-note", role: "status" });
   const search = h("input", { type: "search", placeholder: "name of a metric", "aria-label": "Search metrics" });
   const look = async () => {
-    const { msg: some } = await request("values", { kernel_id: msg.chosen, search: search.value });
+    const answer = await request("values", { kernel_id: msg.chosen, search: search.value }).catch(failed);
+    if (!answer) return;
+    const { msg: some } = answer;
     const row = (metric) =>
       h(
         "tr",
@@ -238,7 +247,11 @@ export function metricView(msg, { colours, request, choose }) {
     fill(found, h("table", {}, h("thead", {}, head), h("tbody", {}, some.rows.map(row))));
     count.textContent = `${some.rows.length} of ${formatNumber(some.total)} metrics; a name opens its glossary text.`;
   };
-  search.addEventListener("input", look);
+  search.value = looked.text;
+  search.addEventListener("input", () => {
+    looked.text = search.value;
+    look();
+  });
   look();
   const all = plotPart("All metrics", search, count, found).el;
   const el = h(

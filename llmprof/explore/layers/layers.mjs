@@ -1,6 +1,7 @@
 // Explorer of layers: a heat map over steps, and what is inside a cell.
 import { fill, h, labelled, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, typed } from "../base/js/wire.mjs";
 import { cellParts } from "./cell.mjs";
@@ -33,10 +34,7 @@ function render({ model, el }) {
     pick: (step, layer) => pick(step, layer),
     steps: (first, last) => zoomTo([first, last]),
     keys: {
-      "+": () => zoomBy(0.5),
-      "=": () => zoomBy(0.5),
-      "-": () => zoomBy(2),
-      0: () => zoomTo(null),
+      ...plotKeys({ zoom: (factor) => zoomBy(factor), all: () => zoomTo(null) }),
       n: () => nextOutlier(),
     },
   });
@@ -55,9 +53,10 @@ function render({ model, el }) {
     refresh();
   };
   const zoomBy = (factor) => {
-    const { head } = shown;
-    if (!head.columns.length) return;
-    const [first, last] = [head.columns[0][0], head.columns[head.columns.length - 1][1]];
+    const { columns } = shown?.head ?? { columns: [] };
+    if (!columns.length) return;
+    // counted from what is asked for: the picture of the key before may be on its way
+    const [first, last] = range ?? [columns[0][0], columns[columns.length - 1][1]];
     const chosen = model.get("step");
     const middle = chosen !== null && first <= chosen && chosen <= last ? chosen : (first + last) / 2;
     const half = (Math.max(1, last - first) * factor) / 2;

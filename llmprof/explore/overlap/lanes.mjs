@@ -2,7 +2,16 @@
 import { fitText } from "../base/js/canvas.mjs";
 import { formatNs, formatShare } from "../base/js/format.mjs";
 import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
-import { PLOT_TEXT, plotAxes, plotLinear, plotPanel, plotText, plotTicks, plotUnit } from "../base/js/plot.mjs";
+import {
+  PLOT_TEXT,
+  plotAxes,
+  plotKeys,
+  plotLinear,
+  plotPanel,
+  plotText,
+  plotTicks,
+  plotUnit,
+} from "../base/js/plot.mjs";
 import { inkOn } from "../base/js/theme.mjs";
 import { typed } from "../base/js/wire.mjs";
 
@@ -29,14 +38,14 @@ export function overlapGutter(width) {
 }
 
 /**
- * Panel of the lanes. shown() is {sides, buffers, window, whole} or null; go(window) is what zooming, moving and dragging
- * do (null: everything). Returns the panel with zoom(factor) and pan(share).
+ * Panel of the lanes. shown() is {sides, buffers, window, whole} or null; asked() is the window that is asked for, whose
+ * picture may be on its way; go(window) is what zooming, moving and dragging do (null: everything). Returns the panel with zoom(factor) and pan(share).
  */
-export function overlapLanes({ shown, colours, fill, go }) {
+export function overlapLanes({ shown, asked, colours, fill, go }) {
   let area = null; // where the lanes of the first side lie
   const move = (window) => window[1] - window[0] >= 1 && go(window);
-  const zoom = (factor, at = 0.5) => shown()?.whole && move(zoomWindow(shown().window, factor, at, shown().whole));
-  const pan = (share) => shown()?.whole && move(panWindow(shown().window, share, shown().whole));
+  const zoom = (factor, at = 0.5) => shown()?.whole && move(zoomWindow(asked(), factor, at, shown().whole));
+  const pan = (share) => shown()?.whole && move(panWindow(asked(), share, shown().whole));
   const nsAt = (x) => {
     const { window } = shown();
     const inside = Math.min(area.right, Math.max(area.left, x)) - area.left;
@@ -84,16 +93,7 @@ export function overlapLanes({ shown, colours, fill, go }) {
     pick: ({ share, start, shift, dur }) =>
       share === undefined && move(aroundSpan(start - shift, start - shift + dur, shown().whole, 1.5)),
     drag: (from, to) => area && move([nsAt(from), nsAt(to)]),
-    keys: {
-      "+": () => zoom(0.5),
-      "=": () => zoom(0.5),
-      w: () => zoom(0.5),
-      "-": () => zoom(2),
-      s: () => zoom(2),
-      a: () => pan(-0.25),
-      d: () => pan(0.25),
-      0: () => go(null),
-    },
+    keys: plotKeys({ zoom, pan, all: () => go(null) }),
     reach: 2,
   });
   const wheel = (event) => {

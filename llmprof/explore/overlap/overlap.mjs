@@ -39,6 +39,7 @@ function render({ model, el }) {
   });
   const lanesPanel = overlapLanes({
     shown: () => lanes,
+    asked: () => model.get("window") ?? lanes.whole,
     colours: () => theme.now(),
     fill: colourOf,
     go: (window) => set("window", window),

@@ -1,4 +1,5 @@
 // Elements, with what a trace says in them as text and never as markup.
+import { whenReleased } from "./press.mjs";
 import { declareLost, onLost } from "./wire.mjs";
 
 /** Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children. */
@@ -16,10 +17,74 @@ export function h(tag, props = {}, ...children) {
   return el;
 }
 
-/** Replace the children of an element. */
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+const plain = (text) => (text ?? "").replace(/[\d.,\s]+/g, " ").trim();
+
+/** Words that an element is known by: its own label, that around it, else its text. */
+function wordsFor(el) {
+  return (
+    el.getAttribute("aria-label") ?? el.closest("label")?.querySelector("span")?.textContent ?? el.textContent ?? ""
+  );
+}
+
+/** The element that stands for another one after a redraw: the same words, else the same place among its likes. */
+function counterpart(el, selector, { words, at, tag }) {
+  const all = /** @type {HTMLElement[]} */ ([...el.querySelectorAll(selector)]).filter((one) => one.tagName === tag);
+  const same = all.filter((one) => wordsFor(one) === words);
+  return same.length === 1 ? same[0] : (all.filter((one) => plain(wordsFor(one)) === plain(words))[at] ?? null);
+}
+
+/** What is needed to find the counterpart of an element. */
+function mark(el, selector, one) {
+  const words = wordsFor(one);
+  const like = (other) => other.tagName === one.tagName && plain(wordsFor(other)) === plain(words);
+  return { words, tag: one.tagName, at: [...el.querySelectorAll(selector)].filter(like).indexOf(one) };
+}
+
+const SCROLLED = ".lp-scroll";
+
+/** What a redraw of an element would lose: open details, the focus, and how far its parts are scrolled. */
+function keep(el) {
+  const details = [...el.querySelectorAll("details[open] > summary")].map((one) => mark(el, "summary", one));
+  const active = el.getRootNode().activeElement;
+  const focus = active && active !== el && el.contains(active) ? active : null;
+  const focused = focus && mark(el, FOCUSABLE, focus);
+  const scrolled = [...el.querySelectorAll(SCROLLED)]
+    .filter((one) => one.scrollTop || one.scrollLeft)
+    .map((one) => ({ ...mark(el, SCROLLED, one), top: one.scrollTop, left: one.scrollLeft }));
+  return () => {
+    for (const one of details) counterpart(el, "summary", one)?.parentElement?.setAttribute("open", "");
+    for (const one of scrolled) counterpart(el, SCROLLED, one)?.scrollTo(one.left, one.top);
+    if (focus && focused && el.getRootNode().activeElement !== focus)
+      (focus.isConnected ? focus : counterpart(el, FOCUSABLE, focused))?.focus({ preventScroll: true });
+  };
+}
+
+/**
+ * Replace the children of an element. What a user has in hand is not replaced before it is let go; details that were
+ * opened stay open; the focus goes to what stands in the place of the element that had it. A child that was there
+ * before is not taken out.
+ */
 export function fill(el, ...children) {
-  el.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  whenReleased(el, () => replace(el, children));
   return el;
+}
+
+function replace(el, children) {
+  const next = children.flat().filter((child) => child !== null && child !== undefined);
+  if (!el.firstChild) {
+    el.append(...next);
+    return;
+  }
+  const restore = keep(el);
+  const stay = new Set(next);
+  for (const child of [...el.childNodes]) if (!stay.has(child)) child.remove();
+  let at = el.firstChild;
+  for (const child of next) {
+    if (child === at) at = at.nextSibling;
+    else el.insertBefore(child instanceof Node ? child : document.createTextNode(child), at);
+  }
+  restore();
 }
 
 /**
@@ -56,11 +121,25 @@ export function roving(el, { down = false } = {}) {
   queueMicrotask(first);
 }
 
-/** Select with a label: options are [value, text] pairs. Returns {el, select}. */
+/**
+ * Select with a label: options are [value, text] pairs. Returns {el, select, update(options, value)}, which offers other
+ * options in the same element: a list that is open or has the focus stays.
+ */
 export function labelled(label, options, value, changed) {
   const select = h("select", { onchange: () => changed(select.value) });
-  for (const [key, text] of options) select.append(h("option", { value: key, text, selected: key === value }));
-  return { el: h("label", { class: "lp-label" }, h("span", { text: label }), select), select };
+  let offered = "";
+  const update = (now, chosen) => {
+    const text = JSON.stringify(now);
+    if (text !== offered) {
+      offered = text;
+      fill(
+        select,
+        now.map(([key, words]) => h("option", { value: key, text: words, selected: String(key) === String(chosen) })),
+      );
+    } else if (select.value !== String(chosen)) select.value = String(chosen);
+  };
+  update(options, value);
+  return { el: h("label", { class: "lp-label" }, h("span", { text: label }), select), select, update };
 }
 
 /**

@@ -359,6 +359,17 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
   return { el, canvas, redraw, marks: () => state.marks, stop: () => watch.disconnect() };
 }
 
+/**
+ * Keys of a panel over time: + = w zoom in, - s zoom out, a d move, 0 shows all.
+ * @param {{zoom: (factor: number) => void, pan?: (share: number) => void, all: () => void}} does
+ * @returns {Record<string, () => void>}
+ */
+export function plotKeys({ zoom, pan, all }) {
+  const [closer, wider] = [() => zoom(0.5), () => zoom(2)];
+  const sideways = pan ? { a: () => pan(-0.25), d: () => pan(0.25) } : {};
+  return { "+": closer, "=": closer, w: closer, "-": wider, s: wider, ...sideways, 0: all };
+}
+
 /** Heading of a part of a widget, and the part. */
 export function plotPart(title, ...children) {
   const head = h("h4", { class: "lp-title", text: title });

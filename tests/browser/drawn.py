@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.browser.host import PATIENCE_S
+
 DRAWN = """([root, needs, shows]) => {
     const now = [...document.querySelectorAll(root)].pop()?.dataset ?? {};
     const read = (text) => { try { return JSON.parse(text); } catch { return text; } };
@@ -14,5 +20,15 @@ DRAWN = """([root, needs, shows]) => {
 
 def settled(shown, root: str, *needs: str, **shows) -> None:
     """Wait until the last widget has drawn, and drawn this: ``shows`` are the arguments of its last request."""
-    shown.page.wait_for_function(DRAWN, arg=[root, ["shown", *needs], shows], timeout=60_000)
-    shown.page.wait_for_function("!document.querySelector('.lp-working')", timeout=60_000)
+    shown.page.wait_for_function(DRAWN, arg=[root, ["shown", *needs], shows])
+    shown.page.wait_for_function("!document.querySelector('.lp-working')")
+
+
+def wait_until(true: Callable[[], Any]) -> Any:
+    """What ``true()`` gives, once it is true: a page may show an older state for a moment."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := true()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {PATIENCE_S} s it is still {value!r}")
+        time.sleep(0.05)
+    return value

@@ -68,6 +68,7 @@ def test_gestures_end_in_frames(notebook):
     for key in ("ArrowDown", "ArrowRight", "Enter"):
         heat(shown).press(key)
     assert shown.wait("w.step == 5 and [w.step, w.layer]") == [5, 6]
+    settled(shown, cell=[0, 5, 6, None])
 
     # outliers one after the other
     shown.output().get_by_role("button", name="Next outlier").click()

@@ -18,7 +18,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened = notebook([SETUP, SHOW], height=1300, theme=theme)
     tabs = opened.output().get_by_role("tablist")
     tabs.wait_for()
-    assert tabs.get_by_role("tab").all_inner_texts() == TITLES
+    expect(tabs.get_by_role("tab")).to_have_text(TITLES)
     button = opened.output().get_by_role("button", name="Show me").first
     button.wait_for()
     assert opened.python("list(w.explorers)") == ["timeline"]
@@ -40,7 +40,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.wait("w['kernels'].layer == 5 and w['timeline'].rank == 3")
     tabs.get_by_role("tab", name="Kernels").click()
     kernels = opened.output().locator(".lp:visible").first
-    expect(kernels.get_by_role("combobox", name="layer", exact=True)).to_have_value("5", timeout=30_000)
+    expect(kernels.get_by_role("combobox", name="layer", exact=True)).to_have_value("5")
     kernels.locator("tr[data-row]").first.click()
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
     assert opened.problems == []

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 from llmprof import explore, report
 from llmprof.charts.base.dark import GROUND, in_the_dark
@@ -49,20 +50,32 @@ def faults(page, selector: str) -> list[str]:
     ]
 
 
+def still(one) -> list[float]:
+    """Lightness of the widget's parts, once it has drawn something and nothing in it changes any more."""
+    one.page.wait_for_function(
+        "document.querySelector('canvas, tr[data-row]') && !document.querySelector('.lp-working')"
+    )
+    seen: list[list[float]] = []
+
+    def steady() -> bool:
+        seen.append(one.page.evaluate(LIGHTNESS))
+        one.page.wait_for_timeout(300)
+        return len(seen) > 5 and all(now == seen[-1] for now in seen[-5:])
+
+    one.wait(steady)
+    return seen[-1]
+
+
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_widget_follows_a_switch_of_the_theme_while_it_is_open(name, host, sample_trace, tmp_path):
     widget = WIDGETS[name](sample_trace(SAMPLE), sample_trace(OTHER), tmp_path / "notes.json")
     one = host(widget, theme="light")
-    one.page.wait_for_timeout(300)
-    one.page.wait_for_function("!document.querySelector('.lp-working')", timeout=120_000)
-    one.page.wait_for_timeout(700)
-    light = one.page.evaluate(LIGHTNESS)
+    light = still(one)
     assert light[0] > 0.95
     assert faults(one.page, "#host") == []
     one.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
     one.wait(lambda: one.page.evaluate(LIGHTNESS)[0] < 0.2)
-    one.page.wait_for_timeout(700)
-    dark = one.page.evaluate(LIGHTNESS)
+    dark = still(one)
     assert len(dark) == len(light)
     assert all(after < before for before, after in zip(light, dark, strict=True))
     assert faults(one.page, "#host") == []
@@ -90,7 +103,7 @@ def opened(browser, address, *, scheme="light", width=1200):
 
 def drawn(page, scheme: str) -> None:
     wanted = {"light": "yes", "dark": "dark"}[scheme]
-    page.wait_for_function("word => document.documentElement.dataset.drawn === word", arg=wanted, timeout=120_000)
+    page.wait_for_function("word => document.documentElement.dataset.drawn === word", arg=wanted)
 
 
 def grounds(page) -> set[str]:
@@ -112,7 +125,7 @@ def test_the_charts_of_a_report_follow_the_screen_and_the_switch(browser, addres
     page.get_by_role("button", name=other.title(), exact=True).click()
     drawn(page, other)
     assert grounds(page) == {ground[other]}
-    assert page.get_by_role("button", name=other.title(), exact=True).get_attribute("aria-pressed") == "true"
+    expect(page.get_by_role("button", name=other.title(), exact=True)).to_have_attribute("aria-pressed", "true")
     assert faults(page, "body") == []
     page.reload()  # the choice is remembered
     drawn(page, other)
@@ -156,7 +169,7 @@ def test_a_report_on_a_telephone(browser, address):
     }""")
     assert min(sizes) >= 11.99
     hint = page.get_by_text("Scroll sideways for the rest of the chart.").first
-    assert hint.is_visible()
+    expect(hint).to_be_visible()
     region = page.locator(".room[tabindex='0']").first
     region.focus()
     for _ in range(5):
@@ -166,6 +179,6 @@ def test_a_report_on_a_telephone(browser, address):
     assert faults(page, "body") == []
     page.set_viewport_size({"width": 1200, "height": 900})
     page.wait_for_function("!document.querySelector('.room[tabindex]')")
-    assert not hint.is_visible()
+    expect(hint).to_be_hidden()
     assert page.problems == []
     page.close()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from playwright.sync_api import expect
+
+from tests.browser.drawn import wait_until
+
 ROOT = str(Path(__file__).resolve().parents[2])
 SETUP = "import llmprof, polars as pl\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
 SHOWN = "timeline = explore.timeline(trace)\ntimeline"
@@ -67,8 +71,10 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
     for _ in range(4):
         shown.page.mouse.wheel(0, -400)
     shown.page.keyboard.up("Control")
-    low, high = shown.wait("timeline.window")
-    assert high - low < (last - first) / 2
+    # four turns of the wheel: each to exp(-0.3) of the window before
+    low, high = shown.wait(
+        f"timeline.window and ({last - first} * 0.31 > timeline.window[1] - timeline.window[0]) and timeline.window"
+    )
     assert abs((low + 0.25 * (high - low)) - (first + 0.25 * (last - first))) < 0.01 * (last - first)
 
     # keys pan, zoom and go back to the whole; so does the page of the pointer with shift
@@ -129,7 +135,7 @@ def test_selecting_searching_and_arranging(notebook):
     at = area["x"] + area["width"] * 0.3, area["y"] + row(host, "stream 19")
     shown.page.mouse.move(*at)
     host.locator(".lpt-card").get_by_text("launch delay").wait_for()
-    assert "ncclDevKernel_AllReduce" in host.locator(".lpt-card").text_content()
+    expect(host.locator(".lpt-card")).to_contain_text("ncclDevKernel_AllReduce")
     shown.shot("timeline-dark", host)
     shown.page.mouse.click(*at)
     shown.wait("timeline.selected.height == 1")
@@ -147,7 +153,7 @@ def test_selecting_searching_and_arranging(notebook):
     host.get_by_role("button", name="Fold operators · 2697").click()
     host.get_by_role("button", name="Unfold operators · 2697").wait_for()
     host.get_by_role("button", name="rank 0").first.click()
-    assert host.locator(".lpt-main .lpt-row").count() == 3 * 9
+    expect(host.locator(".lpt-main .lpt-row")).to_have_count(3 * 9)
     host.get_by_role("button", name="rank 0").first.click()
 
     # dragging selects a range of time
@@ -229,10 +235,9 @@ def test_two_of_one_trace_follow_each_other_when_linked_and_a_narrow_one_fits(no
     )
     shown.page.set_viewport_size({"width": 420, "height": 1200})
     shown.page.wait_for_function("document.querySelector('.lpt').clientWidth < 340")
-    shown.page.wait_for_timeout(300)
     for host in (first, second):
-        assert host.evaluate("host => host.scrollWidth <= host.clientWidth")
-        assert host.locator(".lpt-main canvas").bounding_box()["width"] >= 120
+        wait_until(lambda host=host: host.evaluate("host => host.scrollWidth <= host.clientWidth"))
+        wait_until(lambda host=host: host.locator(".lpt-main canvas").bounding_box()["width"] >= 120)
     shown.shot("timeline-narrow", first)
     assert shown.problems == []
 
@@ -245,8 +250,7 @@ def test_a_widget_whose_kernel_is_gone_says_so_and_keeps_its_picture(notebook):
     before = window(host)
     host.locator(".lpt-main canvas").focus()
     shown.page.keyboard.press("w")
-    shown.page.wait_for_timeout(300)
-    assert window(host) != before
+    wait_until(lambda: window(host) != before)
     colours = host.locator(".lpt-main canvas").evaluate(
         """canvas => { const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, 60).data;
         return new Set(new Uint32Array(pixels.buffer)).size; }"""

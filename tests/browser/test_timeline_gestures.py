@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from playwright.sync_api import expect
 
 from llmprof import explore
 
@@ -15,7 +16,7 @@ SAMPLE = "torch_tp4_eager_custom_allreduce"  # rank 3 is late
 def shown(host, sample_trace, request):
     """A timeline that has found its rows."""
     one = host(explore.timeline(sample_trace(SAMPLE)), theme=getattr(request, "param", "light"), height=900)
-    one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4, seconds=60)
+    one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4)
     one.page.wait_for_timeout(200)
     return one
 
@@ -36,26 +37,27 @@ def group(shown, rank: int):
 def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
     shares = [group(shown, rank).inner_text() for rank in range(4)]
     assert [float(text.split("waits")[1].strip(" %\n")) > 50 for text in shares] == [True, True, True, False]
-    assert shown.page.locator(".lpt-main .lpt-row").count() == 0
-    assert shown.page.locator(".lpt").evaluate("el => el.getBoundingClientRect().bottom <= innerHeight")
+    rows = shown.page.locator(".lpt-main .lpt-row")
+    expect(rows).to_have_count(0)
+    shown.wait(lambda: shown.page.locator(".lpt").evaluate("el => el.getBoundingClientRect().bottom <= innerHeight"))
 
     # a rank opens, all open and close; the host can be left out, ranks hidden and ordered
     group(shown, 3).click()
-    assert shown.page.locator(".lpt-main .lpt-row").count() > 4
+    some = shown.wait(lambda: rows.count() > 4 and rows.count())
     shown.page.get_by_role("button", name="Close all").click()
     shown.page.get_by_role("button", name="Open all").click()
-    rows = shown.page.locator(".lpt-main .lpt-row").count()
+    every = shown.wait(lambda: rows.count() > some and rows.count())
     shown.page.locator(".lpt-menu summary").click()
     shown.page.get_by_label("devices only").check()
-    assert 0 < shown.page.locator(".lpt-main .lpt-row").count() < rows
+    shown.wait(lambda: 0 < rows.count() < every)
     shown.page.get_by_label("rank 0", exact=True).uncheck()
-    assert group(shown, 0).count() == 0
+    expect(group(shown, 0)).to_have_count(0)
     shown.page.get_by_label("Order").select_option("waits")
-    assert shown.page.locator(".lpt-group").first.inner_text().startswith("▾\nrank 3")
+    shown.wait(lambda: shown.page.locator(".lpt-group").first.inner_text().startswith("▾\nrank 3"))
     shown.page.keyboard.press("Escape")
-    assert shown.page.locator(".lpt-menubox").is_hidden()
+    expect(shown.page.locator(".lpt-menubox")).to_be_hidden()
     shown.page.get_by_role("button", name="Close all").click()
-    assert shown.page.locator(".lpt-main .lpt-row").count() == 0
+    expect(rows).to_have_count(0)
     assert shown.problems == []
 
 
@@ -103,6 +105,7 @@ def test_dragging_over_a_rank_selects_its_events_and_names_them(shown, tmp_path)
     totals = [int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()]
     assert sum(totals) <= frame.height
     shown.page.get_by_role("button", name="count", exact=True).click()
+    grid.locator("th[aria-sort=descending]", has_text="count").wait_for()
     counts = [int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()]
     assert counts == sorted(counts, reverse=True)
     rows.first.click()

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 from llmprof import explore
 
@@ -18,7 +19,7 @@ def shown(host, sample_trace, request, tmp_path):
     """A timeline that has found its rows, whose notes are in a folder of the test."""
     widget = explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "notes.json")
     one = host(widget, theme=getattr(request, "param", "light"), height=1000)
-    one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4, seconds=60)
+    one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4)
     one.page.wait_for_timeout(200)
     return one
 
@@ -50,8 +51,7 @@ def test_marks_with_their_distance_and_notes(shown, tmp_path):
     assert marks[1]["time"] - marks[0]["time"] == pytest.approx(400 * scale, rel=0.02)
     panel = shown.page.get_by_role("region", name="Marks and notes")
     note = panel.get_by_label("Note of mark 2")
-    note.wait_for()
-    assert re.search(r"Δ \d", panel.inner_text())
+    expect(panel).to_contain_text(re.compile(r"Δ \d"))
     note.fill("here it <b>begins</b>")
     note.press("Enter")
     shown.wait(lambda: shown.widget.marks[1]["text"] == "here it <b>begins</b>")
@@ -110,16 +110,14 @@ def test_rows_are_arranged_and_python_shows_them_again(shown, host, sample_trace
     page.get_by_role("button", name="Fold all rows").click()
     page.get_by_label("Rows named").fill("stream")
     shown.wait(lambda: (shown.widget.arrangement or {}).get("named") == "stream")
-    names = page.locator(".lpt-main .lpt-name").all_inner_texts()
-    assert names
-    assert all("stream" in name for name in names)
+    drawn = page.locator(".lpt-main .lpt-name")
+    names = shown.wait(lambda: all("stream" in name for name in drawn.all_inner_texts()) and drawn.all_inner_texts())
     assert shown.widget.arrangement["open"] == [1]
     assert shown.widget.arrangement["kinds"] == ["idle"]
 
     again = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view))
-    again.page.locator(".lpt-main .lpt-name").first.wait_for()
-    assert again.page.locator(".lpt-main .lpt-name").all_inner_texts() == names
-    assert again.page.locator(".lpt-group").count() == 3
+    again.wait(lambda: again.page.locator(".lpt-main .lpt-name").all_inner_texts() == names)
+    expect(again.page.locator(".lpt-group")).to_have_count(3)
     assert shown.problems == again.problems == []
 
 
@@ -127,10 +125,14 @@ def test_python_goes_to_a_place_and_the_copied_view_is_python(shown, tmp_path):
     shown.widget.show((100_000_000, 110_000_000), rank=2, search="norm")
     shown.page.locator(".lpt-details", has_text="10.0 ms of rank 2").wait_for()
     shown.wait(lambda: window(shown) == [99_500_000, 110_500_000])
-    assert shown.page.get_by_label("Search names").input_value() == "norm"
-    streams = shown.page.locator(".lpt-name", has_text="stream").first.bounding_box()
-    pane = shown.page.locator(".lpt-main").bounding_box()
-    assert pane["y"] <= streams["y"] < pane["y"] + pane["height"]
+    expect(shown.page.get_by_label("Search names")).to_have_value("norm")
+
+    def stream_is_seen() -> bool:
+        stream = shown.page.locator(".lpt-name", has_text="stream").first.bounding_box()
+        pane = shown.page.locator(".lpt-main").bounding_box()
+        return pane["y"] <= stream["y"] < pane["y"] + pane["height"]
+
+    shown.wait(stream_is_seen)
     shown.page.get_by_role("button", name="Copy as Python").click()
     text = shown.page.locator("[aria-live]", has_text="Copied: ").inner_text().removeprefix("Copied: ")
     given = {"explore": explore, "trace": shown.widget.trace}

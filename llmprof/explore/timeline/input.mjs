@@ -28,9 +28,17 @@ export function followPointer(timeline, pane) {
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = at(event);
     if (!drag) {
-      const box = timeline.body.getBoundingClientRect();
-      const found = timeline.hover(pane, x, y, { left: event.clientX - box.left, top: event.clientY - box.top });
-      canvas.style.cursor = found && (found.event >= 0 || found.bin) ? "pointer" : "crosshair";
+      const { clientX, clientY } = event;
+      const hover = () => {
+        const box = timeline.body.getBoundingClientRect();
+        const found = timeline.hover(pane, ...at({ clientX, clientY }), {
+          left: clientX - box.left,
+          top: clientY - box.top,
+        });
+        canvas.style.cursor = found && (found.event >= 0 || found.bin) ? "pointer" : "crosshair";
+      };
+      timeline.hoverAgain = () => drag || hover(); // for the picture that comes while the pointer rests
+      hover();
       return;
     }
     if (!drag.moved && Math.abs(x - drag.x) < LEAST_DRAG) return;
@@ -61,7 +69,10 @@ export function followPointer(timeline, pane) {
   canvas.addEventListener("pointerup", done);
   canvas.addEventListener("pointercancel", done);
   canvas.addEventListener("dblclick", (event) => timeline.doubleClick(pane, ...at(event)));
-  canvas.addEventListener("pointerleave", () => timeline.leave());
+  canvas.addEventListener("pointerleave", () => {
+    timeline.hoverAgain = null;
+    timeline.leave();
+  });
 }
 
 /** Dragging the window, its ends or a new one on the minimap; the axis below it pans. */

@@ -53,6 +53,8 @@ class TimelineView extends Behaviour {
       order: "rank",
     };
     this.pointed = null;
+    /** @type {(() => void) | null} */
+    this.hoverAgain = null;
     this.names = new Map();
     this.binCanvas = document.createElement("canvas");
     this.described = null;
@@ -361,6 +363,7 @@ class TimelineView extends Behaviour {
     const bytes = answer.buffers.reduce((sum, buffer) => sum + buffer.byteLength, 0);
     this.timings.bytes = Math.max(this.timings.bytes, bytes);
     this.draw();
+    this.hoverAgain?.();
     const missing = unknownNames(this.view, this.names);
     if (missing.length) this.requestNames(missing);
   }

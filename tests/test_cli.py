@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -425,11 +424,11 @@ class TestDemo:
 
     def test_it_says_at_once_when_the_notebook_is_missing(self, run, tmp_path, monkeypatch):
         monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
-        begin = time.monotonic()
         code, _, err = run("demo", "-o", str(tmp_path / "demo"), "--notebook", "nope")
         assert code == 2
         assert "there is no notebook 'nope'" in err
-        assert time.monotonic() - begin < 5
+        assert "reading" not in err  # at once: before it reads the sample
+        assert "analysing" not in err
         assert not (tmp_path / "demo").exists()
 
 
@@ -538,7 +537,7 @@ def start(*argv: str, **options) -> subprocess.Popen:
 class TestProcess:
     def test_an_error_has_no_traceback(self, tmp_path):
         process = start("info", str(tmp_path / "none"))
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 2
         assert out == ""
         assert "Traceback" not in err
@@ -548,7 +547,7 @@ class TestProcess:
         process.stdout.close()
         err = process.stderr.read()
         process.stderr.close()
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=300) == 141
         assert err == ""
 
     def test_ctrl_c(self, tmp_path):
@@ -563,13 +562,13 @@ class TestProcess:
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
         assert process.stderr.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[1] == "llmprof: interrupted\n"
+        assert process.communicate(timeout=300)[1] == "llmprof: interrupted\n"
         assert process.returncode == 130
 
     def test_output_that_the_encoding_cannot_hold(self, tmp_path):
         folder = str(build({"other": "kernel_é_…"}).save(tmp_path / "t"))
         process = start("analyze", folder, "--what", "kernels", env=os.environ | {"PYTHONIOENCODING": "ascii"})
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert (process.returncode, err) == (0, "")
         assert "kernel_\\xe9_\\u2026" in out
 
@@ -594,6 +593,6 @@ def test_an_interrupt_while_it_loads_ends_without_a_traceback(tmp_path):
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(delay)
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=300)
         # in the first hundredths of a second the interpreter itself speaks, before the command line is there
         assert "llmprof/cli" not in said

@@ -133,7 +133,7 @@ def test_add_an_engine(apply, tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text(engines.script(job(engine="idle", profiler="none", model=str(tmp_path))))
     command = [sys.executable, str(script), "--out", str(tmp_path / "out")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     worker = json.loads((tmp_path / "out" / "worker.json").read_text())
     assert [r["phase"] for r in worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4
     assert all(r["e2e_s"] >= 0.006 for r in worker["requests"])

@@ -7,11 +7,10 @@ import importlib.metadata
 import json
 import os
 import re
+import resource
 import shutil
-import statistics
 import subprocess
 import sys
-import time
 import tomllib
 
 import pytest
@@ -165,7 +164,7 @@ def make_setup(root, folder, python: str) -> subprocess.CompletedProcess[str]:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(root / name, folder)
     return subprocess.run(
-        ["make", "-C", str(folder), "setup", f"PYTHON={python}"], capture_output=True, text=True, timeout=60
+        ["make", "-C", str(folder), "setup", f"PYTHON={python}"], capture_output=True, text=True, timeout=300
     )
 
 
@@ -255,11 +254,12 @@ def test_every_module_imports_on_its_own(root):
 @pytest.mark.slow
 def test_importing_the_package_costs_at_most_a_third_more_than_polars():
     def seconds(code: str) -> float:
-        begin = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], check=True)
-        return time.perf_counter() - begin
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # Turn by turn, so that a busy machine slows down both; the bare interpreter counts for neither.
+    # CPU time, turn by turn, the least of each: a busy machine slows down all; the bare interpreter counts for neither.
     runs = [(seconds("pass"), seconds("import polars"), seconds("import llmprof")) for _ in range(7)]
-    bare, polars, ours = (statistics.median(column) for column in zip(*runs, strict=True))
+    bare, polars, ours = (min(column) for column in zip(*runs, strict=True))
     assert ours - bare <= 1.3 * (polars - bare)

@@ -52,9 +52,8 @@ def faults(page, selector: str) -> list[str]:
 
 def still(one) -> list[float]:
     """Lightness of the widget's parts, once it has drawn something and nothing in it changes any more."""
-    one.page.wait_for_function(
-        "document.querySelector('canvas, tr[data-row]') && !document.querySelector('.lp-working')"
-    )
+    one.page.locator("canvas, tr[data-row]").first.wait_for()
+    one.page.wait_for_function("!document.querySelector('.lp-working')")
     seen: list[list[float]] = []
 
     def steady() -> bool:

@@ -72,9 +72,8 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
         shown.page.mouse.wheel(0, -400)
     shown.page.keyboard.up("Control")
     # four turns of the wheel: each to exp(-0.3) of the window before
-    low, high = shown.wait(
-        f"timeline.window and ({last - first} * 0.31 > timeline.window[1] - timeline.window[0]) and timeline.window"
-    )
+    wanted = f"timeline.window[1] - timeline.window[0] < {0.31 * (last - first)} and timeline.window"
+    low, high = shown.wait(f"timeline.window and {wanted}")
     assert abs((low + 0.25 * (high - low)) - (first + 0.25 * (last - first))) < 0.01 * (last - first)
 
     # keys pan, zoom and go back to the whole; so does the page of the pointer with shift

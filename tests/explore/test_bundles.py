@@ -56,7 +56,7 @@ def test_a_stale_bundle_is_named(tmp_path):
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
     (copied / "bundles/layers.js").write_text("export default {};\n")
     done = subprocess.run(
-        [_node(), copied / "build.mjs", "--check"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [_node(), copied / "build.mjs", "--check"], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 1
     assert re.fullmatch(r"Stale bundles, run `make bundles`: llmprof/explore/bundles/layers\.js\n", done.stderr)
@@ -101,5 +101,5 @@ def test_the_lock_file_is_of_package_json_and_names_no_registry():
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.test.mjs")), ids=lambda path: path.name.split(".")[0])
 def test_pure_functions_of_the_browsers_side(script):
-    ran = subprocess.run([_node(), "--test", script], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([_node(), "--test", script], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr

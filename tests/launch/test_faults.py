@@ -238,9 +238,9 @@ def test_the_stop_button_of_a_notebook_ends_the_engine(stand_ins, monkeypatch):
             time.sleep(0.05)
         time.sleep(0.5)
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=180)
+        reply = client.get_shell_msg(timeout=300)
         while reply["msg_type"] != "execute_reply":
-            reply = client.get_shell_msg(timeout=180)
+            reply = client.get_shell_msg(timeout=300)
         assert reply["content"]["ename"] == "KeyboardInterrupt"
         assert all(gone(pid) for pid in json.loads(pids.read_text()))
     finally:

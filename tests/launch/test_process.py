@@ -36,7 +36,7 @@ def run(tmp_path, code: str, **options):
 def gone(pid: int) -> bool:
     """Whether a process ends; a busy machine may need a while."""
     try:
-        psutil.Process(pid).wait(90)
+        psutil.Process(pid).wait(300)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -216,7 +216,10 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path):
     (tmp_path / "runner.py").write_text(textwrap.dedent(runner))
     killed = subprocess.Popen([sys.executable, str(tmp_path / "runner.py")])
     pids = [int(pid) for pid in wait_for(tmp_path / "program.py.pids").split()]
-    time.sleep(1.5)
+    until = time.monotonic() + 180
+    while not any("family.py" in " ".join(one.cmdline()) for one in psutil.Process(killed.pid).children()):
+        assert time.monotonic() < until, "no guard was started"
+        time.sleep(0.05)
     killed.kill()
     killed.wait()
     assert all(gone(pid) for pid in pids)

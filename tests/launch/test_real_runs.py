@@ -161,7 +161,7 @@ ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=Fals
         watchdog.cancel()
         runner.kill()
     assert "KeyboardInterrupt" in said
-    psutil.wait_procs(workers, timeout=90)
+    psutil.wait_procs(workers, timeout=300)
     assert [p for p in workers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
     assert writing_to(tmp_path) == []
     (path,) = tmp_path.iterdir()

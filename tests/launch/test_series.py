@@ -141,13 +141,13 @@ BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]
     folder = vllm.folder / "sweep"
     argv = [sys.executable, "-c", code, json.dumps(config(vllm).to_dict()), str(folder)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in calls(vllm, "generate")):
         time.sleep(0.05)
     process.send_signal(how)
     process.wait(60)
     (child,) = calls(vllm, "child")
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and Path(f"/proc/{child['pid']}").exists():
         time.sleep(0.05)
     assert not Path(f"/proc/{child['pid']}").exists()

@@ -223,7 +223,7 @@ def limited(path: Path, *, limit: int = 3 << 30) -> tuple[str, int]:
     """Read a file in a process whose address space is limited: what it says, and the bytes it took."""
     code = LIMITED.format(path=str(path), limit=limit)
     environment = {**os.environ, "POLARS_MAX_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     *said, used = done.stdout.splitlines()
     return "\n".join(said), int(used)

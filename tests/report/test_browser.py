@@ -26,7 +26,7 @@ def browse(page, folder, *more: str):
     log = folder / "net.json"
     command = [CHROMIUM, *FLAGS.split(), "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'user'}"]
     command += [f"--log-net-log={log}", *more, "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     console = [line for line in done.stderr.splitlines() if ":CONSOLE:" in line]
     asked = set(re.findall(r'"url":"(https?:[^"]*)"', log.read_text("utf-8", "replace")))
     return done.stdout, console, {url for url in asked if not OWN_HOSTS.match(url)}

@@ -10,6 +10,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import LlmprofError
+from llmprof.readers.perfetto import own_packets
+from llmprof.storage.parquet import packed
 from llmprof.trace import Trace
 
 _SEQUENCE: Final = 1
@@ -30,8 +32,9 @@ _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     """Write a trace together with added tracks.
 
-    Each rank is a process; its streams, its threads and the tracks of llmprof are its rows. Slices that overlap without
-    being nested get rows of their own.
+    The tables themselves are in the file, too, in packets that only llmprof's reader knows and others pass over; they
+    add 1 to 5 % to its size. Each rank is a process; its streams, its threads and the tracks of llmprof are its rows.
+    Slices that overlap without being nested get rows of their own.
 
     Parameters
     ----------
@@ -62,6 +65,8 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     rows = _lanes(_slices(trace, added))
     base = int(trace.meta.get("start_epoch_ns") or 0)
     with file.open("wb") as out:
+        for packet_of_tables in own_packets(packed(trace.tables, trace.meta, trace.coverage)):
+            out.write(packet_of_tables)
         builder = StreamingTraceProtoBuilder(out)
         uuids = itertools.count(1)
         ranks: dict[int, int] = {}

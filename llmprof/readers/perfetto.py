@@ -1,7 +1,8 @@
 """Reader of Perfetto's binary traces (``.pftrace``, ``.perfetto-trace``): track events of any program that writes them.
 
 The file is a protocol buffer: a list of packets. The messages are decoded with the classes of the package ``perfetto``
-(its trace processor, which would have to be downloaded, is not needed); names and tracks are put together here. Slices
+(its trace processor, which would have to be downloaded, is not needed); names and tracks are put together here. A file
+that llmprof exported holds its tables as well, and they are read instead of the slices drawn from them. Slices
 of rocprofv3 become kernels, copies and calls by their category, all others markers; counters stay counters. Packets of
 other data sources (ftrace, heap profiles) are counted and left out.
 
@@ -23,6 +24,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.storage.parquet import unpacked
 from llmprof.trace import Trace
 
 _MESSAGES: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
@@ -34,6 +36,13 @@ _CLEARED: Final = 1
 _KERNEL: Final = ("kernel", "kernel_dispatch", "gpu_kernel")
 _COPY: Final = ("memory_copy", "memcpy", "gpu_memcpy", "copy")
 _UNITS: Final = {1: "ns", 2: "1", 3: "B"}
+_OWN: Final = 60_451
+"""Field of a packet that holds a piece of the tables of an exported trace.
+
+Perfetto's own fields end below 2,000, and every program passes over a field that it does not know.
+"""
+
+_PIECE: Final = 1 << 20
 _SNIFFED: Final = 4
 _WIRE_TYPES: Final = (0, 1, 2, 5)
 _MOST_UNPACKED: Final = 1 << 30
@@ -64,6 +73,44 @@ def _packets(data: bytes) -> Iterator[bytes]:
             raise IndexError("the last packet is cut off")
         yield data[at : at + size]
         at += size
+
+
+def _length(number: int) -> bytes:
+    """A number as a varint."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+_OWN_TAG: Final = _length(_OWN << 3 | 2)
+
+
+def own_packets(data: bytes) -> Iterator[bytes]:
+    """The packets, with their tags, that carry the tables of a trace at the beginning of an exported file.
+
+    The first is empty, so that a reader that looks at the beginning of the file meets a whole packet.
+
+    Examples
+    --------
+    >>> len(b"".join(own_packets(b"abc")))
+    15
+    """
+    for piece in (b"", *(data[at : at + _PIECE] for at in range(0, len(data), _PIECE))):
+        packet = _OWN_TAG + _length(len(piece)) + piece
+        yield bytes([_PACKET]) + _length(len(packet)) + packet
+
+
+def _own_tables(data: bytes) -> bytes | None:
+    """What :func:`own_packets` put at the beginning of a file; None if llmprof did not write the file."""
+    pieces = []
+    for packet in _packets(data):
+        if not packet.startswith(_OWN_TAG):
+            break
+        size, at = _varint(packet, len(_OWN_TAG))
+        pieces.append(packet[at : at + size])
+    return b"".join(pieces) if pieces else None
 
 
 def _sniff(probe: Probe) -> bool:
@@ -102,6 +149,12 @@ def _read(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     events = _Events()
     damaged = 0
+    unread = ""
+    try:
+        if (own := _own_tables(data)) is not None:
+            return Trace(*unpacked(own))
+    except (IndexError, ReadError) as error:
+        unread = f"its own tables cannot be read ({error}); slices, ranks and calls are put together from what it draws"
     try:
         for packet in _packets(data):
             try:
@@ -111,6 +164,8 @@ def _read(path: Path, request: Request) -> Trace:
     except IndexError as error:
         damage = damage or str(error)
     tables, notes = events.tables()
+    if unread:
+        notes.append(unread)
     if damaged:
         notes.append(f"{damaged:,} packet(s) are damaged and were left out")
     if not tables:
@@ -268,7 +323,7 @@ class _Events:
 
 READER: Final = Reader(
     name="perfetto",
-    version=1,
+    version=2,
     what="a binary trace of Perfetto",
     sniff=_sniff,
     read=_read,

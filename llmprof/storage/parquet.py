@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,50 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
             hint=_AGAIN,
         )
     return tables, meta, coverage
+
+
+def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]) -> bytes:
+    """A saved trace as the bytes of one zip archive, for a place inside of another file.
+
+    Parameters
+    ----------
+    tables, meta, coverage
+        As :func:`write` takes them.
+
+    Returns
+    -------
+    bytes
+        What :func:`unpacked` takes; the same trace gives the same bytes.
+    """
+    kept = io.BytesIO()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "trace")
+        write(tables, meta, coverage, folder)
+        with zipfile.ZipFile(kept, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted(folder.iterdir()):
+                archive.writestr(zipfile.ZipInfo(path.name), path.read_bytes())
+    return kept.getvalue()
+
+
+def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
+    """Tables, metadata and coverage of :func:`packed`.
+
+    Raises
+    ------
+    ReadError
+        The bytes are damaged, of another schema version, or no saved trace.
+    """
+    known = {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                for one in archive.infolist():
+                    if one.filename not in known or one.compress_type != zipfile.ZIP_STORED:
+                        raise ReadError("the archive is no saved trace", expected=f"{META_FILE} and Parquet files")
+                    Path(place, one.filename).write_bytes(archive.read(one))
+        except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+            raise ReadError(f"the archive of the saved trace is damaged: {error}", hint=_AGAIN) from error
+        return load(Path(place))
 
 
 def _are_ranks(value: object) -> bool:

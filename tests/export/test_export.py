@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze
 from llmprof.cli import main
-from llmprof.errors import AnalysisError, NotCapturedError, OutputError, TraceWarning
+from llmprof.errors import AnalysisError, NotCapturedError, OutputError, ReadError, TraceWarning
 from llmprof.export import FORMS, export, perfetto
 from llmprof.export.write import tracks
 from llmprof.trace import Trace
@@ -122,16 +122,43 @@ def test_perfettos_own_format_holds_every_slice(tmp_path):
     )
 
 
-def test_perfettos_own_format_reads_back_by_name_and_time(tmp_path):
+@pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "nsys_tp2_cudagraph"])
+def test_perfettos_own_format_reads_back_to_the_same_frames(name, tmp_path):
+    pytest.importorskip("perfetto")
+    trace = llmprof.sample(name)
+    again = read(export(trace, tmp_path / "x.pftrace"))
+    assert again.tables.keys() == trace.tables.keys()
+    for table, frame in trace.tables.items():
+        assert_frame_equal(again.table(table), frame)
+    assert again.coverage == trace.coverage
+    assert {**again.meta, "name": ""} == {**trace.meta, "name": ""}
+    assert_frame_equal(analyze.steps(again), analyze.steps(trace))
+
+
+def test_perfettos_own_format_without_its_tables_reads_back_by_name_and_time(tmp_path):
+    """The second packet, which holds the tables, is damaged: the slices are still there."""
     pytest.importorskip("perfetto")
     trace = llmprof.sample("torch_tp1_cudagraph")
-    again = read(export(trace, tmp_path / "x.pftrace"))
+    file = export(trace, tmp_path / "x.pftrace")
+    data = bytearray(file.read_bytes())
+    data[2000:2200] = bytes(200)
+    file.write_bytes(data)
+    with pytest.warns(TraceWarning, match="own tables cannot be read"):
+        again = llmprof.read(file, cache=False)
     assert again.meta["format"] == "perfetto"
     for table in ("kernels", "copies", "runtime"):
         columns = ["start_ns", "dur_ns", "name"]
         found, rows = (t.table(table).select(columns).sort(columns) for t in (again, trace))
         first = again.meta["start_epoch_ns"] - trace.meta["start_epoch_ns"]
         assert_frame_equal(found.with_columns(pl.col("start_ns") + first), rows)
+
+
+def test_a_cut_file_of_perfetto_says_so(tmp_path):
+    pytest.importorskip("perfetto")
+    file = export(llmprof.sample("torch_tp1_cudagraph"), tmp_path / "x.pftrace")
+    file.write_bytes(file.read_bytes()[:3000])
+    with pytest.raises(ReadError):
+        read(file)
 
 
 def test_slices_that_cross_get_rows_of_their_own(tmp_path):

@@ -25,12 +25,14 @@ __all__ = [
     "Visualizer",
     "analyze",
     "charts",
+    "convert",
     "errors",
     "explore",
     "hardware",
     "launch",
     "metrics",
     "names",
+    "open",
     "profile",
     "read",
     "read_metrics",
@@ -48,6 +50,7 @@ __all__ = [
 if TYPE_CHECKING:
     from llmprof.batch import BatchRunner
     from llmprof.bundled import sample, sample_metrics, samples
+    from llmprof.dataset import convert, open  # noqa: A004
     from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
     from llmprof.metrics.data import Metrics
     from llmprof.notebook.cell import profile
@@ -68,6 +71,8 @@ else:
             "Metrics": "llmprof.metrics.data",
             "Trace": "llmprof.trace",
             "Visualizer": "llmprof.report",
+            "convert": "llmprof.dataset",
+            "open": "llmprof.dataset",
             "profile": "llmprof.notebook.cell",
             "read": "llmprof.readers",
             "read_metrics": "llmprof.readers.ncu.reader",

@@ -153,7 +153,10 @@ class Tools:
             "world_size": meta.get("world_size"),
             "versions": meta.get("versions"),
             "span_ns": high - low,
-            "tables": {name: {"rows": frame.height, "columns": frame.columns} for name, frame in trace.tables.items()},
+            "tables": {
+                name: {"rows": rows, "columns": trace.scan(name).collect_schema().names()}
+                for name, rows in trace.rows.items()
+            },
             "analyses": {name: view.help for name, view in views().items() if not view.needs},
             "warnings": cards.warnings(trace),
         })  # fmt: skip

@@ -218,7 +218,10 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
             "a mapping",
             lambda value: (
                 isinstance(value, Mapping)
-                and all(keys.accepts(key) and values.accepts(item) for key, item in value.items())
+                and (
+                    getattr(value, "loads_values", False)  # looking at them would load them
+                    or all(keys.accepts(key) and values.accepts(item) for key, item in value.items())
+                )
             ),
         )
     if origin is tuple and inside and inside[-1] is not Ellipsis:

@@ -75,6 +75,10 @@ class CaptureError(LaunchError):
     """The profiler ran, but what it recorded is empty or incomplete."""
 
 
+class ClusterError(LlmprofError):
+    """The workers of a cluster cannot be reached, or are lost."""
+
+
 class TraceWarning(UserWarning):
     """Something in a trace was lost, repaired or looks wrong; the reading went on."""
 

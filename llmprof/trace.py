@@ -16,24 +16,11 @@ from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.platforms import Platform, platform_of
 from llmprof.storage import parquet, sqlite
+from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
 
 __all__ = ["META_FILE", "Trace"]
-
-_META_KEPT = (
-    "format",
-    "start_epoch_ns",
-    "clock",
-    "device",
-    "world_size",
-    "world_size_from",
-    "missing_ranks",
-    "versions",
-    "options",
-)
-_RANK_KEPT = ("backend", "groups", "devices")
-"""Metadata of a rank that a redacted trace keeps."""
 
 
 class Trace:
@@ -47,7 +34,8 @@ class Trace:
     Parameters
     ----------
     tables : mapping of str to polars.DataFrame
-        Frames by table name; a missing table counts as not recorded.
+        Frames by table name; a missing table counts as not recorded. The tables of a dataset
+        (:func:`llmprof.open`) are loaded when they are asked for.
     meta : mapping
         Facts about the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``, ``versions``, ``clock`` and
         ``ranks`` (a list with one mapping per rank).
@@ -71,7 +59,11 @@ class Trace:
         self._meta: dict[str, Any] = copy.deepcopy(dict(meta or {}))
         self._coverage: dict[str, Any] = copy.deepcopy(dict(coverage or {}))
         asked = self.asked or {}
-        self._tables = {name: schema.conform(frame, name, asked.get(name)).clone() for name, frame in tables.items()}
+        self._tables: Mapping[str, pl.DataFrame] = (
+            tables
+            if isinstance(tables, Deferred)
+            else {name: schema.conform(frame, name, asked.get(name)).clone() for name, frame in tables.items()}
+        )
         self._database = database
         self._results: Any = None  # what analyses keep: llmprof.analyze.catalog
         self._collectives: tuple[int, pl.DataFrame | None] | None = None
@@ -206,11 +198,12 @@ class Trace:
     @checked
     def has(self, *tables: str) -> bool:
         """Whether all the tables were recorded and have rows."""
-        return all((frame := self._frame(table)) is not None and frame.height > 0 for table in tables)
+        rows = self.rows
+        return all(rows.get(table, 0) > 0 for table in tables)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The recorded tables by name."""
+        """The recorded tables by name; those of a dataset are loaded, all of them."""
         return {name: frame.clone() for name in schema.TABLES if (frame := self._frame(name)) is not None}
 
     @property
@@ -219,9 +212,58 @@ class Trace:
         return {name: frame.clone() for name, frame in self._tables.items()}
 
     @property
+    def table_names(self) -> list[str]:
+        """Names of the recorded tables, in the order of the schema; nothing is loaded for it."""
+        found = self.asked is None and not {"kernels", "ops"}.isdisjoint(self._tables)  # among kernels and operators
+        return [name for name in schema.TABLES if name in self._tables or (name == "collectives" and found)]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of each recorded table; of a dataset as many collectives as there were when it was made.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").rows["copies"]
+        136
+        """
+        tables = self._tables
+        if not isinstance(tables, Deferred):
+            return {name: frame.height for name in schema.TABLES if (frame := self._frame(name)) is not None}
+        return {
+            name: tables.rows(name) if name != "collectives" else sum(one.collectives for one in tables.partitions)
+            for name in self.table_names
+        }
+
+    @checked
+    def scan(self, name: str) -> pl.LazyFrame:
+        """A table as a lazy frame: of a dataset only those rows and columns are read that the query needs.
+
+        Parameters
+        ----------
+        name : str
+            Name of a table of the schema.
+
+        Returns
+        -------
+        polars.LazyFrame
+            The columns of the table. Collectives, which are found among the kernels, are loaded at once.
+
+        Raises
+        ------
+        NotCapturedError
+            The capture does not hold this table.
+        """
+        if isinstance(self._tables, Deferred) and name in self._tables and name != "collectives":
+            return self._tables.scan(name)
+        return self.table(name).lazy()
+
+    @property
     def device_ranks(self) -> list[int]:
         """Ranks whose recording holds kernels, also outside of this part of the trace."""
         stated = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
+        if isinstance(self._tables, Deferred):
+            return sorted(stated | self._tables.ranks_with("kernels"))
         kernels = self._tables.get("kernels")
         return sorted(stated if kernels is None else stated | set(kernels["rank"].unique()))
 
@@ -236,7 +278,8 @@ class Trace:
             has the name of a keyword is quoted: ``"group"``.
         on : {"tables", "file"}
             What is queried: the tables of the trace, or the SQLite file that it was read from, with the tables of its
-            profiler (:func:`llmprof.storage.sqlite.tables` lists them) in the dialect of SQLite.
+            profiler (:func:`llmprof.storage.sqlite.tables` lists them) in the dialect of SQLite. The tables of a
+            dataset stream: only what the query needs is read, and not all of it is in memory at once.
 
         Returns
         -------
@@ -259,6 +302,10 @@ class Trace:
         >>> trace.sql("select count(*) as count from kernels").columns
         ['count']
         """
+        if on == "tables" and isinstance(self._tables, Deferred):
+            words = query.lower()  # collectives are found among all kernels: only where the query asks for them
+            asked = [name for name in self.table_names if name != "collectives" or name in words]
+            return sqlite.sql_query({name: self.scan(name) for name in asked}, query)
         if on == "tables":
             return sqlite.sql_query(self.tables, query)
         if self._database is None:
@@ -271,10 +318,7 @@ class Trace:
     @property
     def ranks(self) -> list[int]:
         """Ranks with at least one row in any table, in order."""
-        numbers: set[int] = set()
-        for frame in self._tables.values():
-            numbers.update(frame["rank"].unique().to_list())
-        return sorted(numbers)
+        return ranks_of(self._tables)
 
     @property
     def span_ns(self) -> tuple[int, int]:
@@ -282,22 +326,18 @@ class Trace:
 
         If the trace has none of them: the first and last sample of call stacks or of memory.
         """
-        first, last = [], []
-        for frame in self._tables.values():
-            if "start_ns" in frame.columns and frame.height:
-                end = (pl.col("start_ns") + pl.col("dur_ns")).max()
-                lo, hi = frame.select(pl.col("start_ns").min(), end=end).row(0)
-                first.append(lo)
-                last.append(hi)
-        if not first:
-            sampled = [self._tables[n]["time_ns"].drop_nulls() for n in ("samples", "memory") if n in self._tables]
-            times = pl.concat(sampled) if sampled else pl.Series([], dtype=pl.Int64)
-            return (int(times.min()), int(times.max())) if times.len() else (0, 0)  # type: ignore[arg-type]
-        return min(first), max(last)
+        return span_of(self._tables)
 
     @checked
-    def select(self, *, ranks: int | Iterable[int] | None = None, window: Window | None = None) -> Trace:
-        """Part of the trace.
+    def select(
+        self,
+        *,
+        ranks: int | Iterable[int] | None = None,
+        window: Window | None = None,
+        steps: int | Iterable[int] | None = None,
+        tables: str | Iterable[str] | None = None,
+    ) -> Trace:
+        """Part of the trace. Of a dataset only this part is ever loaded.
 
         Parameters
         ----------
@@ -306,6 +346,11 @@ class Trace:
         window : (start_ns, end_ns), optional
             Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A device event is kept
             by its own start, so its launch may be outside.
+        steps : int or iterable of int, optional
+            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies, and what the host does
+            from their labels to the next ones.
+        tables : str or iterable of str, optional
+            Tables to keep, as :func:`llmprof.read` takes them.
 
         Returns
         -------
@@ -315,22 +360,36 @@ class Trace:
         Raises
         ------
         AnalysisError
-            The trace has no such rank, or the window ends before it starts.
+            The trace has no such rank or step, or the window ends before it starts.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").select(tables="copies").table_names
+        ['copies']
         """
         wanted = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
         if wanted and (missing := [rank for rank in wanted if rank not in self.ranks]):
             raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {self.ranks}")
-        tables = {}
-        for name, frame in self._tables.items():
-            if wanted is not None:
-                frame = frame.filter(pl.col("rank").is_in(wanted))
-            if window is not None:
-                at = next((c for c in ("start_ns", "time_ns") if c in frame.columns), None)
-                if at is None:
-                    continue  # sums over the whole recording do not hold for a part of it
-                frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
-            tables[name] = frame
-        return Trace(tables, self._meta, self._coverage, database=self._database)
+        part = self
+        if wanted is not None or window is not None:
+            kept = narrowed(self._tables, wanted, window)
+            part = Trace(kept, self._meta, self._coverage, database=self._database)
+        if steps is not None:
+            # imported by name: lower layers do not know the analyses
+            whole = self if wanted is None else self.select(ranks=wanted)
+            part = import_module("llmprof.analyze.steps.steps").of_steps(part, whole, steps)
+        return part if tables is None else part._with_tables([tables] if isinstance(tables, str) else list(tables))
+
+    def _with_tables(self, names: list[str]) -> Trace:
+        """The trace with some of its tables."""
+        if unknown := sorted(set(names) - set(schema.TABLES)) or (["none"] if not names else []):
+            raise LlmprofError(f"there is no table {unknown}", expected=f"some of {list(schema.TABLES)}")
+        coverage = self._coverage | {"asked": dict.fromkeys(sorted(names))}
+        if isinstance(self._tables, Deferred) and "collectives" not in names:
+            return Trace(self._tables.narrow(tables=names), self._meta, coverage)
+        kept = {name: frame for name in names if (frame := self._frame(name)) is not None}
+        return Trace(kept, self._meta, coverage, database=self._database)
 
     @checked
     def redact(self, names: Pseudonyms | None = None) -> Trace:
@@ -349,22 +408,7 @@ class Trace:
             With the same rows and times, and only the metadata that the schema needs.
         """
         names = Pseudonyms() if names is None else names
-        tables = {name: names.frame(frame, labels=True) for name, frame in self._tables.items()}
-        meta = {key: names.value(self._meta[key]) for key in _META_KEPT if key in self._meta}
-        if "ranks" in self._meta:
-            meta["ranks"] = [
-                {"rank": rank.get("rank"), "file": f"rank {rank.get('rank')}"}
-                | {key: names.value(rank[key]) for key in _RANK_KEPT if key in rank}
-                for rank in self._meta["ranks"]
-            ]
-        coverage: dict[str, Any] = {k: v for k, v in self._coverage.items() if isinstance(v, int | float)}
-        coverage |= {"asked": self.asked} if self.asked is not None else {}
-        coverage["files"] = [
-            {"rank": part.get("rank"), "file": f"rank {part.get('rank')}"}
-            | {key: value for key, value in part.items() if isinstance(value, int | float)}
-            for part in self._coverage.get("files", [])
-        ]
-        return Trace(tables, meta, coverage | {"warnings": []})
+        return Trace(*names.trace(self._tables, self._meta, self._coverage))
 
     @checked
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -435,7 +479,7 @@ class Trace:
         return Trace(self._tables, meta | ({"name": name} if name else {}), self._coverage, database=self._database)
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self._tables.items())
+        rows = ", ".join(f"{name} {rows:,}" for name, rows in self.rows.items() if name in self._tables)
         lo, hi = self.span_ns
         device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1

@@ -20,9 +20,9 @@ from packaging.requirements import Requirement
 import llmprof
 
 # Where conda-forge has another name than PyPI.
-CONDA_NAMES = {"isal": "python-isal", "torch": "pytorch"}
+CONDA_NAMES = {"dask": "dask-core", "isal": "python-isal", "torch": "pytorch"}
 # What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine that runs them.
-INSTALLED_EXTRAS = ("launch", "notebook", "pandas", "docs", "dev")
+INSTALLED_EXTRAS = ("launch", "notebook", "scale", "pandas", "docs", "dev")
 
 
 @pytest.fixture(scope="module")

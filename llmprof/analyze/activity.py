@@ -152,7 +152,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     >>> analyze.activity(trace)["source"].unique().sort().to_list()
     ['copy', 'kernel']
     """
-    recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.recorded]
+    recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
     if recorded:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
         events = _categorised(_with_launches(events, trace), trace)
@@ -162,7 +162,7 @@ def activity(trace: Trace) -> pl.DataFrame:
             hint=f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process",
             table="kernels",
         )
-    elif "ops" in trace.recorded:
+    elif "ops" in trace.table_names:
         events = _ops_as_activity(trace.ops)
     else:
         way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"

@@ -19,6 +19,7 @@ import polars as pl
 from llmprof import names, plugins
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.plugins import Place
+from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
 
 
@@ -137,7 +138,8 @@ class Results:
 def results_of(trace: Trace) -> Results:
     """What is kept of a trace."""
     if trace._results is None:
-        size = sum(int(frame.estimated_size()) for frame in trace._tables.values())
+        tables = trace._tables
+        size = 0 if isinstance(tables, Deferred) else sum(int(frame.estimated_size()) for frame in tables.values())
         trace._results = Results(max(LEAST_KEPT, KEPT_OF_TRACE * size))
     results: Results = trace._results
     return results

@@ -64,7 +64,7 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step")) -> pl.DataFrame:
     """
     by = by if "rank" in by else ("rank", *by)
     events = labelled(trace, by)
-    recorded = "copies" in trace.recorded or (events["source"] == "op").any()
+    recorded = "copies" in trace.table_names or (events["source"] == "op").any()
     return overlap_of(events, by, copies_recorded=recorded)
 
 
@@ -163,7 +163,7 @@ def overlap_within(trace: Trace, *, window: Window, ranks: Sequence[int] | None 
     if last <= first:
         raise AnalysisError(f"the window [{first}, {last}) ns is empty", expected="an end after the start")
     events = labelled(trace, ["rank"])
-    recorded = "copies" in trace.recorded or (events["source"] == "op").any()
+    recorded = "copies" in trace.table_names or (events["source"] == "op").any()
     if ranks is not None:
         if missing := sorted(set(ranks) - set(trace.ranks)):
             raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {trace.ranks}")

@@ -346,16 +346,16 @@ def info(args: Namespace, terminal: Terminal) -> str:
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
     if args.json:
-        tables = {name: trace.tables[name].height if name in trace.tables else None for name in _tables()}
+        tables = {name: trace.rows.get(name) for name in _tables()}
         low, high = trace.span_ns
         summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
         summary["steps"] = steps if isinstance(steps, str) else rows_of(steps)
         return to_json(summary | {"reading": trace.coverage})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
-    rows = []
+    rows, counts = [], trace.rows
     for name, table in _tables().items():
-        if name in trace.tables:
-            rows.append((name, f"{trace.tables[name].height:>12,}  {table.row}"))
+        if name in counts:
+            rows.append((name, f"{counts[name]:>12,}  {table.row}"))
         else:
             rows.append((name, f"{'-':>12}  not captured: {trace.platform.how_to_record(name)}"))
     width = terminal.width or 10_000

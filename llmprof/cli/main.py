@@ -22,12 +22,12 @@ _NAME = "llmprof"
 _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "info", "what_if"),
     "experiment": ("experiment",),
-    "make": ("demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
+    "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
 }
 """Functions of the commands by their module, which is imported when the command runs: options in, text or JSON out."""
-_TELLING = ("demo", "experiment", "run", "sweep")
+_TELLING = ("convert", "demo", "experiment", "run", "sweep")
 """Commands that take minutes and say how far they are, whoever reads it."""
 
 
@@ -253,6 +253,7 @@ def parser() -> argparse.ArgumentParser:
     _export(
         add("export", "export", "write a trace for Perfetto, speedscope, Excel or data frames", paths, reading, shared)
     )
+    _convert(add("convert", "convert", "make a dataset of the files of many ranks", paths, shared))
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
     _what_if(add("what-if", "what_if", "the step time that a recording would have with changes", reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
@@ -283,6 +284,18 @@ def _exploring(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--port", type=int, default=0, metavar="N", help="port on this machine (default: a free one)")
     opened = argparse.BooleanOptionalAction
     sub.add_argument("--browser", action=opened, default=True, help="open a browser tab (default: yes)")
+
+
+def _convert(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "-o", "--output", required=True, metavar="FOLDER", help="the dataset; the same call goes on with it"
+    )
+    sub.add_argument("--format", metavar="NAME", help="format of the files; found from their content if not given")
+    sub.add_argument("--workers", type=int, metavar="N", help="processes of this machine (default: one a core)")
+    sub.add_argument("--cluster", metavar="ADDRESS", help="scheduler of a Dask cluster instead: tcp://host:8786")
+    sub.add_argument(
+        "--unrelated-clocks", action="store_true", help="the clocks of the ranks have nothing to do with each other"
+    )
 
 
 def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ import time
 import webbrowser
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,6 +204,37 @@ NEEDED: Final = ("voila", "ipywidgets", "anywidget", "ipykernel", "psutil")
 _START_S: Final = 60.0
 _SAID: Final = 2_000
 """Characters of the server's log that an error shows."""
+
+
+def convert(args: Namespace, terminal: Terminal) -> str:
+    """Make a dataset of the files of many ranks."""
+    from llmprof.dataset import convert as to_dataset
+    from llmprof.dataset.cluster import local
+
+    files: list[str | Path] = []
+    for path in args.paths:
+        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
+    if args.workers is not None and args.workers < 1:
+        raise LlmprofError(f"--workers is {args.workers}", expected="1 or more")
+    with ExitStack() as stack:
+        several = args.cluster is None and (args.workers or 1) > 1
+        client = stack.enter_context(local(args.workers)) if several else args.cluster
+        trace = to_dataset(
+            files,
+            args.output,
+            client=False if args.workers == 1 and client is None else client,
+            format=args.format,
+            clocks="unrelated" if args.unrelated_clocks else "shared",
+            progress=terminal.progress,
+        )
+    failed = trace.coverage.get("failed", [])
+    if args.json:
+        return to_json({"dataset": args.output, "ranks": trace.ranks, "rows": trace.rows, "failed": failed})
+    ranks = [rank for rank in trace.ranks if rank >= 0]
+    rows = sum(rows for name, rows in trace.rows.items() if name != "collectives")
+    pairs = [("Dataset", args.output), ("Ranks", f"{len(ranks):,}"), ("Rows", f"{rows:,}")]
+    pairs += [("Left out", f"{one['file']}: {text.plain(one['why'])}") for one in failed]
+    return text.pairs([*pairs, ("Next", f"llmprof findings {args.output}")], indent="")
 
 
 def explore(args: Namespace, terminal: Terminal) -> str:

@@ -182,10 +182,13 @@ def name_of(paths: Sequence[Path]) -> str | None:
 
 
 def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None) -> Trace:
-    files = [(reader, file) for path in paths for reader, file in _files(path, chosen)]
+    files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
     reader = _only_reader(files)
     wanted = request.wanted
     read_for = wanted.with_sources()
+    if reader.deferred:
+        many = whole_of(reader, files[0][1], request)
+        return wanted.part_of(many if wanted.asked is None else many.select(tables=wanted.asked))
     request = replace(request, wanted=read_for)
     options = reader.options(request)
     sources = [file for _, file in files]
@@ -196,9 +199,9 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
     if trace is None:
         begin = time.perf_counter()
         if reader.alone:
-            trace, entry = _whole(reader, sources[0], request), whole
+            trace, entry = whole_of(reader, sources[0], request), whole
         else:
-            parts = [part for file in sources for part in _parts(reader, file, request)]
+            parts = [part for file in sources for part in parts_of(reader, file, request)]
             if reader.settle is not None and len(sources) > 1:
                 reader.settle(parts)
             trace = Trace(*combine(parts, reader.name, read_for))
@@ -244,14 +247,16 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
         ) from error
 
 
-def _whole(reader: Reader, file: Path, request: Request) -> Trace:
+def whole_of(reader: Reader, file: Path, request: Request) -> Trace:
+    """The trace that one file of a reader is, where its files stand alone."""
     trace = _call(reader, file, request)
     if isinstance(trace, Trace):
         return trace
     raise _wrong(reader, "parts, where its files stand alone", "a Trace")
 
 
-def _parts(reader: Reader, file: Path, request: Request) -> list[Part]:
+def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:
+    """What one file of a reader holds, with absolute times."""
     parts = _call(reader, file, request)
     if isinstance(parts, list) and all(isinstance(part, Part) for part in parts):
         return parts
@@ -269,7 +274,7 @@ def _warned(trace: Trace) -> Trace:
     return trace
 
 
-def _files(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
+def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
     """Files of traces at a path with their readers, in the order of their names."""
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")

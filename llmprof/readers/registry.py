@@ -24,7 +24,7 @@ BUILT_IN: Final = (
     "llmprof.readers.rocm.reader:READERS",
     "llmprof.readers.nsys.reader:READER",
     "llmprof.readers.ops:READER",
-    "llmprof.readers.saved:READER",
+    "llmprof.readers.saved:READERS",
     "llmprof.readers.monitors.reader:READERS",
     "llmprof.readers.ncu.reader:READER",
     "llmprof.readers.vtune:READER",

@@ -1,4 +1,4 @@
-"""Reader of llmprof's own files: saved traces, and the timeline in the folder of a run."""
+"""Reader of llmprof's own files: saved traces, datasets of many ranks, and the timeline in the folder of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Final
 
 from llmprof.errors import NotCapturedError
 from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.storage import deferred
+from llmprof.storage.dataset import MANIFEST
 from llmprof.storage.parquet import META_FILE
+from llmprof.storage.places import Place
 from llmprof.trace import Trace
 
 
@@ -21,7 +24,28 @@ def read(path: Path, request: Request) -> Trace:
     return Trace.open(path)
 
 
-READER = Reader(name="llmprof", version=1, what="a folder that Trace.save wrote", sniff=sniff, read=read, alone=True)
+def is_dataset(probe: Probe) -> bool:
+    """Whether a path is a folder that ``llmprof.convert`` wrote."""
+    return probe.is_folder and (probe.path / MANIFEST).is_file()
+
+
+def open_dataset(path: Path, request: Request) -> Trace:
+    """The trace of a dataset, whose tables are loaded when they are asked for."""
+    return Trace(*deferred.load(Place.of(path)))
+
+
+READERS = (
+    Reader(name="llmprof", version=1, what="a folder that Trace.save wrote", sniff=sniff, read=read, alone=True),
+    Reader(
+        name="dataset",
+        version=1,
+        what="a folder that llmprof convert wrote",
+        sniff=is_dataset,
+        read=open_dataset,
+        alone=True,
+        deferred=True,
+    ),
+)
 
 
 STATE_FILE: Final = "state.json"

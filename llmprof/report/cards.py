@@ -258,12 +258,12 @@ def _template() -> jinja2.Template:
 
 def of_trace(trace: Trace) -> str:
     """Card of a trace: what ran, steps, coverage, warnings, and what to ask next."""
-    tables = trace.tables
+    tables = trace.rows
     ranks = [rank for rank in trace.ranks if rank >= 0]
     low, high = trace.span_ns
-    events = sum(tables[name].height for name in ("kernels", "copies") if name in tables)
+    events = sum(tables.get(name, 0) for name in ("kernels", "copies"))
     small = events <= MOST_EVENTS
-    counts = ", ".join(f"{frame.height:,} {name}" for name, frame in tables.items() if frame.height)
+    counts = ", ".join(f"{rows:,} {name}" for name, rows in tables.items() if rows)
     absent = [name for name in schema.TABLES if name not in tables]
     note = f"Not recorded: {', '.join(absent)}." if absent else ""
     told = [

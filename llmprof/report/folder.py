@@ -275,7 +275,7 @@ def summary(trace: Trace, content: Contents) -> dict[str, Any]:
         "meta": trace.meta,
         "ranks": trace.ranks,
         "span_ns": trace.span_ns[1] - trace.span_ns[0],
-        "tables": {name: frame.height for name, frame in trace.tables.items()},
+        "tables": trace.rows,
         "reading": trace.coverage,
         "coverage": rows_of(content.frames.get("coverage", pl.DataFrame())),
         "findings": rows_of(content.findings),

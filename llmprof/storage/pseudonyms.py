@@ -14,7 +14,7 @@ import secrets
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,15 @@ from llmprof.errors import OutputError
 
 REMOVED: Final = "<removed>"
 """Word in the files of a run in place of a value that may not be written down."""
+
+_META_KEPT: Final = (
+    "format", "start_epoch_ns", "clock", "device", "world_size", "world_size_from", "missing_ranks", "versions",
+    "options",
+)  # fmt: skip
+"""Metadata that a redacted trace keeps."""
+
+_RANK_KEPT: Final = ("backend", "groups", "devices")
+"""The same of a rank."""
 
 _PUBLIC: Final = frozenset(
     [
@@ -315,6 +324,26 @@ class Pseudonyms:
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
+
+    def trace(
+        self, tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]
+    ) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
+        """Tables, metadata and coverage of a trace, with only the metadata that the schema needs."""
+        kept = {key: self.value(meta[key]) for key in _META_KEPT if key in meta}
+        if "ranks" in meta:
+            kept["ranks"] = [
+                {"rank": rank.get("rank"), "file": f"rank {rank.get('rank')}"}
+                | {key: self.value(rank[key]) for key in _RANK_KEPT if key in rank}
+                for rank in meta["ranks"]
+            ]
+        counts = {key: value for key, value in coverage.items() if isinstance(value, int | float) or key == "asked"}
+        counts["files"] = [
+            {"rank": part.get("rank"), "file": f"rank {part.get('rank')}"}
+            | {key: value for key, value in part.items() if isinstance(value, int | float)}
+            for part in coverage.get("files", [])
+        ]
+        frames = {name: self.frame(frame, labels=True) for name, frame in tables.items()}
+        return frames, kept, counts | {"warnings": []}
 
     def name(self, kind: str, text: str) -> str:
         """A pseudonym for the whole of a text."""

@@ -404,13 +404,13 @@ _OF_FILES: Final = re.compile(r"\b(?:read|scan)_\w+\s*\(", re.IGNORECASE)
 """Functions of Polars' SQL that read files, also over the network."""
 
 
-def sql_query(frames: Mapping[str, pl.DataFrame], sql: str) -> pl.DataFrame:
+def sql_query(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], sql: str) -> pl.DataFrame:
     """Result of an SQL query as a frame.
 
     Parameters
     ----------
-    frames : mapping of str to polars.DataFrame
-        Tables by name.
+    frames : mapping of str to polars.DataFrame or polars.LazyFrame
+        Tables by name; of lazy ones as much is read at a time as Polars' streaming engine takes.
     sql : str
         One statement that reads, in the dialect of Polars: ``SELECT``, ``WITH``, ``SHOW TABLES``, ``EXPLAIN``.
 
@@ -429,7 +429,7 @@ def sql_query(frames: Mapping[str, pl.DataFrame], sql: str) -> pl.DataFrame:
     >>> sql_query({"kernels": pl.DataFrame({"name": ["a", "b"]})}, "select count(*) as count from kernels").item()
     2
     """
-    bare = _ASIDE.sub(" ", sql)
+    bare, lazy = _ASIDE.sub(" ", sql), any(isinstance(frame, pl.LazyFrame) for frame in frames.values())
     words = re.findall(r"\w+", bare)
     if not words or words[0].lower() not in _READS:
         raise AnalysisError(
@@ -443,8 +443,8 @@ def sql_query(frames: Mapping[str, pl.DataFrame], sql: str) -> pl.DataFrame:
             hint="read files with polars and join the frames",
         )
     try:
-        with pl.SQLContext(frames=dict(frames), eager=True) as context:
-            return context.execute(sql)
+        with pl.SQLContext(frames=dict(frames)) as context:
+            return context.execute(sql, eager=False).collect(engine="streaming" if lazy else "auto")
     except pl.exceptions.PolarsError as error:
         raise AnalysisError(
             f"the SQL query cannot be answered: {str(error).strip().splitlines()[0]}",

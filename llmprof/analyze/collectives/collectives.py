@@ -154,7 +154,7 @@ def _why_no_wait() -> pl.Expr:
 def _recorded(trace: Trace) -> pl.DataFrame:
     """Rows of the table of collectives with their place in the run, and events that a pattern of the user's adds."""
     events = attribute(trace).filter(pl.col("category") == "collective")
-    if "collectives" in trace.tables:
+    if "collectives" in trace.table_names:
         rows = trace.collectives
     else:
         rows = schema.empty("collectives")

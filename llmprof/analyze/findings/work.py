@@ -66,7 +66,7 @@ def copies(scope: Scope) -> Measure | None:
     of_name = events.filter(pl.col("name") == name)
     shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
     rank, window = worst(shown if shown.height else events)
-    size, memory = _moved(scope, name) if of_name.height and "copies" in scope.trace.tables else ("", "")
+    size, memory = _moved(scope, name) if of_name.height and "copies" in scope.trace.table_names else ("", "")
     what = f"{name}{memory}"
     advice = next((text for p, text in _COPY_ADVICE if pl.Series([what]).str.contains(p)[0]), _DEVICE_COPY_ADVICE)
     words = {

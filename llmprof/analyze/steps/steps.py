@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 import polars as pl
 
 from llmprof.analyze.activity import activity
@@ -9,6 +12,7 @@ from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
+from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
 COLUMNS = [
@@ -251,6 +255,77 @@ def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame
     )
     host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
     return pl.concat([host, device])
+
+
+def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
+    """What runs in some steps; :meth:`llmprof.Trace.select` calls it.
+
+    On the device these are the kernels and copies that belong to the steps, and of other tables what starts from the
+    first of them to the last; on the host it is what starts from a step's label to the next label, on each rank by its
+    own times.
+
+    Parameters
+    ----------
+    part : Trace
+        What to take them from.
+    whole : Trace
+        The trace with all of its steps; :func:`steps` numbers them there.
+    wanted : int or iterable of int
+        Numbers of steps.
+
+    Returns
+    -------
+    Trace
+        With the same time origin; tables without times are left out.
+
+    Raises
+    ------
+    AnalysisError
+        No rank has one of the steps.
+    """
+    numbers = sorted({wanted} if isinstance(wanted, int) else set(wanted))
+    each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]
+    rows = pl.concat([steps(one) for one in each])
+    step = pl.col("step").is_in(numbers)
+    key = ["rank", "stream", "start_ns", "name"]
+    events = pl.concat([events_with_steps(one).filter(step).select(key) for one in each]).unique()
+    if missing := sorted(set(numbers) - set(rows["step"])):
+        there = rows["step"].unique().sort().to_list()
+        known = f"some from {there[0]} to {there[-1]}" if there else "a trace with steps"
+        raise AnalysisError(f"steps={missing} are not in the trace", expected=known)
+    host_end = pl.coalesce(
+        pl.col("host_start_ns").shift(-1).over("rank"), pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
+    device_end = pl.col("start_ns") + pl.col("dur_ns")
+    spans = rows.with_columns(device_end=device_end, host_end=host_end).filter(step)
+    device = spans.select("rank", from_ns="start_ns", until_ns="device_end").drop_nulls()
+    host = spans.select(
+        "rank", from_ns=pl.coalesce("host_start_ns", "start_ns"), until_ns=pl.coalesce("host_end", "device_end")
+    ).drop_nulls()
+    both = pl.concat([device, host])
+    part = part.select(window=(both["from_ns"].min() or 0, both["until_ns"].max() or 0))  # type: ignore[arg-type]
+    tables = {}
+    for name, frame in part.recorded.items():
+        at = "start_ns" if "start_ns" in frame.columns else "time_ns"
+        if name in ("kernels", "copies"):
+            tables[name] = frame.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
+        elif "on_device" in frame.columns:
+            projected, shown = frame.filter("on_device"), frame.filter(~pl.col("on_device"))
+            tables[name] = pl.concat([_within(projected, device, at), _within(shown, host, at)])
+        else:
+            tables[name] = _within(frame, device if name in ("tasks", "counters") else host, at)
+    return Trace(tables, part.meta, part.coverage)
+
+
+MANY_RANKS: Final = 16
+"""From so many ranks on, the steps of one rank at a time are looked at, so that their events fit into the memory."""
+
+
+def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
+    """Rows that begin in one of the spans of their rank."""
+    spans = spans.sort("rank", "from_ns")
+    last = last_before(frame, spans.rename({"from_ns": at}), ["rank"], at=at)
+    return frame.filter((frame[at] < spans["until_ns"].gather(last)).fill_null(value=False))
 
 
 ANALYSIS = Analysis(

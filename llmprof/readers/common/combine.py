@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -84,7 +84,7 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
     if len(counts) != 1 or counts == {1} or set(by_rank) != set(range(len(by_rank))):
         return None
     for same in by_rank.values():
-        processes = [_processes(part) for part in same]
+        processes = [part.processes() for part in same]
         spans = [part.span_ns() for part in same]
         if any(not p for p in processes) or any(a & b for i, a in enumerate(processes) for b in processes[:i]):
             return None
@@ -92,7 +92,7 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
             return None
         if max(span[0] for span in spans if span) >= min(span[1] for span in spans if span):
             return None
-        same.sort(key=lambda part: (min(_processes(part)), part.path.name))
+        same.sort(key=lambda part: (min(part.processes()), part.path.name))
     world, count = len(by_rank), counts.pop()
     place = {id(part): rank + world * i for rank, same in by_rank.items() for i, part in enumerate(same)}
     names = "rank 0 comes" if world == 1 else f"each of {world} ranks comes"
@@ -100,13 +100,6 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
         f"{names} {count} times, from processes that ran at the same time: taken as {count} replicas (data parallel) "
         f"and numbered on, ranks 0 to {world * count - 1}"
     ]
-
-
-def _processes(part: Part) -> set[int]:
-    """Processes of the host that the part's events are of."""
-    tables = [part.tables[name] for name in ("ops", "runtime", "markers") if name in part.tables]
-    numbers = [frame["process"].drop_nulls().unique() for frame in tables if "process" in frame.columns]
-    return {number for column in numbers for number in column if number > 0}
 
 
 def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
@@ -185,22 +178,54 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
     """
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
+    wanted = Wanted() if wanted is None else wanted
+    meta, coverage = describe(parts, ranks, warnings, fmt, with_calls="runtime" in wanted)
+    tables = _merge(parts, ranks, wanted, origin_of(parts))
+    return Combined(tables, meta, coverage | wanted.covered(tables))
+
+
+def origin_of(parts: Sequence[Part]) -> int:
+    """Absolute time of the earliest event (ns): the start of the trace."""
+    return min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
+
+
+def describe(
+    parts: Sequence[Part], ranks: Sequence[int], warnings: Sequence[str], fmt: str, *, with_calls: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metadata and coverage of the trace that parts make; of their tables only numbers of rows are looked at.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        One for each file or process.
+    ranks : sequence of int
+        Their ranks, of :func:`assign`.
+    warnings : sequence of str
+        What is to be said beside what is missing and was lost.
+    fmt : str
+        Name of the format.
+    with_calls : bool
+        Whether the calls of the host are among what was wanted.
+
+    Returns
+    -------
+    tuple of (dict, dict)
+        Metadata and coverage.
+    """
     stated_world = world_size_of(parts)
     workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
     replicas = len(workers) // max(1, len({part.rank for part in workers}))
     world = stated_world * replicas if stated_world else max(ranks, default=FRONT_END) + 1
     missing = sorted(set(range(world)) - set(ranks))
+    warnings = list(warnings)
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
         warnings.append(f"{len(missing)} of {world} ranks are missing ({shown}): waits for them cannot be seen")
     for part in parts:
         warnings += [loss for loss in part.losses() if loss not in warnings]
-    recorded = {name for part in parts for name in part.tables}
-    wanted = Wanted() if wanted is None else wanted
-    kernels = [part.tables["kernels"].height if "kernels" in part.tables else 0 for part in parts]
-    tables, origin = _merge(parts, ranks, wanted)
-    if not recorded & {"kernels", "copies"}:
-        warnings += _no_device(parts, tables)
+    if not {name for part in parts for name in part.rows} & {"kernels", "copies"}:
+        warnings += _no_device(parts, launches=with_calls and any(part.launches() for part in parts))
+    origin = origin_of(parts)
     meta = {
         "format": fmt,
         "start_epoch_ns": origin if origin > _EPOCH_NS else None,
@@ -218,27 +243,29 @@ def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Co
                 "backend": part.head.get("backend"),
                 "groups": part.head.get("groups", {}),
                 "devices": sorted(set(part.head.get("devices", []))),
-                "kernels": count,
+                "kernels": part.rows.get("kernels", 0),
                 **({"rank_in_replica": part.rank} if replicas > 1 else {}),
                 **({"rank_from": part.head["rank_from"]} if "rank_from" in part.head else {}),
             }
-            for part, rank, count in zip(parts, ranks, kernels, strict=True)
+            for part, rank in zip(parts, ranks, strict=True)
         ],
     }
     coverage: dict[str, Any] = {
         "files": [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)],
         "warnings": warnings,
     }
-    for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
+    for key in COUNTED:
         coverage[key] = sum(part.coverage.get(key, 0) for part in parts)
-    return Combined(tables, meta, coverage | wanted.covered(tables))
+    return meta, coverage
 
 
-def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple[dict[str, pl.DataFrame], int]:
-    """Tables over all ranks with times from the earliest event on, and the absolute time of that event (ns)."""
-    origin = min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
-    device = any(name in part.tables for part in parts for name in ("kernels", "copies"))
-    host = any(name in part.tables for part in parts for name in ("ops", "runtime"))
+COUNTED: Final = ("events", "kept", "bytes", "lost_bytes", "lost_pieces")
+"""Counts of the coverage that are summed over the files."""
+
+
+def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: int) -> dict[str, pl.DataFrame]:
+    """Tables over all ranks with times from the start of the trace on."""
+    recorded = tables_recorded(parts)
     tables = {}
     for name in schema.TABLES:
         if name not in wanted:
@@ -255,23 +282,25 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted) -> tuple
         if frames:
             tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
     # tables that the profiler recorded although there are no rows
-    for name in {*_recorded(parts, device=device, host=host)} - set(tables):
+    for name in recorded - set(tables):
         if name in wanted:
             tables[name] = schema.empty(name)
-    return tables, origin
+    return tables
 
 
-def _recorded(parts: Sequence[Part], *, device: bool, host: bool) -> set[str]:
+def tables_recorded(parts: Sequence[Part]) -> set[str]:
     """Tables that were recorded: those that the files state (``recorded``), else those usually recorded together."""
+    device = any(name in part.rows for part in parts for name in ("kernels", "copies"))
+    host = any(name in part.rows for part in parts for name in ("ops", "runtime"))
     names = set().union(*(part.head["recorded"] for part in parts if "recorded" in part.head))
     if any("recorded" not in part.head for part in parts):
         names |= {*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())}
     return names
 
 
-def _no_device(parts: Sequence[Part], tables: dict[str, pl.DataFrame]) -> list[str]:
+def _no_device(parts: Sequence[Part], *, launches: bool) -> list[str]:
     """A warning if there was a device of which nothing was recorded."""
-    if "runtime" in tables and tables["runtime"]["name"].str.contains("(?i)launch").any():
+    if launches:
         return [
             "there are kernel launches but no kernels: the device side was not recorded "
             "(CUPTI was taken by another profiler, or the recording ended before the device had finished)"

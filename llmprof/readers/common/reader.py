@@ -83,6 +83,22 @@ class Part:
             spans = [(times.min(), times.max()) for times in sampled if times.len()]
         return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
 
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows by table."""
+        return {name: frame.height for name, frame in self.tables.items()}
+
+    def processes(self) -> set[int]:
+        """Processes of the host that its events are of."""
+        tables = [self.tables[name] for name in ("ops", "runtime", "markers") if name in self.tables]
+        numbers = [frame["process"].drop_nulls().unique() for frame in tables if "process" in frame.columns]
+        return {number for column in numbers for number in column if number > 0}
+
+    def launches(self) -> bool:
+        """Whether it has calls that launch kernels."""
+        calls = self.tables.get("runtime")
+        return calls is not None and bool(calls["name"].str.contains("(?i)launch").any())
+
     def losses(self) -> list[str]:
         """What was lost or changed while reading, as sentences."""
         c, name, out = self.coverage, self.path.name, []
@@ -297,6 +313,8 @@ class Reader:
     """Suffixes of the files to look at in a folder; a folder in it is looked at whatever its name."""
     alone: bool = False
     """Whether one file is a whole trace: it is not put together with others, and not looked for in folders."""
+    deferred: bool = False
+    """Whether the tables of its traces are loaded when they are asked for; such a trace is not kept in the cache."""
     choose: Callable[[list[Path]], list[Path]] | None = None
     """Which of the files of a folder to read, where some hold the same recording."""
     settle: Callable[[Sequence[Part]], None] | None = None

@@ -14,6 +14,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from llmprof.readers.common.reader import MOST_RANKS, Part
 from llmprof.readers.nsys.export import Capture
 
@@ -88,10 +90,16 @@ def settle(parts: Sequence[Part]) -> None:
 def _files(parts: Sequence[Part]) -> list[_File]:
     by_path: dict[Path, _File] = {}
     for part in parts:
-        file = by_path.setdefault(part.path, _File(part.path, part.head.get("capture", Capture()), []))
+        file = by_path.setdefault(part.path, _File(part.path, _capture(part), []))
         if not part.head.get("front_end"):
             file.workers.append(part)
     return list(by_path.values())
+
+
+def _capture(part: Part) -> Capture:
+    """Facts about the capture of a part; one that was kept in a file has them as a mapping."""
+    known = part.head.get("capture", Capture())
+    return msgspec.convert(known, Capture) if isinstance(known, dict) else known
 
 
 def _only_main_processes(files: Sequence[_File]) -> None:

@@ -1,0 +1,238 @@
+"""Where the work on many ranks is done: processes of this machine, or a cluster of Dask."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Final, Generic, TypeVar
+
+from llmprof.errors import ArgumentError, ClusterError
+from llmprof.progress import Progress
+
+REACHED_WITHIN: Final = "10s"
+"""A scheduler that does not answer for so long is not there."""
+
+WITHOUT_WORKERS_S: Final = 30.0
+"""Without any worker for so long, the work is given up."""
+
+_LOOK_EVERY_S: Final = 2.0
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Lost(Exception):  # noqa: N818 - it is a result, not raised
+    """The result of something whose workers died again and again."""
+
+
+class Workers(Generic[T]):
+    """Workers that do the same with many things.
+
+    Parameters
+    ----------
+    client : object
+        A client of Dask; None for this process.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return 1 if self._client is None else max(1, sum(self._client.nthreads().values()))
+
+    def each(
+        self,
+        function: Callable[..., R],
+        things: Sequence[T],
+        *shared: object,
+        what: str,
+        progress: Progress | None = None,
+    ) -> Iterator[tuple[T, R | Lost]]:
+        """Results of a function for each of many things, in the order in which they are done.
+
+        Parameters
+        ----------
+        function : callable
+            Of a module, so that workers find it; takes one thing and ``shared``.
+        things : sequence
+            What it is called with.
+        *shared : object
+            What all calls need, small: it travels with each.
+        what : str
+            What is being done, for the progress.
+        progress : callable, optional
+            Called with ``what``, how many are done, and how many there are.
+
+        Yields
+        ------
+        tuple
+            The thing and its result; :class:`Lost` where the workers that had it died again and again.
+
+        Raises
+        ------
+        ClusterError
+            There are no workers left.
+        """
+        if progress is not None:
+            progress(what, 0, len(things))
+        done = self._here(function, things, shared) if self._client is None else self._there(function, things, shared)
+        for number, (thing, result) in enumerate(done, 1):
+            if progress is not None:
+                progress(what, number, len(things))
+            yield thing, result
+
+    @staticmethod
+    def _here(
+        function: Callable[..., R], things: Iterable[T], shared: tuple[object, ...]
+    ) -> Iterator[tuple[T, R | Lost]]:
+        for thing in things:
+            yield thing, function(thing, *shared)
+
+    def _there(
+        self, function: Callable[..., R], things: Sequence[T], shared: tuple[object, ...]
+    ) -> Iterator[tuple[T, R | Lost]]:
+        if not things:
+            return
+        finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # a task whose worker dies goes to another one by itself, three times: Dask's allowed-failures
+        futures = self._client.map(function, things, *([one] * len(things) for one in shared), pure=False)
+        left = {future.key: (thing, future) for thing, future in zip(things, futures, strict=True)}
+        for future in futures:
+            future.add_done_callback(finished.put)
+        del futures, future
+        silent = 0.0
+        try:
+            while left:
+                try:
+                    key = finished.get(timeout=_LOOK_EVERY_S).key
+                except queue.Empty:
+                    silent = 0.0 if self._alive() else silent + _LOOK_EVERY_S
+                    if silent >= WITHOUT_WORKERS_S:
+                        raise ClusterError(
+                            f"the cluster has had no worker for {WITHOUT_WORKERS_S:.0f} s; {len(left)} are not done",
+                            hint="start workers and call again: what was converted stays",
+                        ) from None
+                    continue
+                silent = 0.0
+                thing, future = left.pop(key)
+                yield thing, self._result(future)
+                future.release()
+        finally:
+            if left:  # interrupted, or the caller has seen enough
+                self._client.cancel([future for _, future in left.values()], force=True)
+
+    @staticmethod
+    def _result(future: Any) -> Any:
+        from dask.distributed import CancelledError, KilledWorker
+
+        try:
+            return future.result()
+        except KilledWorker:
+            return Lost("the workers that had it died, one after the other: was there enough memory?")
+        except (CancelledError, OSError) as error:
+            raise ClusterError(
+                f"the cluster went away: {error}", hint="start it and call again: what was converted stays"
+            ) from error
+
+    def _alive(self) -> bool:
+        try:
+            return bool(self._client.nthreads())
+        except (OSError, RuntimeError):
+            return False
+
+
+@contextmanager
+def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
+    """Workers for a number of tasks; those that this function starts are stopped in the end.
+
+    Parameters
+    ----------
+    client : dask.distributed.Client, str, None or False
+        A client of Dask, the address of a scheduler (``tcp://host:8786``), None for processes of this machine (no
+        more than there are tasks or cores), or False for this process alone.
+    tasks : int
+        How many things there are to do; one is done in this process.
+
+    Yields
+    ------
+    Workers
+        The workers.
+
+    Raises
+    ------
+    ClusterError
+        Dask is not installed, or the scheduler cannot be reached.
+    ArgumentError
+        ``client`` is something else.
+    """
+    if client is False or (client is None and (tasks < 2 or _cores() < 2)):
+        yield Workers(None)
+        return
+    try:
+        distributed: Any = import_module("dask.distributed")
+    except ModuleNotFoundError as error:
+        raise ClusterError(
+            f"work on several processes needs {error.name}, which is not installed",
+            hint="pip install 'llmprof[scale]', or pass client=False for this process alone",
+        ) from error
+    if isinstance(client, distributed.Client):
+        yield Workers(client)
+        return
+    if isinstance(client, str):
+        try:
+            made = distributed.Client(client, timeout=REACHED_WITHIN, set_as_default=False)
+        except (OSError, ValueError) as error:  # a time-out is an OSError
+            raise ClusterError(
+                f"the cluster at {client} cannot be reached: {error}",
+                hint="check the address (tcp://host:8786) and that its scheduler runs, or leave client= out",
+            ) from error
+        with made:
+            yield Workers(made)
+        return
+    if client is not None:
+        raise ArgumentError(
+            f"client= is {type(client).__name__!r}",
+            expected="a dask.distributed.Client, the address of a scheduler, None or False",
+        )
+    with local(min(tasks, _cores())) as made:
+        yield Workers(made)
+
+
+@contextmanager
+def local(count: int) -> Iterator[Any]:
+    """A client of as many processes of this machine, with one thread each, as no two of them share a core.
+
+    Parameters
+    ----------
+    count : int
+        Number of processes.
+
+    Yields
+    ------
+    dask.distributed.Client
+        Its cluster ends with the block.
+    """
+    distributed: Any = import_module("dask.distributed")
+    threads = str(max(1, _cores() // count))
+    with (
+        distributed.LocalCluster(
+            n_workers=count,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+            env={"POLARS_MAX_THREADS": threads},
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

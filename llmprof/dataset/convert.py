@@ -1,0 +1,398 @@
+"""Makes a dataset of the files of many ranks, a rank at a time on each worker, and opens it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from llmprof import __version__, communication, schema
+from llmprof.dataset.cluster import Lost, Workers, workers
+from llmprof.dataset.sources import Clocks, PathLike, Source, fetched, key_of, sources_of, stamp
+from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning
+from llmprof.progress import Progress
+from llmprof.readers import reading, registry
+from llmprof.readers.common.combine import (
+    FRONT_END,
+    assign,
+    check_one_run,
+    describe,
+    origin_of,
+    tables_recorded,
+)
+from llmprof.readers.common.reader import Part, Request, border
+from llmprof.storage import deferred
+from llmprof.storage.dataset import (
+    MANIFEST,
+    Failed,
+    Manifest,
+    Partition,
+    read_manifest,
+    read_partition,
+    write_manifest,
+    write_partition,
+)
+from llmprof.storage.places import UNFINISHED, Place
+from llmprof.trace import META_FILE, Trace
+
+_PARTITION: Final = "part-"
+
+
+def convert(
+    paths: PathLike | Iterable[PathLike],
+    folder: PathLike,
+    *,
+    client: Any = None,
+    format: str | None = None,  # noqa: A002
+    python_functions: bool = False,
+    clocks: Clocks = "shared",
+    progress: Progress | None = None,
+) -> Trace:
+    """Make a dataset of the files of a run's ranks, which is opened in no time and loads what is asked for.
+
+    Each file becomes a partition: Parquet by table, sorted by time, with the head and the coverage of the file beside
+    it. A worker holds one file at a time. A partition appears when all of it is written, and what is done stays: after
+    an interrupt, a full disk or ``kill -9`` the same call goes on, and called again it does nothing. A file that
+    cannot be read is named and left out; the next call tries it again.
+
+    Parameters
+    ----------
+    paths : path or iterable of paths
+        What :func:`llmprof.read` takes: a folder with one file a rank, or files; or URLs that fsspec knows
+        (``s3://…``), which workers copy to a temporary folder one at a time.
+    folder : path
+        The dataset: a new folder, or one that an earlier call made of the same files. It may be a URL.
+    client : dask.distributed.Client, str, None or False
+        Who does it: a client of Dask, the address of a scheduler, by default as many processes of this machine as it
+        has cores (a script that starts them needs ``if __name__ == "__main__":``), or False for this process alone.
+        All workers must see the paths and the folder.
+    format : str, optional
+        Name of the format, found from the content if not given.
+    python_functions : bool
+        Keep Python functions as operators of kind ``python``.
+    clocks : {"shared", "unrelated"}
+        ``"unrelated"``: the clocks of the ranks have nothing in common, so each rank's times count from its own first
+        event. Without it, ranks that were not recorded at the same time are refused as two runs.
+    progress : callable, optional
+        Called with what is done, how many files are done, and how many there are.
+
+    Returns
+    -------
+    Trace
+        The dataset, opened.
+
+    Raises
+    ------
+    ReadError
+        A path is missing, or no file could be read.
+    MixedRunsError
+        The files belong to different runs, or one rank came twice.
+    OutputError
+        The folder cannot be written, the disk is full, or it holds something else.
+    ClusterError
+        Dask is not installed, or its scheduler or all of its workers are gone.
+
+    Examples
+    --------
+    >>> many = llmprof.convert(sample_folder, "dataset", client=False)
+    >>> many.ranks
+    [0]
+    """
+    place = Place.of(folder)
+    sources = sources_of(paths, format, python_functions=python_functions, clocks=clocks)
+    _check_replaceable(place, sources)
+    place.clean()
+    known = _known(place)
+    done: dict[str, list[Partition]] = {}
+    for source in sources:
+        partitions = known.get(source.path, [])
+        if partitions and len(partitions) == partitions[0].of and partitions[0].stamp == stamp(source):
+            done[source.path] = partitions
+    left = [source for source in sources if source.path not in done]
+    failed: list[Failed] = []
+    with workers(client, len(left)) as team:
+        for source, result in team.each(_made, left, place, what="converting files", progress=progress):
+            if isinstance(result, Lost | str):
+                failed.append(Failed(source.path, str(result)))
+            else:
+                done[source.path] = result
+        if not done:
+            raise ReadError(f"none of {len(sources)} file(s) could be read: {failed[0].why}")
+        made = [partition for source in sources for partition in done.get(source.path, ())]
+        manifest = _manifest(made, failed, team, place, clocks)
+    write_manifest(place, manifest)
+    kept = {partition.folder for partition in manifest.partitions}
+    for name in place.names():
+        if name.startswith(_PARTITION) and name not in kept:
+            place.remove(name)
+    return open(folder)
+
+
+def open(folder: PathLike) -> Trace:  # noqa: A001
+    """A dataset as a trace whose tables are loaded when they are asked for, or a saved trace.
+
+    ``trace.scan("kernels")`` is a lazy frame, ``trace.select(ranks=…, steps=…, window=…, tables=…)`` a part that every
+    analysis works on, :func:`llmprof.map` does an analysis rank by rank on workers, and ``trace.sql`` streams.
+
+    Parameters
+    ----------
+    folder : path
+        Of :func:`llmprof.convert`, or of :meth:`llmprof.Trace.save`. It may be a URL that fsspec knows.
+
+    Returns
+    -------
+    Trace
+        The trace.
+
+    Raises
+    ------
+    ReadError
+        The folder holds neither, another version wrote it, or nothing of it can be used.
+
+    Warns
+    -----
+    TraceWarning
+        A partition is missing or damaged and left out, or a file could not be converted.
+
+    Examples
+    --------
+    >>> many = llmprof.convert(sample_folder, "dataset", client=False)
+    >>> llmprof.open("dataset").scan("kernels").select("name").unique().collect().height > 10
+    True
+    """
+    place = Place.of(folder)
+    if place.is_local and not (place.path / MANIFEST).exists() and (place.path / META_FILE).exists():
+        return Trace.open(place.path)
+    tables, meta, coverage = deferred.load(place)
+    for message in coverage.get("warnings", ()):
+        warnings.warn(message, TraceWarning, stacklevel=2)
+    return Trace(tables, {**meta, "name": place.name}, coverage)
+
+
+def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
+    """Raise unless the place is free, or holds a dataset of the same files, finished or not."""
+    if place.is_local and place.path.exists() and not place.path.is_dir():
+        raise OutputError(f"{place.root} exists and is not a folder", hint="choose another folder")
+    names = [name for name in place.names() if not name.startswith((_PARTITION, UNFINISHED))]
+    if foreign := [name for name in names if name != MANIFEST]:
+        raise OutputError(
+            f"{place.root} exists and holds other things than a dataset: {', '.join(foreign[:5])}",
+            hint="choose another folder",
+        )
+    if not names:
+        return
+    try:
+        manifest = read_manifest(place)
+    except ReadError:  # of another version, or damaged: it is made anew
+        return
+    files = {source.path for source in sources}
+    others = [one.source for one in manifest.partitions if one.source not in files]
+    if others:
+        raise OutputError(
+            f"{place.root} is the dataset of other files: {', '.join(Path(one).name for one in others[:3])}",
+            expected="a new folder, or all of its files",
+            hint="choose another folder: the runs of two datasets are compared with llmprof.analyze.diff",
+        )
+
+
+def _known(place: Place) -> dict[str, list[Partition]]:
+    """Partitions that are there and whole, by the file that they were made of."""
+    by_source: dict[str, list[Partition]] = {}
+    for name in place.names():
+        if name.startswith(_PARTITION) and (one := read_partition(place, name)) is not None:
+            by_source.setdefault(one.source, []).append(one)
+    return {source: sorted(some, key=lambda one: one.index) for source, some in by_source.items()}
+
+
+def _made(source: Source, place: Place) -> list[Partition] | str:
+    """Partitions of one file; why there are none, in words. It runs on a worker.
+
+    Raises
+    ------
+    OutputError
+        The dataset cannot be written: a matter of the disk and not of the file.
+    """
+    seen = stamp(source)
+    try:
+        with fetched(source) as path, border(source.name):
+            key = key_of(path, seen.partition("-")[2])
+            if (there := _again(place, key, source, seen)) is not None:
+                return there
+            parts, whole = _parts(path, source)
+            made = []
+            for index, part in enumerate(parts):
+                folder = f"{_PARTITION}{key}-{index}"
+                about = Partition(folder, 0, source.path, seen, None, index=index, of=len(parts))
+                made.append(_written(place, part, about, whole, own_clock=source.clocks == "unrelated"))
+            return made
+    except OutputError:
+        raise
+    except LlmprofError as error:
+        return str(error)
+
+
+def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition] | None:
+    """Partitions of a file that was converted before under another name or time; None if it was not."""
+    first = read_partition(place, f"{_PARTITION}{key}-0")
+    if first is None:
+        return None
+    found = [read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
+    if None in found:
+        return None
+    renamed = [msgspec.structs.replace(one, source=source.path, stamp=seen) for one in found if one is not None]
+    return renamed
+
+
+@dataclass(slots=True)
+class _Whole:
+    """Metadata and coverage of a trace that one file is as a whole."""
+
+    meta: dict[str, Any]
+    coverage: dict[str, Any]
+
+
+def _parts(path: Path, source: Source) -> tuple[list[Part], _Whole | None]:
+    """What a file holds, as parts; of a format whose files stand alone, a part a rank and what is said of all."""
+    reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
+    if reader is None:
+        raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
+    request = Request(python_functions=source.python_functions)
+    if not reader.alone:
+        parts = reading.parts_of(reader, path, request)
+        for part in parts:
+            part.head["format"] = reader.name
+        return parts, None
+    trace = reading.whole_of(reader, path, request)
+    split = []
+    for rank in trace.ranks:
+        one = trace.select(ranks=rank)
+        tables = {name: frame.drop("rank") for name, frame in one.recorded.items()}
+        split.append(Part(path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}))
+    return split, _Whole(trace.meta, trace.coverage)
+
+
+def _written(place: Place, part: Part, about: Partition, whole: _Whole | None, *, own_clock: bool) -> Partition:
+    """Write a part as a partition."""
+    rank = FRONT_END if part.head.get("front_end") else part.rank if part.rank is not None else about.index
+    span = part.span_ns()
+    begin = span[0] if span is not None and own_clock else 0
+    processes, launches = part.processes(), part.launches()
+    frames = {}
+    for name in list(part.tables):
+        frame = part.tables.pop(name)
+        times = [pl.col(time) - begin for time in deferred.TIMES if begin and time in frame.columns]
+        frames[name] = schema.conform(frame.with_columns(*times, rank=pl.lit(rank, dtype=pl.Int32)), name)
+    calls = communication.collectives(frames, [rank] if "kernels" in frames and frames["kernels"].height else [])
+    head = {key: value for key, value in part.head.items() if value is not None}
+    coverage = dict(part.coverage)
+    if whole is not None:
+        head["whole_meta"], coverage["whole_coverage"] = whole.meta, whole.coverage
+    partition = msgspec.structs.replace(
+        about,
+        rank=rank,
+        span_ns=None if span is None else (span[0] - begin, span[1] - begin),
+        collectives=0 if calls is None else calls.height,
+        head=head,
+        coverage=coverage,
+        processes=tuple(sorted(processes)),
+        launches=launches,
+    )
+    return write_partition(place, partition, frames)
+
+
+@dataclass(slots=True)
+class _Summary(Part):
+    """A part without its frames: what was written down of them stands for them."""
+
+    stored: Partition | None = None
+
+    @property
+    def _of(self) -> Partition:
+        assert self.stored is not None  # noqa: S101 - each is made of one
+        return self.stored
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows by table."""
+        return {name: table.rows for name, table in self._of.tables.items()}
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the file has device work."""
+        return any(self.rows.get(name, 0) for name in ("kernels", "copies"))
+
+    def span_ns(self) -> tuple[int, int] | None:
+        """First start and last end of the events in the file (ns on its clock)."""
+        return self._of.span_ns
+
+    def processes(self) -> set[int]:
+        """Processes of the host that its events are of."""
+        return set(self._of.processes)
+
+    def launches(self) -> bool:
+        """Whether it has calls that launch kernels."""
+        return self._of.launches
+
+
+def _manifest(
+    made: Sequence[Partition], failed: Sequence[Failed], team: Workers[Any], place: Place, clocks: Clocks
+) -> Manifest:
+    """The manifest of partitions: ranks are given to them, and what is known of the run is put together."""
+    said = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
+    formats = {str(one.head.get("format")) for one in made}
+    if len(formats) > 1:
+        raise MixedRunsError(f"the files are of different formats: {sorted(formats)}", hint="convert each by itself")
+    first = made[0]
+    if "whole_meta" in first.head:
+        meta, coverage = dict(first.head["whole_meta"]), dict(first.coverage["whole_coverage"])
+        ranks, origin, tables = [one.rank for one in made], 0, {name for one in made for name in one.tables}
+        made = [msgspec.structs.replace(one, head={"format": one.head.get("format")}, coverage={}) for one in made]
+    else:
+        parts: list[Part] = [
+            _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one) for one in made
+        ]
+        reader = registry.reader(first.head["format"])
+        if reader.settle is not None and len({one.source for one in made}) > 1:
+            reader.settle(parts)
+        ranks, notes = assign(parts)
+        check_one_run(parts, ranks)
+        meta, coverage = describe(parts, ranks, [*notes, *said], reader.name)
+        origin, tables = origin_of(parts), tables_recorded(parts) | {name for part in parts for name in part.rows}
+    if clocks == "unrelated":
+        meta |= {"clock": "unrelated", "start_epoch_ns": None}
+        note = "the clocks of the ranks are unrelated: each rank's times count from its own first event"
+        coverage["warnings"] = [*coverage.get("warnings", ()), note]
+    if failed:
+        coverage["failed"] = [{"file": Path(one.source).name, "why": one.why} for one in failed]
+    changed = [(one, rank) for one, rank in zip(made, ranks, strict=True) if one.rank != rank]
+    renumbered = {one.folder: result for (one, _), result in team.each(_renumbered, changed, place, what="numbering")}
+    kept = []
+    for one in made:
+        result = renumbered.get(one.folder, one)
+        if isinstance(result, Lost):
+            raise ReadError(f"{Path(one.source).name} could not be numbered: {result}", hint="convert again")
+        kept.append(result)
+    return Manifest(
+        reader=str(first.head.get("format")),
+        origin_ns=origin,
+        tables=tuple(name for name in schema.TABLES if name in tables),
+        meta=meta,
+        coverage=coverage,
+        partitions=tuple(sorted(kept, key=lambda one: (one.rank, one.folder))),
+        failed=tuple(failed),
+        llmprof=__version__,
+    )
+
+
+def _renumbered(one: tuple[Partition, int], place: Place) -> Partition:
+    """A partition with the rank that it has among the others. It runs on a worker."""
+    partition, rank = one
+    held = deferred.Deferred(place, (partition,), 0, tuple(partition.tables))
+    number = pl.lit(rank, dtype=pl.Int32)
+    frames = {name: held[name].with_columns(rank=number) for name in partition.tables}
+    return write_partition(place, msgspec.structs.replace(partition, rank=rank), frames)

@@ -1,0 +1,310 @@
+"""Tables that are loaded when they are asked for: those of a dataset, or of a part of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.errors import ReadError, SchemaError
+from llmprof.storage.dataset import AGAIN, Partition, damage, read_manifest
+from llmprof.storage.places import Place
+
+TIMES: Final = ("start_ns", "time_ns")
+"""Columns with a time of the trace; a table has one of them or none."""
+
+
+def load(place: Place) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
+    """Tables, metadata and coverage of a dataset; a partition that is missing or damaged is left out and named.
+
+    Parameters
+    ----------
+    place : Place
+        Where it is.
+
+    Returns
+    -------
+    tuple of (Deferred, dict, dict)
+        Tables that load when they are asked for, metadata and coverage.
+
+    Raises
+    ------
+    ReadError
+        There is no dataset, another version wrote it, or no partition of it can be used.
+    """
+    manifest = read_manifest(place)
+    kept, lost = [], []
+    whole = set(place.names()) if not place.is_local else None  # one request, not one a partition
+    for partition in manifest.partitions:
+        if whole is None:
+            why = damage(place, partition)
+        else:
+            why = "" if partition.folder in whole else "its folder is missing"
+        if why:
+            lost.append((partition, why))
+        else:
+            kept.append(partition)
+    if not kept:
+        why = f": {lost[0][1]}" if lost else ""
+        raise ReadError(f"no partition of {place.root} can be used{why}", hint=AGAIN)
+    meta, coverage = manifest.meta, manifest.coverage
+    if lost:
+        meta, coverage = _without(meta, coverage, lost)
+    tables = Deferred(place, tuple(kept), manifest.origin_ns, manifest.tables)
+    return tables, {**meta, "dataset": place.root}, coverage
+
+
+def _without(
+    meta: dict[str, Any], coverage: dict[str, Any], lost: Sequence[tuple[Partition, str]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metadata and coverage without partitions that cannot be used."""
+    ranks = {partition.rank for partition, _ in lost}
+    said = [
+        f"rank {one.rank} ({Path(one.source).name}) is left out: {why}; convert its file again" for one, why in lost
+    ]
+    files = [file for file in coverage.get("files", ()) if file.get("rank") not in ranks]
+    counts: dict[str, Any] = {
+        key: sum(file.get(key, 0) for file in files)
+        for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces")
+        if key in coverage
+    }
+    missing = sorted({*meta.get("missing_ranks", ()), *(rank for rank in ranks if rank >= 0)})
+    of_ranks = [rank for rank in meta.get("ranks", ()) if rank.get("rank") not in ranks]
+    warnings = [*coverage.get("warnings", ()), *said]
+    damaged = [{"rank": one.rank, "file": Path(one.source).name, "why": why} for one, why in lost]
+    return (
+        {**meta, "missing_ranks": missing, "ranks": of_ranks},
+        {**coverage, **counts, "files": files, "warnings": warnings, "damaged": damaged},
+    )
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred(Mapping[str, pl.DataFrame]):
+    """Tables of a dataset, or of a part of it, that are loaded when they are asked for.
+
+    Attributes
+    ----------
+    place : Place
+        The dataset.
+    partitions : tuple of Partition
+        Those that belong to it, in the order of their ranks.
+    origin_ns : int
+        Time on the clock of the files from which times count (ns).
+    names : tuple of str
+        Tables that were recorded.
+    window : (int, int), optional
+        Only what starts in it (ns from the start of the trace).
+    """
+
+    place: Place
+    partitions: tuple[Partition, ...]
+    origin_ns: int
+    names: tuple[str, ...]
+    window: tuple[float, float] | None = None
+    _loaded: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
+
+    loads_values: ClassVar[bool] = True
+    """Mark for what checks arguments: to look at the values is to load them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_loaded": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.names if self.window is None or time_of(name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names and (self.window is None or bool(time_of(str(name))))
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self:
+            raise KeyError(name)
+        if name not in self._loaded:
+            self._loaded[name] = schema.conform(self.answer(name, lambda scan: scan.collect()), name)
+        return self._loaded[name]
+
+    def narrow(
+        self,
+        *,
+        ranks: Sequence[int] | None = None,
+        window: tuple[float, float] | None = None,
+        tables: Sequence[str] | None = None,
+    ) -> Deferred:
+        """Some of the ranks, the times or the tables."""
+        partitions, names, both = self.partitions, self.names, self.window
+        if ranks is not None:
+            wanted = set(ranks)
+            partitions = tuple(one for one in partitions if one.rank in wanted)
+        if tables is not None:
+            names = tuple(name for name in names if name in tables)
+        if window is not None:
+            both = window if both is None else (max(both[0], window[0]), min(both[1], window[1]))
+        return replace(self, partitions=partitions, names=names, window=both, _loaded={})
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """A table as it is stored, with times from the start of the trace: nothing is read before it is collected.
+
+        Parameters
+        ----------
+        name : str
+            A table that was recorded.
+        """
+        return self._scan(name, self.partitions)
+
+    def _scan(self, name: str, partitions: Sequence[Partition]) -> pl.LazyFrame:
+        time = time_of(name)
+        first, last = self.window or (-math.inf, math.inf)
+        files: dict[tuple[str, ...], list[str]] = {}  # by columns: those of a vendor may be in some ranks only
+        for one in partitions:
+            stored = one.tables.get(name)
+            begun = one.span_ns is None or one.span_ns[0] - self.origin_ns < last
+            if stored is None or not stored.rows or not begun:
+                continue
+            if one.span_ns is not None and one.span_ns[1] - self.origin_ns < first:
+                continue
+            files.setdefault(stored.columns, []).append(f"{one.folder}/{name}.parquet")
+        if not files:
+            return schema.empty(name).lazy()
+        scans = [pl.scan_parquet(self.place.parquet(some)) for some in files.values()]
+        scan = scans[0] if len(scans) == 1 else pl.concat(scans, how="diagonal_relaxed")
+        if time and self.window is not None:  # of the stored times, so that row groups outside of it are not read
+            low, high = (_bound(edge, self.origin_ns) for edge in self.window)
+            scan = scan.filter(pl.col(time).is_between(low, high, closed="left"))
+        return scan.with_columns(pl.col(time) - self.origin_ns) if time and self.origin_ns else scan
+
+    def answer(self, name: str, ask: Callable[[pl.LazyFrame], T]) -> T:
+        """Answer of a function to the scan of a table; a partition that cannot be read is named.
+
+        Raises
+        ------
+        ReadError
+            A file of the dataset is damaged.
+        """
+        try:
+            return ask(self.scan(name))
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, SchemaError) as error:
+            bad = [one for one in self.partitions if name in one.tables and not self._reads(name, one)]
+            if not bad:
+                raise ReadError(f"the table {name} of {self.place.root} cannot be read: {error}") from error
+            ranks = ", ".join(str(one.rank) for one in bad[:8])
+            raise ReadError(
+                f"{name}.parquet of rank {ranks} is damaged ({Path(bad[0].source).name}: {_first_line(error)})",
+                hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
+                ranks=[one.rank for one in bad],
+            ) from error
+
+    def _reads(self, name: str, partition: Partition) -> bool:
+        try:
+            self._scan(name, [partition]).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+            return False
+        return True
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks with at least one row in any of the tables."""
+        return sorted({one.rank for one in self.partitions if any(self._rows_of(one, name) for name in self)})
+
+    def ranks_with(self, name: str) -> set[int]:
+        """Ranks with rows in a table."""
+        return {one.rank for one in self.partitions if self._rows_of(one, name)}
+
+    def _rows_of(self, partition: Partition, name: str) -> int:
+        stored = partition.tables.get(name)
+        return stored.rows if stored is not None else 0
+
+    def rows(self, name: str) -> int:
+        """Number of rows of a table."""
+        if name in self._loaded:
+            return self._loaded[name].height
+        if self.window is None or not time_of(name):
+            return sum(self._rows_of(one, name) for one in self.partitions)
+        return int(self.answer(name, lambda scan: scan.select(pl.len()).collect()).item())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tables that are loaded."""
+        return sum(int(frame.estimated_size()) for frame in self._loaded.values())
+
+    def span_ns(self) -> tuple[int, int] | None:
+        """First start and last end of the events (ns from the start of the trace); None if that must be looked up."""
+        spans = [one.span_ns for one in self.partitions if one.span_ns is not None]
+        if self.window is not None or not spans or {one for p in self.partitions for one in p.tables} - set(self.names):
+            return None
+        return min(span[0] for span in spans) - self.origin_ns, max(span[1] for span in spans) - self.origin_ns
+
+
+def time_of(name: str) -> str | None:
+    """Column of a table with its time."""
+    return next((column for column in TIMES if column in schema.TABLES[name].schema), None)
+
+
+def _bound(edge: float, origin_ns: int) -> int:
+    """An edge of a window on the clock of the files; a fraction of a ns goes up, as only whole ones follow it."""
+    if math.isinf(edge):
+        return -(1 << 62) if edge < 0 else 1 << 62
+    return math.ceil(edge) + origin_ns
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:
+    """Ranks with at least one row in any of the tables, in order."""
+    if isinstance(tables, Deferred):
+        return tables.ranks
+    numbers: set[int] = set()
+    for frame in tables.values():
+        numbers.update(frame["rank"].unique().to_list())
+    return sorted(numbers)
+
+
+def span_of(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
+    """First start and last end of what the tables hold (ns); of samples and memory if they hold nothing else."""
+    if isinstance(tables, Deferred) and (span := tables.span_ns()) is not None:
+        return span
+    first, last = [], []
+    for frame in tables.values():
+        if "start_ns" in frame.columns and frame.height:
+            end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+            lo, hi = frame.select(pl.col("start_ns").min(), end=end).row(0)
+            first.append(lo)
+            last.append(hi)
+    if not first:
+        sampled = [tables[name]["time_ns"].drop_nulls() for name in ("samples", "memory") if name in tables]
+        times = pl.concat(sampled) if sampled else pl.Series([], dtype=pl.Int64)
+        return (int(times.min()), int(times.max())) if times.len() else (0, 0)  # type: ignore[arg-type]
+    return min(first), max(last)
+
+
+def narrowed(
+    tables: Mapping[str, pl.DataFrame], ranks: Sequence[int] | None, window: tuple[float, float] | None
+) -> Mapping[str, pl.DataFrame]:
+    """Some ranks of tables, and what starts in a window (ns from the start of the trace); None for all."""
+    if isinstance(tables, Deferred):
+        return tables.narrow(ranks=ranks, window=window)
+    kept = {}
+    for name, frame in tables.items():
+        if ranks is not None:
+            frame = frame.filter(pl.col("rank").is_in(list(ranks)))
+        if window is not None:
+            at = time_of(name)
+            if at is None:
+                continue  # sums over the whole recording do not hold for a part of it
+            frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
+        kept[name] = frame
+    return kept

@@ -1,0 +1,235 @@
+"""Datasets: what is converted is what is read, a part of it loads that part, and a second call does nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze
+from llmprof.cli.main import main
+from llmprof.errors import AnalysisError, ArgumentError, NotCapturedError, OutputError, ReadError
+from llmprof.storage.dataset import MANIFEST, PART_FILE
+from tests.dataset.files import rank_file, run_folder
+
+SAMPLES = ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph")
+
+
+def same(one, other):
+    assert one.table_names == other.table_names
+    for name in one.table_names:
+        assert_frame_equal(one.table(name), other.table(name))
+
+
+@pytest.fixture(scope="module", params=SAMPLES)
+def both(request, tmp_path_factory, sample_trace):
+    folder = tmp_path_factory.mktemp("dataset") / request.param
+    paths = llmprof.bundled.files(request.param)
+    return llmprof.convert(paths, folder, client=False), sample_trace(request.param), folder, paths
+
+
+@pytest.fixture
+def run(tmp_path):
+    return run_folder(tmp_path / "run")
+
+
+def test_a_dataset_is_the_trace_that_was_read(both):
+    many, trace, _, _ = both
+    same(many, trace)
+    assert many.rows == trace.rows
+    assert (many.ranks, many.span_ns, many.device_ranks) == (trace.ranks, trace.span_ns, trace.device_ranks)
+    added = {"name": many.name, "dataset": many.meta["dataset"]}
+    assert many.meta == trace.meta | added
+    assert many.coverage == trace.coverage
+    assert repr(many) == repr(trace)
+
+
+def test_a_part_of_it_is_the_part_of_the_trace(both):
+    many, trace, _, _ = both
+    first, last = trace.span_ns
+    window = (first + (last - first) / 3, first + (last - first) / 2)
+    same(many.select(ranks=1, window=window), trace.select(ranks=1, window=window))
+    assert many.select(window=window).rows["kernels"] == trace.select(window=window).kernels.height
+    assert many.select(window=window).span_ns == trace.select(window=window).span_ns
+    some = many.select(ranks=[1], tables=["copies", "collectives"])
+    assert some.table_names == ["copies", "collectives"]
+    assert_frame_equal(some.collectives, trace.collectives.filter(rank=1))
+    with pytest.raises(NotCapturedError, match=r"this trace was read without its kernels"):
+        _ = some.kernels
+
+
+def test_only_what_is_asked_for_is_loaded(both):
+    many = llmprof.open(both[2])
+    tables = many._tables
+    assert tables.bytes == 0
+    part = many.select(ranks=1)
+    assert part.kernels.height
+    assert list(part._tables._loaded) == ["kernels"]
+    assert part._tables.bytes == part.kernels.estimated_size()
+    assert tables.bytes == 0
+    assert pickle.loads(pickle.dumps(part))._tables.bytes == 0
+
+
+def test_lazy_frames_push_down_what_is_asked(both):
+    many, trace, _, _ = both
+    query = many.scan("kernels").filter(pl.col("start_ns") < 5_000_000, pl.col("rank") == 1).select("name")
+    plan = query.explain()
+    assert "SELECTION" in plan
+    assert "FILTER" not in plan
+    expected = trace.kernels.filter(pl.col("start_ns") < 5_000_000, pl.col("rank") == 1).select("name")
+    assert_frame_equal(query.collect(), expected)
+    assert_frame_equal(many.scan("collectives").collect(), trace.collectives)
+
+
+def test_sql_is_that_of_the_trace(both):
+    many, trace, _, _ = both
+    query = "select rank, count(*) as count, sum(dur_ns) as ns from kernels group by rank order by rank"
+    assert_frame_equal(many.sql(query), trace.sql(query))
+    query = "select kind, count(*) as count from collectives group by kind order by kind"
+    assert_frame_equal(many.sql(query), trace.sql(query))
+    assert set(many.sql("show tables")["name"]) >= {"kernels", "copies"}
+    with pytest.raises(AnalysisError, match=r"SQL query"):
+        many.sql("select nothing from kernels")
+
+
+@pytest.mark.parametrize("steps", [3, [3, 5]])
+def test_steps_of_it_are_those_of_the_trace(both, steps):
+    many, trace, _, _ = both
+    part = many.select(steps=steps, ranks=[0, 1])
+    same(part, trace.select(steps=steps, ranks=[0, 1]))
+    wanted = [steps] if isinstance(steps, int) else steps
+    columns = ["rank", "phase", "start_ns", "dur_ns", "host_start_ns"]
+    expected = analyze.steps(trace).filter(pl.col("step").is_in(wanted), pl.col("rank") < 2).select(columns)
+    found = analyze.steps(part).filter(pl.col("dur_ns").is_not_null()).select(columns)
+    assert_frame_equal(found.join(expected, on=columns, maintain_order="left"), expected)
+    inside = analyze.attribute(trace).filter(pl.col("step").is_in(wanted), pl.col("rank") < 2)
+    assert part.kernels.height + part.copies.height == inside.height
+    with pytest.raises(AnalysisError, match=r"steps=\[4000\] are not in the trace"):
+        many.select(steps=4000)
+
+
+def test_the_second_call_reads_nothing(run, tmp_path, monkeypatch):
+    told = []
+    first = llmprof.convert(run, tmp_path / "out", client=False, progress=lambda *words: told.append(words))
+    assert told[0] == ("converting files", 0, 3)
+    assert told[3] == ("converting files", 3, 3)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*/*")}
+    monkeypatch.setattr("llmprof.readers.reading.parts_of", None)
+    again = llmprof.convert(run, tmp_path / "out", client=False)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*/*")}
+    same(first, again)
+    for path in run.iterdir():  # touched, and the same as before: known by its content
+        path.touch()
+    same(first, llmprof.convert(run, tmp_path / "out", client=False))
+
+
+def test_a_file_that_changed_is_converted_again(run, tmp_path):
+    llmprof.convert(run, tmp_path / "out", client=False)
+    rank_file(run, 1, late_us=100)
+    many = llmprof.convert(run, tmp_path / "out", client=False)
+    same(many, llmprof.read(run, cache=False))
+    assert len(list((tmp_path / "out").glob("part-*"))) == 3
+
+
+def test_partitions_are_sorted_and_have_statistics_of_row_groups(both):
+    _, trace, folder, _ = both
+    parts = [json.loads((path / PART_FILE).read_text()) for path in sorted(folder.glob("part-*"))]
+    assert sorted(one["rank"] for one in parts) == trace.ranks
+    for one in parts:
+        frame = pl.read_parquet(folder / one["folder"] / "kernels.parquet")
+        assert frame["start_ns"].is_sorted()
+        assert frame["rank"].unique().to_list() == [one["rank"]]
+        assert one["tables"]["kernels"]["rows"] == frame.height
+
+
+def test_an_object_store_holds_a_dataset(run, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for path in run.iterdir():
+        memory.put_file(str(path), f"/runs/{path.name}")
+    url = "memory://datasets/run"
+    try:
+        many = llmprof.convert("memory://runs", url, client=False)
+        same(many, llmprof.read(run, cache=False))
+        again = llmprof.open(url).select(ranks=2)
+        assert_frame_equal(again.kernels, many.kernels.filter(rank=2))
+        same(llmprof.convert("memory://runs", url, client=False), many)
+        memory.rm(f"/datasets/run/{many._tables.partitions[0].folder}", recursive=True)
+        with pytest.warns(llmprof.errors.TraceWarning, match=r"rank 0 .* is left out: its folder is missing"):
+            assert llmprof.open(url).ranks == [1, 2]
+    finally:
+        memory.rm("/runs", recursive=True)
+        memory.rm("/datasets", recursive=True)
+    same(llmprof.convert(f"file://{run}", f"file://{tmp_path}/by_url", client=False), many)
+    with pytest.raises(ReadError, match=r"memory://nowhere does not exist"):
+        llmprof.convert("memory://nowhere", tmp_path / "none", client=False)
+
+
+def test_a_saved_trace_becomes_a_dataset_and_opens_as_it_is(both, tmp_path):
+    many, trace, _, _ = both
+    trace.save(tmp_path / "saved")
+    same(llmprof.open(tmp_path / "saved"), trace)
+    again = llmprof.convert(tmp_path / "saved", tmp_path / "out", client=False)
+    same(again, trace)
+    assert again.meta["ranks"] == trace.meta["ranks"]
+    assert again.coverage == trace.coverage
+    assert many.ranks == again.ranks
+
+
+def test_replicas_are_numbered_on(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, late in (("a", 0), ("b", 50)):
+        for rank in range(2):
+            path = rank_file(folder, rank, world=2, late_us=late)
+            text = path.read_text().replace(f'"pid": {100 + rank}', f'"pid": {100 + rank + 10 * late}')
+            text = text.replace('"distributedInfo"', '"baseTimeNanoseconds": 1700000000000000000, "distributedInfo"')
+            path.rename(folder / f"{name}{rank}.json").write_text(text)
+    with pytest.warns(llmprof.errors.TraceWarning, match=r"taken as 2 replicas"):
+        many = llmprof.convert(folder, tmp_path / "out", client=False)
+    with pytest.warns(llmprof.errors.TraceWarning, match=r"taken as 2 replicas"):
+        trace = llmprof.read(folder, cache=False)
+    assert many.ranks == [0, 1, 2, 3]
+    same(many, trace)
+    with pytest.warns(llmprof.errors.TraceWarning, match=r"taken as 2 replicas"):
+        same(llmprof.convert(folder, tmp_path / "out", client=False), trace)
+
+
+def test_a_folder_with_other_things_is_refused(run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"holds other things than a dataset: notes.txt, run"):
+        llmprof.convert(run, tmp_path, client=False)
+    with pytest.raises(OutputError, match=r"is not a folder"):
+        llmprof.convert(run, tmp_path / "notes.txt", client=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_wrong_arguments_say_so(run, tmp_path):
+    with pytest.raises(ReadError, match=r"no path was given"):
+        llmprof.convert([], tmp_path / "out", client=False)
+    with pytest.raises(ReadError, match=r"is no dataset: it has no llmprof-dataset.json"):
+        llmprof.open(run)
+    with pytest.raises(ArgumentError, match=r"client= is 'float'.*the address of a scheduler"):
+        llmprof.convert(run, tmp_path / "out", client=1.5)
+
+
+def test_commands_take_a_dataset(run, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert main(["convert", str(run), "-o", out, "--workers", "1", "--no-progress"]) == 0
+    told = capsys.readouterr().out
+    assert "Ranks    3" in " ".join(told.split("\n")) or "3" in told
+    assert f"llmprof findings {out}" in told
+    assert main(["convert", str(run), "-o", out, "--workers", "1", "--json", "--no-progress"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["kernels"] == 18
+    for command in (["info", out], ["analyze", out, "--what", "arrivals"], ["findings", out], ["diff", out, str(run)]):
+        assert main(command) == 0, command
+        assert capsys.readouterr().out
+    assert main(["convert", str(run), "-o", out, "--workers", "0"]) == 2
+    assert "--workers is 0" in capsys.readouterr().err
+    shutil.rmtree(out)
+    assert not (tmp_path / "out" / MANIFEST).exists()

@@ -35,8 +35,9 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak << 10
 
 
-def _status(key: str) -> int:
-    return next(int(line.split()[1]) << 10 for line in _STATUS.read_text().splitlines() if line.startswith(key))
+def _status(key: str, pid: int | str = "self") -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key))
 
 
 def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
@@ -59,11 +60,31 @@ def loads(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, A
     return {"first_seconds": first["seconds"], **least(times), "peak_bytes": peak, "rows": rows}
 
 
-def load_llmprof(path: str) -> dict[str, Any]:
+def load_llmprof(path: str, workers: str = "") -> dict[str, Any]:
+    """With helpers, the first load is that in which they start; their CPU time and memory count."""
     import llmprof
     from llmprof.readers.chrome import reader  # noqa: F401
+    from llmprof.readers.common import helpers
 
-    return loads(lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values()))
+    count = int(workers) if workers else None
+    found = loads(
+        lambda: llmprof.read(path, cache=False, workers=count), lambda t: sum(f.height for f in t.tables.values())
+    )
+    used = [helper.pid for helper in helpers._POOL]
+    begun = sum(map(cpu_of, used))
+    if used:
+        llmprof.read(path, cache=False, workers=count)
+    found["cpu_seconds"] += sum(map(cpu_of, used)) - begun
+    found["peak_bytes"] += sum(_status("VmHWM", pid) for pid in used)
+    return found
+
+
+def cpu_of(pid: int) -> float:
+    """CPU time of a process so far (Linux)."""
+    import os
+
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load_floor(path: str) -> dict[str, Any]:
@@ -123,10 +144,12 @@ def load_hta(path: str) -> dict[str, Any]:
     logging.disable(logging.CRITICAL)
     from hta.trace_analysis import TraceAnalysis
 
-    def work() -> Any:
-        return TraceAnalysis(trace_files={0: path}, trace_dir=str(Path(path).parent))
+    files = dict(enumerate(map(str, sorted(Path(path).glob("*.json*"))))) if Path(path).is_dir() else {0: path}
 
-    return loads(work, lambda analysis: len(analysis.t.get_trace(0)))
+    def work() -> Any:
+        return TraceAnalysis(trace_files=files, trace_dir=str(Path(files[0]).parent))
+
+    return loads(work, lambda analysis: sum(len(analysis.t.get_trace(rank)) for rank in files))
 
 
 def big(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reading one trace: llmprof, the floor under it, json.loads, and HTA."""
+"""Reading a trace or a folder of ranks: llmprof, the floor under a trace, json.loads, and HTA."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from _table import ratio, seconds, size, table
 
 _LABELS = {
     "llmprof": "llmprof: conformed frames",
+    "alone": "llmprof: in one process",
     "floor": "floor: gunzip + typed decode",
     "json": "gunzip + json.loads",
     "hta": "HTA: TraceAnalysis",
@@ -18,7 +19,9 @@ _LABELS = {
 
 def measure(path: Path, rounds: int) -> dict[str, Measured]:
     """Seconds and peak memory of each, by name."""
-    contenders = {name: partial(run, f"load_{name}", path) for name in ("llmprof", "floor", "json")}
+    names = ("llmprof",) if path.is_dir() else ("llmprof", "floor", "json")
+    contenders = {name: partial(run, f"load_{name}", path) for name in names}
+    contenders["alone"] = partial(run, "load_llmprof", path, 1)
     if PEERS_PYTHON.exists():
         contenders["hta"] = partial(run, "load_hta", path, python=PEERS_PYTHON)
     return alternate(contenders, rounds)
@@ -30,11 +33,12 @@ def report(results: dict[str, Measured]) -> str:
     rows = []
     for name, found in results.items():
         if "failed" in found:
-            rows.append([_LABELS[name], found["failed"][:60], *[""] * 6])
+            rows.append([_LABELS[name], found["failed"][:60], *[""] * 7])
             continue
         rows.append(
             [
                 _LABELS[name],
+                seconds(found["first_seconds"]),
                 seconds(found["seconds"]),
                 ratio(found["seconds"] / own["seconds"]),
                 seconds(found["cpu_seconds"]),
@@ -44,5 +48,5 @@ def report(results: dict[str, Measured]) -> str:
                 f"{found['rows']:,}",
             ]
         )
-    head = ["load", "time", "to llmprof", "CPU time", "to llmprof", "peak memory", "to llmprof", "rows"]
+    head = ["load", "first time", "time", "to llmprof", "CPU time", "to llmprof", "peak memory", "to llmprof", "rows"]
     return table(head, rows)

@@ -40,6 +40,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the tests out of the user's cache of parsed traces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLMPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LLMPROF_WORKERS", "1")  # several test processes use the cores already
         yield
 
 

@@ -12,7 +12,7 @@ import polars as pl
 from isal import igzip
 
 from llmprof import __version__, schema
-from llmprof.readers.chrome.reader import KINDS
+from llmprof.readers.chrome.batches import KINDS
 from llmprof.readers.chrome.tables import described
 from llmprof.trace import Trace
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -18,8 +18,9 @@ from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
+from llmprof.readers.common import helpers
 from llmprof.readers.common.combine import combine
-from llmprof.readers.common.reader import Part, Probe, Reader, Request, Tables, Wanted, border
+from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
 from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, is_run
 from llmprof.storage import files
@@ -40,6 +41,7 @@ def read(
     python_functions: bool = False,
     cache: bool | None = None,
     progress: Progress | None = None,
+    workers: int | None = None,
 ) -> Trace:
     """Read the files of a profiler as one trace.
 
@@ -66,6 +68,10 @@ def read(
         changed; False never does; by default this is done for traces that took longer than a second to parse.
     progress : callable, optional
         Called with the name of a file, the bytes of it that were read, and its size.
+    workers : int, optional
+        Number of processes that share the ranks, or the blocks of one large file, of Chrome traces: by default one a
+        usable core, at most 8, or as the environment variable ``LLMPROF_WORKERS`` says. 1 reads in this process. The
+        trace does not depend on it.
 
     Returns
     -------
@@ -96,7 +102,8 @@ def read(
         raise ReadError("no path was given", expected="a file, a folder or several of them")
     chosen = None if format is None else registry.reader(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
-        trace = _read(paths, chosen, Request(wanted, python_functions, progress), cache=cache)
+        request = Request(wanted, python_functions, progress, helpers.processes(workers))
+        trace = _read(paths, chosen, request, cache=cache)
         if len(paths) == 1 and is_run(Path(given[0])) and "samples" in wanted:
             trace = with_cpu_samples(Path(given[0]), trace)
     return _warned(trace.called(name_of([Path(p) for p in given])))
@@ -201,7 +208,7 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
         if reader.alone:
             trace, entry = whole_of(reader, sources[0], request), whole
         else:
-            parts = [part for file in sources for part in parts_of(reader, file, request)]
+            parts = _parts_of_all(reader, sources, request)
             if reader.settle is not None and len(sources) > 1:
                 reader.settle(parts)
             trace = Trace(*combine(parts, reader.name, read_for))
@@ -253,6 +260,58 @@ def whole_of(reader: Reader, file: Path, request: Request) -> Trace:
     if isinstance(trace, Trace):
         return trace
     raise _wrong(reader, "parts, where its files stand alone", "a Trace")
+
+
+def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> list[Part]:
+    """Parts of all files, which several processes share if there are enough of them."""
+    workers = request.workers
+    if reader.one_core and 1 < workers <= len(sources) and helpers.is_worth_it(sources):
+        try:
+            if (parts := _shared_parts(reader, sources, replace(request, workers=1), workers)) is not None:
+                return parts
+        except (LlmprofError, MemoryError, *BY_CONTENT):
+            pass  # read one by one, so that the error is that of the first file which has one
+        request = replace(request, workers=1)
+    return [part for file in sources for part in parts_of(reader, file, request)]
+
+
+def _shared_parts(reader: Reader, sources: Sequence[Path], request: Request, workers: int) -> list[Part] | None:
+    """Parts of all files in their order; None if a helper could not read one of them."""
+    description = {
+        "reader": [reader.name, reader.version, reader.package],
+        "paths": list(map(str, sources)),
+        "asked": request.wanted.listed(),
+        "python_functions": request.python_functions,
+    }
+    with helpers.shared(f"{__name__}:help_read", description, workers) as job:
+        own = {i: parts_of(reader, file, request) for i, file in enumerate(sources) if job.take(i)}
+        for unit, facts, frames in job.others(len(sources)):
+            own[unit] = [
+                Part(sources[unit], {name: frames[f"{i}/{name}"] for name in names}, head, coverage)
+                for i, (names, head, coverage) in enumerate(facts)
+            ]
+            if request.progress is not None:
+                size = sources[unit].stat().st_size
+                request.progress(sources[unit].name, size, size)
+    return [part for i in range(len(sources)) for part in own[i]] if len(own) == len(sources) else None
+
+
+def help_read(of: dict[str, Any], share: helpers.Share) -> None:
+    """Work of a helper: reads the files that nobody has taken."""
+    name, version, package = of["reader"]
+    reader = registry.reader(name)
+    if (reader.version, reader.package) != (version, package):
+        raise ReadError(f"the reader {name!r} is not that of the process that asked")
+    asked = of["asked"] and {table: columns and frozenset(columns) for table, columns in of["asked"].items()}
+    request = Request(Wanted(asked), of["python_functions"])
+    for unit, path in enumerate(map(Path, of["paths"])):
+        if share.take(unit):
+            parts = parts_of(reader, path, request)
+            share.give(
+                unit,
+                [[list(part.tables), part.head, part.coverage] for part in parts],
+                {f"{i}/{table}": frame for i, part in enumerate(parts) for table, frame in part.tables.items()},
+            )
 
 
 def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:

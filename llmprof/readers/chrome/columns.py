@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +29,21 @@ class Texts:
 
     def __init__(self) -> None:
         self._codes: dict[str, _Codes] = defaultdict(_Codes)
+        self._told: dict[str, int] = {}
 
     def codes(self, column: str, values: Iterable[Any]) -> pl.Series:
         """Code of each value (text, JSON bytes or None) of a column."""
         codes = self._codes[column]
         return pl.Series([codes[v] for v in values], dtype=pl.UInt32)
+
+    def new(self) -> dict[str, list[Any]]:
+        """Values that came since the last call, by column, in the order of their codes."""
+        out = {}
+        for column, codes in self._codes.items():
+            if len(codes) > (told := self._told.get(column, 0)):
+                out[column] = list(itertools.islice(codes, told, None))
+                self._told[column] = len(codes)
+        return out
 
     def code_of_none(self, column: str) -> int:
         """Code of a missing value."""

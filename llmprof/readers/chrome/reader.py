@@ -1,301 +1,32 @@
 """Reader of Chrome trace JSON, written by any version of the PyTorch profiler and by tools with the same format.
 
-The events come in batches, which are sorted by kind and turned into columns.
+The events come in batches, which are sorted by kind and turned into columns; several processes can share the batches of
+one file.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
+import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.progress import Progress
-from llmprof.readers.chrome import columns
-from llmprof.readers.chrome import events as kinds
-from llmprof.readers.chrome.columns import Texts, ids
-from llmprof.readers.chrome.events import COMPLETE, PHASES, EventDecoder, in_ns, in_one_form
+from llmprof.readers.chrome.batches import Batch, Batches, ranks, split
+from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.chrome.tables import base_ns, describe, tables
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
-from llmprof.readers.common.reader import MOST_RANKS, NO_TIME, Part, Probe, Reader, Request
-from llmprof.readers.common.repair import ListDecoder
-
-KINDS: Final[dict[str, str]] = {
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "memcpy": "copy",
-    "gpu_memset": "copy",
-    "memset": "copy",
-    "cuda_runtime": "runtime",
-    "runtime": "runtime",
-    "hip_runtime": "runtime",
-    "xpu_runtime": "runtime",
-    "mtia_runtime": "runtime",
-    "glow_runtime": "runtime",
-    "privateuse1_runtime": "runtime",
-    "cuda_api": "runtime",
-    "cuda_driver": "driver",
-    "xpu_driver": "driver",
-    "privateuse1_driver": "driver",
-    "cpu_op": "op",
-    "operator": "op",
-    "node": "op",
-    "python_function": "python",
-    "user_annotation": "marker",
-    "overhead": "marker",
-    "nvtx": "marker",
-    "graph_host_node": "marker",
-    "session": "marker",
-    "enqueue": "marker",
-    "dequeue": "marker",
-    "gpu_user_annotation": "device_marker",
-    "cuda_sync": "device_marker",
-    "nvtx-kernel": "device_marker",
-    "cuda": "kernel",
-    "mtia_ccp_events": "queue",
-    "hpu_op": "kernel",
-    "trace": "",
-    "llmprof": "",
-}
-"""Category (lower case) -> kind of event; empty means not used. The kind of other categories depends on the process."""
-
-_COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
-    "kernel": (kinds.KernelArgs, columns.kernels),
-    "copy": (kinds.CopyArgs, columns.copies),
-    "queue": (kinds.QueueArgs, columns.queue),
-    "runtime": (kinds.LaunchArgs, columns.calls),
-    "driver": (kinds.LaunchArgs, columns.calls),
-    "op": (kinds.OpArgs, columns.ops),
-    "python": (None, columns.python_functions),
-    "marker": (kinds.Args, columns.markers),
-    "module": (None, columns.modules),
-    "device_marker": (kinds.DeviceMarkerArgs, columns.device_markers),
-    "process": (kinds.CallArgs, columns.by_process),
-    "memory": (kinds.MemoryArgs, columns.memory),
-    "counter": (None, columns.counters),
-}
-"""Kind of event -> class of its arguments (None: none, or no fixed class) and the function that makes columns of it."""
-
-_PYTHON: Final = "python_function"
-_MODULE: Final = "nn.Module: "
-"""Prefix of the name of a Python function that is the call of a torch module; such calls are kept as markers."""
-
-_LEFT_OUT: Final = {"s": "flow", "t": "flow", "f": "flow", "M": "metadata", "i": "instant", "I": "instant"}
-
-
-class Batches:
-    """Columns of the batches read so far, by kind of event.
-
-    Parameters
-    ----------
-    python_functions : bool
-        Whether to keep Python functions.
-
-    Attributes
-    ----------
-    total, kept : int
-        Number of events read, and of those that a table holds.
-    skipped : Counter
-        Events left out, by reason.
-    process_names : dict
-        Names of processes by identifier.
-    texts : Texts
-        Texts of the columns that hold codes.
-    """
-
-    def __init__(self, *, python_functions: bool) -> None:
-        self.texts = Texts()
-        self.process_names: dict[int, str] = {}
-        self.total = 0
-        self.kept = 0
-        self.skipped: Counter[str] = Counter()
-        self._kinds = _Kinds(python_functions=python_functions)
-        self._frames: dict[str, list[pl.DataFrame]] = defaultdict(list)
-        self._args = {kind: ListDecoder(args) for kind, (args, _) in _COLUMNS.items() if args is not None}
-        self._names = ListDecoder(kinds.NameArgs)
-
-    @property
-    def wrong_types(self) -> int:
-        """Arguments that were dropped because of their type."""
-        return sum(decoder.wrong_types for decoder in self._args.values())
-
-    def add(self, events: list[Any]) -> None:
-        """Sort a batch of events by kind and add them to the columns."""
-        self.total += len(events)
-        groups: dict[str, list[Any]] = defaultdict(list)
-        append = _Appending(self._kinds, groups)
-        for event in [e for e in events if type(e) in COMPLETE]:
-            append[event.cat](event)
-        self._add_others([e for e in events if type(e) not in COMPLETE], groups)
-        self._take_modules(groups)
-        for kind, group in groups.items():
-            if kind in _COLUMNS:
-                self._frames[kind].append(self._columns(kind, group))
-            else:
-                self.skipped[kind] += len(group)
-
-    def _take_modules(self, groups: dict[str, list[Any]]) -> None:
-        """Add calls of modules as a group of their own, also where the Python functions are kept."""
-        kept = "python" in groups
-        functions = groups.get("python" if kept else _PYTHON, [])
-        modules = [e for e in functions if e.name is not None and e.name.startswith(_MODULE)]
-        if modules:
-            groups["module"] = modules
-            if kept:
-                self.kept -= len(modules)
-            else:
-                groups[_PYTHON] = [e for e in functions if e.name is None or not e.name.startswith(_MODULE)]
-
-    def _add_others(self, events: list[Any], groups: dict[str, list[Any]]) -> None:
-        counts: Counter[type[Any]] = Counter(map(type, events))
-        for kind, count in counts.items():
-            phase = PHASES.get(kind, "")
-            if phase in ("C", "M", "i", "I"):
-                group = [e for e in events if type(e) is kind]
-                if phase == "C":
-                    groups["counter"] += group
-                    self.kept += count
-                    continue
-                if phase == "M":
-                    self._name_processes([e for e in group if e.name == "process_name"])
-                elif memory := [e for e in group if e.name == "[memory]"]:
-                    groups["memory"] += memory
-                    count -= len(memory)
-            self.skipped[_LEFT_OUT.get(phase, f"ph {phase!r}")] += count
-
-    def _name_processes(self, events: list[Any]) -> None:
-        processes = ids([e.pid for e in events])
-        for process, args in zip(processes, self._names([e.args for e in events]), strict=True):
-            if process is not None and args.name is not None:
-                self.process_names[process] = str(args.name)
-
-    def _columns(self, kind: str, events: list[Any]) -> pl.DataFrame:
-        args = self._args[kind]([e.args for e in events]) if kind in self._args else []
-        return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, args))
-
-    def frames(self, base_ns: int) -> dict[str, pl.DataFrame]:
-        """One frame for each kind, with the events that have a time and a name; the batches are freed on the way.
-
-        Parameters
-        ----------
-        base_ns : int
-            Absolute time (ns) that the times of the file count from.
-        """
-        out = {}
-        for kind in list(self._frames):
-            alike = itertools.groupby(self._frames.pop(kind), key=lambda frame: frame.schema)
-            frame = pl.concat([in_ns(pl.concat(list(group)), base_ns) for _, group in alike], how="diagonal_relaxed")
-            at = "time_ns" if "time_ns" in frame.columns else "start_ns"
-            out[kind] = frame.filter(pl.col(at).is_not_null() & (pl.col("name") != self.texts.code_of_none("name")))
-            if kind != "counter":  # if one event has several rows
-                self.skipped[NO_TIME] += frame.height - out[kind].height
-                self.kept += out[kind].height
-        return out
-
-
-class _Appending(dict[str | None, Callable[[Any], None]]):
-    """For each category, the function that appends an event to the group of its kind."""
-
-    def __init__(self, kinds: _Kinds, groups: dict[str, list[Any]]) -> None:
-        super().__init__()
-        self._kinds = kinds
-        self._groups = groups
-
-    def __missing__(self, category: str | None) -> Callable[[Any], None]:
-        self[category] = append = self._groups[self._kinds[category]].append
-        return append
-
-
-class _Kinds(dict[str | None, str]):
-    """Kind of event by its category, spelled as in the file."""
-
-    def __init__(self, *, python_functions: bool) -> None:
-        super().__init__()
-        self._python = "python" if python_functions else _PYTHON
-
-    def __missing__(self, category: str | None) -> str:
-        lower = (category or "").lower()
-        kind = KINDS.get(lower, "process")
-        self[category] = own = self._python if kind == "python" else kind or lower
-        return own
-
-
-_LABEL: Final = re.compile(r"\[((?:[A-Z]{2}\d+-?)+)\] (.*)", re.DOTALL)
-_DIMENSION: Final = re.compile(r"([A-Z]{2})(\d+)")
-_MERGED_ARGS: Final = b'"pid_raw"'
-_ORDER: Final = ("DP", "EP", "PP", "TP")
-
-
-class _Rank(msgspec.Struct, gc=False):
-    rank: int | None = None
-
-
-def split(events: list[Any]) -> dict[str, list[Any]]:
-    """Events by the label of their rank; a file of one rank has all of them under the empty label.
-
-    Parameters
-    ----------
-    events : list
-        A batch; the label before the identifier of a process is removed from it.
-
-    Returns
-    -------
-    dict of str to list
-        Events in their order; events that were not decoded, such as flows, are under the empty label.
-    """
-    first = next((e for e in events if getattr(e, "pid", None) is not None), None)
-    if first is None:
-        return {"": events}
-    by_process = isinstance(first.pid, str) and _LABEL.match(first.pid) is not None
-    if not by_process and _MERGED_ARGS not in bytes(first.args):
-        return {"": events}
-    out: dict[str, list[Any]] = defaultdict(list)
-    known = _Labels()
-    unlabelled: list[Any] = []
-    for event in events:
-        if (pid := getattr(event, "pid", None)) is None:
-            out[""].append(event)
-        elif (label_and_pid := known[pid]) is not None:
-            event.pid = label_and_pid[1]
-            out[label_and_pid[0]].append(event)
-        else:
-            unlabelled.append(event)
-    for event, args in zip(unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True):
-        merged = args.rank is not None and _MERGED_ARGS in bytes(event.args)
-        out[str(args.rank) if merged else ""].append(event)
-    return out
-
-
-class _Labels(dict[Any, tuple[str, str] | None]):
-    """Identifier of a process -> its label and the rest of it; None if it has no label."""
-
-    def __missing__(self, pid: Any) -> tuple[str, str] | None:
-        match = _LABEL.match(pid) if isinstance(pid, str) else None
-        self[pid] = label_and_pid = (match[1], match[2]) if match else None
-        return label_and_pid
-
-
-def ranks(labels: Iterable[str]) -> dict[str, int]:
-    """Rank of each label: its number if it is one, else its position by data, expert, pipeline and tensor part."""
-    ordered = sorted(labels, key=_parts)
-    numbers = [_parts(label)[-1] for label in ordered]
-    alone = all(label.isdecimal() or re.fullmatch(r"TP\d+", label) for label in ordered)
-    alone = alone and max(numbers) < MOST_RANKS
-    return dict(zip(ordered, numbers if alone else range(len(ordered)), strict=True))
-
-
-def _parts(label: str) -> tuple[int, ...]:
-    parts = {name: int(number) for name, number in _DIMENSION.findall(label)}
-    return (*(parts.get(name, 0) for name in _ORDER[:-1]), int(label) if label.isdecimal() else parts.get("TP", 0))
-
+from llmprof.readers.common.helpers import Done, Job, Share, is_worth_it, shared
+from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.readers.common.repair import BAD_JSON
 
 _LANES: Final = (
     "kernels of CUDA graphs carry annotations; their streams are lanes of the program, not streams of the device: "
@@ -309,6 +40,7 @@ def read(
     python_functions: bool = False,
     block_bytes: int = BLOCK_BYTES,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> list[Part]:
     """Read one Chrome trace file.
 
@@ -323,6 +55,8 @@ def read(
         Number of bytes of JSON to decode at a time; the result does not depend on it.
     progress : callable, optional
         Called after each batch with the file's name, the bytes read so far and its size.
+    workers : int
+        Number of processes that share the blocks of a large file; the result does not depend on it.
 
     Returns
     -------
@@ -337,49 +71,214 @@ def read(
     UnknownFormatError
         It is not a Chrome trace.
     """
-    stream = EventStream(path, block_bytes)
-    decoder = EventDecoder()
-    by_label: dict[str, Batches] = defaultdict(partial(Batches, python_functions=python_functions))
-    collecting = gc.isenabled()
-    gc.disable()  # the decoder makes millions of objects without a reference cycle
-    try:
-        for events in stream.batches(decoder):
-            for label, some in split(in_one_form(events)).items():
-                by_label[label].add(some)
-            if progress is not None:
-                progress(path.name, stream.blocks.read_bytes, path.stat().st_size)
-    finally:
-        if collecting:
-            gc.enable()
+    reading = _Reading(path, python_functions, block_bytes, progress)
+    with _without_collections():
+        if workers > 1 and is_worth_it([path]):
+            description = {"path": str(path), "python_functions": python_functions, "block_bytes": block_bytes}
+            with shared(f"{__name__}:help_read", description, workers) as job:
+                _read_together(reading, job)
+        else:
+            reading.all()
+    return _parts(reading)
+
+
+def _parts(reading: _Reading) -> list[Part]:
+    stream, by_label = reading.stream, reading.by_label
     if by_label.keys() <= {""}:
-        return [_only_part(stream, decoder, by_label[""])]
+        return [_only_part(reading)]
     rest = by_label.pop("", None)
     parts = [_part(stream, by_label[label], rank=rank) for label, rank in ranks(by_label).items()]
-    _tell_of_file(parts[0].coverage, stream, decoder)
+    _tell_of_file(parts[0].coverage, reading)
     if rest is not None:  # flows, which were not decoded
         parts[0].coverage["events"] += rest.total
         parts[0].coverage["skipped"]["event without a rank"] = rest.total
     return parts
 
 
-def _only_part(stream: EventStream, decoder: EventDecoder, batches: Batches) -> Part:
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Without the collector of garbage: the decoder makes millions of objects without a reference cycle."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class _Reading:
+    """One walk through a file. The units that are shared are the calls of the decoder, the same in every walk.
+
+    Attributes
+    ----------
+    by_label : dict of str to Batches
+        What was read, by the label of the rank.
+    exact : dict of int to bool
+        Whether times were kept as text, by unit.
+    wrong_types : dict of int to int
+        Fields and events of a wrong type that the decoder dropped, by unit.
+    unit : int
+        The last unit that was met.
+    """
+
+    def __init__(self, path: Path, python_functions: bool, block_bytes: int, progress: Progress | None = None) -> None:
+        self._block_bytes = block_bytes
+        self.stream = EventStream(path, block_bytes)
+        self.by_label: dict[str, Batches] = defaultdict(partial(Batches, python_functions=python_functions))
+        self.exact: dict[int, bool] = {}
+        self.wrong_types: dict[int, int] = defaultdict(int)
+        self.unit = -1
+        self.decoder = EventDecoder()
+        self._progress = progress
+
+    def restart(self) -> None:
+        """Begin a new walk through the file; what was read stays."""
+        path, block_bytes = self.stream.path, self._block_bytes
+        self.stream, self.unit, self.decoder = EventStream(path, block_bytes), -1, EventDecoder()
+        self.decoder.exact = any(self.exact.values())
+
+    def all(self) -> None:
+        """Read everything."""
+        for _ in self.own(lambda unit: True):
+            pass
+
+    def own(self, is_own: Callable[[int], bool], *, strict: bool = False) -> Iterator[int]:
+        """Read the units that a function says are this walk's own; gives each when it is read.
+
+        The end of a unit is found without decoding it, which holds as long as all units are sound; ``strict`` raises
+        ``_Damaged`` at an own unit that is not.
+        """
+
+        def decode(text: bytes) -> list[Any]:
+            self.unit += 1
+            if not is_own(self.unit):
+                return []
+            before = self.decoder.wrong_types
+            try:
+                events = self.decoder(text)
+            except BAD_JSON as error:
+                if strict and not self.stream.ending:
+                    raise _Damaged from error
+                raise
+            self.exact[self.unit] = self.decoder.exact
+            self.wrong_types[self.unit] = self.decoder.wrong_types - before
+            return events
+
+        path = self.stream.path
+        for events in self.stream.batches(decode):
+            for label, some in split(in_one_form(events)).items():
+                self.by_label[label].add(some, self.unit)
+            if self._progress is not None:
+                self._progress(path.name, self.stream.blocks.read_bytes, path.stat().st_size)
+            yield self.unit
+
+    def told(self, unit: int) -> tuple[list[Any], dict[str, pl.DataFrame]]:
+        """What this process tells of the unit that it read last: facts and columns."""
+        labels: list[list[Any]] = []
+        frames: dict[str, pl.DataFrame] = {}
+        for label, batches in self.by_label.items():
+            if batches.batches and batches.batches[-1].unit == unit:
+                batch = batches.batches.pop()
+                labels.append([label, batch.facts(), batches.texts.new()])
+                frames |= {f"{label}/{kind}": frame for kind, frame in batch.frames.items()}
+        return [os.getpid(), self.exact[unit], self.wrong_types[unit], labels], frames
+
+    def keep(self, end: int) -> None:
+        """Forget the units from one on."""
+        for batches in self.by_label.values():
+            batches.batches = [batch for batch in batches.batches if batch.unit < end]
+        self.exact = {unit: exact for unit, exact in self.exact.items() if unit < end}
+        self.wrong_types = defaultdict(int, {u: wrong for u, wrong in self.wrong_types.items() if u < end})
+
+    def take_over(self, done: Done, codes: dict[tuple[int, str, str], list[int]]) -> None:
+        """Add a unit that a helper read; ``codes`` has our codes of its texts so far, by process, label and column."""
+        unit, (process, exact, wrong, labels), frames = done
+        self.exact[unit], self.wrong_types[unit] = exact, wrong
+        for label, facts, texts in labels:
+            batches = self.by_label[label]
+            for column, values in texts.items():
+                codes.setdefault((process, label, column), []).extend(batches.texts.codes(column, values))
+            batch = Batch.of(unit, facts)
+            for kind in facts[-1]:
+                frame = frames[f"{label}/{kind}"]
+                ours = {column: codes.get((process, label, column)) for column in frame.columns}
+                batch.frames[kind] = frame.with_columns(
+                    pl.Series(column, known, dtype=pl.UInt32).gather(frame[column])
+                    for column, known in ours.items()
+                    if known is not None
+                )
+            batches.batches.append(batch)
+
+
+class _Damaged(Exception):  # noqa: N818 (no error: the place from which on one process reads alone)
+    """A unit cannot be decoded as it is."""
+
+
+def _read_together(reading: _Reading, job: Job) -> None:
+    """Read a file with helpers; from the first unit on that is not sound, this process reads alone."""
+    if not job.is_shared:
+        reading.all()
+        return
+    at_the_end: list[int] = []
+
+    def is_own(unit: int) -> bool:
+        if reading.stream.ending:
+            at_the_end.append(unit)
+            return True
+        return job.take(unit)
+
+    try:
+        for _ in reading.own(is_own, strict=True):
+            pass
+    except _Damaged:
+        count, sound = reading.unit, False
+    else:
+        count, sound = (at_the_end or [reading.unit + 1])[0], True
+    done = job.others(count)
+    known = dict(reading.exact) | {one.unit: one.facts[1] for one in done}
+    missing = [unit for unit in range(count) if unit not in known]
+    first_exact = min((unit for unit, exact in known.items() if exact), default=count)
+    numbers = [unit for unit, exact in known.items() if unit > first_exact and not exact]  # read too early
+    end = min([count, *missing, *numbers])
+    codes: dict[tuple[int, str, str], list[int]] = {}
+    for one in done:
+        reading.take_over(one, codes)
+    if missing or numbers or not sound:
+        reading.keep(end)
+        reading.restart()
+        for _ in reading.own(lambda unit: unit >= end):
+            pass
+
+
+def help_read(of: dict[str, Any], share: Share) -> None:
+    """Work of a helper: reads the units of a file that nobody has taken, but not the end of the file."""
+    reading = _Reading(Path(of["path"]), of["python_functions"], of["block_bytes"])
+    with _without_collections():
+        for unit in reading.own(lambda unit: not reading.stream.ending and share.take(unit), strict=True):
+            share.give(unit, *reading.told(unit))
+
+
+def _only_part(reading: _Reading) -> Part:
+    stream, batches = reading.stream, reading.by_label[""]
     if not batches.total and (stream.lost_pieces or stream.truncated):
         why = f": {stream.truncated}" if stream.truncated else ""
         raise ReadError(f"{stream.path.name} holds no whole event{why}", hint="record the trace again")
     part = _part(stream, batches)
-    _tell_of_file(part.coverage, stream, decoder)
+    _tell_of_file(part.coverage, reading)
     return part
 
 
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
     base = base_ns(stream.head)
-    frames = tables(batches.frames(base), batches.process_names, batches.texts)
+    events, wrong_types, names = batches.total, batches.wrong_types, batches.process_names
+    frames = tables(batches.frames(base), names, batches.texts)
     coverage: dict[str, Any] = {
         "file": stream.path.name,
-        "events": batches.total,
+        "events": events,
         "kept": batches.kept,
         "skipped": {reason: count for reason, count in sorted(batches.skipped.items()) if count},
-        "wrong_types": batches.wrong_types,
+        "wrong_types": wrong_types,
     }
     head = {**describe(stream.head), "absolute": base != 0}
     if rank is not None:
@@ -389,9 +288,10 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
     return Part(path=stream.path, tables=frames, head=head, coverage=coverage)
 
 
-def _tell_of_file(coverage: dict[str, Any], stream: EventStream, decoder: EventDecoder) -> None:
+def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:
     """Add what was lost of the whole file to the coverage."""
-    coverage["wrong_types"] += decoder.wrong_types
+    stream = reading.stream
+    coverage["wrong_types"] += sum(reading.wrong_types.values())
     coverage |= {
         "bytes": stream.total_bytes,
         "lost_bytes": stream.lost_bytes,
@@ -422,7 +322,7 @@ def _sniff(probe: Probe) -> bool:
 
 
 def _read(path: Path, request: Request) -> list[Part]:
-    return read(path, python_functions=request.python_functions, progress=request.progress)
+    return read(path, python_functions=request.python_functions, progress=request.progress, workers=request.workers)
 
 
 READER = Reader(
@@ -432,4 +332,5 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     suffixes=(".json", ".gz", ".trace", ".txt", ""),
+    one_core=True,
 )

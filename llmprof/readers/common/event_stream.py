@@ -192,6 +192,8 @@ class EventStream:
         Bytes and pieces (of about one event) that could not be decoded.
     repaired : bool
         Whether NaN, control characters or invalid UTF-8 were replaced on the way.
+    ending : bool
+        Whether the file was read to its end, and only what is left of it is still to be decoded.
     """
 
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
@@ -203,6 +205,7 @@ class EventStream:
         self.lost_bytes = 0
         self.lost_pieces = 0
         self.repaired = False
+        self.ending = False
         self._block_bytes = block_bytes
         self._is_object = False
         self._rest: list[bytes] | None = None  # the text after the list of events, once the list has ended
@@ -241,6 +244,7 @@ class EventStream:
             if events:
                 yield events
         self.truncated = self.blocks.damage
+        self.ending = True
         if self._rest is None:
             events = self._finish(b"".join(waiting), decode)
             if events:

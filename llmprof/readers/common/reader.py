@@ -286,6 +286,8 @@ class Request:
     """Whether to keep the Python functions of ``with_stack=True``."""
     progress: Progress | None = None
     """To be called while reading."""
+    workers: int = 1
+    """Number of processes that may share the reading of one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +323,8 @@ class Reader:
     """Looks at the parts of several files together, before they become a trace: gives them ranks that differ."""
     database: Callable[[Path, Request], Path | None] | None = None
     """SQLite file behind a file, for :meth:`llmprof.Trace.sql`."""
+    one_core: bool = False
+    """Whether it keeps one core busy, so that several files are read by several processes at the same time."""
     package: str = ""
     """Name and version of the package that a plug-in is in; set by the registry."""
 
@@ -334,7 +338,7 @@ class Reader:
         }
 
 
-_BY_CONTENT: Final = (
+BY_CONTENT: Final = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,  # not an Exception: a panic of Rust
     sqlite3.Error,
@@ -382,7 +386,7 @@ def border(what: str) -> Iterator[None]:
             f"cannot read {what}: {error.strerror or error}",
             hint="check that it exists, that you may read it, and that no process replaces it meanwhile",
         ) from error
-    except _BY_CONTENT as error:
+    except BY_CONTENT as error:
         message = str(error).strip().splitlines()
         raise ReadError(
             f"{what} holds something that its reader does not understand "

@@ -1,0 +1,317 @@
+"""Files and blocks that several processes share give the same trace, whoever read what and whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import llmprof
+from llmprof.errors import LlmprofError, MixedRunsError, ReadError
+from llmprof.readers import reading
+from llmprof.readers.chrome import reader as chrome
+from llmprof.readers.common import helpers
+from tests.readers.test_chrome_blocks import DOCUMENTS
+from tests.readers.traces import event, kernel, launch, op, rank_file, read_one, same, text_of, write
+
+IN_FOLDER = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class _Helper:
+    """A helper in this process, which did its share before the others began."""
+
+    pid = os.getpid()
+    ended = 0
+
+    def poll(self):
+        return None
+
+    def kill(self):
+        _Helper.ended += 1
+
+
+class _Share(helpers.Share):
+    def __init__(self, folder, wants):
+        super().__init__(folder)
+        self.wants = wants
+
+    def take(self, unit):
+        return self.wants(unit) and super().take(unit)
+
+
+@pytest.fixture
+def helped(monkeypatch):
+    """Sets which units the helper of the next readings takes; all files are worth its help."""
+
+    def set_(wants, *, fails=False):
+        def asked(line, count):
+            told = json.loads(line)
+            share = _Share(Path(told["folder"]), wants)
+            module, name = told["task"].split(":")
+            work = {chrome.__name__: chrome.help_read, reading.__name__: reading.help_read}[module]
+            assert work.__name__ == name
+            with contextlib.suppress(Exception):  # as a helper does
+                work(told["of"], share)
+            if not fails:
+                share.close()
+            elif share._out is not None:
+                share._out.close()
+            helper = _Helper()
+            helper.poll = (lambda: 1) if fails else helper.poll
+            return [helper]
+
+        monkeypatch.setattr(helpers, "_asked", asked)
+
+    monkeypatch.setattr(helpers, "WORTH_BYTES", 0)
+    monkeypatch.setattr(helpers, "_end", lambda helper: helper.kill())
+    return set_
+
+
+def many(count=40, **more):
+    """Events of all kinds, with texts that come late and counters."""
+    events = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "GPU 0"}}]
+    for i in range(count):
+        events += [
+            op(f"aten::{i % 7}", 10 * i, 5, **{"External id": i, "Input Dims": [[i % 3, 2]]}),
+            launch(ts=10 * i + 1, correlation=i),
+            kernel(f"kernel_{i % 11}", 10 * i + 2, 3, correlation=i, **({"graph id": 3} if i % 5 else {})),
+            {"ph": "C", "name": "memory", "pid": 0, "ts": 10 * i, "args": {"used (B)": i, "free": 2}},
+            event("odd", f"odd {i}", 10 * i, pid=0),
+        ]
+    return [*events, {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "late"}}], more
+
+
+def alike(path, helped, wants, block_bytes=500, **options):
+    alone = chrome.read(path, block_bytes=block_bytes)
+    helped(wants, **options)
+    together = chrome.read(path, block_bytes=block_bytes, workers=2)
+    assert len(alone) == len(together)
+    for a, b in zip(alone, together, strict=True):
+        assert same(a.tables, b.tables)
+        assert [f.schema for f in a.tables.values()] == [f.schema for f in b.tables.values()]
+        assert list(a.tables) == list(b.tables)
+        assert (a.head, a.coverage) == (b.head, b.coverage)
+    return alone
+
+
+SHARES = {
+    "all": lambda unit: True,
+    "none": lambda unit: False,
+    "every second": lambda unit: unit % 2 == 0,
+    "the first": lambda unit: unit == 0,
+    "the others": lambda unit: unit > 0,
+    "thirds": lambda unit: unit % 3 == 1,
+}
+
+
+@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped, wants, packed):
+    events, _ = many()
+    text = text_of(events, baseTimeNanoseconds=10**18)
+    path = write(tmp_path / ("t.json.gz" if packed else "t.json"), gzip.compress(text) if packed else text)
+    (part,) = alike(path, helped, wants)
+    assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
+
+
+@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
+@pytest.mark.parametrize("late", [5, 20, 39])
+def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, wants, late):
+    """From the first time that a float64 cannot tell, all later ones are read as text."""
+    events, _ = many()
+    events[5 * late + 3]["ts"] = 1_773_709_679_450_123.457
+    events[5 * 39 + 3]["ts"] = 7.0004996
+    alike(write(tmp_path / "t.json", text_of(events)), helped, wants)
+
+
+@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
+@pytest.mark.parametrize("damage", [b'"ts": ', b"NaN", b'{"ph": "X"', b"\xff"], ids=["lost key", "NaN", "cut", "bytes"])
+@pytest.mark.parametrize("at", [0.3, 0.95])
+def test_a_damaged_file_is_repaired_as_one_process_does(tmp_path, helped, wants, damage, at):
+    text = text_of(many()[0])
+    place = text.index(b'"ts": ', int(len(text) * at))
+    path = write(tmp_path / "t.json", text[:place] + damage + text[place + 6 :])
+    (part,) = alike(path, helped, wants)
+    assert part.coverage["lost_bytes"] or part.coverage["repaired"] or part.coverage["skipped"]
+
+
+@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
+def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped, wants):
+    text = text_of(many()[0])
+    alike(write(tmp_path / "cut.json", text[:-2000]), helped, wants)
+    frames = {str(i): {"name": "}, {" * 5, "list": [{"a": i}, {"b": ["]}"]}]} for i in range(50)}
+    document = {"before": frames, "traceEvents": many()[0], "after": frames, "baseTimeNanoseconds": 10**18}
+    (part,) = alike(write(tmp_path / "keys.json", json.dumps(document).encode()), helped, wants)
+    assert part.tables["kernels"]["start_ns"].min() >= 10**18
+
+
+@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
+def test_merged_ranks_and_fields_of_a_wrong_type(tmp_path, helped, wants):
+    events, _ = many()
+    for i, one in enumerate(events):
+        if "ts" in one:
+            one["pid"] = f"[TP{i % 3:02d}] {one['pid']}"
+    events[50]["dur"] = {"no": "number"}
+    events[90]["args"] = {"correlation": [1], "stream": {}}
+    parts = alike(write(tmp_path / "t.json", text_of(events)), helped, wants)
+    assert len(parts) == 3
+    assert sum(part.coverage["wrong_types"] for part in parts) >= 1
+
+
+@pytest.mark.slow
+@given(text=DOCUMENTS, block_bytes=st.integers(1, 300), odd=st.integers(1, 3))
+@IN_FOLDER
+def test_any_document(tmp_path, helped, text, block_bytes, odd):
+    path = write(tmp_path / "t.json", text)
+    alike(path, helped, lambda unit: unit % odd == 0, block_bytes)
+
+
+def test_a_helper_that_dies_leaves_its_blocks_to_the_others(tmp_path, helped):
+    alike(write(tmp_path / "t.json", text_of(many()[0])), helped, SHARES["thirds"], fails=True)
+
+
+def ranks(folder, count=4):
+    folder.mkdir()
+    for rank in range(count):
+        rank_file(folder, rank, [*many(5)[0], kernel(f"own_{rank}", 3)], world=count)
+    return folder
+
+
+def equal(a, b):
+    assert same(a.recorded, b.recorded)
+    assert (a.meta, a.coverage) == (b.meta, b.coverage)
+
+
+@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
+def test_ranks_give_the_same_trace_whoever_reads_them(tmp_path, helped, wants):
+    folder = ranks(tmp_path / "run")
+    helped(wants)
+    seen = []
+    together = llmprof.read(folder, cache=False, workers=2, progress=lambda *told: seen.append(told))
+    equal(together, llmprof.read(folder, cache=False, workers=1))
+    assert together.ranks == [0, 1, 2, 3]
+    assert {name for name, *_ in seen} == {f"rank{rank}.json" for rank in range(4)}
+    assert all(done == size for _, done, size in seen)
+
+
+def test_only_what_was_asked_for_comes_back(tmp_path, helped):
+    folder = ranks(tmp_path / "run")
+    helped(SHARES["every second"])
+    wanted = {"kernels": ("stream",), "ops": None}
+    together = llmprof.read(folder, tables=wanted, cache=False, workers=2)
+    equal(together, llmprof.read(folder, tables=wanted, cache=False, workers=1))
+
+
+def test_the_error_is_that_of_the_first_file_that_has_one(tmp_path, helped):
+    folder = ranks(tmp_path / "run")
+    for rank in (1, 2):
+        (folder / f"rank{rank}.json").write_text('{"traceEvents": [ {"ph": "X", "cat')
+    with pytest.raises(ReadError, match=r"rank1\.json holds no whole event") as alone:
+        llmprof.read(folder, cache=False, workers=1)
+    for wants in SHARES.values():
+        helped(wants)
+        with pytest.raises(ReadError) as together:
+            llmprof.read(folder, cache=False, workers=2)
+        assert str(together.value) == str(alone.value)
+
+
+def test_an_interrupt_ends_helpers_and_leaves_no_folder(tmp_path, helped, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    folder = ranks(tmp_path / "run")
+    helped(SHARES["none"], fails=True)
+
+    def interrupt(*told):
+        raise KeyboardInterrupt
+
+    before = _Helper.ended
+    with pytest.raises(KeyboardInterrupt):
+        llmprof.read(folder, cache=False, workers=2, progress=interrupt)
+    assert _Helper.ended == before + 1
+    assert not list((tmp_path / "temporary").iterdir())
+    assert llmprof.read(folder, cache=False, workers=2).ranks == [0, 1, 2, 3]
+
+
+def test_without_a_place_for_temporary_files_one_process_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(helpers, "WORTH_BYTES", 0)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert llmprof.read(ranks(tmp_path / "run"), cache=False, workers=2).ranks == [0, 1, 2, 3]
+
+
+def test_facts_that_another_process_would_change_are_not_passed_on(tmp_path):
+    with pytest.raises(ValueError, match="cannot be passed on"):
+        helpers.Share(tmp_path).give(0, {"pair": (1, 2)}, {})
+
+
+def test_number_of_processes(monkeypatch):
+    monkeypatch.delenv(helpers.VARIABLE, raising=False)
+    monkeypatch.setattr(helpers, "_cores", lambda: 64)
+    assert helpers.processes(None) == 8
+    assert helpers.processes(3) == 3
+    monkeypatch.setenv(helpers.VARIABLE, "2")
+    assert helpers.processes(None) == 2
+    for wrong in (0, -1):
+        with pytest.raises(LlmprofError, match="workers"):
+            llmprof.read("x", workers=wrong)
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """Real helpers, of which the first unit is left to one, so that it takes part however late it starts."""
+    monkeypatch.setattr(helpers, "WORTH_BYTES", 0)
+    take = helpers.Job.take
+
+    def patient(job, unit):
+        if job.is_shared and unit == 0:
+            (helper,) = job._helpers
+            while not (job._share.folder / "0.taken").exists() and helper.poll() is None:
+                time.sleep(0.01)
+        return take(job, unit)
+
+    monkeypatch.setattr(helpers.Job, "take", patient)
+    yield
+    helpers.end_helpers()
+
+
+@pytest.mark.slow
+def test_a_real_helper_reads_files_and_blocks_and_is_used_again(tmp_path, real):
+    folder = ranks(tmp_path / "run")
+    alone = llmprof.read(folder, cache=False, workers=1)
+    equal(llmprof.read(folder, cache=False, workers=2), alone)
+    (first,) = helpers._POOL
+    path = write(tmp_path / "t.json", text_of(many(400)[0]))
+    one, other = read_one(path, block_bytes=5000), read_one(path, block_bytes=5000, workers=2)
+    assert same(one.tables, other.tables)
+    assert [first] == helpers._POOL
+    assert first.poll() is None
+
+
+@pytest.mark.slow
+def test_a_real_helper_that_is_killed(tmp_path, real, monkeypatch):
+    folder = ranks(tmp_path / "run")
+    others = helpers.Job.others
+
+    def killed(job, count):
+        if job.is_shared:
+            (job._share.folder / f"{job._helpers[0].pid}.done").unlink(missing_ok=True)
+            job._helpers[0].kill()
+        return others(job, count)
+
+    monkeypatch.setattr(helpers.Job, "others", killed)
+    equal(llmprof.read(folder, cache=False, workers=2), llmprof.read(folder, cache=False, workers=1))
+
+
+@pytest.mark.slow
+def test_mixed_runs_are_refused_as_before(tmp_path, real):
+    folder = ranks(tmp_path / "run", 2)
+    rank_file(folder, 1, [kernel()], world=2).rename(folder / "again_rank1.json")
+    rank_file(folder, 1, [kernel()], world=2)
+    with pytest.raises(MixedRunsError, match="rank 1 comes twice"):
+        llmprof.read(folder, cache=False, workers=2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli import main, make
-from llmprof.explore.tabs import ENVIRONMENT_VARIABLE, Wanted, page
+from llmprof.explore.served import ENVIRONMENT_VARIABLE, Wanted, page
 from llmprof.launch.run import process
 
 SAMPLE = "sample:torch_tp1_cudagraph"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli import main
-from llmprof.explore.tabs import Wanted, page
+from llmprof.explore.served import Wanted, page
 
 FOREIGN = re.compile(r"\bNCCL|RCCL|CUDA|cuda[A-Z]|\bSMs?\b|\bGPUs?\b|cuBLAS|\bHIP\b")
 """Words of other vendors, which no page about an NPU has."""

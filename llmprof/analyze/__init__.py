@@ -13,7 +13,7 @@ Memory                :func:`memory`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
 Ranks                 :func:`expert_exchange`, :func:`rank_balance`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`hot_lines`, :func:`ncu_join`, :func:`name_layers`,
-                      :func:`ncu_command`
+                      :func:`ncu_command`, :func:`hardware_findings`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
                       :func:`core_time`, :func:`operator_shapes`, :func:`memory_by_component`
 Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`,
@@ -57,6 +57,7 @@ __all__ = [
     "events_within",
     "expert_exchange",
     "findings",
+    "hardware_findings",
     "host_synchronisation",
     "hot_lines",
     "hotspots",
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.layers.attribution import attribute
     from llmprof.analyze.layers.layers import layer_gaps, layers, name_layers
     from llmprof.analyze.memory import memory
+    from llmprof.analyze.ncu.findings import hardware_findings
     from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light, stalls
     from llmprof.analyze.ncu.launches import ncu_command, ncu_join
     from llmprof.analyze.npu import (
@@ -165,6 +167,7 @@ else:
             "events_within": "llmprof.analyze.kernels",
             "expert_exchange": "llmprof.analyze.balance",
             "findings": "llmprof.analyze.findings.findings",
+            "hardware_findings": "llmprof.analyze.ncu.findings",
             "host_synchronisation": "llmprof.analyze.npu",
             "hotspots": "llmprof.analyze.stacks",
             "idle": "llmprof.analyze.idle",

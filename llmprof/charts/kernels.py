@@ -86,7 +86,7 @@ def kernels(
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
     """The longest kernels, and the rest in one row: ``row, name, part, ns, count, label``."""
-    named = frame.select("name", "count", row=_names(frame["name"]), part=_part(), ns="total_ns")
+    named = frame.select("name", "count", row=names_kernels.displayed(frame["name"]), part=_part(), ns="total_ns")
     if variants:
         sums = named.with_columns(pl.col("count").cast(pl.Int64))
     else:
@@ -114,15 +114,6 @@ _REST: Final = pl.lit("other").alias("part")
 
 def _part() -> pl.Expr:
     return pl.col("category").fill_null("other")
-
-
-def _names(names: pl.Series) -> pl.Series:
-    """Function of each kernel; what CUTLASS runs in its ``device_kernel`` is named by the first template of it."""
-    function = names_kernels.function(names).fill_null("unnamed")
-    inner = names.str.extract(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)")
-    return pl.select(
-        pl.when(function == "device_kernel").then(pl.coalesce(inner, function)).otherwise(function)
-    ).to_series()
 
 
 def kernel_panel(rows: pl.DataFrame, width: int, title: str | None) -> alt.LayerChart:

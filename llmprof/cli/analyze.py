@@ -16,11 +16,16 @@ from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.replay.what_if import change_of
+from llmprof.cli.hardware import (
+    findings_of_profile,
+    info_of_profile,
+    is_profile,
+    nothing_found,
+    open_profile,
+    view_of_profile,
+)
 from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.readers.ncu.reader import read_metrics
-from llmprof.readers.ncu.source import read_source
-from llmprof.readers.registry import detect
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -38,9 +43,11 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
     _name_at_the_end(args)
     view = views().get(args.what)
-    if view is None:
-        frame = _of_report(args)
+    alone = view is None or is_profile(args.paths)
+    if alone:
+        frame = view_of_profile(args)
     else:
+        assert view is not None  # noqa: S101 - what is no view of a trace is one of a profile
         trace = open_trace(args.paths, args, terminal)
         if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
             raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {trace.ranks}")
@@ -58,6 +65,8 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
+        if alone and not frame.height:
+            return nothing_found(open_profile(args.paths), terminal)
         return findings_text(kept, terminal.width)
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
     lines = [text.table(kept, width=terminal.width, columns=shown)] if frame.height else ["no rows"]
@@ -65,19 +74,6 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
         order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
         lines.append(f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE writes them")
     return "\n".join(lines)
-
-
-def _of_report(args: Namespace) -> pl.DataFrame:
-    """The frame of a view of Nsight Compute."""
-    view = VIEWS[args.what]
-    if args.by or args.rank:
-        raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
-    if view.of_metrics is not None:
-        return view.of_metrics(read_metrics(args.paths))
-    assert view.of_source is not None  # noqa: S101 - a view has one of the two
-    if len(args.paths) > 1:
-        raise AnalysisError(f"{args.what} takes one report, not {len(args.paths)}")
-    return view.of_source(read_source(args.paths[0]))
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
@@ -162,7 +158,9 @@ def _place(row: Mapping[str, Any]) -> str:
 
 
 def _view_of(name: str) -> str:
-    return next((one.view for one in analyses() if one.name == name), name)
+    """Name on the command line of an analysis that is evidence."""
+    of_profile = name.replace("_", "-")
+    return next((one.view for one in analyses() if one.name == name), of_profile if of_profile in VIEWS else name)
 
 
 def findings(args: Namespace, terminal: Terminal) -> str:
@@ -171,15 +169,16 @@ def findings(args: Namespace, terminal: Terminal) -> str:
         return to_json(findings_schema())
     if not args.paths:
         raise LlmprofError("no trace was named", expected="a path, or sample:NAME")
+    if is_profile(args.paths):
+        return findings_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     return to_json(findings_document(trace)) if args.json else findings_text(analyze.findings(trace), terminal.width)
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:
     """Compare two runs: the time of a step, what it is made of, and the kernels; or two profiles of kernels."""
-    paths = [Path(path) for path in (args.a, args.b) if not path.startswith(SAMPLE)]
-    if paths and all(path.is_file() and detect(path) == "ncu" for path in paths) and len(paths) == 2:
-        return _diff_reports(args, terminal, paths)
+    if is_profile([args.a, args.b]):
+        return _diff_reports(args, terminal)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
     frame = analyze.diff(a, b, tolerance=args.tolerance)
     names = _names(args.a, args.b)
@@ -257,8 +256,9 @@ _LAUNCHES = (
 )  # fmt: skip
 
 
-def _diff_reports(args: Namespace, terminal: Terminal, paths: list[Path]) -> str:
-    frame = analyze.diff_reports(*(read_metrics(path) for path in paths), tolerance=args.tolerance)
+def _diff_reports(args: Namespace, terminal: Terminal) -> str:
+    profiles = (open_profile([path]).metrics for path in (args.a, args.b))
+    frame = analyze.diff_reports(*profiles, tolerance=args.tolerance)
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
         return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
@@ -343,6 +343,8 @@ def info(args: Namespace, terminal: Terminal) -> str:
     """What a trace holds."""
     from llmprof.report import cards
 
+    if is_profile(args.paths):
+        return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
     if args.json:

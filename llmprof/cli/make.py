@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof import bundled, text
+from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import SAMPLE, Terminal, open_trace, rows_of, to_json, wrapped
+from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
+from llmprof.cli.output import SAMPLE, Terminal, open_trace, places, rows_of, to_json, wrapped
 from llmprof.errors import LaunchError, LlmprofError
 from llmprof.launch.run import process
 from llmprof.progress import Progress
@@ -40,14 +42,16 @@ LEAST_KEY_BYTES = 8
 
 
 def report(args: Namespace, terminal: Terminal) -> str:
-    """Write the report of a trace."""
+    """Write the report of a trace, or of hardware metrics."""
     from llmprof import report as reports
     from llmprof import theory
 
+    if is_profile(args.paths):
+        return report_of_profile(args, terminal)
     model = theory.shape(args.model) if args.model else None
     trace = open_trace(args.paths, args, terminal)
     target = Path(args.output)
-    if target.suffix.lower() in {".html", ".htm"} and not target.is_dir():
+    if is_page(args.output):
         if model is not None:
             raise LlmprofError("one file has no room for the join with a model", hint="name a folder: -o report")
         page = reports.html(trace, title=args.title, progress=terminal.progress)
@@ -58,10 +62,16 @@ def report(args: Namespace, terminal: Terminal) -> str:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
         return to_json(every)
     top = findings_text(written.findings.head(MOST_FINDINGS), terminal.width)
-    return f"{top}\n\n{_paths(written)}"
+    return f"{top}\n\n{paths_of(written)}"
 
 
-def _paths(written: Report, *more: tuple[str, str]) -> str:
+def is_page(output: str) -> bool:
+    """Whether a report goes into one page of this name, and not into a folder."""
+    target = Path(output)
+    return target.suffix.lower() in {".html", ".htm"} and not target.is_dir()
+
+
+def paths_of(written: Report, *more: tuple[str, str]) -> str:
     """Where the files of a report are."""
     pngs, csvs = written.folder / "*.png", written.folder / "*.csv"
     named = [("Report", str(written.index)), ("Charts", f"{pngs} ({len(written.pngs)})")]
@@ -131,6 +141,12 @@ def parameter(item: str) -> tuple[str, Any]:
         return key, value
 
 
+_OPENING: Final = ("info", "findings", "report", "explore")
+"""Commands that open any sample."""
+NCU: Final = "Nsight Compute"
+"""Profiler of the samples that hold hardware metrics."""
+
+
 def samples(args: Namespace, terminal: Terminal) -> str:
     """The sample traces."""
     frame = bundled.samples()
@@ -138,8 +154,11 @@ def samples(args: Namespace, terminal: Terminal) -> str:
         return to_json(rows_of(frame))
     here, elsewhere = frame.filter("here"), frame.filter(~pl.col("here"))
     table = text.table(here, width=terminal.width, columns=["name", "ranks", "execution", "bytes", "model", "title"])
-    traces = here.filter(pl.col("profiler") != "Nsight Compute")["name"]
-    lines = [table, f"Open one with its name: llmprof report sample:{traces[0] if len(traces) else 'NAME'}"]
+    of_ncu = here["profiler"] == NCU
+    lines = [table, "Open one by its name:"]
+    traces, profiles = (here.filter(rows)["name"].head(1) for rows in (~of_ncu, of_ncu))
+    lines += [f"  llmprof {command} sample:{name}" for name in traces for command in _OPENING]
+    lines += [f"  llmprof findings sample:{name}   (hardware metrics)" for name in profiles]
     if elsewhere.height:
         lines.append(f"In the repository of llmprof, not installed here: {', '.join(elsewhere['name'])}")
     return "\n".join(lines)
@@ -164,7 +183,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     rows = [(f"{row['order']}. ", row["title"]) for row in top.iter_rows(named=True)]
     numbered = [wrapped(title, width, number, " " * len(number)) for number, title in rows]
     head = wrapped(f"Where the time goes in {DEMO_SAMPLE} ({title}):", width, "", "")
-    return "\n".join([head, *numbered, "", _paths(written, ("Notebook", str(path)))])
+    return "\n".join([head, *numbered, "", paths_of(written, ("Notebook", str(path)))])
 
 
 def redact(args: Namespace, terminal: Terminal) -> str:
@@ -240,16 +259,21 @@ def convert(args: Namespace, terminal: Terminal) -> str:
 def explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
     check_installed()
-    from llmprof.explore.tabs import Wanted
+    from llmprof.explore.served import Wanted
 
-    for paths in (args.paths, [args.compare] if args.compare else []):
+    alone = is_profile(args.paths)
+    if alone and args.compare:
+        raise LlmprofError("hardware metrics have no timeline to compare", hint="compare them with llmprof diff A B")
+    if alone:
+        launches_in_a_row(open_profile(args.paths).metrics)  # an error is better here than in the browser
+    for paths in ([] if alone else args.paths, [args.compare] if args.compare else []):
         if paths:
-            open_trace(paths, args, terminal)  # an error is better here than in the browser; the cache keeps it
-    metrics = _files(args.metrics or [])
+            open_trace(paths, args, terminal)  # the cache keeps it
+    metrics = [str(path.resolve()) for path in places([*(args.paths if alone else []), *(args.metrics or [])])]
     if metrics:
         read_metrics(metrics)
     wanted = Wanted(
-        _files(args.paths),
+        [] if alone else _files(args.paths),
         _files([args.compare] if args.compare else []),
         metrics,
         [_name(args.paths[0]), _name(args.compare or "b")],

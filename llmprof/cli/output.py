@@ -16,8 +16,10 @@ from typing import Any
 import polars as pl
 
 from llmprof import bundled, text
+from llmprof.errors import LlmprofError
 from llmprof.progress import Progress
 from llmprof.readers import read
+from llmprof.readers.reading import hardware_metrics_only
 from llmprof.storage import files
 from llmprof.trace import Trace
 
@@ -86,11 +88,23 @@ _UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
 SAMPLE = "sample:"
 
 
+def places(paths: Sequence[str]) -> list[Path]:
+    """Files and folders that are named, samples as the files they are made of."""
+    named: list[Path] = []
+    for path in paths:
+        named += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+    return named
+
+
 def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
     """Read paths, run folders and samples (``sample:NAME``) as one trace."""
-    files: list[Path] = []
-    for path in paths:
-        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+    files = places(paths)
+    if alone := [path for path in files if hardware_metrics_only(path)]:
+        raise LlmprofError(
+            f"{alone[0].name} holds hardware metrics of single launches and no timeline",
+            expected="a recording of a timeline",
+            hint="llmprof info, findings, analyze, report, explore and diff take it by itself",
+        )
     cache = False if getattr(args, "no_cache", False) else None
     return read(files, format=getattr(args, "format", None), cache=cache, progress=reading(terminal))
 

@@ -20,6 +20,12 @@ from llmprof.units import format_ns, format_share
 WHERE: Final = {"collectives": "all_reduce", "attribute": "kernels", "overlap": "overlap", "layers": "layers"}
 """Tab that shows the evidence of a finding; the timeline for all others."""
 
+PROFILE_NOTE: Final = (
+    "Nsight Compute replays each launch alone and does not record when it ran: the table of kernels has them one after "
+    "the other, in their order."
+)
+
+_ONE_KERNEL: Final = re.compile(r"kernel_name = '((?:[^']|'')*)'")
 _ONE_STAGE: Final = re.compile(r"stage = '(\w+)'")
 _ONE_CATEGORY: Final = re.compile(r"category = '(\w+)'")
 _ONE_KIND: Final = re.compile(r"kind = '(\w+)'")
@@ -49,19 +55,27 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         What is shown.
     show : callable
         Called with the row of a finding whose button was pressed.
+    found : polars.DataFrame, optional
+        Its findings, where they are not those of :func:`llmprof.analyze.findings`: of hardware metrics.
     """
 
-    def __init__(self, trace: Trace, show: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, trace: Trace, show: Callable[[Mapping[str, Any]], None], found: pl.DataFrame | None = None
+    ) -> None:
         super().__init__()
         self._show = show
         self.rows: list[dict[str, Any]] = []
         self.buttons: list[Any] = []
         try:
-            self.rows = analyze.findings(trace).to_dicts()
+            self.rows = (analyze.findings(trace) if found is None else found).to_dicts()
             note = "" if self.rows else "No rule found anything worth saying in this recording."
         except LlmprofError as error:
             note = str(error)
-        head = ipywidgets.HTML(_head(trace, self.rows, note))
+        facts = analyze.run_facts(trace)
+        if found is not None:  # hardware metrics have neither steps nor an engine
+            facts = facts.filter(pl.col("what") == "device")
+            note = f"{note} {PROFILE_NOTE}".strip()
+        head = ipywidgets.HTML(_head(trace.name, facts, self.rows, note))
         self.children = [head, *(self._line(row) for row in self.rows)]
         self.add_class("llmprof-findings")
 
@@ -105,6 +119,16 @@ def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
     return {name: found[1] for name, pattern in patterns.items() if (found := pattern.fullmatch(condition))}
 
 
+def kernel_of(condition: str) -> str | None:
+    """Name of the kernel that a condition is about; None where it is about something else.
+
+    >>> kernel_of("kernel_name = 'f<int>'")
+    'f<int>'
+    """
+    found = _ONE_KERNEL.fullmatch(condition)
+    return None if found is None else found[1].replace("''", "'")
+
+
 def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
     """Rows of the evidence of a finding: those of its analysis that fulfil its condition.
 
@@ -123,11 +147,12 @@ def _text(value: object) -> str:
     return escape(plain(str(value)))
 
 
-def _head(trace: Trace, rows: list[dict[str, Any]], note: str) -> str:
-    facts = facts_in_words(analyze.run_facts(trace))
-    pairs = "".join(f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts)
+def _head(name: str | None, facts: pl.DataFrame, rows: list[dict[str, Any]], note: str) -> str:
+    pairs = "".join(
+        f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
+    )
     said = f"<p>All shares are of one time, {_text(rows[0]['denominator'])}.</p>" if rows else ""
-    title = _text(trace.name or "What takes the time")
+    title = _text(name or "What takes the time")
     more = f"<p>{_text(note)}</p>" if note else ""
     return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3><div class="facts">{pairs}</div>{said}{more}</div>'
 
@@ -135,7 +160,7 @@ def _head(trace: Trace, rows: list[dict[str, Any]], note: str) -> str:
 def finding_html(row: Mapping[str, Any]) -> str:
     """A finding as HTML: its time, its share as a bar, the sentence, its figures and what to try; names are escaped."""
     share = float(row["share_of_time"])
-    unit = "a step" if row["unit"] == "ns a step" else "a rank"
+    unit = {"ns a step": "a step", "ns a profile": "the profile"}.get(str(row["unit"]), "a rank")
     width = f"{100 * min(1.0, max(0.005, share)):.1f}%"
     return (
         f'<div class="llmprof-front"><span class="figure">{format_ns(row["figure"])}</span> of {unit}, '

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
 from llmprof import analyze
+from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
 from llmprof.explore.base.widget import Explorer, Link, link, smaller
-from llmprof.explore.front import Front, filters_of, rows_of, tab_of
+from llmprof.explore.front import Front, filters_of, kernel_of, rows_of, tab_of
 from llmprof.metrics.data import Metrics
-from llmprof.readers import read
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
 
 Stage = tuple[str, Callable[[], object]]
@@ -38,6 +34,8 @@ class Given:
     other: Trace | None = None
     names: tuple[str, str] | None = None
     run: AnyRun | None = None
+    profile: pl.DataFrame | None = None
+    """Findings of the hardware metrics, where there is nothing but these."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +196,14 @@ FINDINGS: Final = Panel(
     "findings",
     "Findings",
     _no_panel,
-    lambda g: [*_labelled(g.trace), ("finding what takes the time", lambda: analyze.findings(g.trace))],
+    lambda g: [*_labelled(g.trace), ("finding what takes the time", lambda: findings_of(g))],
 )
 """The first tab."""
+
+
+def findings_of(given: Given) -> pl.DataFrame:
+    """Findings of what is shown."""
+    return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
 class Open(ipywidgets.Tab):  # type: ignore[misc]
@@ -212,7 +215,8 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def __init__(self, given: Given, **options: Any) -> None:
         self._given = given
         needs = {"compare": given.other, "requests": given.run}
-        self._panels = [panel for panel in PANELS if needs.get(panel.name, given) is not None]
+        shown = [panel for panel in PANELS if panel.name == "kernels"] if given.profile is not None else PANELS
+        self._panels = [panel for panel in shown if needs.get(panel.name, given) is not None]
         self._made: dict[str, Explorer] = {}
         self._links: list[Link] = []
         self._preparing: dict[str, Preparation] = {}
@@ -266,13 +270,16 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         LlmprofError
             There is no such finding.
         """
-        rows = analyze.findings(self._given.trace).filter(pl.col("order") == order)
+        rows = findings_of(self._given).filter(pl.col("order") == order)
         if not rows.height:
             raise LlmprofError(f"there is no finding {order}", expected="one of analyze.findings(trace)['order']")
         self._show_finding(rows.row(0, named=True))
 
     def _show_finding(self, row: Mapping[str, Any]) -> None:
         self._finding = row
+        if self._given.profile is not None:
+            self._show_kernel(row)
+            return
         window = None if row["start_ns"] is None else (row["start_ns"], row["end_ns"])
         timeline: Any = self["timeline"]
         timeline.show(window, rank=row["rank"])
@@ -285,11 +292,20 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
                 explorer.set_trait(trait, value)
         self.show(name)
 
+    def _show_kernel(self, row: Mapping[str, Any]) -> None:
+        """Open the table of kernels at the one that a finding of hardware metrics is about."""
+        kernel = kernel_of(str(row["where"]))
+        if kernel is not None:
+            self["kernels"].set_trait("kernel", kernel)
+        self.show("kernels")
+
     @property
     def selected(self) -> pl.DataFrame:
         """What is selected in the tab that is shown; of the findings the rows of the one that was shown last."""
         if not self.selected_index:
-            return pl.DataFrame() if self._finding is None else rows_of(self._given.trace, self._finding)
+            if self._finding is None or self._given.profile is not None:
+                return pl.DataFrame()
+            return rows_of(self._given.trace, self._finding)
         made = self._made.get(self._panels[self.selected_index - 1].name)
         return made.selected if made is not None else pl.DataFrame()
 
@@ -345,7 +361,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def _show_or_say(self, panel: Panel) -> None:
         try:
             if panel is FINDINGS:
-                self._front = Front(self._given.trace, self._show_finding)
+                self._front = Front(self._given.trace, self._show_finding, found=self._given.profile)
                 self._box(panel).children = [self._front]
             else:
                 self._place(panel)
@@ -381,7 +397,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def open(  # noqa: A001
-    trace: Trace,
+    trace: Trace | Metrics,
     *,
     metrics: Metrics | None = None,
     other: Trace | None = None,
@@ -395,8 +411,9 @@ def open(  # noqa: A001
 
     Parameters
     ----------
-    trace : Trace
-        What is shown.
+    trace : Trace or Metrics
+        What is shown. Of hardware metrics alone: their findings and the table of kernels, since nothing says when the
+        launches ran.
     metrics : Metrics, optional
         What Nsight Compute measured of its kernels.
     other : Trace, optional
@@ -416,84 +433,11 @@ def open(  # noqa: A001
     Raises
     ------
     LlmprofError
-        ``trace`` is not a trace.
+        ``trace`` is neither a trace nor hardware metrics with durations.
     """
+    if isinstance(trace, Metrics):
+        return Open(Given(launches_in_a_row(trace), metrics or trace, profile=analyze.hardware_findings(trace)))
     for given in (trace, other):
         if given is not None and not isinstance(given, Trace):
             raise LlmprofError(f"open got a {type(given).__name__}", expected="a Trace", hint="read it: llmprof.read()")
     return Open(Given(trace, metrics, other, names, run))
-
-
-ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Files to show, as the process that serves the page passes them on.
-
-    Attributes
-    ----------
-    files, other, metrics : list of str
-        Files of the trace, of the one it is compared with, and of hardware metrics.
-    names : list of str
-        What the two traces are called.
-    format : str or None
-        Format of the files; found from their content if None.
-    cache : bool or None
-        Whether to use the cache of parsed files.
-    """
-
-    files: list[str]
-    other: list[str]
-    metrics: list[str]
-    names: list[str]
-    format: str | None = None
-    cache: bool | None = None
-
-    def environment(self) -> dict[str, str]:
-        """The variable that :func:`page` reads."""
-        return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
-
-    @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> Wanted:
-        """What the environment says.
-
-        Raises
-        ------
-        LlmprofError
-            It says nothing.
-        """
-        if ENVIRONMENT_VARIABLE not in environment:
-            raise LlmprofError("no trace was named", hint="open this page with: llmprof explore PATH")
-        return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))
-
-
-def _run_of(files: Sequence[str]) -> AnyRun | None:
-    """The run of a folder whose requests can be joined to its trace; None of anything else."""
-    from llmprof.launch import open_run
-    from llmprof.readers.saved import is_run
-
-    if len(files) != 1 or not is_run(Path(files[0])):
-        return None
-    try:
-        run = open_run(files[0])
-        analyze.requests(run)
-    except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
-        return None
-    return run
-
-
-def page(environment: Mapping[str, str] = os.environ) -> Any:
-    """The tabs, or why there are none."""
-    import ipywidgets
-
-    try:
-        wanted = Wanted.of_environment(environment)
-        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache, "python_functions": True}
-        trace = read(wanted.files, **options)
-        other = read(wanted.other, **options) if wanted.other else None
-        metrics = read_metrics(wanted.metrics) if wanted.metrics else None
-        first, second = wanted.names
-        return open(trace, metrics=metrics, other=other, names=(first, second), run=_run_of(wanted.files))
-    except LlmprofError as error:
-        return ipywidgets.Label(f"{error}")

@@ -30,6 +30,17 @@ def function(names: pl.Series) -> pl.Series:
     return _each(names, _function)
 
 
+def displayed(names: pl.Series) -> pl.Series:
+    """Function of each kernel name for people; CUTLASS's ``device_kernel`` goes by the first template in it.
+
+    >>> displayed(pl.Series(["void cutlass::device_kernel<flash::FlashAttnFwdSm90<x>>(T1)", None])).to_list()
+    ['FlashAttnFwdSm90', 'unnamed']
+    """
+    base = function(names).fill_null("unnamed")
+    inner = names.str.extract(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)")
+    return pl.select(pl.when(base == "device_kernel").then(pl.coalesce(inner, base)).otherwise(base)).to_series()
+
+
 def comparable(names: pl.Series) -> pl.Series:
     """Function and template arguments of each name, without the differences between profilers.
 

@@ -22,7 +22,7 @@ from llmprof.readers.common import helpers
 from llmprof.readers.common.combine import combine
 from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
-from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, is_run
+from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run
 from llmprof.storage import files
 from llmprof.trace import Trace
 
@@ -331,6 +331,42 @@ def _warned(trace: Trace) -> Trace:
     for message in trace.coverage.get("warnings", ()):
         warnings.warn(message, TraceWarning, stacklevel=4)  # the caller of read, above the check of its arguments
     return trace
+
+
+def hardware_metrics_only(path: Path) -> bool:
+    """Whether a path holds hardware metrics of Nsight Compute and no timeline.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A file, a folder, or the folder of a run.
+
+    Returns
+    -------
+    bool
+        True for such a file, and for a folder with at least one of them and no trace; False for anything else, and
+        where nothing is.
+    """
+    if not path.exists() or (is_run(path) and has_timeline(path)):
+        return False
+    if not path.is_dir():
+        return _is_profile(path)
+    try:
+        return not files_of(path, None)
+    except ReadError:
+        return any(_is_profile(file) for file in path.iterdir() if file.is_file())
+
+
+def _is_profile(path: Path) -> bool:
+    try:
+        reader = knows(path)
+    except ReadError:  # the reading itself says what is wrong with it
+        return False
+    return reader is not None and reader.instead == _METRICS
+
+
+_METRICS: Final = "llmprof.read_metrics"
+"""What reads files of Nsight Compute."""
 
 
 def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:

@@ -63,6 +63,11 @@ def is_run(path: Path) -> bool:
     return (path / STATE_FILE).is_file() and (path / CONFIG_FILE).is_file()
 
 
+def has_timeline(path: Path) -> bool:
+    """Whether the folder of a run holds a timeline."""
+    return (path / SQLITE).exists() or (path / TRACES).exists()
+
+
 def capture(path: Path) -> Path:
     """The timeline of a run: its SQLite export or its folder of traces; any other path is returned as it is.
 

@@ -242,7 +242,8 @@ def write_contents(content: Contents, folder: str | os.PathLike[str], *, progres
                 (work / pngs[-1]).write_bytes(report_page.png(figure.spec))
         csvs = _write_frames(content, work)
         (work / PAGE).write_text(page(content), encoding="utf-8")
-        head = {"llmprof": __version__, "title": content.title, "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
+        head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}
+        head |= {"absent": _absent(content), "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
         (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
     return _report(target, content, pngs, csvs)
 
@@ -279,10 +280,14 @@ def summary(trace: Trace, content: Contents) -> dict[str, Any]:
         "reading": trace.coverage,
         "coverage": rows_of(content.frames.get("coverage", pl.DataFrame())),
         "findings": rows_of(content.findings),
-        "absent": [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in content.absent],
+        "absent": _absent(content),
         "notes": {figure.name: figure.note for figure in content.figures if figure.note},
         "frames": kept,
     }
+
+
+def _absent(content: Contents) -> list[dict[str, Any]]:
+    return [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in content.absent]
 
 
 def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze.ncu.hardware import speed_of_light, stalls
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.hardware import TYPES, Device
 from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import read_metrics
@@ -164,8 +164,8 @@ def test_stalls_are_shares_of_all_states_and_readiness_is_none():
 def test_the_device_is_the_one_that_the_metrics_name():
     found = speed_of_light(measured({DURATION: 1000, TENSOR: 989.5e6, READ: 1, WRITE: 0}, device="NVIDIA H200"))
     assert found["roof_share"].to_list() == [pytest.approx(1.0)]
-    with pytest.raises(AnalysisError, match="do not name"):
-        speed_of_light(measured({DURATION: 1}))
+    unnamed = speed_of_light(measured({DURATION: 1000, TENSOR: 1e6, READ: 10, WRITE: 0, SM: 70, DRAM: 20}))
+    assert unnamed.select("bound", "flop_per_s", "roof_share").row(0) == ("compute", pytest.approx(1e12), None)
     with pytest.raises(LlmprofError, match="not known"):
         speed_of_light(measured({DURATION: 1}), device="NVIDIA H9000")
 

@@ -11,7 +11,8 @@ import llmprof.bundled
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.front import filters_of, rows_of
-from llmprof.explore.tabs import PANELS, Given, Preparation, Wanted, page
+from llmprof.explore.served import Wanted, page
+from llmprof.explore.tabs import PANELS, Given, Preparation
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -174,7 +175,7 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
 
 def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     folder = llmprof.bundled.notebook_data("h200") / "served_queue"
-    monkeypatch.setattr("llmprof.explore.tabs.open", lambda trace, **given: given["run"])
+    monkeypatch.setattr("llmprof.explore.served.open", lambda trace, **given: given["run"])
     wanted = Wanted([str(folder)], [], [], ["a", "b"])
     assert page(wanted.environment()).requests.filter(phase="profiled").height == 40
     offline = Wanted([str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"])

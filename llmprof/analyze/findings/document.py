@@ -7,6 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.findings.findings import SCHEMA, findings
+from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
 VERSION: Final = 1
@@ -18,7 +19,7 @@ _MEANING: Final = {
     "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
-    "unit": "ns a step, ns a rank or ns a request",
+    "unit": "ns a step, ns a rank, ns a request, or ns a profile (hardware metrics)",
     "share_of_time": "figure as a share of the denominator, 0 to 1",
     "gain_ns": "the most that removing it could gain, in the same unit",
     "scope": "which part of the run it is about",
@@ -78,6 +79,39 @@ def findings_document(trace: Trace) -> dict[str, Any]:
     }
 
 
+def hardware_findings_document(metrics: Metrics, found: pl.DataFrame) -> dict[str, Any]:
+    """Findings of hardware metrics as the same document.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        What was measured.
+    found : polars.DataFrame
+        Its findings: rows of :func:`llmprof.analyze.hardware_findings`.
+
+    Returns
+    -------
+    dict
+        As :func:`findings_document` gives it; ``span_ns`` is the sum of the durations, since nothing else is recorded.
+    """
+    launches = metrics.kernels
+    devices = sorted(set(launches["device_name"].drop_nulls().to_list()))
+    return {
+        "format": "llmprof.findings",
+        "version": VERSION,
+        "trace": {
+            "device": devices[0] if len(devices) == 1 else None,
+            "platform": "nvidia",
+            "profiler": "ncu",
+            "ranks": [],
+            "world_size": None,
+            "span_ns": int(launches["duration_ns"].sum() or 0),
+            "warnings": [str(words) for words in metrics.coverage.get("warnings", [])],
+        },
+        "findings": found.select(list(SCHEMA)).to_dicts(),
+    }
+
+
 def findings_schema() -> dict[str, Any]:
     """JSON schema (draft 2020-12) of :func:`findings_document`.
 
@@ -96,7 +130,7 @@ def findings_schema() -> dict[str, Any]:
         kind = _TYPES[dtype]
         columns[name] = {"type": [kind, "null"] if name in _MAY_BE_NULL else kind, "description": _MEANING[name]}
     columns["severity"]["enum"] = ["high", "medium", "low", "info"]
-    columns["unit"]["enum"] = ["ns a step", "ns a rank", "ns a request"]
+    columns["unit"]["enum"] = ["ns a step", "ns a rank", "ns a request", "ns a profile"]
     columns["share_of_time"] |= {"minimum": 0, "maximum": 1}
     columns["order"]["minimum"] = 1
     summary = {"type": ["string", "null"]}

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof import hardware
 from llmprof.arguments import checked
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.metrics.data import Metrics
 
 _TENSOR: Final = r"^sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_[a-z0-9_]+\.sum(?:\.per_second)?$"
@@ -219,7 +219,7 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
         Hardware metrics; ``--set full`` (or the sections SpeedOfLight, MemoryWorkloadAnalysis_Tables,
         ComputeWorkloadAnalysis, the roofline sections and WarpStateStats) gives all columns.
     device : str or Device, optional
-        The device; the one that the metrics name if not given.
+        The device; the ones that the metrics name if not given.
 
     Returns
     -------
@@ -230,17 +230,15 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
         stall_share, flops_source``. The bound is compute or memory where that side is at 60 % of its peak or more (the
         busier of both), else latency, which ``stall`` explains: the warp state, other than being ready, in which warps
         spent most time (see ``llmprof.metrics.explain``). Null where the metrics were not collected, or a peak is
-        needed and the metrics name a device whose peaks are not known. ``memory_pct`` is the largest of the shares of
-        the DRAM, of L2 and of all memory units (``gpu__compute_memory_throughput``), which has L1 and shared memory in
-        it, as Nsight Compute's has. Where the SMs are at 60 % or more, a busy L1 makes no memory bound: the tensor
-        cores of a GEMM read their operands from shared memory.
+        needed and the metrics name no device, or one whose peaks are not known. ``memory_pct`` is the largest of the
+        shares of the DRAM, of L2 and of all memory units (``gpu__compute_memory_throughput``), which has L1 and shared
+        memory in it, as Nsight Compute's has. Where the SMs are at 60 % or more, a busy L1 makes no memory bound: the
+        tensor cores of a GEMM read their operands from shared memory.
 
     Raises
     ------
     NotCapturedError
         The metrics have no durations.
-    AnalysisError
-        The metrics name no device, or several, and none is given.
     LlmprofError
         The device that was given is unknown.
 
@@ -256,8 +254,8 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
             "the metrics have no duration of any launch",
             hint="record them with ncu --section SpeedOfLight or --set full",
         )
-    peaks = _device(metrics, device) if metrics.kernels.height or device else hardware.DEVICES[0]
-    frame = metrics.kernels.select("kernel_id", "kernel_name")
+    given = None if device is None else hardware.device(device)
+    frame = metrics.kernels.select("kernel_id", "kernel_name", "device_name")
     parts = {
         "sm_pct": metrics.values(*_SM),
         "dram_pct": metrics.values(*_DRAM, "DRAM Throughput"),
@@ -275,45 +273,43 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
         top.rename({"reason": "stall", "share": "stall_share"}),
     ):
         frame = frame.join(part, on="kernel_id", how="left", maintain_order="left")
-    return _placed(frame, peaks).select(
-        "kernel_id",
-        "kernel_name",
-        "duration_ns",
-        "flops",
-        "dtype",
-        "flop_per_s",
-        "dram_read_bytes",
-        "dram_write_bytes",
-        "dram_bytes",
-        "bytes_per_s",
-        "traffic_bytes",
-        "arithmetic_intensity",
-        "roof_flop_per_s",
-        "roof_share",
-        "compute_pct",
-        "memory_pct",
-        "memory_level",
-        "bound",
-        "stall",
-        "stall_share",
-        "flops_source",
+    each = frame.partition_by("device_name", maintain_order=True) if given is None else [frame]
+    placed = [_placed(part, given or _named(part["device_name"][0])) for part in each if part.height]
+    return (
+        pl.concat(placed or [_placed(frame, _named(None))])
+        .sort("kernel_id")
+        .select(
+            "kernel_id",
+            "kernel_name",
+            "duration_ns",
+            "flops",
+            "dtype",
+            "flop_per_s",
+            "dram_read_bytes",
+            "dram_write_bytes",
+            "dram_bytes",
+            "bytes_per_s",
+            "traffic_bytes",
+            "arithmetic_intensity",
+            "roof_flop_per_s",
+            "roof_share",
+            "compute_pct",
+            "memory_pct",
+            "memory_level",
+            "bound",
+            "stall",
+            "stall_share",
+            "flops_source",
+        )
     )
 
 
-def _device(metrics: Metrics, device: str | hardware.Device | None) -> hardware.Device:
-    if device is not None:
-        return hardware.device(device)
-    named = sorted(set(metrics.kernels["device_name"].drop_nulls().to_list()))
-    if len(named) != 1:
-        raise AnalysisError(
-            f"the metrics name the devices {named}" if named else "the metrics do not name their device",
-            expected="one device",
-            hint="give it: speed_of_light(metrics, device='NVIDIA H200')",
-        )
+def _named(name: str | None) -> hardware.Device:
+    """The device of a name, without peaks where they are not known: what needs none is known all the same."""
     try:
-        return hardware.device(named[0])
-    except LlmprofError:  # what needs no peak is known all the same
-        return hardware.Device(named[0], "", {}, None, None, None, None)
+        return hardware.device(name or "")
+    except LlmprofError:
+        return hardware.Device(name or "unknown", "", {}, None, None, None, None)
 
 
 def _percent(metrics: Metrics, *names: str) -> pl.DataFrame:

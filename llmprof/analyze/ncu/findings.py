@@ -1,0 +1,316 @@
+"""Findings of hardware metrics: which kernels take the profiled time, what limits each, and what would shorten it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.findings.findings import SCHEMA, Findings
+from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light
+from llmprof.arguments import checked
+from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.metrics import explain
+from llmprof.metrics.data import Metrics
+from llmprof.names import kernels
+from llmprof.schema import TABLES, conform
+from llmprof.text import shorten
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+_LEAST_SHARE: Final = 0.03
+"""Share of the profiled time below which a kernel has no finding of its own."""
+_LEAST_ESTIMATE: Final = 0.02
+_LEAST_LINE: Final = 0.2
+"""Share of a kernel's samples on one line from which the line is named."""
+_MOST_ESTIMATES: Final = 3
+_MOST_NAME: Final = 60
+_SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
+_LEVELS: Final = {"dram": "the device memory", "l2": "the L2 cache", "l1": "the L1 cache and shared memory"}
+_SENTENCE: Final = re.compile(r"(?<=[a-z\d%)])\.\s")
+_TRY: Final = {
+    "compute": "Its instructions set the pace, not the memory: fewer or cheaper ones help (a smaller number type, "
+    "tensor cores, multiplications for divisions, fewer padded tiles).",
+    "memory": "Move fewer bytes: fuse it with the kernels before and after it, use a smaller type, keep what is read "
+    "again in cache.",
+    None: "Profile it with ncu --set full, so that its limit is known.",
+}
+
+
+@checked
+def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.DataFrame:
+    """What the profiled launches spend their time on and what limits them, the most first.
+
+    Shares are of the time of all profiled launches. Each launch was replayed alone, so nothing is said of the time
+    between launches, of their order or of other ranks: that takes a timeline (:func:`llmprof.analyze.findings`).
+
+    Parameters
+    ----------
+    metrics : Metrics
+        What Nsight Compute measured, see :func:`llmprof.read_metrics`.
+    source : polars.DataFrame, optional
+        Samples of the instructions of the same report (:func:`llmprof.read_source`): names the hottest lines.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of :func:`llmprof.analyze.findings`; ``figure`` and ``gain_ns`` are ns of the profile. The rules:
+
+        - ``limited_kernel``: a kernel with at least 3 % of the time, its bound and the share of the peak that it
+          reaches (:func:`~llmprof.analyze.speed_of_light`); ``gain_ns`` is what its roof would leave;
+        - ``profiler_estimate``: advice of the profiler's own rules with an estimate for the whole kernel, as a sum over
+          the launches; at most three;
+        - ``hot_line``: a line with at least 20 % of the samples of the kernel that takes the most time.
+
+        ``rank, start_ns, end_ns`` are null. No row where the metrics hold no durations.
+
+    Examples
+    --------
+    >>> found = analyze.hardware_findings(metrics)
+    >>> found["rule"][0], found["denominator"][0]
+    ('limited_kernel', 'the 842 us of the 24 profiled launches')
+    """
+    try:
+        speed = speed_of_light(metrics)
+    except NotCapturedError:
+        speed = pl.DataFrame()
+    total = float(speed["duration_ns"].sum()) if speed.height else 0.0
+    rows: list[dict[str, Any]] = []
+    if total > 0:
+        of = f"the {format_ns(total)} of the {speed.height} profiled launches"
+        of = of.replace("the 1 profiled launches", "the one profiled launch")
+        rows = [*_limited(speed, total), *_estimated(metrics, speed, total)]
+        if source is not None:
+            rows += _hot_lines(source, speed, total)
+        rows = [_UNPLACED | row | {"denominator": of} for row in rows]
+    frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"})
+    last = pl.col("rule") != "limited_kernel"
+    ranked = frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
+    order = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
+    return Findings(ranked.with_columns(order=order).select(list(SCHEMA)))
+
+
+_UNPLACED: Final = {
+    "unit": "ns a profile",
+    "scope": "profiled launches",
+    "rank": None,
+    "start_ns": None,
+    "end_ns": None,
+}
+
+
+def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+    """A row for each kernel that takes enough of the time."""
+    longest = pl.col("duration_ns")
+
+    def middle(column: str) -> pl.Expr:
+        return pl.col(column).median()
+
+    by_time = speed.sort("duration_ns", descending=True, nulls_last=True)
+    whole = by_time.group_by("kernel_name", maintain_order=True).agg(
+        ns=longest.sum(), launches=pl.len(), bounds=pl.col("bound").n_unique()
+    )
+    typical = (
+        by_time.group_by("kernel_name", "bound", maintain_order=True)
+        .agg(
+            longest.sum().alias("bound_ns"),
+            *(pl.col(name).first() for name in ("memory_level", "stall")),
+            *(middle(name) for name in ("compute_pct", "memory_pct", "roof_share", "stall_share")),
+        )
+        .sort("bound_ns", descending=True, maintain_order=True)
+        .unique("kernel_name", keep="first", maintain_order=True)
+    )
+    large = whole.filter(pl.col("ns") >= _LEAST_SHARE * total)
+    joined = large.join(typical, on="kernel_name", nulls_equal=True).sort("ns", descending=True, maintain_order=True)
+    return [_limit(row, total) for row in joined.iter_rows(named=True)]
+
+
+def _limit(row: dict[str, Any], total: float) -> dict[str, Any]:
+    share, bound = row["ns"] / total, row["bound"]
+    compute, memory = row["compute_pct"], row["memory_pct"]
+    head = f"{format_ns(row['ns'])} of the profiled time ({format_share(share)}) is {short_name(row['kernel_name'])}"
+    if bound == "compute":
+        limit = f"limited by compute: its multiprocessors are at {compute:.0f} % of their peak"
+    elif bound == "memory":
+        level = _LEVELS.get(str(row["memory_level"]), "memory")
+        limit = f"limited by memory: {level} is at {memory:.0f} % of its peak"
+    elif bound == "latency":
+        limit = f"limited by latency: it reaches {compute:.0f} % of the peak of compute and {memory:.0f} % of memory's"
+    else:
+        limit = "whose limit is not known from these metrics"
+    one = row["launches"] == 1
+    detail = [
+        "One launch." if one else f"{row['launches']} launches, {format_ns(row['ns'] / row['launches'])} on average."
+    ]
+    if row["bounds"] > 1:
+        detail.append(f"The limit is that of the launches with {format_ns(row['bound_ns'])} of it.")
+    roof = row["roof_share"]
+    if roof is not None:
+        detail.append(f"It reaches {format_share(roof)} of what the device allows at its ratio of arithmetic to bytes.")
+    suggestion = _TRY.get(bound, "")
+    if row["stall"] is not None:
+        state = explain(row["stall"])
+        detail.append(f"Its warps wait mostly in {row['stall']} ({format_share(row['stall_share'])} of the time).")
+        suggestion = suggestion or state.action
+    suggestion = (
+        suggestion or "Record its warp states with ncu --section WarpStateStats to see what its warps wait for."
+    )
+    reached = roof if roof is not None else None if compute is None or memory is None else max(compute, memory) / 100
+    return {
+        "rule": "limited_kernel",
+        "severity": _severity(share),
+        "title": f"{head}, {limit}.",
+        "figure": row["ns"],
+        "share_of_time": min(1.0, share),
+        "gain_ns": row["ns"] * (1 - min(1.0, reached or 0.0)),
+        "evidence": "speed_of_light",
+        "where": _is_kernel(row["kernel_name"]),
+        "detail": " ".join(detail),
+        "suggestion": suggestion,
+    }
+
+
+def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+    """What the profiler's own rules expect of the whole kernel, a rule over all launches."""
+    advice = metrics.rules.filter(pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0)
+    joined = advice.join(speed.select("kernel_id", "kernel_name", "duration_ns"), on="kernel_id").with_columns(
+        gain=pl.col("duration_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100
+    )
+    once = joined.group_by("rule", "kernel_id").agg(pl.all().sort_by("gain", descending=True).first())
+    summed = (
+        once.sort("gain", descending=True)
+        .group_by("rule", maintain_order=True)
+        .agg(pl.col("gain").sum().alias("sum"), pl.len().alias("launches"), pl.col("text", "kernel_name").first())
+        .filter(pl.col("sum") >= _LEAST_ESTIMATE * total)
+        .sort("sum", "rule", descending=[True, False])
+        .head(_MOST_ESTIMATES)
+    )
+    rows = []
+    for rule, gain, launches, text, name in summed.iter_rows():
+        share = min(1.0, gain / total)
+        first, _, rest = _SENTENCE.sub(".\n", " ".join(str(text).split()), count=1).partition("\n")
+        count = "one launch" if launches == 1 else f"{launches} launches"
+        rows.append(
+            {
+                "rule": "profiler_estimate",
+                "severity": _severity(share),
+                "title": f"Up to {format_ns(gain)} of the profiled time ({format_share(share)}) by the estimate of "
+                f"Nsight Compute: {first}",
+                "figure": gain,
+                "share_of_time": share,
+                "gain_ns": gain,
+                "evidence": "rules",
+                "where": f"rule = {_quoted(rule)}",
+                "detail": f"The same advice is given for {count}; these words are of {short_name(name)}.",
+                "suggestion": rest or "See the section of the report that the advice is of.",
+            }
+        )
+    return rows
+
+
+def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+    """The hottest line of the kernel that takes the most time, if one stands out."""
+    try:
+        lines = hot_lines(source).drop_nulls("line")
+    except LlmprofError:
+        return []
+    length = speed.select("kernel_id", "duration_ns")
+    hottest = (
+        lines.join(length, on="kernel_id")
+        .filter(pl.col("share") >= _LEAST_LINE)
+        .with_columns(ns=pl.col("share") * pl.col("duration_ns"))
+        .sort("ns", descending=True, nulls_last=True)
+    )
+    if not hottest.height:
+        return []
+    row = hottest.row(0, named=True)
+    share = row["ns"] / total
+    waits = f"; its warps wait there mostly in {row['reason']}" if row["reason"] else ""
+    state = explain(row["reason"]) if row["reason"] else None
+    return [
+        {
+            "rule": "hot_line",
+            "severity": "info",
+            "title": f"Line {row['line']} of {file_name(row['file'])} has {format_share(row['share'])} of the samples "
+            f"of {short_name(row['kernel_name'])}{waits}.",
+            "figure": row["ns"],
+            "share_of_time": min(1.0, share),
+            "gain_ns": row["ns"],
+            "evidence": "hot_lines",
+            "where": f"kernel_id = {row['kernel_id']} AND line = {row['line']}",
+            "detail": f"{row['samples']:,} samples of its warps.",
+            "suggestion": state.action if state else "Look at the instructions of that line.",
+        }
+    ]
+
+
+def file_name(path: str | None) -> str:
+    """Last part of the path of a source file."""
+    return re.split(r"[/\\]", path)[-1] if path else "an unknown file"
+
+
+def short_name(name: str | None) -> str:
+    """Function of a kernel for people, cut in the middle where it is very long."""
+    return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MOST_NAME)
+
+
+def _severity(share: float) -> str:
+    return next(name for name, least in _SEVERITIES.items() if share >= least)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _is_kernel(name: str | None) -> str:
+    return "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
+
+
+def launches_in_a_row(metrics: Metrics) -> Trace:
+    """The profiled launches as a trace in which one follows the other without a gap.
+
+    Nsight Compute replays each launch alone and does not record when it ran: the order and the durations are
+    recorded, the starts are not. What needs real starts (gaps, overlap, steps) means nothing on this trace.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        Hardware metrics with durations.
+
+    Returns
+    -------
+    Trace
+        The table ``kernels`` only; a rank for each process and device; ``meta["clock"]`` says what its times are.
+
+    Raises
+    ------
+    NotCapturedError
+        No launch has a duration.
+
+    Examples
+    --------
+    >>> launches_in_a_row(metrics).kernels.select("start_ns", "dur_ns").rows()[:2]
+    [(0, 75552), (75552, 8896)]
+    """
+    timed = metrics.kernels.drop_nulls("duration_ns").sort("kernel_id")
+    if timed.is_empty():
+        raise NotCapturedError(
+            "the metrics have no duration of any launch",
+            hint="record them with ncu --section SpeedOfLight or --set full",
+        )
+    of_rank = pl.struct("run", "process", "device").rank("dense") - 1
+    rows = timed.with_columns(
+        rank=of_rank.cast(pl.Int32),
+        dur_ns=pl.col("duration_ns").round().cast(pl.Int64),
+        name=pl.col("kernel_name").fill_null("unnamed"),
+        device=pl.col("device").cast(pl.Int32, strict=False),
+        stream=pl.col("stream").cast(pl.Int64, strict=False).fill_null(0),
+    )
+    rows = rows.with_columns(start_ns=pl.col("dur_ns").cum_sum().over("rank") - pl.col("dur_ns"))
+    kept = [column for column in TABLES["kernels"].schema if column in rows.columns]
+    devices = set(metrics.kernels["device_name"].drop_nulls().to_list())
+    meta = {"clock": "none: launches in their order, one after the other", "format": "ncu"}
+    if len(devices) == 1:
+        meta["device"] = devices.pop()
+    return Trace({"kernels": conform(rows.select(kept), "kernels")}, meta)

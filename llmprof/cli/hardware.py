@@ -1,0 +1,147 @@
+"""Commands on hardware metrics without a timeline: info, analyze, findings and report of files of Nsight Compute."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from llmprof import text
+from llmprof.analyze.findings.document import hardware_findings_document
+from llmprof.analyze.ncu.hardware import VIEWS
+from llmprof.cli.output import Terminal, places, rows_of, to_json, wrapped
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.names.kernels import displayed
+from llmprof.readers.ncu import reader as ncu
+from llmprof.readers.reading import hardware_metrics_only
+from llmprof.report import hardware as pages
+from llmprof.report.hardware import Profile
+from llmprof.storage import files
+
+_SHOWN: Final = {
+    "kernel_name": "kernel",
+    "count": "launches",
+    "total_ns": "total_ns",
+    "share": "share",
+    "bound": "limited by",
+    "compute_pct": "compute %",
+    "memory_pct": "memory %",
+    "stall": "warps wait for",
+}
+_MOST_KERNELS: Final = 10
+
+
+def is_profile(paths: Sequence[str]) -> bool:
+    """Whether all that is named holds hardware metrics and no timeline."""
+    named = places(paths)
+    return bool(named) and all(hardware_metrics_only(path) for path in named)
+
+
+def open_profile(paths: Sequence[str]) -> Profile:
+    """Metrics at the paths, and the report that holds the samples of the instructions, where there is one."""
+    named = places(paths)
+    inside = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
+    return Profile(ncu.read_metrics(named), reports[0] if len(reports) == 1 else None)
+
+
+def info_of_profile(args: Namespace, terminal: Terminal) -> str:
+    """What the metrics hold, which kernels take the time, and what is not in them."""
+    one = open_profile(args.paths)
+    metrics = one.metrics
+    try:
+        kernels = pages.limits(metrics)
+        why = ""
+    except NotCapturedError as error:
+        kernels, why = pl.DataFrame(), str(error)
+    if args.json:
+        about = {name.lower(): value for name, value in pages.facts(metrics)}
+        names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
+        return to_json(
+            {"facts": about, "kernels": rows_of(kernels), "metrics": names, "reading": metrics.coverage}
+            | {"not_recorded": pages.NEEDS_TIMELINE[0]}
+        )
+    width = terminal.width
+    parts = [pages.headline(metrics), text.pairs(pages.facts(metrics)), "Kernels"]
+    if kernels.height:
+        top = kernels.head(_MOST_KERNELS).select(pl.col(column).alias(head) for column, head in _SHOWN.items())
+        top = top.with_columns(displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1))
+        table = text.table(top, width=None if width is None else width - 2)
+        parts.append("\n".join(f"  {line}" for line in table.splitlines()))
+        if kernels.height > _MOST_KERNELS:
+            parts.append(
+                f"  {_MOST_KERNELS} of {kernels.height:,} kernels; llmprof analyze PATH speed-of-light has all"
+            )
+    else:
+        parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
+    parts += ["Reading", text.pairs(pages.reading(metrics))]
+    missing, how = pages.NEEDS_TIMELINE
+    parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
+    return "\n".join(parts)
+
+
+def view_of_profile(args: Namespace) -> pl.DataFrame:
+    """The frame of a view of Nsight Compute; the findings where no view is named.
+
+    Raises
+    ------
+    AnalysisError
+        The view is of a timeline, or was given what it does not take.
+    """
+    if args.by or args.rank:
+        raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
+    one = open_profile(args.paths)
+    if args.what == "findings":
+        return one.findings
+    view = VIEWS.get(args.what)
+    if view is None:
+        raise AnalysisError(
+            f"{args.what} needs a timeline, and these are hardware metrics of single launches",
+            expected=f"one of findings, {', '.join(VIEWS)}",
+            hint=pages.NEEDS_TIMELINE[1],
+        )
+    if view.of_metrics is not None:
+        return view.of_metrics(one.metrics)
+    assert view.of_source is not None  # noqa: S101 - a view has one of the two
+    return view.of_source(one.source)
+
+
+def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
+    """What takes the profiled time, as sentences or JSON."""
+    from llmprof.cli.analyze import findings_text
+
+    one = open_profile(args.paths)
+    found = one.findings
+    if args.json:
+        return to_json(hardware_findings_document(one.metrics, found))
+    return findings_text(found, terminal.width) if found.height else nothing_found(one, terminal)
+
+
+def nothing_found(one: Profile, terminal: Terminal) -> str:
+    """Why hardware metrics have no findings."""
+    if one.metrics.kernels["duration_ns"].count():
+        return "No rule found anything worth saying in these metrics."
+    words = "No findings: the metrics hold no duration of any launch. Record them with ncu --section SpeedOfLight."
+    return wrapped(words, terminal.width, "", "")
+
+
+def report_of_profile(args: Namespace, terminal: Terminal) -> str:
+    """Write the report of hardware metrics."""
+    from llmprof.cli.analyze import findings_text
+    from llmprof.cli.make import MOST_FINDINGS, is_page, paths_of
+
+    one = open_profile(args.paths)
+    if args.model:
+        raise LlmprofError("--model needs a timeline, and these are hardware metrics", hint="leave it out")
+    if is_page(args.output):
+        file = files.write(Path(args.output), pages.profile_html(one, title=args.title))
+        return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
+    written = pages.write_profile(one, args.output, title=args.title, progress=terminal.progress)
+    if args.json:
+        return to_json({"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs})
+    found = written.findings
+    top = findings_text(found.head(MOST_FINDINGS), terminal.width) if found.height else nothing_found(one, terminal)
+    return f"{top}\n\n{paths_of(written)}"

@@ -1,0 +1,93 @@
+"""The page that ``llmprof explore`` serves: what to show, told by one process to the other, and the tabs of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import ipywidgets  # type: ignore[import-untyped]
+
+from llmprof import analyze
+from llmprof.analyze.requests.requests import AnyRun
+from llmprof.errors import LlmprofError
+from llmprof.explore.tabs import open  # noqa: A004
+from llmprof.readers import read
+from llmprof.readers.ncu.reader import read_metrics
+
+ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Files to show, as the process that serves the page passes them on.
+
+    Attributes
+    ----------
+    files, other, metrics : list of str
+        Files of the trace, of the one it is compared with, and of hardware metrics.
+    names : list of str
+        What the two traces are called.
+    format : str or None
+        Format of the files; found from their content if None.
+    cache : bool or None
+        Whether to use the cache of parsed files.
+    """
+
+    files: list[str]
+    other: list[str]
+    metrics: list[str]
+    names: list[str]
+    format: str | None = None
+    cache: bool | None = None
+
+    def environment(self) -> dict[str, str]:
+        """The variable that :func:`page` reads."""
+        return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> Wanted:
+        """What the environment says.
+
+        Raises
+        ------
+        LlmprofError
+            It says nothing.
+        """
+        if ENVIRONMENT_VARIABLE not in environment:
+            raise LlmprofError("no trace was named", hint="open this page with: llmprof explore PATH")
+        return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))
+
+
+def _run_of(files: Sequence[str]) -> AnyRun | None:
+    """The run of a folder whose requests can be joined to its trace; None of anything else."""
+    from llmprof.launch import open_run
+    from llmprof.readers.saved import is_run
+
+    if len(files) != 1 or not is_run(Path(files[0])):
+        return None
+    try:
+        run = open_run(files[0])
+        analyze.requests(run)
+    except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
+        return None
+    return run
+
+
+def page(environment: Mapping[str, str] = os.environ) -> Any:
+    """The tabs, or why there are none."""
+    try:
+        wanted = Wanted.of_environment(environment)
+        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache, "python_functions": True}
+        if not wanted.files and wanted.metrics:
+            return open(read_metrics(wanted.metrics))
+        trace = read(wanted.files, **options)
+        other = read(wanted.other, **options) if wanted.other else None
+        metrics = read_metrics(wanted.metrics) if wanted.metrics else None
+        first, second = wanted.names
+        return open(trace, metrics=metrics, other=other, names=(first, second), run=_run_of(wanted.files))
+    except LlmprofError as error:
+        return ipywidgets.Label(f"{error}")

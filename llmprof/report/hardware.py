@@ -1,0 +1,380 @@
+"""Report of hardware metrics without a timeline: kernels by time and limit, roofline, stalls, rules and hot lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from llmprof import analyze, charts
+from llmprof.analyze.ncu.findings import file_name, launches_in_a_row, short_name
+from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from llmprof.metrics.data import Metrics
+from llmprof.progress import Progress
+from llmprof.readers.ncu.source import read_source
+from llmprof.report.figures import Drawing, figure
+from llmprof.report.folder import Report, write_contents
+from llmprof.report.page import Absent, Column, Contents, Section, Table, attempt, page
+
+_MOST_ROWS: Final = 30
+
+NOTE: Final = (
+    "Nsight Compute replays each launch alone. When the launches ran, what lay between them and what the host did is "
+    "not recorded here."
+)
+"""What a reader of hardware metrics must know before believing them."""
+
+NEEDS_TIMELINE: Final = (
+    "steps, layers over time, overlap, idle time, collectives and the host",
+    "record a timeline of the same program: llmprof run --profile-mode torch (or nsys)",
+)
+"""What hardware metrics cannot show, and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What Nsight Compute measured, for a report.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        Metrics and rules of the launches.
+    path : pathlib.Path, optional
+        The report (``.ncu-rep``) that holds the samples of the instructions, if there is one.
+    """
+
+    metrics: Metrics
+    path: Path | None = None
+
+    @property
+    def source(self) -> pl.DataFrame:
+        """Samples of the instructions: :func:`llmprof.read_source`.
+
+        Raises
+        ------
+        NotCapturedError
+            There is no report, it cannot be opened here, or it holds no samples.
+        """
+        if self.path is None:
+            raise NotCapturedError(
+                "pages in CSV hold no samples of instructions", hint="pass the report itself, a file .ncu-rep"
+            )
+        try:
+            return read_source(self.path)
+        except (ReadError, UnknownFormatError) as error:
+            raise NotCapturedError(error.found, hint=error.hint) from error
+
+    @property
+    def findings(self) -> pl.DataFrame:
+        """Findings, with the hottest line where it is known."""
+        try:
+            source = self.source
+        except NotCapturedError:
+            return analyze.hardware_findings(self.metrics)
+        return analyze.hardware_findings(self.metrics, source=source)
+
+
+def limits(metrics: Metrics) -> pl.DataFrame:
+    """Kernels by their time, with what limits the launches of each that take most of it.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_name, count, total_ns, share`` (of all launches)``, median_ns, min_ns, max_ns, bound, compute_pct,
+        memory_pct, roof_share, stall``; the last five of the longest launch.
+
+    Raises
+    ------
+    NotCapturedError
+        The metrics hold no durations.
+
+    Examples
+    --------
+    >>> limits(metrics).select("kernel_name", "count", "bound").row(0)
+    ('nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT', 2, 'compute')
+    """
+    length = pl.col("duration_ns")
+    return (
+        analyze.speed_of_light(metrics)
+        .sort(length, descending=True, nulls_last=True)
+        .group_by("kernel_name", maintain_order=True)
+        .agg(
+            pl.len().alias("count"),
+            length.sum().alias("total_ns"),
+            median_ns=length.median(),
+            min_ns=length.min(),
+            max_ns=length.max(),
+            bound=pl.col("bound").first(),
+            compute_pct=pl.col("compute_pct").first(),
+            memory_pct=pl.col("memory_pct").first(),
+            roof_share=pl.col("roof_share").first(),
+            stall=pl.col("stall").first(),
+        )
+        .sort("total_ns", descending=True, maintain_order=True)
+        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .select(
+            *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
+            *("bound", "compute_pct", "memory_pct", "roof_share", "stall"),
+        )
+    )
+
+
+def facts(metrics: Metrics) -> list[tuple[str, str]]:
+    """What was profiled, as names and values."""
+    launches = metrics.kernels
+    devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list())))
+    sections = metrics.metrics["section"].drop_nulls().n_unique()
+    processes = launches.select("run", "process").unique().height
+    rows = [
+        ("Device", devices or "not named in these metrics"),
+        ("Launches", f"{launches.height:,} of {launches['kernel_name'].n_unique():,} kernels"),
+        ("Processes", f"{processes:,}" if processes > 1 else ""),
+        ("Metrics", f"{metrics.metrics['metric'].n_unique():,} by name, in {sections:,} sections of the details page"),
+        ("Rules", f"{metrics.rules.height:,} results of the profiler's own rules"),
+        ("Files", f"{metrics.coverage.get('files', 0):,}"),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def reading(metrics: Metrics) -> list[tuple[str, str]]:
+    """What reading the files kept and lost."""
+    coverage = metrics.coverage
+    lost = {name: int(coverage.get(name) or 0) for name in ("cut_rows", "broken_rows")}
+    words = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)
+    timed = metrics.kernels["duration_ns"].count()
+    return [
+        ("Launches with a duration", f"{timed:,} of {metrics.kernels.height:,}"),
+        ("Lost to damage", words or "nothing"),
+    ]
+
+
+def _with_names(metrics: Metrics) -> pl.DataFrame:
+    names = analyze.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
+    return analyze.stalls(metrics).join(names, on="kernel_id", how="left")
+
+
+KERNELS = Drawing(
+    "kernel_time",
+    "kernels by their time",
+    lambda one: (charts.kernels(analyze.kernel_summary(launches_in_a_row(one.metrics))), ""),
+)
+ROOFLINE = Drawing(
+    "roofline",
+    "launches under the roofs of the device",
+    lambda one: (charts.roofline(analyze.speed_of_light(one.metrics)), ""),
+)
+STALLS = Drawing("stalls", "what the warps wait for", lambda one: (charts.stalls(_with_names(one.metrics)), ""))
+
+
+def _section(
+    anchor: str, question: str, words: str, drawing: Drawing | None, one: Profile, *tables: Table | Absent
+) -> Section:
+    drawn = [figure(one, drawing)] if drawing is not None else []
+    return Section(anchor, question, words, [*drawn, *tables], (anchor,))
+
+
+def _table(
+    part: str, name: str, caption: str, columns: tuple[Column, ...], make: Callable[[], pl.DataFrame]
+) -> Table | Absent:
+    frame = attempt(part, make)
+    if isinstance(frame, Absent):
+        return frame
+    if not frame.height:
+        return Absent(part, captured=True, found=f"there are no {part}", hint="")
+    more = f"{frame.height - _MOST_ROWS:,} more are in {name}.csv." if frame.height > _MOST_ROWS else ""
+    return Table(name, caption, columns, frame.head(_MOST_ROWS), sortable=True, note=more)
+
+
+_LIMITS: Final = (
+    Column("kernel_name", "kernel", "name"),
+    Column("count", "launches", "number"),
+    Column("total_ns", "total", "time"),
+    Column("share", "share", "share"),
+    Column("median_ns", "median", "time"),
+    Column("bound", "limited by"),
+    Column("compute_pct", "compute, % of peak", "number"),
+    Column("memory_pct", "memory, % of peak", "number"),
+    Column("roof_share", "of its roof", "share"),
+    Column("stall", "warps wait for"),
+)
+_RULES: Final = (
+    Column("kernel_name", "kernel", "name"),
+    Column("kernel_id", "launch", "number"),
+    Column("section", "section"),
+    Column("text", "advice"),
+    Column("estimated_speedup_pct", "estimate, %", "number"),
+    Column("speedup_scope", "of the"),
+)
+_LINES: Final = (
+    Column("kernel_name", "kernel", "name"),
+    Column("source", "file"),
+    Column("line", "line", "number"),
+    Column("samples", "samples", "number"),
+    Column("share", "share of the kernel", "share"),
+    Column("reason", "warps wait for"),
+)
+
+
+def advice(metrics: Metrics) -> pl.DataFrame:
+    """What the profiler's rules advise, the largest estimates of the longest launches first.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_id, kernel_name, section, text, estimated_speedup_pct, speedup_scope``.
+    """
+    of = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
+    estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
+    return (
+        metrics.rules.filter(pl.col("kind") != "INF")
+        .join(of, on="kernel_id", how="left")
+        .sort(pl.col("speedup_scope") != "global", estimate, descending=[False, True], nulls_last=True)
+        .select("kernel_id", "kernel_name", "section", "text", "estimated_speedup_pct", "speedup_scope")
+    )
+
+
+def _lines(one: Profile) -> pl.DataFrame:
+    lines = analyze.hot_lines(one.source).filter(pl.col("samples") > 0)
+    files = pl.Series("source", [file_name(path) for path in lines["file"]], dtype=pl.String)
+    return lines.with_columns(files).sort("samples", descending=True, maintain_order=True)
+
+
+def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
+    """All that the report of hardware metrics says.
+
+    Parameters
+    ----------
+    one : Profile
+        What was measured.
+    title : str, optional
+        Heading instead of the one that names launches and device.
+
+    Returns
+    -------
+    Contents
+        Findings, then what shows them; what the metrics do not hold is said in its place.
+    """
+    metrics = one.metrics
+    sections = [
+        _section(
+            "speed_of_light",
+            "Which kernels take the time, and what limits them?",
+            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Limits are those of "
+            "its longest launch.",
+            KERNELS,
+            one,
+            _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, lambda: limits(metrics)),
+        ),
+        _section(
+            "roofline",
+            "How near do the kernels come to the roofs of the device?",
+            "Under the slope the memory is the limit, under a flat line the arithmetic.",
+            ROOFLINE,
+            one,
+        ),
+        _section(
+            "stalls",
+            "What do the warps wait for?",
+            "Shares of the warp cycles in which a warp could not issue, by reason.",
+            STALLS,
+            one,
+        ),
+        _section(
+            "rules",
+            "What does the profiler itself advise?",
+            "Estimates of the whole kernel (global) come before those of one unit of it (local).",
+            None,
+            one,
+            _table("results of rules", "rules", "Advice of Nsight Compute", _RULES, lambda: advice(metrics)),
+        ),
+        _section(
+            "hot_lines",
+            "Which lines of the source are hot?",
+            "Lines by the samples of their warps.",
+            None,
+            one,
+            _table("hot lines", "hot_lines", "Lines by samples", _LINES, lambda: _lines(one)),
+        ),
+    ]
+    makers: dict[str, Callable[[], pl.DataFrame]] = {
+        "limits": lambda: limits(metrics),
+        "speed_of_light": lambda: analyze.speed_of_light(metrics),
+        "stalls": lambda: analyze.stalls(metrics),
+        "rules": lambda: advice(metrics),
+        "hot_lines": lambda: _lines(one),
+        "findings": lambda: one.findings,
+    }
+    made = {name: attempt(name, make) for name, make in makers.items()}
+    frames = {name: frame for name, frame in made.items() if isinstance(frame, pl.DataFrame)}
+    absent = [frame for frame in made.values() if isinstance(frame, Absent)]
+    absent += [drawn.absent for part in sections for drawn in part.figures if drawn.absent is not None]
+    absent.append(Absent(NEEDS_TIMELINE[0], captured=False, found="there is no timeline", hint=NEEDS_TIMELINE[1]))
+    return Contents(
+        title=title or headline(metrics),
+        facts=facts(metrics),
+        files=[],
+        warnings=[NOTE, *(str(words) for words in metrics.coverage.get("warnings") or ())],
+        shares=pl.DataFrame(),
+        reading=[*reading(metrics), ("Not in these metrics", f"{NEEDS_TIMELINE[0]}; {NEEDS_TIMELINE[1]}")],
+        findings=frames.get("findings", pl.DataFrame()),
+        sections=sections,
+        frames=frames,
+        absent=absent,
+        of_trace=False,
+    )
+
+
+def headline(metrics: Metrics) -> str:
+    """Device and number of launches."""
+    launches = metrics.kernels
+    devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list()))) or "device not named"
+    count = "one launch" if launches.height == 1 else f"{launches.height:,} launches"
+    longest = launches.sort("duration_ns", descending=True, nulls_last=True)
+    first = f", most time in {short_name(longest['kernel_name'][0])}" if longest["duration_ns"].count() else ""
+    return f"Hardware metrics of {count} on {devices}{first}"
+
+
+def profile_html(one: Profile, *, title: str | None = None) -> str:
+    """The report of hardware metrics as one HTML document.
+
+    Parameters
+    ----------
+    one : Profile
+        What was measured.
+    title : str, optional
+        Heading.
+    """
+    return page(profile_contents(one, title=title))
+
+
+def write_profile(
+    one: Profile, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
+) -> Report:
+    """Write the report of hardware metrics.
+
+    Parameters
+    ----------
+    one : Profile
+        What was measured.
+    folder : path
+        Where to; files of an earlier report are replaced, others stay.
+    title : str, optional
+        Heading.
+    progress : callable, optional
+        Told what is being done.
+
+    Returns
+    -------
+    Report
+        ``index.html``, a PNG for each chart, a CSV for each frame and ``summary.json``.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written.
+    """
+    return write_contents(profile_contents(one, title=title), folder, progress=progress)

@@ -1,0 +1,179 @@
+"""Every command that looks at a recording works on hardware metrics of Nsight Compute, without an option."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import llmprof
+from llmprof import explore
+from llmprof.analyze.findings.document import findings_schema
+from llmprof.cli import main
+from llmprof.explore.served import Wanted, page
+from llmprof.launch.run import process
+
+SAMPLE = "sample:ncu_tp1_eager"
+FOLDER = str(llmprof.bundled.samples_folder() / "ncu_tp1_eager")
+REAL = Path(__file__).parents[1] / ".." / "shared" / "real" / "ncu"
+REPORT = REAL / "ncar_MW_Baseline.ncu-rep"
+needs_report = pytest.mark.skipif(not REPORT.is_file(), reason="the files of others are not here")
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main.main(list(words))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What ``llmprof explore`` would serve; the server is ended at once."""
+    seen: dict[str, object] = {}
+
+    def start(argv, *, log, env, **_options):
+        seen["page"] = page(env)
+        seen["wanted"] = Wanted.of_environment(env)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "run", start)
+    return seen
+
+
+@pytest.mark.slow
+def test_every_command_that_samples_prints(run, served, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"llmprof (\w+) (sample:\w+)", run("samples")[1])
+    assert {name for name, _ in commands} == {"info", "findings", "report", "explore"}
+    assert SAMPLE in {name for _, name in commands}
+    for command, name in commands:
+        code, out, err = run(command, name)
+        assert (code, err) == (0, ""), (command, name)
+        assert out.strip(), (command, name)
+
+
+@pytest.mark.parametrize("path", [SAMPLE, FOLDER])
+def test_info_says_what_is_there_and_what_is_not(run, path):
+    code, out, err = run("info", path)
+    assert (code, err) == (0, "")
+    assert out.startswith("Hardware metrics of 24 launches on NVIDIA H200")
+    assert re.search(r"FlashAttnFwdSm90 +2 +54\.1 us +6\.4 % +latency", out)
+    assert "Not recorded: steps, layers over time, overlap" in out
+
+
+def test_info_as_json(run):
+    about = json.loads(run("info", SAMPLE, "--json")[1])
+    assert about["kernels"][0]["count"] == 2
+    assert about["facts"]["device"] == "NVIDIA H200"
+    assert len(about["metrics"]) == 2_301
+
+
+def test_findings_and_analyze_say_the_same(run):
+    assert run("findings", SAMPLE)[1] == run("analyze", SAMPLE)[1]
+    out = run("findings", SAMPLE)[1]
+    assert out.startswith("All shares are of one time, the 842 us of the 24 profiled launches.")
+    assert "See: llmprof analyze --what speed-of-light" in out
+    document = json.loads(run("findings", SAMPLE, "--json")[1])
+    jsonschema.validate(document, findings_schema(), cls=jsonschema.Draft202012Validator)
+    assert document["trace"]["profiler"] == "ncu"
+
+
+def test_views_take_a_sample_a_folder_and_a_name_behind_the_path(run):
+    rows = json.loads(run("analyze", FOLDER, "speed-of-light", "--json")[1])
+    assert rows == json.loads(run("analyze", SAMPLE, "--what", "speed-of-light", "--json")[1])
+    assert len(rows) == 24
+
+
+def test_a_view_of_a_timeline_says_what_is_missing(run):
+    code, _, err = run("analyze", SAMPLE, "overlap")
+    assert code == 2
+    assert "overlap needs a timeline, and these are hardware metrics of single launches" in err
+    assert "speed-of-light" in err
+    assert "CSV hold no samples" in run("analyze", SAMPLE, "hot-lines")[2]
+
+
+def test_what_needs_a_timeline_names_the_commands_that_do_not(run, tmp_path):
+    for words in (("export", SAMPLE, "-o", str(tmp_path / "t.pftrace")), ("what-if", SAMPLE)):
+        code, _, err = run(*words)
+        assert code == 2
+        assert "holds hardware metrics of single launches and no timeline" in err
+        assert "llmprof info, findings, analyze, report, explore and diff take it by itself" in err
+
+
+def test_diff_of_two_profiles(run):
+    code, out, _ = run("diff", SAMPLE, FOLDER)
+    assert code == 0
+    assert "24 launches of both together" in out
+
+
+def test_report_as_folder_and_as_page(run, tmp_path):
+    code, out, err = run("report", SAMPLE, "-o", str(tmp_path / "r"))
+    assert (code, err) == (0, "")
+    assert "Charts" in out
+    folder = tmp_path / "r"
+    assert {path.name for path in folder.glob("*.png")} == {"kernel_time.png", "roofline.png", "stalls.png"}
+    assert (folder / "limits.csv").is_file()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["findings"][0]["evidence"] == "speed_of_light"
+    absent = {entry["part"]: entry["found"] for entry in summary["absent"]}
+    assert "pages in CSV hold no samples of instructions" in absent["hot_lines"]
+    text = (folder / "index.html").read_text()
+    for heading in ("What takes the time", "what limits them?", "roofs of the device", "warps wait for", "advise"):
+        assert heading in text
+    assert "Nsight Compute replays each launch alone" in text
+    assert run("report", SAMPLE, "-o", str(tmp_path / "one.html"))[0] == 0
+    assert "What takes the time" in (tmp_path / "one.html").read_text()
+
+
+def test_explore_opens_findings_and_kernels(run, served):
+    assert run("explore", SAMPLE)[0] == 0
+    assert served["wanted"].files == []
+    opened = served["page"]
+    assert list(opened.titles) == ["Findings", "Kernels"]
+    opened.show_finding(3)
+    kernels = opened["kernels"]
+    assert "act_and_mul_kernel" in kernels.kernel
+    assert kernels.table["count"].sum() == 24
+    assert kernels._on_metrics(kernels.kernel)[0]["speed"]["bound"] == "memory"
+    assert opened.selected_index == 1
+
+
+def test_explore_says_why_it_cannot_compare(run):
+    assert "llmprof diff A B" in run("explore", SAMPLE, "--compare", SAMPLE)[2]
+
+
+def test_the_front_page_says_that_there_is_no_clock():
+    opened = explore.open(llmprof.sample_metrics("ncu_tp1_eager"))
+    for preparation in list(opened._preparing.values()):
+        preparation.join(60)
+    words = opened._front.children[0].value
+    assert "does not record when it ran" in words
+    assert "unknown" not in words
+    assert "of the profile" in opened._front.children[1].children[1].value
+
+
+@needs_report
+def test_a_report_has_its_hot_lines(run, tmp_path):
+    assert "miniWeather_mpi_openacc.F90" in run("findings", str(REPORT))[1]
+    assert run("report", str(REPORT), "-o", str(tmp_path / "r"))[0] == 0
+    assert "miniWeather_mpi_openacc.F90" in (tmp_path / "r" / "hot_lines.csv").read_text()
+
+
+@needs_report
+@pytest.mark.slow
+@pytest.mark.parametrize("file", sorted(path.name for path in REAL.glob("*") if path.suffix in {".csv", ".ncu-rep"}))
+def test_recordings_of_others(run, served, tmp_path, file):
+    path = str(REAL / file)
+    for words in (("info",), ("findings",), ("analyze",), ("report", "-o", str(tmp_path / "r"))):
+        code, out, err = run(words[0], path, *words[1:])
+        assert (code, err) == (0, ""), words
+        assert "None" not in out
+    timed = llmprof.read_metrics(path).kernels["duration_ns"].count() > 0
+    assert (run("explore", path)[0] == 0) == timed

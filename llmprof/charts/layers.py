@@ -127,9 +127,10 @@ def _headline(cells: pl.DataFrame, value: str) -> str:
     """Median time of a layer in each phase."""
     medians = cells.group_by("phase").agg(pl.col(value).median(), n=pl.len()).drop_nulls(value)
     medians = medians.sort("n", "phase", descending=[True, False])
-    figures = [f"{format_ns(ns)} in {phase}" for phase, ns in medians.select("phase", value).head(3).iter_rows()]
+    phases = medians.select("phase", value).head(3).rows()
+    figures = [f"{format_ns(ns)}{'' if phase == 'other' else f' in {phase}'}" for phase, ns in phases]
     what = "The host spends on a layer" if value == "host_dur_ns" else "A layer takes"
-    return f"{what} {', '.join(figures)} (medians)"
+    return f"{what} {', '.join(figures)} (median{'s' if len(figures) > 1 else ''})"
 
 
 def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:

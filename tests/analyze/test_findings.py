@@ -320,7 +320,7 @@ def test_synchronisation() -> None:
     # of each gap of 50 us the launch itself is 10, and 30 of the rest are as long as the host waited
     assert found["figure"] == 10 * 30_000
     assert "mostly cudaStreamSynchronize" in found["title"]
-    assert "10.0 such pauses in a step" in found["detail"]
+    assert "10 such pauses in a step" in found["detail"]
     assert the(together(decode([GEMM] * 11, pause=50_000, lead=10_000)), "synchronisation") is None
 
 

@@ -79,9 +79,26 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
 def _device(trace: Trace) -> tuple[str | None, str]:
     device, ranks = trace.meta.get("device"), [rank for rank in trace.ranks if rank >= 0]
     count = f"{len(ranks)} x " if len(ranks) > 1 else ""
+    if not device and on_host(trace):
+        return None, "nothing ran on a device; operators of the host stand in"
     if device:
         return f"{count}{device}", "the profiler"
     return (f"{len(ranks)} devices, name unknown" if len(ranks) > 1 else None), "the recording does not name it"
+
+
+def on_host(trace: Trace) -> bool:
+    """Whether nothing was recorded on a device and operators of the host stand in, as for a run on CPU.
+
+    Examples
+    --------
+    >>> on_host(trace)
+    False
+    """
+    try:
+        events = attribute(trace)
+    except LlmprofError:
+        return False
+    return events.height > 0 and bool((events["source"] == "op").all())
 
 
 def _batch(trace: Trace) -> tuple[str | None, str]:
@@ -112,7 +129,8 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
     if scope.steps is None:
         return None, f"no steps were found; {mean} were recorded"
     count = scope.windows["step"].n_unique()
-    return mean, f"mean of {count} {scope.words}, from step to step"
+    words = f"{count} {scope.words}" if count > 1 else f"1 {scope.words.removesuffix('s')}"
+    return mean, f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
 
 
 def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:

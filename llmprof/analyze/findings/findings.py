@@ -75,7 +75,7 @@ RULES: tuple[Rule, ...] = (
         waiting.device_held,
         "{time} of {part} ({share}) the device stands still with work launched, while the host is in {call} ({by_call} "
         "of it).",
-        "{count} such pauses in {part}, the longest of {longest}.",
+        "{pauses} in {part}, the longest of {longest}.",
         "Take that call out of the step.",
         "idle",
     ),
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
         waiting.synchronisation,
         "{time} of {part} ({share}) the device is idle after a synchronising call, mostly {call}, until the next "
         "launch.",
-        "{count} such pauses in {part}; the launching thread is then longest in {doing}.",
+        "{pauses} in {part}; the launching thread is then longest in {doing}.",
         "Find the .item(), .cpu() or synchronize() (its operator is around the call) and take it out of the step, so "
         "that the host can launch ahead.",
         "idle",
@@ -112,7 +112,7 @@ RULES: tuple[Rule, ...] = (
         "unexplained_idle",
         waiting.unexplained,
         "{time} of {part} ({share}) the device is idle and nothing recorded says why.",
-        "{count} pauses in {part}; in {launched} of the time the next event had been launched already.",
+        "{pauses} in {part}; in {launched} of the time the next event had been launched already.",
         "Record the host's calls of all threads ({record_host}), and look for other processes "
         "on the device and for events that the profiler dropped.",
         "idle",

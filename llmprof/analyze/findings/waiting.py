@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
+from llmprof.analyze.findings.scope import Measure, Scope, counted, largest, middle, most, total, worst
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.layers import layers
@@ -89,7 +89,7 @@ def synchronisation(scope: Scope) -> Measure | None:
         return None
     call, _ = most(gaps, "sync_name")
     rank, window = worst(gaps)
-    words = {"call": call, "count": f"{gaps.height / scope.parts:,.1f}", "doing": doing_words(gaps)}
+    words = {"call": call, "pauses": counted(gaps.height / scope.parts, "such pause"), "doing": doing_words(gaps)}
     return Measure(scope.time("idle", "sync"), words, where="cause = 'sync'", rank=rank, window_ns=window)
 
 
@@ -120,7 +120,7 @@ def device_held(scope: Scope) -> Measure | None:
     words = {
         "call": call,
         "by_call": format_share(share),
-        "count": f"{gaps.height / scope.parts:,.1f}",
+        "pauses": counted(gaps.height / scope.parts, "such pause"),
         "longest": format_ns(float(gaps["dur_ns"].max() or 0)),  # type: ignore[arg-type]
     }
     where = "cause = 'queued' AND held_kind = 'call'"
@@ -161,7 +161,7 @@ def unexplained(scope: Scope) -> Measure | None:
     launched = total(gaps.filter(pl.col("cause") == "queued"), "dur_ns")
     words = {
         "launched": format_share(launched / max(1.0, total(gaps, "dur_ns"))),
-        "count": f"{gaps.height / scope.parts:,.1f}",
+        "pauses": counted(gaps.height / scope.parts, "pause"),
     }
     where = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
     return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window)
@@ -255,6 +255,13 @@ def _ranks(ranks: list[int], all_ranks: int) -> str:
 CUSTOM_ALL_REDUCE_BYTES = 8 << 20
 """Largest message of vLLM's custom all-reduce (its default ``max_size`` on NVLink, vLLM custom_all_reduce.py)."""
 
+_LATE_ON_HOST = (
+    "Find out why that rank is late before touching communication: compare the times of its operators with those of "
+    "the others, pin each rank to cores of its own, and look for other processes on those cores."
+)
+_NO_LAYERS = "Fewer or fused collectives, larger messages, or compute beside them."
+"""Advice where no layers of a transformer were found, so that nothing is known of tensor parallelism."""
+
 PIPELINE = ("broadcast", "send_recv")
 """Communication between pipeline stages, where the run is a pipeline: waiting in it is the pipeline's dependency."""
 
@@ -319,7 +326,8 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     }
     # waiting beside compute costs nothing, so of the exposed part each kind has its share
     ns = scope.time("communication", "wait") * mine / whole
-    return Measure(ns, words, where=f"kind = '{kind}'", rank=rank, window_ns=window)
+    advice = _LATE_ON_HOST if scope.on_host and not pipeline else None
+    return Measure(ns, words, where=f"kind = '{kind}'", rank=rank, window_ns=window, suggestion=advice)
 
 
 def exposed_communication(scope: Scope) -> Measure | None:
@@ -345,7 +353,8 @@ def exposed_communication(scope: Scope) -> Measure | None:
         "calls": f"{calls.height / scope.parts:,.0f}",
         "why": "" if known or not why.len() else f" Waiting is not known: {why[0]}.",
     }
-    return Measure(transfer, words, rank=rank, window_ns=window)
+    advice = None if scope.events["layer"].is_not_null().any() else _NO_LAYERS
+    return Measure(transfer, words, rank=rank, window_ns=window, suggestion=advice)
 
 
 def nccl_for_small(scope: Scope) -> Measure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.findings.scope import Measure, Scope, middle, most, total, worst
+from llmprof.analyze.findings.scope import Measure, Scope, amount, middle, most, total, worst
 from llmprof.units import format_bytes, format_ns, format_share
 
 SHORT_KERNEL_NS = 5_000
@@ -72,7 +72,7 @@ def copies(scope: Scope) -> Measure | None:
     words = {
         "name": what,
         "by_name": format_share(share),
-        "count": f"{shown.height / scope.parts:,.1f}",
+        "count": amount(shown.height / scope.parts),
         "size": size,
     }
     where = "category IN ('copy', 'fill')"
@@ -158,7 +158,12 @@ def split_k(scope: Scope) -> Measure | None:
         "count": f"{reduce.height / scope.parts:,.0f}",
     }
     where = "category = 'linear' AND name LIKE '%splitK%'"
-    return Measure(total(reduce, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+    alone = (
+        "A larger batch needs no split; or tune the algorithm choice."
+        if scope.windows["rank"].n_unique() == 1
+        else None
+    )
+    return Measure(total(reduce, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=alone)
 
 
 def uneven_compute(scope: Scope) -> Measure | None:
@@ -291,7 +296,7 @@ def _spoken(scope: Scope, rows: pl.DataFrame, where: str) -> Measure:
     rank, window = worst(rows)
     number = rows.height / scope.parts
     words = {
-        "count": f"{number:,.0f}" if number.is_integer() else f"{number:,.1f}",
+        "count": amount(number),
         "name": f"{name[:100]}{'…' if len(name) > 100 else ''} ({format_share(share)} of it)",
     }
     return Measure(total(rows, "dur_ns"), words, where=where, rank=rank, window_ns=window)

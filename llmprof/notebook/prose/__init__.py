@@ -1,0 +1,76 @@
+"""Sentences of the notebooks: functions of a trace that say what holds for it, and nothing where nothing does.
+
+Each function is about one subject, takes a trace, and returns a list of sentences in Markdown whose figures come from
+:mod:`llmprof.analyze`. A sentence that the trace does not bear out is left out; one that says why takes its place.
+:func:`say` shows them in a notebook: ``prose.say(prose.what_ran(run), prose.of_steps(run))``. A static cell of a
+notebook explains a method or how to read a chart, and states no fact about a recording.
+
+============= ====================================================================================================
+Words         :func:`say`, :func:`or_why_not`, :func:`listed`, :func:`counted`, :func:`joined`
+What it is    :func:`what_ran`, :func:`of_coverage`, :func:`of_findings`
+Time          :func:`of_steps`, :func:`of_watched_rank`, :func:`of_steady_state`, :func:`of_timeline`, :func:`of_lead`,
+              :func:`of_idle`
+Layers        :func:`of_layer`, :func:`stages_of_layer`, :func:`of_small_kernels`, :func:`of_layer_times`
+Ranks         :func:`matched_calls`, :func:`late_rank`, :func:`of_communication`, :func:`of_the_cause`
+Other runs    :func:`of_two_transfers`, :func:`decode_step`, :func:`of_decode_steps`, :func:`of_a_pipeline`
+============= ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from llmprof.notebook.prose.ranks import (
+    decode_step,
+    late_rank,
+    matched_calls,
+    of_a_pipeline,
+    of_communication,
+    of_decode_steps,
+    of_the_cause,
+    of_two_transfers,
+)
+from llmprof.notebook.prose.timeline import (
+    of_coverage,
+    of_findings,
+    of_idle,
+    of_layer,
+    of_layer_times,
+    of_layers_found,
+    of_lead,
+    of_small_kernels,
+    of_steady_state,
+    of_steps,
+    of_timeline,
+    of_watched_rank,
+    stages_of_layer,
+)
+from llmprof.notebook.prose.words import counted, joined, listed, or_why_not, say, what_ran
+
+__all__ = [
+    "counted",
+    "decode_step",
+    "joined",
+    "late_rank",
+    "listed",
+    "matched_calls",
+    "of_a_pipeline",
+    "of_communication",
+    "of_coverage",
+    "of_decode_steps",
+    "of_findings",
+    "of_idle",
+    "of_layer",
+    "of_layer_times",
+    "of_layers_found",
+    "of_lead",
+    "of_small_kernels",
+    "of_steady_state",
+    "of_steps",
+    "of_the_cause",
+    "of_timeline",
+    "of_two_transfers",
+    "of_watched_rank",
+    "or_why_not",
+    "say",
+    "stages_of_layer",
+    "what_ran",
+]

@@ -1,0 +1,202 @@
+"""Words of the notebooks: how sentences are shown and put together, and what a trace is a recording of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from llmprof import analyze, bundled
+from llmprof.analyze.findings.facts import facts_in_words, on_host
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown
+
+_FORMATS: Final = {
+    "chrome": "the PyTorch profiler or another tool that writes Chrome traces",
+    "nsys": "Nsight Systems",
+    "ascend": "an Ascend profiler",
+}
+
+
+def say(*sentences: str | Sequence[str]) -> Markdown | None:
+    """Show sentences in a notebook; those of one list make a paragraph.
+
+    Returns
+    -------
+    IPython.display.Markdown or None
+        None, which shows nothing, where there is no sentence.
+
+    Examples
+    --------
+    >>> say(["One sentence.", "Another."], []).data
+    'One sentence. Another.'
+    >>> say([]) is None
+    True
+    """
+    from IPython.display import Markdown
+
+    paragraphs = [part if isinstance(part, str) else " ".join(filter(None, part)) for part in sentences]
+    text = "\n\n".join(filter(None, paragraphs))
+    return Markdown(text) if text else None  # type: ignore[no-untyped-call]
+
+
+def listed(sentences: Sequence[str], *, numbered: bool = False) -> str:
+    r"""Sentences as a list in Markdown.
+
+    Examples
+    --------
+    >>> listed(["a", "b"], numbered=True)
+    '1. a\n2. b'
+    """
+    return "\n".join(f"{f'{i}.' if numbered else '-'} {text}" for i, text in enumerate(sentences, 1))
+
+
+def or_why_not(show: Callable[[], Any]) -> Any:
+    """What a function returns, or a sentence that says why the recording cannot answer.
+
+    Examples
+    --------
+    >>> or_why_not(lambda: 1)
+    1
+    """
+    try:
+        return show()
+    except LlmprofError as error:
+        return say(f"*Not to be had from this recording: {error}*")
+
+
+def counted(number: float, noun: str) -> str:
+    """A number and its noun.
+
+    Examples
+    --------
+    >>> counted(1, "rank"), counted(1200, "all-reduce"), counted(2, "copy")
+    ('1 rank', '1,200 all-reduces', '2 copies')
+    """
+    if round(number, 1) == 1:
+        return f"{number:,.0f} {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{number:,.0f} {plural}" if float(number).is_integer() else f"{number:,.1f} {plural}"
+
+
+def joined(words: Sequence[object]) -> str:
+    """Words in a row, the last with *and*.
+
+    Examples
+    --------
+    >>> joined([0, 1, 2])
+    '0, 1 and 2'
+    """
+    texts = [str(word) for word in words]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Some ranks, by their numbers.
+
+    Examples
+    --------
+    >>> ranks_in_words([3]), ranks_in_words([0, 1, 2]), ranks_in_words(list(range(64)))
+    ('rank 3', 'ranks 0, 1 and 2', 'ranks 0 to 63')
+    """
+    first, last = min(ranks), max(ranks)
+    if len(ranks) > 3 and last - first + 1 == len(ranks):
+        return f"ranks {first} to {last}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {joined(sorted(ranks))}"
+
+
+def kind_in_words(kind: str | None) -> str:
+    """A kind of collective as people write it.
+
+    Examples
+    --------
+    >>> kind_in_words("all_reduce"), kind_in_words(None)
+    ('all-reduce', 'collective')
+    """
+    return {"all_to_all": "all-to-all", "send_recv": "send/receive"}.get(
+        str(kind), kind.replace("_", "-") if kind else "collective"
+    )
+
+
+def number(value: object) -> float:
+    """A scalar of a frame as a number; not a number (NaN) where there is none, which is written as *unknown*.
+
+    Examples
+    --------
+    >>> number(pl.Series([1, 2]).median()), number(None)
+    (1.5, nan)
+    """
+    return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def events_called(trace: Trace) -> str:
+    """What runs on the device of a trace, or stands in for it.
+
+    Examples
+    --------
+    >>> events_called(trace)
+    'kernels and copies'
+    """
+    return "operators" if on_host(trace) else "kernels and copies"
+
+
+def what_ran(trace: Trace, *, sample: str = "") -> list[str]:
+    """What a trace is a recording of.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    sample : str, optional
+        Name of the bundled sample that it is; only then is what stands in its description said.
+
+    Examples
+    --------
+    >>> print(what_ran(trace, sample="torch_tp1_cudagraph")[0])  # doctest: +ELLIPSIS
+    The bundled recording `torch_tp1_cudagraph`: **Qwen2.5-1.5B (28 layers)** in vLLM 0.26.0 on one NVIDIA H200...
+    """
+    if sample:
+        return _what_the_sample_says(bundled.describe(sample))
+    facts = dict(facts_in_words(analyze.run_facts(trace)))
+    low, high = trace.span_ns
+    tables = [
+        counted(trace.table(table).height, noun)
+        for table, noun in (("kernels", "kernel"), ("copies", "copy"), ("ops", "operator"))
+        if trace.has(table) and trace.table(table).height
+    ]
+    ranks = [rank for rank in trace.ranks if rank >= 0] or list(trace.ranks)
+    made_by = _FORMATS.get(str(trace.meta.get("format")), str(trace.meta.get("format") or "an unknown profiler"))
+    said = [
+        f"The trace has {counted(len(ranks), 'rank')} and covers {format_ns(high - low)}, with {joined(tables)}; "
+        f"it was recorded by {made_by}."
+    ]
+    known = [f"{what.lower()} {value}" for what, value in facts.items() if "unknown" not in value]
+    known += [value.partition(", ")[2] for value in facts.values() if value.startswith("name unknown, ")]
+    missing = [what.lower() for what, value in facts.items() if "unknown" in value]
+    if known:
+        said.append(f"It says: {'; '.join(known)}.")
+    if missing:
+        said.append(f"It does not say: {', '.join(missing)}.")
+    return said
+
+
+def _what_the_sample_says(head: bundled.Sample) -> list[str]:
+    work, shape = head.workload, head.parallelism
+    devices = f"{head.devices} {head.device}" if head.devices > 1 else f"one {head.device}"
+    split = [f"{how} parallel over {number}" for how, number in shape.items() if number > 1]
+    execution = {"eager": "eager", "cuda_graphs": "with CUDA graphs"}.get(head.execution, head.execution)
+    said = [
+        f"The bundled recording `{head.name}`: **{head.model}** in {head.engine} on {devices}"
+        f"{', ' if split else ''}{', '.join(split)}; {execution}, {head.dtype}, recorded with {head.profiler} "
+        f"({head.profiler_options})."
+    ]
+    if {"requests", "prompt_tokens", "output_tokens"} <= set(work):
+        said.append(
+            f"Its load is {counted(work['requests'], 'request')} of {work['prompt_tokens']} tokens, "
+            f"{work['output_tokens']} tokens out."
+        )
+    said += [f"{part.strip().rstrip('.')}." for part in head.origin.split(". ") if part.startswith("Weights")]
+    return said

@@ -18,6 +18,13 @@ Other runs    :func:`of_two_transfers`, :func:`decode_step`, :func:`of_decode_st
 
 from __future__ import annotations
 
+from llmprof.notebook.prose.layers import (
+    of_layer,
+    of_layer_times,
+    of_layers_found,
+    of_small_kernels,
+    stages_of_layer,
+)
 from llmprof.notebook.prose.ranks import (
     decode_step,
     late_rank,
@@ -32,16 +39,11 @@ from llmprof.notebook.prose.timeline import (
     of_coverage,
     of_findings,
     of_idle,
-    of_layer,
-    of_layer_times,
-    of_layers_found,
     of_lead,
-    of_small_kernels,
     of_steady_state,
     of_steps,
     of_timeline,
     of_watched_rank,
-    stages_of_layer,
 )
 from llmprof.notebook.prose.words import counted, joined, listed, or_why_not, say, what_ran
 

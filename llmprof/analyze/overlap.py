@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns, Window
@@ -16,9 +17,12 @@ from llmprof.trace import Trace
 COMMUNICATION = ("collective",)
 COPY = ("copy", "fill")
 
+EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
+"""Parts of exposed communication, which add up to it."""
+
 
 @per_trace
-def overlap(trace: Trace, *, by: Columns = ("rank", "step")) -> pl.DataFrame:
+def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
     Kernels that run at the same time count once in a class. Communication is what has the category ``collective``;
@@ -32,6 +36,8 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step")) -> pl.DataFrame:
         Columns of :func:`~llmprof.analyze.attribute` that part the events into groups; ``rank`` is put in front where
         it is missing, since each rank has a device of its own. Without ``step`` the idle time between steps counts. A
         rank that drives several devices is busy while any of them is; add ``device`` to look at each.
+    waits : bool
+        Also tell waiting from transfer in the exposed communication, by matching the collectives over the ranks.
 
     Returns
     -------
@@ -41,6 +47,9 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step")) -> pl.DataFrame:
         - ``total_ns``: from the first start to the last end of the group, without ``other_ns``;
         - ``compute_ns, communication_ns, copy_ns``: union of each class;
         - ``exposed_communication_ns, hidden_communication_ns``: communication without and with compute beside it;
+        - ``exposed_wait_ns, exposed_transfer_ns, exposed_unknown_ns`` (with ``waits``): exposed communication in which
+          a collective waits for its last rank, the rest of that whose ranks were matched, and that whose ranks were
+          not, of which waiting is unknown (:func:`~llmprof.analyze.collectives` says why). They add up to it;
         - ``exposed_copy_ns``: copies without compute or communication beside them;
         - ``idle_ns``: nothing of the rank runs. Groups that interleave share the gaps, so theirs do not add up;
         - ``other_ns``: only events of other groups of the rank run between the group's first start and last end.
@@ -65,7 +74,42 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step")) -> pl.DataFrame:
     by = by if "rank" in by else ("rank", *by)
     events = labelled(trace, by)
     recorded = "copies" in trace.table_names or (events["source"] == "op").any()
+    if waits:
+        events = with_waits(trace, events)
     return overlap_of(events, by, copies_recorded=recorded)
+
+
+def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Device events, and below them what is known of their collectives.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace that the events are of.
+    events : polars.DataFrame
+        ``rank, name, category, start_ns, dur_ns`` (ns) and others.
+
+    Returns
+    -------
+    polars.DataFrame
+        The events with ``communicates``, which is null. Then for each collective whose ranks were matched a row
+        ``transfer``, as long as the event, and one ``wait`` from its start as far as it waits for its last rank.
+    """
+    calls = events.filter(pl.col("category").is_in(COMMUNICATION))
+    events = events.with_columns(communicates=pl.lit(None, dtype=_COMMUNICATES))
+    if calls.is_empty():
+        return events
+    keys = ["rank", "start_ns", "name"]
+    known = collectives(trace).filter(pl.col("wait_ns").is_not_null()).select(*keys, _wait="wait_ns").unique(keys)
+    calls = calls.join(known, on=keys, how="inner", maintain_order="left")
+    transfers = calls.with_columns(communicates=pl.lit("transfer", dtype=_COMMUNICATES)).drop("_wait")
+    waits = calls.filter(pl.col("_wait") > 0).with_columns(
+        dur_ns=pl.min_horizontal("_wait", "dur_ns"), communicates=pl.lit("wait", dtype=_COMMUNICATES)
+    )
+    return pl.concat([events, transfers, waits.drop("_wait")])
+
+
+_COMMUNICATES = pl.Enum(["wait", "transfer"])
 
 
 def overlap_of(
@@ -76,7 +120,8 @@ def overlap_of(
     Parameters
     ----------
     events : polars.DataFrame
-        ``start_ns, dur_ns`` (ns), ``category`` and the columns of ``by``.
+        ``start_ns, dur_ns`` (ns), ``category`` and the columns of ``by``; with ``communicates``, as
+        :func:`with_waits` gives them, exposed communication is parted.
     by : sequence of str
         Columns that part the events into groups, ``rank`` among them.
     copies_recorded : bool
@@ -94,9 +139,16 @@ def overlap_of(
         )
     communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
     copy = pl.col("category").is_in(COPY).fill_null(value=False)
+    parted = "communicates" in events.columns
+    kind = pl.col("communicates")
+    upto = {} if not parted else {
+        "_with_wait": ~(communication | copy) | (kind == "wait"),
+        "_with_transfer": ~(communication | copy) | kind.is_not_null(),
+    }  # fmt: skip
     lengths = union_lengths(
         events,
         by,
+        **upto,
         compute_ns=~(communication | copy),
         communication_ns=communication,
         copy_ns=copy,
@@ -111,6 +163,12 @@ def overlap_of(
         lengths = length_within(lengths, events, timeline, name="_rank_busy")
         lengths = lengths.with_columns(other_ns=pl.col("_rank_busy") - pl.col("_busy"))
     copies = pl.when(pl.lit(copies_recorded))
+    exposed = [] if not parted else [
+        (pl.col(after) - pl.col(before)).alias(name)
+        for name, before, after in zip(
+            EXPOSED, ("compute_ns", *upto), (*upto, "_without_copies"), strict=True
+        )
+    ]  # fmt: skip
     return lengths.select(
         *by,
         (pl.col("dur_ns") - pl.col("other_ns")).alias("total_ns"),
@@ -118,6 +176,7 @@ def overlap_of(
         "communication_ns",
         copies.then("copy_ns").alias("copy_ns"),
         (pl.col("_without_copies") - pl.col("compute_ns")).alias("exposed_communication_ns"),
+        *exposed,
         (pl.col("compute_ns") + pl.col("communication_ns") - pl.col("_without_copies")).alias(
             "hidden_communication_ns"
         ),
@@ -127,7 +186,9 @@ def overlap_of(
     )
 
 
-def overlap_within(trace: Trace, *, window: Window, ranks: Sequence[int] | None = None) -> pl.DataFrame:
+def overlap_within(
+    trace: Trace, *, window: Window, ranks: Sequence[int] | None = None, waits: bool = False
+) -> pl.DataFrame:
     """Compute, communication, copies and idle time of each rank in a window; events count as far as they lie in it.
 
     Parameters
@@ -138,6 +199,8 @@ def overlap_within(trace: Trace, *, window: Window, ranks: Sequence[int] | None 
         In ns from the start of the trace.
     ranks : sequence of int, optional
         Ranks to look at; all if not given.
+    waits : bool
+        Also tell waiting from transfer in the exposed communication.
 
     Returns
     -------
@@ -168,11 +231,13 @@ def overlap_within(trace: Trace, *, window: Window, ranks: Sequence[int] | None 
         if missing := sorted(set(ranks) - set(trace.ranks)):
             raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {trace.ranks}")
         events = events.filter(pl.col("rank").is_in(list(ranks)))
+    if waits:
+        events = with_waits(trace, events)
     found_ranks = events.select("rank").unique().sort("rank")
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
-    inside = clip(events.select("rank", "category", "start_ns", "dur_ns"), windows, ["rank"])
+    inside = clip(events.select("rank", "category", "start_ns", "dur_ns", "^communicates$"), windows, ["rank"])
     rows = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
     rows = found_ranks.join(rows, on="rank", how="left", maintain_order="left")
     copies = [c for c in rows.columns if "copy" in c]
@@ -192,10 +257,10 @@ ANALYSIS = Analysis(
     view="overlap",
     columns=(
         "rank", "step", "phase", "stage", "total_ns", "compute_ns", "exposed_communication_ns",
-        "hidden_communication_ns", "exposed_copy_ns", "idle_ns",
+        *EXPOSED, "hidden_communication_ns", "exposed_copy_ns", "idle_ns",
     ),
     grouped_by="by",
-    options={"by": ("rank", "step", "phase")},
+    options={"by": ("rank", "step", "phase"), "waits": True},
     reported=True,
     section=Section(
         "communication",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from llmprof.analyze.overlap import EXPOSED
 from llmprof.arguments import Share
 from llmprof.charts.base.data import check_choice, fitting, inline, nothing, number, require, stack, stacked_bars
 from llmprof.charts.base.theme import (
@@ -19,6 +20,8 @@ from llmprof.charts.base.theme import (
     PHASES,
     REST,
     TEXT_PX,
+    UNMATCHED,
+    WAIT,
     WIDTH,
     colour,
     colours,
@@ -210,10 +213,13 @@ PARTS: dict[str, str] = {
     "compute": COMPUTE,
     "hidden communication": HIDDEN,
     "exposed communication": COMMUNICATION,
+    "exposed waiting": WAIT,
+    "exposed transfer": COMMUNICATION,
+    "exposed, wait unknown": UNMATCHED,
     "exposed copy": COPY,
     "idle": IDLE,
 }
-"""Parts of a bar in order, and their colours."""
+"""Parts of a bar in order, and their colours; exposed communication is one part, or three."""
 
 _PLOT = WIDTH - 2 * PADDING - 76
 _ROW = 34
@@ -222,12 +228,13 @@ _ROW = 34
 def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
 
-    The parts of a bar add up to its total. Steps of a rank are added up; a frame with phases gets a panel for each.
+    Exposed communication is parted into waiting for the last rank and transfer where the frame parts it. The parts of a
+    bar add up to its total. Steps of a rank are added up; a frame with phases gets a panel for each.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``overlap(trace)``, by rank and, if wanted, step or phase.
+        Rows of ``overlap(trace, waits=True)``, by rank and, if wanted, step or phase.
     title : str, optional
         Title instead of the one that says what is shown.
 
@@ -243,24 +250,32 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
 
     Examples
     --------
-    >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",)))
+    >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
     require(frame, _COLUMNS, chart="overlap", made_by=_OVERLAP_SOURCE)
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
-    sums = frame.group_by("rank", phase=phase).agg(pl.col(_COLUMNS[1:]).sum()).filter(pl.col("total_ns") > 0)
+    columns = [*_COLUMNS[1:], *(column for column in EXPOSED if column in frame.columns)]
+    sums = frame.group_by("rank", phase=phase).agg(pl.col(columns).sum()).filter(pl.col("total_ns") > 0)
     if sums.is_empty():
         raise nothing("overlap", "the totals are zero", _OVERLAP_SOURCE)
     unit = time_unit(number(sums["total_ns"].max()))
     parts = _parts(sums.sort("rank"))
+    drawn = set(parts.filter(pl.col("ns") > 0)["part"]) | {"compute", "idle"}
+    table = {name: fill for name, fill in PARTS.items() if name in drawn}
+    parts = parts.filter(pl.col("part").is_in(list(table)))
     phases = sorted(sums["phase"].unique(), key=_phase_order)
     panels = []
     for name in phases:
         rows = parts.filter(phase=name)
         axis = "device time" if name == phases[-1] else None
-        panel = layered(*stacked_bars(rows, PARTS, width=_PLOT, title=axis, unit=unit))
+        panel = layered(*stacked_bars(rows, table, width=_PLOT, title=axis, unit=unit))
         panel = panel.properties(width=_PLOT, height=_ROW * rows["row"].n_unique())
         panels.append(panel.properties(title=heading(name)) if name else panel)
     notes = ["Communication is hidden while compute runs beside it, and exposed while it does not."]
+    if "exposed waiting" in table:
+        notes.append("Exposed waiting is for the last rank of a collective, and the rest of it transfer.")
+    if "exposed, wait unknown" in table:
+        notes.append("Where the ranks of a collective could not be matched, its waiting is unknown.")
     if "step" in frame.columns:
         notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
@@ -275,24 +290,32 @@ def _phase_order(phase: str) -> tuple[int, str]:
 def _parts(sums: pl.DataFrame) -> pl.DataFrame:
     """The wide frame made long: ``phase, row, part, ns``."""
     hidden = pl.col("hidden_communication_ns")
+    exposed = {"exposed communication": "exposed_communication_ns"}
+    if set(EXPOSED) <= set(sums.columns):
+        exposed = dict(zip(("exposed waiting", "exposed transfer", "exposed, wait unknown"), EXPOSED, strict=True))
     wide = sums.select(
         "phase",
         (pl.col("compute_ns") - hidden).alias("compute"),
         hidden.alias("hidden communication"),
-        pl.col("exposed_communication_ns").alias("exposed communication"),
+        *(pl.col(column).alias(name) for name, column in exposed.items()),
         pl.col("exposed_copy_ns").alias("exposed copy"),
         pl.col("idle_ns").alias("idle"),
         row=pl.format("rank {}", "rank"),
     )
-    return wide.unpivot(list(PARTS), index=["phase", "row"], variable_name="part", value_name="ns")
+    names = [name for name in PARTS if name in wide.columns]
+    return wide.unpivot(names, index=["phase", "row"], variable_name="part", value_name="ns")
 
 
 def _overlap_headline(sums: pl.DataFrame) -> str:
     """Exposed communication and idle time, as the range over the ranks."""
-    by_rank = sums.group_by("rank").agg(pl.col(_COLUMNS[1:]).sum())
     words = []
-    for column, name in (("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")):
+    waits = "exposed_wait_ns" in sums.columns and number(sums["exposed_wait_ns"].sum()) > 0
+    columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
+    if waits:
+        columns.insert(1, ("exposed_wait_ns", "of it waiting"))
+    by_rank = sums.group_by("rank").agg(pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum())
+    for column, name in columns:
         shares = 100 * by_rank[column] / by_rank["total_ns"]
         words.append(f"{name} {spread(percent(number(shares.min())), percent(number(shares.max())))}")
     whose = "a rank's time" if by_rank.height > 1 else f"the time of rank {by_rank['rank'][0]}"
-    return f"Of {whose}: {words[0]}, {words[1]}"
+    return f"Of {whose}: {', '.join(words)}"

@@ -164,10 +164,10 @@ def layer_heatmap(trace: Trace) -> Drawn:
 
 def overlap(trace: Trace) -> Drawn:
     """Compute, communication, copies and idle time by rank and phase."""
-    frame = analyze.overlap(trace, by=("rank", "step", "phase")).drop_nulls("step")
+    frame = analyze.overlap(trace, by=("rank", "step", "phase"), waits=True).drop_nulls("step")
     frame = _without_empty_steps(frame)
     if not frame.height:
-        frame = analyze.overlap(trace, by=("rank",))
+        frame = analyze.overlap(trace, by=("rank",), waits=True)
     frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
     return charts.overlap(frame), note
 

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze.overlap import overlap, overlap_of
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of, overlap_within
+from llmprof.analyze.steps.summary import recorded_windows, time_parts
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
+from tests.analyze.builders import ALL_GATHER, GEMM, NCCL_ALL_REDUCE, kernels
 
 SCHEMA = {
     "rank": pl.Int32(),
@@ -175,3 +178,47 @@ def test_three_ranks_wait_in_communication_for_the_one_that_is_idle(sample_trace
     idle = (got["idle_ns"] / got["total_ns"]).round(3).to_list()
     assert exposed == [0.948, 0.948, 0.946, 0.006]
     assert idle == [0.016, 0.016, 0.018, 0.958]
+
+
+def test_exposed_communication_is_waiting_and_transfer() -> None:
+    """Rank 0 computes [0, 20) us and reduces [10, 104), rank 1 computes [0, 100) and reduces [100, 104).
+
+    Rank 0 waits [10, 100), of which [20, 100) is exposed, then 4 us of transfer. Each rank ends with a broadcast whose
+    group the recording does not hold in full.
+    """
+    us = 1_000
+    frame = pl.concat(
+        [
+            kernels([(GEMM, 20 * us)], rank=0, first=1),
+            kernels([(NCCL_ALL_REDUCE, 94 * us)], rank=0, start=10 * us, stream=9, first=2),
+            kernels([(GEMM, 100 * us)], rank=1, first=3),
+            kernels([(NCCL_ALL_REDUCE, 4 * us)], rank=1, start=100 * us, stream=9, first=4),
+            kernels([(ALL_GATHER, 6 * us)], rank=0, start=110 * us, stream=9, first=5),
+        ]
+    )
+    trace = Trace({"kernels": frame}, {"world_size": 2})
+    assert collectives(trace).filter(kind="all_gather")["wait_ns"].to_list() == [None]
+    rows = overlap(trace, by=("rank",), waits=True)
+    assert rows.select("rank", "exposed_communication_ns", *EXPOSED).rows() == [
+        (0, 90 * us, 80 * us, 4 * us, 6 * us),
+        (1, 4 * us, 0, 4 * us, 0),
+    ]
+    assert rows.drop(EXPOSED).equals(overlap(trace, by=("rank",)))
+    window = overlap_within(trace, window=(50 * us, 102 * us), waits=True)
+    assert window.select("exposed_communication_ns", *EXPOSED).row(0) == (52 * us, 50 * us, 2 * us, 0)
+
+
+@pytest.mark.parametrize("name", ["torch_tp4_eager_nccl", "torch_pp2_eager", "nsys_tp2_cudagraph", "torch_tp1_eager"])
+def test_waiting_of_recordings_adds_up_and_agrees_with_the_parts_of_time(
+    name: str, sample_trace: Callable[[str], Trace]
+) -> None:
+    trace = sample_trace(name)
+    rows = overlap(trace, waits=True)
+    assert (
+        rows.select(pl.sum_horizontal(EXPOSED)).to_series().equals(rows["exposed_communication_ns"], check_names=False)
+    )
+    windows = recorded_windows(trace)
+    parts = time_parts(trace, windows).filter(kind="communication")
+    by_rank = overlap(trace, by=("rank",), waits=True)
+    for part, column in (("wait", "exposed_wait_ns"), ("transfer", "exposed_transfer_ns")):
+        assert parts.filter(part=part)["ns"].sum() == by_rank[column].sum()

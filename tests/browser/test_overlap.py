@@ -63,6 +63,11 @@ def test_gestures_end_in_frames(notebook):
     assert shown.python("w.window") == [first, first + length]
     assert shown.python("w.summary['a_ns'][-1]") == length
     settled(shown, window=shown.python("w.window"))
+    waiting = shown.python("w.summary.filter(part='exposed waiting')['a_ns'][0]")
+    assert waiting > 0.5 * length  # of rank 0: rank 3 is late in every step
+    row = shown.output().get_by_role("row").filter(has_text="exposed waiting")
+    row.get_by_text(shown.python(f"llmprof.units.format_ns({waiting})"), exact=True).wait_for()
+    shown.output().get_by_text("waiting is for the last rank of a collective").wait_for()
     shown.shot("overlap-step", shown.output())
 
     # dragging over the lanes, a click on an interval, buttons and keys move the window
@@ -128,7 +133,7 @@ def test_names_are_text_and_nothing_is_said_so(notebook, root):
     shown.output(1).get_by_text("Nothing ran on a device").wait_for()
     shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
     lanes(shown).scroll_into_view_if_needed()
-    lanes(shown).hover(position={"x": 300, "y": 30 + 5 * 24 + 8 + 12})
+    lanes(shown).hover(position={"x": 300, "y": 30 + 4 * 24 + 8 + 12})
     shown.output().get_by_text("<img src=x").first.wait_for()
     assert shown.page.evaluate("window.hacked === undefined")
     assert shown.problems == []

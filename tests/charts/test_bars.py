@@ -91,7 +91,25 @@ def test_overlap_parts_add_up_to_the_total() -> None:
         assert ns["exposed communication"] == mine["exposed_communication_ns"].sum()
         assert ns["exposed copy"] == mine["exposed_copy_ns"].sum()
         assert ns["idle"] == mine["idle_ns"].sum()
-    assert [p for p in PARTS if p in set(bars["part"])] == list(PARTS)
+    whole = ["compute", "hidden communication", "exposed communication", "exposed copy", "idle"]
+    assert [p for p in PARTS if p in set(bars["part"])] == whole
+
+
+def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so() -> None:
+    exposed = pl.col("exposed_communication_ns")
+    parts = {
+        "exposed_wait_ns": exposed // 2,
+        "exposed_transfer_ns": exposed - exposed // 2,
+        "exposed_unknown_ns": pl.lit(0),
+    }
+    frame = frames.overlapped().with_columns(**parts)
+    chart = charts.overlap(frame)
+    bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
+    assert "exposed communication" not in set(bars["part"])
+    assert "exposed, wait unknown" not in set(bars["part"])  # none of it: not in the legend either
+    for part, column in (("exposed waiting", "exposed_wait_ns"), ("exposed transfer", "exposed_transfer_ns")):
+        assert bars.filter(part=part)["ns"].sum() == frame[column].sum()
+    assert "of it waiting" in " ".join(chart.title.text)
 
 
 def test_overlap_has_a_panel_a_phase() -> None:

@@ -12,7 +12,7 @@ from llmprof.errors import NotCapturedError
 from llmprof.explore.overlap import explorer as steps_module
 from llmprof.explore.overlap.explorer import PARTS, aligned, lanes, step_bars, summary
 from llmprof.trace import Trace
-from tests.analyze.builders import ALL_REDUCE, GEMM, kernels, labels, launches
+from tests.analyze.builders import ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 
 # stream 7: compute [100, 140) and [160, 180); stream 9: communication [130, 170); a copy at [190, 195)
 RUN = pl.concat(
@@ -42,7 +42,7 @@ def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
 def test_lanes_of_a_window() -> None:
     head, buffers = lanes(trace(), 0, (110, 200), pixels=100)
     assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
-    assert spans(head, buffers, "exposed communication") == [(30, 50)]
+    assert spans(head, buffers, "exposed, wait unknown") == [(30, 50)]  # one rank has the collective
     assert spans(head, buffers, "hidden communication") == [(20, 30), (50, 60)]
     assert spans(head, buffers, "copy") == [(80, 85)]
     assert spans(head, buffers, "idle") == [(70, 80), (85, 90)]
@@ -73,10 +73,31 @@ def test_a_window_in_which_nothing_runs() -> None:
 def test_the_parts_of_a_window_add_up() -> None:
     found = summary(trace(), 0, (110, 200))
     assert dict(found.select("part", "ns").iter_rows()) == {
-        "compute": 30, "hidden communication": 20, "exposed communication": 20, "exposed copy": 5, "idle": 15,
-        "total": 90,
+        "compute": 30, "hidden communication": 20, "exposed waiting": 0, "exposed transfer": 0,
+        "exposed, wait unknown": 20, "exposed copy": 5, "idle": 15, "total": 90,
     }  # fmt: skip
     assert found["share"][-1] == 1.0
+
+
+def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
+    """Rank 0 reduces [10, 104) us and computes [0, 20); rank 1 comes at 100: 80 us of waiting, 4 of transfer."""
+    us = 1_000
+    frame = pl.concat(
+        [
+            kernels([(GEMM, 20 * us)], first=1),
+            kernels([(NCCL_ALL_REDUCE, 94 * us)], start=10 * us, stream=9, first=2),
+            kernels([(GEMM, 100 * us)], rank=1, first=3),
+            kernels([(NCCL_ALL_REDUCE, 4 * us)], rank=1, start=100 * us, stream=9, first=4),
+        ]
+    )
+    both = Trace({"kernels": frame})
+    head, buffers = lanes(both, 0, (0, 104 * us), pixels=100)
+    assert spans(head, buffers, "exposed waiting") == [(20 * us, 100 * us)]
+    assert spans(head, buffers, "exposed transfer") == [(100 * us, 104 * us)]
+    assert "exposed, wait unknown" not in {lane["name"] for lane in head["lanes"]}
+    assert explore.overlap(both)._on_choices()[0]["parts"] == [
+        "compute", "hidden communication", "exposed waiting", "exposed transfer", "idle",
+    ]  # fmt: skip
 
 
 def test_the_window_and_what_is_in_it() -> None:
@@ -86,7 +107,7 @@ def test_the_window_and_what_is_in_it() -> None:
     assert shown.selected.select("name", "class").rows() == [(ALL_REDUCE, "communication")]
     shown.against = "rank:1"
     assert shown.summary.columns == ["part", "a_ns", "a_share", "b_ns", "b_share", "delta_ns"]
-    assert shown.summary.row(by_predicate=pl.col("part") == "exposed communication")[1:] == (19, 1.0, 0, 0.0, -19)
+    assert shown.summary.row(by_predicate=pl.col("part") == "exposed, wait unknown")[1:] == (19, 1.0, 0, 0.0, -19)
     assert shown.summary.row(by_predicate=pl.col("part") == "idle")[3] == 19
 
 

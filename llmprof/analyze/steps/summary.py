@@ -264,25 +264,26 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         pl.when(communication).then(_kind("communication")).when(copy).then(_kind("copy")).otherwise(_kind("compute"))
     )
     rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
-    waits, known = _waits(trace, events)
+    waits = _waits(trace, events)
     rows = pl.concat([rows, waits], how="diagonal_relaxed")
     cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
-    is_compute, is_wait = pl.col("kind") == "compute", pl.col("kind") == "wait"
+    is_compute, is_wait, is_known = (pl.col("kind") == kind for kind in ("compute", "wait", "transfer"))
     with_communication = pl.col("kind") != "copy"
     lengths = union_lengths(
         cut,
         ["window"],
         compute=is_compute,
         with_wait=is_compute | is_wait,
+        with_transfer=is_compute | is_wait | is_known,
         with_communication=with_communication,
         busy=pl.lit(value=True),
     )
-    transfer = "transfer" if known else "wait or transfer"
     exposed = [
         lengths.select("window", kind=pl.lit("communication"), part=pl.lit(part), ns=ns)
         for part, ns in {
             "wait": pl.col("with_wait") - pl.col("compute"),
-            transfer: pl.col("with_communication") - pl.col("with_wait"),
+            "transfer": pl.col("with_transfer") - pl.col("with_wait"),
+            "wait or transfer": pl.col("with_communication") - pl.col("with_transfer"),
         }.items()
     ]
     copies = _exposed_copies(cut, lengths)
@@ -295,7 +296,7 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_KIND = pl.Enum(["compute", "communication", "copy", "wait"])
+_KIND = pl.Enum(["compute", "communication", "copy", "wait", "transfer"])
 
 
 def _kind(name: str) -> pl.Expr:
@@ -315,20 +316,23 @@ def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _waits(trace: Trace, events: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """Time in which a collective waits for another rank, as intervals, and whether any wait is known."""
+def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Collectives whose waiting is known (``transfer``, as intervals), and the time in which they do (``wait``)."""
     schema = pl.Schema(
         {"rank": pl.Int32(), "device": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": _KIND}
     )
     if not (events["category"] == "collective").any():
-        return pl.DataFrame(schema=schema), False
+        return pl.DataFrame(schema=schema)
     calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
     lanes = events.filter(pl.col("category") == "collective").select("rank", "device", "start_ns", "name")
     calls = calls.join(lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner")
-    waits = calls.filter(pl.col("wait_ns") > 0).select(
-        "rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait")
+    waits = calls.filter(pl.col("wait_ns") > 0)
+    return pl.concat(
+        [
+            calls.select("rank", "device", "start_ns", "dur_ns", kind=_kind("transfer")),
+            waits.select("rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait")),
+        ]
     )
-    return waits, calls.height > 0
 
 
 def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from llmprof import charts
 from llmprof.analyze.activity import activity
 from llmprof.analyze.intervals import clip, gaps, length_within, merge
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap_within
+from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap_within, with_waits
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
@@ -83,11 +83,15 @@ CLASSES = ("compute", "communication", "copy")
 PARTS = {
     "compute": pl.col("compute_ns") - pl.col("hidden_communication_ns"),
     "hidden communication": pl.col("hidden_communication_ns"),
-    "exposed communication": pl.col("exposed_communication_ns"),
+    "exposed waiting": pl.col("exposed_wait_ns"),
+    "exposed transfer": pl.col("exposed_transfer_ns"),
+    "exposed, wait unknown": pl.col("exposed_unknown_ns"),
     "exposed copy": pl.col("exposed_copy_ns").fill_null(0),
     "idle": pl.col("idle_ns"),
 }
-"""Parts of a bar in order; they add up to its total."""
+"""Parts of a bar in order; they add up to its total. Three of them are exposed communication."""
+
+_USED = sorted({column for part in PARTS.values() for column in part.meta.root_names()})
 
 MAX_BARS = 300
 """Bars of steps that are sent."""
@@ -127,7 +131,7 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     more than ``MAX_BARS`` steps, consecutive ones share a bar, which has the means.
     """
     where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-    rows = overlap_of_trace(trace).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
+    rows = overlap_of_trace(trace, waits=True).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
@@ -187,7 +191,7 @@ def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
 
 def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
-    parts = overlap_within(trace, window=window, ranks=[rank])
+    parts = overlap_within(trace, window=window, ranks=[rank], waits=True)
     wide = parts.select(**PARTS, total=pl.col("total_ns"))
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
@@ -214,7 +218,9 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
     """
     events = events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
-    made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, window).items()]
+    calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
+    known = {kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")}
+    made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, known, window).items()]
     names = cut["name"].unique(maintain_order=True)
     for (stream,), rows in cut.sort("stream", nulls_last=True).group_by("stream", maintain_order=True):
         made.append(_stream_lane(stream, rows, names, window, pixels))
@@ -235,13 +241,24 @@ def _cut(window: Span) -> list[pl.Expr]:
     return [begin.alias("start_ns"), (end.clip(first, last) - begin).alias("dur_ns")]
 
 
-def _classes(cut: pl.DataFrame, window: Span) -> dict[str, pl.DataFrame]:
-    """Disjoint intervals of compute, communication without and with compute beside it, copies, and of nothing."""
+def _classes(cut: pl.DataFrame, known: dict[str, pl.DataFrame], window: Span) -> dict[str, pl.DataFrame]:
+    """Disjoint intervals of compute, communication without and with compute beside it, copies, and of nothing.
+
+    Communication without compute is waiting, transfer, or of a collective of which that is not known; a lane of these
+    that is empty is left out.
+    """
     union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
     whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
+    exposed = {
+        "exposed waiting": _without(known["wait"], union["compute"], window),
+        "exposed transfer": _without(known["transfer"], pl.concat([union["compute"], known["wait"]]), window),
+        "exposed, wait unknown": _without(
+            union["communication"], pl.concat([union["compute"], known["transfer"]]), window
+        ),
+    }
     return {
         "compute": union["compute"],
-        "exposed communication": _without(union["communication"], union["compute"], window),
+        **{name: rows for name, rows in exposed.items() if rows.height},
         "hidden communication": clip(union["communication"], union["compute"]).drop("window"),
         "copy": union["copy"],
         "idle": _without(whole, cut.select("start_ns", "dur_ns"), window),
@@ -303,7 +320,9 @@ def _covered(rows: pl.DataFrame, window: Span, pixels: int) -> pl.Series:
 PART_COLOURS = {
     "compute": theme.COMPUTE,
     "hidden communication": theme.HIDDEN,
-    "exposed communication": theme.COMMUNICATION,
+    "exposed waiting": theme.WAIT,
+    "exposed transfer": theme.COMMUNICATION,
+    "exposed, wait unknown": theme.UNMATCHED,
     "communication": theme.COMMUNICATION,
     "exposed copy": theme.COPY,
     "copy": theme.COPY,
@@ -347,10 +366,17 @@ class Overlap(Explorer):
 
     def picture(self) -> bytes | None:
         """PNG image: overlap of every rank by phase."""
-        frame = overlap_of_trace(self.trace, by=("rank", "step", "phase")).drop_nulls("step")
+        frame = overlap_of_trace(self.trace, by=("rank", "step", "phase"), waits=True).drop_nulls("step")
         if frame.is_empty():
-            frame = overlap_of_trace(self.trace, by=("rank",))
+            frame = overlap_of_trace(self.trace, by=("rank",), waits=True)
         return charts.to_png_bytes(charts.overlap(frame))
+
+    def _parts(self) -> list[str]:
+        """Parts that either trace has, in order: what is in no bar is not in the legend."""
+        traces = [trace for trace in (self.trace, self.other) if trace is not None and not activity(trace).is_empty()]
+        sums = [overlap_of_trace(trace, by=("rank",), waits=True).select(pl.sum(*_USED)) for trace in traces]
+        there = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
+        return [name for name in PARTS if name in ("compute", "idle") or there.get(name)]
 
     def _sides(self) -> list[Shown]:
         """What is shown, as the traits say."""
@@ -388,7 +414,7 @@ class Overlap(Explorer):
             "ranks": ranks,
             "others": others,
             "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
-            "parts": list(PARTS),
+            "parts": self._parts(),
         }, []
 
     @answers(BARS)

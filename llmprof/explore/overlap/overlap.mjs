@@ -104,14 +104,22 @@ function render({ model, el }) {
       formatNumber(side.lanes.filter((lane) => lane.stream).reduce((sum, lane) => sum + lane.count, 0)),
     );
     const where = lanes.chosen ? `In the window of ${length}` : `In the whole recording of the rank (${length})`;
+    const rows = lanes.summary.filter(
+      ({ part, a_ns, b_ns }) => part === "total" || choices.parts.includes(part) || a_ns || b_ns,
+    );
+    const exposed = rows.filter(({ part }) => part.startsWith("exposed") && part !== "exposed copy");
+    const of = (side) => formatNs(exposed.reduce((sum, row) => sum + (row[side] ?? 0), 0));
+    const parted = exposed.length
+      ? ` Exposed communication is ${lanes.sides.length > 1 ? `${of("a_ns")} (A) and ${of("b_ns")} (B)` : of("a_ns")}; waiting is for the last rank of a collective.`
+      : "";
     const shifted = lanes.sides[1]?.of ? " B is aligned at the start of the same step." : "";
     return fill(
       sums,
       h("p", {
         class: "lp-note",
-        text: `${where}, ${events.join(" and ")} device events. Communication is hidden while compute runs beside it.${shifted}`,
+        text: `${where}, ${events.join(" and ")} device events. Communication is hidden while compute runs beside it.${parted}${shifted}`,
       }),
-      plotTable(columns, lanes.summary, { caption: "Parts of the time of the window" }),
+      plotTable(columns, rows, { caption: "Parts of the time of the window" }),
     );
   };
 

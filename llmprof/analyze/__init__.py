@@ -11,7 +11,8 @@ Overlap and idle time :func:`overlap`, :func:`overlap_within`, :func:`idle`, :fu
 CPU and summaries     :func:`hotspots`, :func:`totals`
 Memory                :func:`memory`
 Collectives           :func:`collectives`, :func:`collective_arrivals`, :func:`collective_sizes`
-Ranks                 :func:`expert_exchange`, :func:`rank_balance`
+Ranks                 :func:`expert_exchange`, :func:`late_groups`, :func:`rank_balance`, :func:`rank_groups`,
+                      :func:`rank_steps`
 Hardware metrics      :func:`speed_of_light`, :func:`stalls`, :func:`hot_lines`, :func:`ncu_join`, :func:`name_layers`,
                       :func:`ncu_command`, :func:`hardware_findings`
 On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`event_waits`, :func:`links`,
@@ -65,6 +66,7 @@ __all__ = [
     "kernel_categories",
     "kernel_summary",
     "kernels_within",
+    "late_groups",
     "launch_delay",
     "launch_path",
     "layer_gaps",
@@ -81,6 +83,8 @@ __all__ = [
     "overlap",
     "overlap_within",
     "rank_balance",
+    "rank_groups",
+    "rank_steps",
     "request_spans",
     "request_steps",
     "requests",
@@ -133,6 +137,7 @@ if TYPE_CHECKING:
         operator_shapes,
     )
     from llmprof.analyze.overlap import overlap, overlap_within
+    from llmprof.analyze.ranks import late_groups, rank_groups, rank_steps
     from llmprof.analyze.replay.critical_path import critical_path, slack
     from llmprof.analyze.replay.what_if import what_if
     from llmprof.analyze.requests.outside import with_requests
@@ -190,6 +195,9 @@ else:
             "overlap": "llmprof.analyze.overlap",
             "overlap_within": "llmprof.analyze.overlap",
             "rank_balance": "llmprof.analyze.balance",
+            "rank_groups": "llmprof.analyze.ranks",
+            "rank_steps": "llmprof.analyze.ranks",
+            "late_groups": "llmprof.analyze.ranks",
             "request_spans": "llmprof.analyze.requests.spans",
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",

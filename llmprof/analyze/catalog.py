@@ -209,6 +209,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.collectives.collectives:SIZES",
     "llmprof.analyze.collectives.collectives:ARRIVALS",
     "llmprof.analyze.balance:ANALYSES",
+    "llmprof.analyze.ranks:ANALYSES",
     "llmprof.analyze.idle.gaps:ANALYSIS",
     "llmprof.analyze.idle.gaps:STREAMS_ANALYSIS",
     "llmprof.analyze.idle.host:ANALYSIS",

@@ -22,7 +22,7 @@ from llmprof.readers.common import helpers
 from llmprof.readers.common.combine import combine
 from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
-from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run
+from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, parallel
 from llmprof.storage import files
 from llmprof.trace import Trace
 
@@ -104,8 +104,12 @@ def read(
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         request = Request(wanted, python_functions, progress, helpers.processes(workers))
         trace = _read(paths, chosen, request, cache=cache)
-        if len(paths) == 1 and is_run(Path(given[0])) and "samples" in wanted:
-            trace = with_cpu_samples(Path(given[0]), trace)
+        if len(paths) == 1 and is_run(Path(given[0])):
+            if sizes := parallel(Path(given[0])):
+                meta = trace.meta | {"parallel": sizes}
+                trace = Trace(trace.recorded, meta, trace.coverage, database=trace._database)
+            if "samples" in wanted:
+                trace = with_cpu_samples(Path(given[0]), trace)
     return _warned(trace.called(name_of([Path(p) for p in given])))
 
 

@@ -68,6 +68,19 @@ def has_timeline(path: Path) -> bool:
     return (path / SQLITE).exists() or (path / TRACES).exists()
 
 
+def parallel(folder: Path) -> dict[str, int]:
+    """Sizes of tensor (``tp``) and pipeline (``pp``) parallelism by the configuration of a run; empty if unreadable."""
+    import yaml
+
+    try:
+        config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    sizes = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
+    config = config if isinstance(config, dict) else {}
+    return {name: size for name, key in sizes.items() if isinstance(size := config.get(key), int) and size > 0}
+
+
 def capture(path: Path) -> Path:
     """The timeline of a run: its SQLite export or its folder of traces; any other path is returned as it is.
 

@@ -40,11 +40,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "arrival_skew",
         waiting.arrival_skew,
-        "{time} of {part} ({share}) is waiting for the last rank: rank {late} arrives last in {late_share} of the "
+        "{time} of {part} ({share}) is waiting for the last rank: {who_is_late} of the "
         "{kind}s, the other ranks spend {waited} of theirs waiting, and the transfer itself takes {transfer} where "
         "their durations suggest {seen}.",
         "{calls} calls; the first and the last rank arrive {skew} apart, and all leave a call within {spread} of each "
-        "other (medians): {clocks}{sure}.",
+        "other (medians): {clocks}{sure}.{within}",
         "Find out why that rank is late before touching communication: compare its host time and idle causes with "
         "the others', {pin}, look for other processes on those cores, and "
         "take the launches off the critical path with {graphs}.",

@@ -9,6 +9,7 @@ from llmprof.analyze.findings.scope import Measure, Scope, counted, largest, mid
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
 from llmprof.units import format_bytes, format_ns, format_share
 
 LATE = ("host_bound", "launch")
@@ -268,6 +269,14 @@ PIPELINE = ("broadcast", "send_recv")
 _PIPELINE_GROUP = r"(?i)pipe|\bpp\b|pp_|_pp|:pp"
 
 
+_TOGETHER = (
+    "Look for what these ranks share before touching communication: their host (other processes, clocks, power and "
+    "temperature limits), their switch, their part of the model or of the requests. analyze.late_groups compares all "
+    "groups, charts.rank_heatmap shows when it happens."
+)
+"""Advice where a group of ranks comes late."""
+
+
 def arrival_skew(scope: Scope) -> Measure | None:
     """Waiting in collectives for the rank that comes last."""
     return _waiting(scope, pipeline=False)
@@ -306,10 +315,17 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     offset = largest(calls.with_columns(pl.col("clock_offset_ns").abs()), "clock_offset_ns")
     sure = calls["match_confidence"].min()
     rank, window = worst(calls.with_columns(dur_ns="wait_ns"))
+    alone = f"rank {late} arrives last in {format_share(times / once.height)}"
+    group = None if pipeline else latest_group(late_groups_of(calls, rank_groups(scope.trace)))
     words = {
         "kind": kind.replace("_", "-"),
         "late": late,
         "late_share": format_share(times / once.height),
+        "who_is_late": f"{group['who']} arrive last in {format_share(group['share_last'])}" if group else alone,
+        "within": f" Of these ranks rank {group['worst_rank']} alone is last in "
+        f"{format_share(group['worst_share'])} (groups by {group['evidence']})."
+        if group
+        else "",
         "calls": f"{once.height:,}",
         "waited": format_share(total(others, "wait_ns") / max(1.0, total(others, "dur_ns"))),
         # the rest of a kernel's duration is its own transfer; the one of the last rank has no waiting in it
@@ -326,7 +342,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     }
     # waiting beside compute costs nothing, so of the exposed part each kind has its share
     ns = scope.time("communication", "wait") * mine / whole
-    advice = _LATE_ON_HOST if scope.on_host and not pipeline else None
+    advice = _TOGETHER if group else _LATE_ON_HOST if scope.on_host and not pipeline else None
     return Measure(ns, words, where=f"kind = '{kind}'", rank=rank, window_ns=window, suggestion=advice)
 
 

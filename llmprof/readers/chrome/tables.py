@@ -271,7 +271,7 @@ def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     -------
     dict
         ``rank`` and ``world_size`` (int or None), ``backend``, ``devices`` (names), ``groups`` (ranks by name of the
-        process group), ``versions`` and ``options``.
+        process group), ``group_descriptions`` (what the program calls a process group), ``versions`` and ``options``.
     """
     distributed = _decoded(head, "distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -287,9 +287,17 @@ def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         "devices": [str(name) for d in properties if isinstance(d, dict) and (name := d.get("name"))],
         "device_count": len(properties),
         "groups": {str(g.get("pg_name")): g.get("ranks") for g in groups if isinstance(g, dict)},
+        "group_descriptions": {
+            str(g.get("pg_name")): text
+            for g in groups
+            if isinstance(g, dict) and isinstance(text := g.get("pg_desc"), str) and text not in _SAYS_NOTHING
+        },
         "versions": {key: value for key, value in versions.items() if isinstance(value, str | int)},
         "options": {key: bool(_decoded(head, key)) for key in _OPTIONS if key in head},
     }
+
+
+_SAYS_NOTHING: Final = ("", "undefined", "default_pg")
 
 
 def _decoded(head: Mapping[str, msgspec.Raw], key: str) -> Any:

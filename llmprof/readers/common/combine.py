@@ -245,6 +245,7 @@ def describe(
                 "devices": sorted(set(part.head.get("devices", []))),
                 "kernels": part.rows.get("kernels", 0),
                 **({"rank_in_replica": part.rank} if replicas > 1 else {}),
+                **({"group_descriptions": described} if (described := part.head.get("group_descriptions")) else {}),
                 **({"rank_from": part.head["rank_from"]} if "rank_from" in part.head else {}),
             }
             for part, rank in zip(parts, ranks, strict=True)

@@ -1,0 +1,380 @@
+"""Many ranks: the steps of each, where it stands in the run (node, parallel groups), and which group comes late."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.collectives.collectives import collectives, lateness
+from llmprof.analyze.overlap import overlap
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import ArgumentError
+from llmprof.trace import Trace
+
+DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
+"""Dimensions of parallelism: data, pipeline, tensor, experts."""
+
+_IN_FILE: Final = re.compile(r"(?<![a-z])(dp|pp|tp|ep)[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
+_HOST_IN_FILE: Final = re.compile(r"([A-Za-z][\w-]*(?:\.[\w-]+)*?)_(\d{1,8})\.\d{12,}\.pt\.trace\.json")
+"""``host_process.time.pt.trace.json``: how torch.profiler.tensorboard_trace_handler names a file."""
+_IN_DESCRIPTION: Final = {
+    "tp": re.compile(r"(?i)^(?:mesh_)?tp$|^(?:attention_)?tensor_model_parallel_group$|^tensor_parallel"),
+    "pp": re.compile(r"(?i)^(?:mesh_)?pp$|^pipeline_model_parallel_group$|^pipeline_parallel"),
+    "dp": re.compile(r"(?i)^(?:mesh_)?dp$|^data_parallel_group$|^data_parallel$"),
+    "ep": re.compile(r"(?i)^(?:mesh_)?ep$|^expert_model_parallel_group$|^expert_parallel"),
+}
+"""Descriptions of process groups: those of Megatron, of DeviceMesh, and plain ones."""
+
+
+@per_trace
+def rank_groups(
+    trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
+) -> pl.DataFrame:
+    """Where each rank stands: its node, and its place in data, pipeline, tensor and expert parallelism.
+
+    Nothing is guessed from the number of a rank. Evidence, in this order: the names of the files
+    (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang write them), the descriptions of process groups that torch recorded
+    (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration of a run that llmprof made, and what the caller
+    says. With sizes alone, ranks are counted as vLLM and Megatron do: tensor parallelism runs fastest, then pipeline,
+    then data.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    ranks_per_node : int, optional
+        Ranks of a node, which have consecutive numbers; what the recording says comes first.
+    tp, pp : int, optional
+        Sizes of tensor and pipeline parallelism; what the recording says comes first.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a rank: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each dimension, from 0;
+        ranks with the same ``dp`` are one replica); null where nothing says it. ``evidence`` says what did, as
+        ``node: file name; tp: process groups``, null where nothing is known. Sorted by rank.
+
+    Raises
+    ------
+    ArgumentError
+        A size is below 1.
+
+    Examples
+    --------
+    >>> analyze.rank_groups(ranks, ranks_per_node=2).select("rank", "node", "tp").rows()
+    [(0, '0', None), (1, '0', None), (2, '1', None), (3, '1', None)]
+    """
+    for name, size in (("ranks_per_node", ranks_per_node), ("tp", tp), ("pp", pp)):
+        if size is not None and size < 1:
+            raise ArgumentError(f"{name} is {size}", expected="a number of ranks, at least 1")
+    told = {one["rank"]: one for one in trace.meta.get("ranks", []) if isinstance(one, dict) and "rank" in one}
+    ranks = [rank for rank in trace.ranks if rank >= 0]
+    places: dict[int, dict[str, Any]] = {rank: {} for rank in ranks}
+    for source, read in (("recording", _recorded), ("file name", _in_file), ("process groups", _in_groups)):
+        _add(places, source, {rank: read(told[rank]) for rank in ranks if rank in told})
+    configured = trace.meta.get("parallel")
+    if isinstance(configured, dict):
+        _add(places, "configuration of the run", _by_sizes(ranks, configured.get("tp"), configured.get("pp")))
+    _add(places, "sizes as given", _by_sizes(ranks, tp, pp))
+    if ranks_per_node is not None:
+        _add(places, "ranks_per_node", {rank: {"node": str(rank // ranks_per_node)} for rank in ranks})
+    rows = [
+        {
+            "rank": rank,
+            **{name: place.get(name, (None,))[0] for name in ("node", *DIMENSIONS)},
+            "evidence": "; ".join(f"{name}: {source}" for name, (_, source) in place.items()) or None,
+        }
+        for rank, place in places.items()
+    ]
+    return pl.DataFrame(rows, schema=_GROUPS).sort("rank")
+
+
+_GROUPS: Final = pl.Schema({
+    "rank": pl.Int32(), "node": pl.String(), **dict.fromkeys(DIMENSIONS, pl.Int32()), "evidence": pl.String(),
+})  # fmt: skip
+
+
+def _add(places: dict[int, dict[str, Any]], source: str, told: Mapping[int, Mapping[str, Any]]) -> None:
+    """Take what a source says where nothing is known yet, if it says it of every rank."""
+    for name in ("node", *DIMENSIONS):
+        if all(name in told.get(rank, {}) for rank in places) and not any(name in place for place in places.values()):
+            for rank, place in places.items():
+                place[name] = (told[rank][name], source)
+
+
+def _recorded(told: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if (node := told.get("node", told.get("host"))) is not None:
+        out["node"] = str(node)
+    return out | {name: value for name in DIMENSIONS if isinstance(value := told.get(name), int)}
+
+
+def _in_file(told: Mapping[str, Any]) -> dict[str, Any]:
+    name = str(told.get("file", ""))
+    out: dict[str, Any] = {dimension.lower(): int(number) for dimension, number in _IN_FILE.findall(name)}
+    if host := _HOST_IN_FILE.fullmatch(name.removesuffix(".gz")):
+        out["node"] = host[1]
+    return out
+
+
+def _in_groups(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Place of the rank among the ranks of the group that is described as a dimension's."""
+    out: dict[str, Any] = {}
+    groups, described = told.get("groups", {}), told.get("group_descriptions", {})
+    for group, text in described.items() if isinstance(described, dict) else ():
+        members = groups.get(group)
+        for name, pattern in _IN_DESCRIPTION.items():
+            if name not in out and pattern.search(str(text)) and isinstance(members, list) and told["rank"] in members:
+                out[name] = members.index(told["rank"])
+    return out
+
+
+def _by_sizes(ranks: Sequence[int], tp: object, pp: object) -> dict[int, dict[str, int]]:
+    if not isinstance(tp, int) and not isinstance(pp, int):
+        return {}
+    wide, deep = tp if isinstance(tp, int) else 1, pp if isinstance(pp, int) else 1
+    return {rank: {"tp": rank % wide, "pp": rank // wide % deep, "dp": rank // (wide * deep)} for rank in ranks}
+
+
+@per_trace
+def rank_steps(trace: Trace) -> pl.DataFrame:
+    """Time, waiting, idle time and exposed communication of every step of every rank.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with steps.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a rank and step that ran on the device: ``rank, step, phase, start_ns, end_ns, step_ns`` (from its
+        first event to its last), ``wait_ns`` (in collectives, for ranks that came later; null where the waiting of
+        one of its collectives cannot be told), ``exposed_communication_ns`` and ``idle_ns`` as in
+        :func:`~llmprof.analyze.overlap`. Sorted by rank and step. Empty where the trace has no steps.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators.
+
+    Examples
+    --------
+    >>> analyze.rank_steps(ranks).group_by("rank").len().sort("rank")["len"].to_list()
+    [12, 12, 12, 12]
+    """
+    there = steps(trace).filter(pl.col("dur_ns").is_not_null())
+    there = there.select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    parts = overlap(trace, by=("rank", "step")).select("rank", "step", "exposed_communication_ns", "idle_ns")
+    try_calls = collectives(trace).drop_nulls("step") if there.height else None
+    rows = there.join(parts, on=["rank", "step"], how="left", maintain_order="left")
+    if try_calls is None:
+        return rows.with_columns(step_ns=pl.lit(0), wait_ns=pl.lit(0)).select(list(_STEPS)).cast(_STEPS)
+    waits = try_calls.group_by("rank", "step").agg(
+        wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.col("wait_ns").sum()), _calls=pl.len()
+    )
+    return (
+        rows.join(waits, on=["rank", "step"], how="left", maintain_order="left")
+        .with_columns(
+            step_ns=pl.col("end_ns") - pl.col("start_ns"),
+            wait_ns=pl.when(pl.col("_calls").is_null()).then(0).otherwise("wait_ns"),
+        )
+        .select(list(_STEPS))
+        .cast(_STEPS)
+        .sort("rank", "step")
+    )
+
+
+_STEPS: Final = pl.Schema({
+    "rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String(), "start_ns": pl.Int64(), "end_ns": pl.Int64(),
+    "step_ns": pl.Int64(), "wait_ns": pl.Int64(), "exposed_communication_ns": pl.Int64(), "idle_ns": pl.Int64(),
+})  # fmt: skip
+
+
+@per_trace
+def late_groups(
+    trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
+) -> pl.DataFrame:
+    """How often the ranks of a node, or of one place of a parallel dimension, are those that the others wait for.
+
+    Only collectives that ranks of at least two such groups take part in count: an all-reduce within one node says
+    nothing about other nodes. Waiting of one pipeline stage for another is its dependency and counts, too.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with collectives of several ranks.
+    ranks_per_node, tp, pp : int, optional
+        As in :func:`rank_groups`.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a group: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the node, or the place as text),
+        ``ranks`` (list), ``calls`` (that count), ``last`` (in which one of its ranks arrives last), ``share_last``,
+        ``expected_share`` (its part of the ranks of these calls: what it would be by chance), ``late_median_ns``
+        (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks outside the group in
+        the calls in which it is last, summed), ``worst_rank`` and ``worst_share`` (its rank that is last most often,
+        and that rank's part of ``last``), ``evidence`` (what says who belongs to it). By ``by``, the latest first.
+        Empty where no group is known.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity and no operators, so communication was not recorded.
+    ArgumentError
+        A size is below 1.
+
+    Examples
+    --------
+    >>> late = analyze.late_groups(ranks, ranks_per_node=2)
+    >>> late["ranks"].to_list()
+    [[2, 3], [0, 1]]
+    """
+    return late_groups_of(collectives(trace), rank_groups(trace, ranks_per_node=ranks_per_node, tp=tp, pp=pp))
+
+
+def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """The analysis of :func:`late_groups` on frames.
+
+    Parameters
+    ----------
+    calls : polars.DataFrame
+        Rows of :func:`~llmprof.analyze.collectives`.
+    groups : polars.DataFrame
+        Rows of :func:`rank_groups`.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`late_groups` returns it.
+    """
+    late = lateness(calls).filter(pl.col("late_ns").is_not_null())
+    late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
+    every = [_late_by(late, groups, by) for by in ("node", *DIMENSIONS) if groups[by].drop_nulls().n_unique() > 1]
+    return pl.concat([pl.DataFrame(schema=_LATE), *every])
+
+
+def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
+    place = groups.select(
+        "rank", group=pl.col(by).cast(pl.String), _why=pl.col("evidence").str.extract(rf"(?:^|; ){by}: ([^;]+)")
+    ).drop_nulls("group")
+    rows = late.join(place, on="rank").join(
+        place.select(last_rank="rank", last_group="group"), on="last_rank", how="left", maintain_order="left"
+    )
+    rows = rows.filter(pl.col("group").n_unique().over("call") > 1)
+    is_last = pl.col("group") == pl.col("last_group")
+    per_call = rows.group_by("call", "group").agg(
+        last=is_last.first(),
+        expected=pl.len(),
+        last_rank=pl.col("last_rank").first(),
+        wait=pl.col("wait_ns").sum(),
+    )
+    per_call = per_call.with_columns(
+        expected=pl.col("expected") / pl.col("expected").sum().over("call"),
+        others=pl.col("wait").sum().over("call") - pl.col("wait"),
+    )
+    lasts = pl.col("last_rank").filter("last")
+    members = place.group_by("group").agg(pl.col("rank").sort().alias("ranks"), evidence=pl.col("_why").first())
+    return (
+        per_call.group_by("group")
+        .agg(
+            calls=pl.len(),
+            last=pl.col("last").sum(),
+            share_last=pl.col("last").mean(),
+            expected_share=pl.col("expected").mean(),
+            others_wait_ns=pl.col("others").filter("last").sum(),
+            worst_rank=lasts.mode().min(),
+            worst_share=lasts.unique_counts().max() / lasts.len(),
+        )
+        .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
+        .join(members, on="group")
+        .with_columns(by=pl.lit(by))
+        .select(list(_LATE))
+        .cast(_LATE)
+        .sort("share_last", "late_median_ns", "group", descending=[True, True, False])
+    )
+
+
+_LATE: Final = pl.Schema({
+    "by": pl.String(), "group": pl.String(), "ranks": pl.List(pl.Int32()), "calls": pl.Int64(), "last": pl.Int64(),
+    "share_last": pl.Float64(), "expected_share": pl.Float64(), "late_median_ns": pl.Float64(),
+    "others_wait_ns": pl.Int64(), "worst_rank": pl.Int32(), "worst_share": pl.Float64(), "evidence": pl.String(),
+})  # fmt: skip
+
+_WORDS: Final = {
+    "node": "one node",
+    "dp": "data-parallel replica {}",
+    "pp": "pipeline stage {}",
+    "tp": "place {} in tensor parallelism",
+    "ep": "place {} in expert parallelism",
+}
+LEAST_CALLS, CLEARLY, MOST_OF_ONE = 8, 2.0, 0.8
+"""A group is named with so many calls, if it is last so many times as often as by chance, and no rank of it alone is
+last in more than this part of them."""
+
+
+def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
+    """The group that is to be named: the row of :func:`late_groups` with ``who`` (words), or None.
+
+    A group is named if it is last in at least half of its calls and clearly more often than by chance, has several
+    ranks, and not one of them alone is late. Of several such the one for which the others wait longest.
+    """
+    named = late.filter(
+        (pl.col("ranks").list.len() > 1)
+        & (pl.col("calls") >= LEAST_CALLS)
+        & (pl.col("share_last") >= 0.5)
+        & (pl.col("share_last") >= CLEARLY * pl.col("expected_share"))
+        & (pl.col("worst_share") <= MOST_OF_ONE)
+    ).sort("others_wait_ns", "share_last", descending=True)
+    if not named.height:
+        return None
+    row = named.row(0, named=True)
+    what = _WORDS[row["by"]].format(row["group"])
+    if row["by"] == "node" and row["evidence"] not in ("ranks_per_node", None):
+        what += f", {row['group']}"
+    return {**row, "who": f"ranks {ranges(row['ranks'])} ({what})"}
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks in words: runs of three and more as a range.
+
+    >>> ranges([0, 1, 4, 8, 9, 10, 11])
+    '0, 1, 4 and 8 to 11'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    if len(parts) > 12:
+        parts = [*parts[:11], f"{len(parts) - 11} more"]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+ANALYSES = (
+    Analysis(
+        function=rank_steps,
+        question="Which rank is slow in which step?",
+        help="time, waiting, idle time and exposed communication of each step of each rank",
+        view="rank-steps",
+    ),
+    Analysis(
+        function=rank_groups,
+        question="Which ranks share a node, and where does each stand in the parallel groups?",
+        help="node and place in data, pipeline, tensor and expert parallelism, with evidence",
+        view="rank-groups",
+    ),
+    Analysis(
+        function=late_groups,
+        question="Which node or parallel group comes late?",
+        help="how often the ranks of a node or of a parallel group arrive last",
+        view="late-groups",
+    ),
+)

@@ -116,3 +116,12 @@ def test_page_says_why_it_shows_nothing(tmp_path: Path) -> None:
     assert "no trace was named" in page({}).value
     missing = Wanted([str(tmp_path / "gone.json")], [], [], ["gone", "b"])
     assert "gone.json" in page({ENVIRONMENT_VARIABLE: missing.environment()[ENVIRONMENT_VARIABLE]}).value
+
+
+def test_a_finding_to_begin_with(started, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["explore", SAMPLE, "--finding", "1", "--no-browser"]) == 0
+    opened = page(started["env"])
+    assert opened.selected_index > 0
+    assert opened.show_finding(2) is opened
+    wrong = Wanted(**(json.loads(started["env"][ENVIRONMENT_VARIABLE]) | {"finding": 99}))
+    assert "there is no finding 99" in page(wrong.environment()).value

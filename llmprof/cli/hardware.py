@@ -45,7 +45,7 @@ def open_profile(paths: Sequence[str]) -> Profile:
     named = places(paths)
     inside = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
-    return Profile(ncu.read_metrics(named), reports[0] if len(reports) == 1 else None)
+    return Profile(ncu.read_metrics(named), reports[0] if len(reports) == 1 else None, " ".join(paths))
 
 
 def info_of_profile(args: Namespace, terminal: Terminal) -> str:

@@ -281,6 +281,7 @@ def parser() -> argparse.ArgumentParser:
 def _exploring(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--metrics", action="append", metavar="FILE", help="what ncu measured; may be given several times")
     sub.add_argument("--compare", metavar="PATH", help="another trace, to compare with")
+    sub.add_argument("--finding", type=int, metavar="N", help="begin at the place of the N-th finding")
     sub.add_argument("--port", type=int, default=0, metavar="N", help="port on this machine (default: a free one)")
     opened = argparse.BooleanOptionalAction
     sub.add_argument("--browser", action=opened, default=True, help="open a browser tab (default: yes)")

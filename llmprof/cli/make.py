@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shlex
 import socket
 import sys
 import tempfile
@@ -50,14 +51,15 @@ def report(args: Namespace, terminal: Terminal) -> str:
         return report_of_profile(args, terminal)
     model = theory.shape(args.model) if args.model else None
     trace = open_trace(args.paths, args, terminal)
-    target = Path(args.output)
+    target, named = Path(args.output), shlex.join(args.paths)
     if is_page(args.output):
         if model is not None:
             raise LlmprofError("one file has no room for the join with a model", hint="name a folder: -o report")
-        page = reports.html(trace, title=args.title, progress=terminal.progress)
+        page = reports.html(trace, title=args.title, progress=terminal.progress, path=named)
         file = files.write(target, page)
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
-    written = reports.write(trace, args.output, title=args.title, progress=terminal.progress, model=model)
+    options: dict[str, Any] = {"title": args.title, "progress": terminal.progress, "model": model, "path": named}
+    written = reports.write(trace, args.output, **options)
     if args.json:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
         return to_json(every)
@@ -173,7 +175,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     tutorials.find(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
     title = bundled.describe(DEMO_SAMPLE).title
-    written = reports.write(trace, args.output, title=title, progress=terminal.progress)
+    written = reports.write(trace, args.output, title=title, progress=terminal.progress, path=SAMPLE + DEMO_SAMPLE)
     path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal))
     top = written.findings.head(MOST_FINDINGS)
     if args.json:
@@ -279,6 +281,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
         [_name(args.paths[0]), _name(args.compare or "b")],
         args.format,
         False if args.no_cache else None,
+        args.finding,
     )
     port = _port(args.port)
     token = secrets.token_urlsafe(24)

@@ -14,7 +14,7 @@ import ipywidgets  # type: ignore[import-untyped]
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
-from llmprof.explore.tabs import open  # noqa: A004
+from llmprof.explore.tabs import Open, open  # noqa: A004
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 
@@ -35,6 +35,8 @@ class Wanted:
         Format of the files; found from their content if None.
     cache : bool or None
         Whether to use the cache of parsed files.
+    finding : int or None
+        Number of the finding whose place is shown first.
     """
 
     files: list[str]
@@ -43,6 +45,7 @@ class Wanted:
     names: list[str]
     format: str | None = None
     cache: bool | None = None
+    finding: int | None = None
 
     def environment(self) -> dict[str, str]:
         """The variable that :func:`page` reads."""
@@ -83,11 +86,17 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
         wanted = Wanted.of_environment(environment)
         options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache, "python_functions": True}
         if not wanted.files and wanted.metrics:
-            return open(read_metrics(wanted.metrics))
+            return _at(open(read_metrics(wanted.metrics)), wanted.finding)
         trace = read(wanted.files, **options)
         other = read(wanted.other, **options) if wanted.other else None
         metrics = read_metrics(wanted.metrics) if wanted.metrics else None
         first, second = wanted.names
-        return open(trace, metrics=metrics, other=other, names=(first, second), run=_run_of(wanted.files))
+        given: dict[str, Any] = {"metrics": metrics, "other": other, "run": _run_of(wanted.files)}
+        return _at(open(trace, names=(first, second), **given), wanted.finding)
     except LlmprofError as error:
         return ipywidgets.Label(f"{error}")
+
+
+def _at(opened: Open, finding: int | None) -> Open:
+    """The tabs at the place of a finding, if one is named."""
+    return opened if finding is None else opened.show_finding(finding)

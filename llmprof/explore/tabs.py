@@ -257,13 +257,18 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         """
         self.selected_index = 0 if name == FINDINGS.name else 1 + self._panels.index(self._panel(name))
 
-    def show_finding(self, order: int) -> None:
+    def show_finding(self, order: int) -> Open:
         """Open the tab that shows a finding, at its rank, window and filter; as its button does.
 
         Parameters
         ----------
         order : int
             Its place among the findings, from 1.
+
+        Returns
+        -------
+        Open
+            The tabs themselves, to be the last line of a cell.
 
         Raises
         ------
@@ -274,6 +279,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         if not rows.height:
             raise LlmprofError(f"there is no finding {order}", expected="one of analyze.findings(trace)['order']")
         self._show_finding(rows.row(0, named=True))
+        return self
 
     def _show_finding(self, row: Mapping[str, Any]) -> None:
         self._finding = row

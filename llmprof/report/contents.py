@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import polars as pl
 
@@ -13,7 +14,7 @@ from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure
-from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, run
+from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, by_share, run
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -149,6 +150,7 @@ def contents(
     drawn: Callable[[Figure], object] | None = None,
     first: Sequence[Section] = (),
     more: Sequence[tuple[str, str]] = (),
+    path: str = "PATH",
 ) -> Contents:
     """Run the analyses and draw the figures.
 
@@ -166,6 +168,8 @@ def contents(
         Sections before those of the trace.
     more : sequence of (str, str)
         Facts before those of the trace.
+    path : str
+        The recording as its reader names it, for the commands that the page shows.
 
     Returns
     -------
@@ -202,10 +206,21 @@ def contents(
         shares=cards.shares(frames.get("coverage")),
         reading=cards.reading(trace),
         findings=frames.get("findings", pl.DataFrame()),
-        sections=[*first, *sections(figures, results, cards.work(trace))],
+        sections=_ordered(first, sections(figures, results, cards.work(trace)), frames.get("findings", pl.DataFrame())),
         frames=frames,
         absent=absent,
+        path=path,
     )
+
+
+def _ordered(first: Sequence[Section], of_trace: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
+    """Sections of the run, what a step is made of, and the others by the time that their findings are about."""
+    overview = [section for section in of_trace if section.anchor == OVERVIEW]
+    return [*first, *overview, *by_share([section for section in of_trace if section.anchor != OVERVIEW], findings)]
+
+
+OVERVIEW: Final = "steps"
+"""Section of what a step is made of, which stands before the others."""
 
 
 def _silent(what: str, done: int, total: int) -> None:

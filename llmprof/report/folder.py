@@ -116,7 +116,7 @@ class Report:
     findings: pl.DataFrame
 
 
-def html(trace: Trace, *, title: str | None = None, progress: Progress | None = None) -> str:
+def html(trace: Trace, *, title: str | None = None, progress: Progress | None = None, path: str = "PATH") -> str:
     """The report of a trace as one HTML document.
 
     Parameters
@@ -127,6 +127,8 @@ def html(trace: Trace, *, title: str | None = None, progress: Progress | None = 
         Heading instead of the one that names ranks and device.
     progress : callable, optional
         Called with what is being done, how many parts are done, and how many there are.
+    path : str
+        The recording as you name it: stands in the commands that the page shows.
 
     Returns
     -------
@@ -140,7 +142,7 @@ def html(trace: Trace, *, title: str | None = None, progress: Progress | None = 
     >>> "Where the time goes" in page
     True
     """
-    return page(contents(trace, title=title, progress=progress))
+    return page(contents(trace, title=title, progress=progress, path=path))
 
 
 def write(
@@ -152,6 +154,7 @@ def write(
     first: Sequence[Section] = (),
     facts: Sequence[tuple[str, str]] = (),
     model: str | Path | Shape | None = None,
+    path: str = "PATH",
 ) -> Report:
     """Write the report of a trace.
 
@@ -172,6 +175,8 @@ def write(
     model : str or path, optional
         What ran: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then says how near the steps
         come to their least possible time.
+    path : str
+        The recording as you name it: stands in the commands that the page shows.
 
     Returns
     -------
@@ -200,7 +205,9 @@ def write(
                 if figure.spec:
                     jobs.append((f"{figure.name}.png", painter.submit(report_page.png, figure.spec)))
 
-            page_contents = contents(trace, title=title, progress=progress, drawn=paint, first=first, more=facts)
+            page_contents = contents(
+                trace, title=title, progress=progress, drawn=paint, first=first, more=facts, path=path
+            )
             csvs = _write_frames(page_contents, work)
             pngs = _write_charts(jobs, work, progress)
         (work / PAGE).write_text(page(page_contents), encoding="utf-8")

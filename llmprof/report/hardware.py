@@ -14,13 +14,14 @@ from llmprof import analyze, charts
 from llmprof.analyze.ncu.findings import file_name, launches_in_a_row, short_name
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.metrics.data import Metrics
+from llmprof.names.kernels import displayed
 from llmprof.progress import Progress
 from llmprof.readers.ncu.source import read_source
 from llmprof.report.figures import Drawing, figure
 from llmprof.report.folder import Report, write_contents
-from llmprof.report.page import Absent, Column, Contents, Section, Table, attempt, page
+from llmprof.report.page import Absent, Column, Contents, Section, Table, attempt, by_share, page
 
-_MOST_ROWS: Final = 30
+_MOST_ROWS: Final = 15
 
 NOTE: Final = (
     "Nsight Compute replays each launch alone. When the launches ran, what lay between them and what the host did is "
@@ -45,10 +46,13 @@ class Profile:
         Metrics and rules of the launches.
     path : pathlib.Path, optional
         The report (``.ncu-rep``) that holds the samples of the instructions, if there is one.
+    name : str
+        The files as their reader names them, for the commands that a page shows.
     """
 
     metrics: Metrics
     path: Path | None = None
+    name: str = "PATH"
 
     @property
     def source(self) -> pl.DataFrame:
@@ -186,31 +190,31 @@ def _table(
     if not frame.height:
         return Absent(part, captured=True, found=f"there are no {part}", hint="")
     more = f"{frame.height - _MOST_ROWS:,} more are in {name}.csv." if frame.height > _MOST_ROWS else ""
-    return Table(name, caption, columns, frame.head(_MOST_ROWS), sortable=True, note=more)
+    shown = frame.head(_MOST_ROWS)
+    shown = shown.with_columns(displayed(shown["kernel_name"]).alias("function"))
+    return Table(name, caption, columns, shown, sortable=True, note=more)
 
 
 _LIMITS: Final = (
-    Column("kernel_name", "kernel", "name"),
+    Column("function", "kernel", "name", 36, "kernel_name"),
     Column("count", "launches", "number"),
     Column("total_ns", "total", "time"),
     Column("share", "share", "share"),
-    Column("median_ns", "median", "time"),
-    Column("bound", "limited by"),
-    Column("compute_pct", "compute, % of peak", "number"),
-    Column("memory_pct", "memory, % of peak", "number"),
+    Column("bound", "limit"),
+    Column("compute_pct", "compute %", "number"),
+    Column("memory_pct", "memory %", "number"),
     Column("roof_share", "of its roof", "share"),
     Column("stall", "warps wait for"),
 )
 _RULES: Final = (
-    Column("kernel_name", "kernel", "name"),
-    Column("kernel_id", "launch", "number"),
-    Column("section", "section"),
+    Column("function", "kernel", "name", 30, "kernel_name"),
+    Column("count", "launches", "number"),
     Column("text", "advice"),
-    Column("estimated_speedup_pct", "estimate, %", "number"),
-    Column("speedup_scope", "of the"),
+    Column("estimated_speedup_pct", "at most %", "number"),
+    Column("speedup_scope", "of"),
 )
 _LINES: Final = (
-    Column("kernel_name", "kernel", "name"),
+    Column("function", "kernel", "name", 40, "kernel_name"),
     Column("source", "file"),
     Column("line", "line", "number"),
     Column("samples", "samples", "number"),
@@ -220,12 +224,13 @@ _LINES: Final = (
 
 
 def advice(metrics: Metrics) -> pl.DataFrame:
-    """What the profiler's rules advise, the largest estimates of the longest launches first.
+    """What the profiler's rules advise for each kernel, the largest estimates of the longest launches first.
 
     Returns
     -------
     polars.DataFrame
-        ``kernel_id, kernel_name, section, text, estimated_speedup_pct, speedup_scope``.
+        ``kernel_name, count`` (launches with the same advice)``, section, rule, text, estimated_speedup_pct,
+        speedup_scope``; the last three of the launch with the largest estimate.
     """
     of = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
     estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
@@ -233,7 +238,9 @@ def advice(metrics: Metrics) -> pl.DataFrame:
         metrics.rules.filter(pl.col("kind") != "INF")
         .join(of, on="kernel_id", how="left")
         .sort(pl.col("speedup_scope") != "global", estimate, descending=[False, True], nulls_last=True)
-        .select("kernel_id", "kernel_name", "section", "text", "estimated_speedup_pct", "speedup_scope")
+        .group_by("kernel_name", "section", "rule", "speedup_scope", maintain_order=True)
+        .agg(pl.col("kernel_id").n_unique().alias("count"), pl.col("text", "estimated_speedup_pct").first())
+        .select("kernel_name", "count", "section", "rule", "text", "estimated_speedup_pct", "speedup_scope")
     )
 
 
@@ -286,7 +293,7 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
         _section(
             "rules",
             "What does the profiler itself advise?",
-            "Estimates of the whole kernel (global) come before those of one unit of it (local).",
+            "Estimates for the whole kernel (global) come before those for one unit of it (local).",
             None,
             one,
             _table("results of rules", "rules", "Advice of Nsight Compute", _RULES, lambda: advice(metrics)),
@@ -321,9 +328,10 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
         shares=pl.DataFrame(),
         reading=[*reading(metrics), ("Not in these metrics", f"{NEEDS_TIMELINE[0]}; {NEEDS_TIMELINE[1]}")],
         findings=frames.get("findings", pl.DataFrame()),
-        sections=sections,
+        sections=by_share(sections, frames.get("findings", pl.DataFrame())),
         frames=frames,
         absent=absent,
+        path=one.name,
         of_trace=False,
     )
 

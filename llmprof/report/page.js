@@ -110,6 +110,59 @@ function sortBy(button) {
   body.append(...rows);
 }
 
+/** Takes away the mark of the finding that was shown before. */
+function unmark() {
+  for (const note of document.querySelectorAll(".shown-finding")) note.remove();
+  for (const place of document.querySelectorAll(".marked")) place.classList.remove("marked");
+}
+
+/** Goes to the figure or table of a finding: it is marked, and the finding's sentence stands over it with a way back. */
+function showFinding(hash, number) {
+  const place = document.getElementById(hash.slice(1));
+  const finding = document.getElementById(`finding-${number}`);
+  if (!place || !finding) return;
+  unmark();
+  place.classList.add("marked");
+  const note = document.createElement("p");
+  note.className = "shown-finding";
+  const back = document.createElement("a");
+  back.href = `#finding-${number}`;
+  back.textContent = `Back to finding ${number}`;
+  note.append(`${finding.querySelector("h3").textContent} `, back);
+  place.prepend(note);
+  place.setAttribute("tabindex", "-1");
+  place.focus({preventScroll: true});
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  place.scrollIntoView({block: "start", behavior: still ? "auto" : "smooth"});
+}
+
+async function copyLine(button) {
+  const line = button.parentNode.querySelector("code");
+  try {
+    await navigator.clipboard.writeText(line.textContent);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  } catch {
+    getSelection().selectAllChildren(line); // a page of a file may not write to the clipboard: Ctrl+C does
+    button.textContent = "Selected: Ctrl+C";
+  }
+}
+
+for (const link of document.querySelectorAll("a.show")) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    history.pushState({finding: link.dataset.finding}, "", link.hash);
+    showFinding(link.hash, link.dataset.finding);
+  });
+}
+addEventListener("popstate", (event) => {
+  if (event.state?.finding) showFinding(location.hash, event.state.finding);
+  else unmark();
+});
+for (const button of document.querySelectorAll(".copy")) {
+  button.hidden = false;
+  button.addEventListener("click", () => copyLine(button));
+}
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sortBy(button));
 const themes = document.querySelector(".themes");
 setTheme(firstTheme());

@@ -11,13 +11,13 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import jinja2
 import platformdirs
@@ -89,6 +89,10 @@ class Column:
     key: str
     head: str
     kind: Literal["text", "name", "chip", "number", "time", "share"] = "text"
+    width: int = 56
+    """Characters of a name that are shown; the middle of a longer one is cut, and the whole stands in its title."""
+    full: str = ""
+    """Column with the whole name, where this one has a shorter form of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,11 @@ class Section:
         """The figures among the blocks."""
         return [block for block in self.blocks if isinstance(block, Figure)]
 
+    @property
+    def shows(self) -> bool:
+        """Whether it shows anything, and does not only say why there is nothing."""
+        return any(isinstance(block, Table) or (isinstance(block, Figure) and block.spec) for block in self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Contents:
@@ -133,6 +142,8 @@ class Contents:
     sections: list[Section]
     frames: dict[str, pl.DataFrame]
     absent: list[Absent]
+    path: str = "PATH"
+    """The recording as its reader names it, for the commands that the page shows."""
     of_trace: bool = True
     """Whether it is of one trace, which has findings and a coverage."""
 
@@ -249,11 +260,89 @@ def page(contents: Contents) -> str:
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
         denominator=of[0] if len(of) == 1 else None,
-        anchors={name: section.anchor for section in contents.sections for name in section.evidence},
+        shown=[section for section in contents.sections if section.shows],
+        left_out=[section for section in contents.sections if not section.shows],
+        places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
         library=vega,
         dark=Markup(json.dumps(dark_colours(one.spec for one in contents.figures if one.spec))),  # noqa: S704
         script=script,
     )
+
+
+_FIGURES: Final = {
+    "collectives": "all_reduce",
+    "speed_of_light": "kernel_time",
+    "activity": "step_timeline",
+    "requests": "request_waterfall",
+}
+"""Figure that shows the evidence of a finding, where it does not have the name of the analysis."""
+_OF_CONDITION: Final = {"stage": "breakdown", "category": "categories", "name": "kernels", "dur_ns": "kernels"}
+"""Figure or table for the events of a trace (``attribute``) by the column that a finding speaks of."""
+
+
+def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
+    """Where a page shows the evidence of a finding.
+
+    Parameters
+    ----------
+    row : mapping
+        A row of :func:`llmprof.analyze.findings`.
+    sections : sequence of Section
+        Those of the page.
+
+    Returns
+    -------
+    str or None
+        Id of a figure, of a table or of a section; None where the page shows nothing of it.
+    """
+    evidence = str(row["evidence"])
+    wanted = [_FIGURES.get(evidence, evidence)]
+    if evidence == "attribute":
+        column = str(row["where"]).partition(" ")[0]
+        wanted = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
+    ids: dict[str, str] = {}
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, Figure) and block.spec:
+                ids.setdefault(block.name, f"figure-{block.name}")
+            elif isinstance(block, Table):
+                ids.setdefault(block.name, f"table-{block.name}")
+    for name in wanted:
+        if name in ids:
+            return ids[name]
+    return next((section.anchor for section in sections if section.shows and evidence in section.evidence), None)
+
+
+def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
+    """Sections in the order of the time that their findings are about; those without one keep theirs behind them.
+
+    Parameters
+    ----------
+    sections : sequence of Section
+        In any order.
+    findings : polars.DataFrame
+        Rows of :func:`llmprof.analyze.findings`, or nothing.
+
+    Returns
+    -------
+    list of Section
+        All of them.
+    """
+    if not findings.height:
+        return list(sections)
+    shares: dict[str, float] = {}
+    for row in findings.iter_rows(named=True):
+        place = place_of(row, sections)
+        anchor = next((one.anchor for one in sections if place in _ids(one)), None)
+        if anchor is not None:
+            shares[anchor] = max(shares.get(anchor, 0.0), float(row["share_of_time"]))
+    return sorted(sections, key=lambda one: -shares.get(one.anchor, 0.0))
+
+
+def _ids(section: Section) -> set[str]:
+    """Ids that a section has in the page."""
+    names = {f"figure-{block.name}" for block in section.figures}
+    return {section.anchor, *names} | {f"table-{block.name}" for block in section.blocks if isinstance(block, Table)}
 
 
 def render(template: str, **values: object) -> str:

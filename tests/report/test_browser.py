@@ -77,3 +77,24 @@ def test_the_table_of_kernels_can_be_sorted(small, tmp_path):
     document, _, _ = browse(page, tmp_path)
     (found,) = re.findall(r'data-sorted="([^"]*)"', document)
     assert found == "descending some_kernel, ascending flash_fwd_kernel"
+
+
+@pytest.mark.usefixtures("quick")
+def test_show_me_marks_the_figure_of_the_finding_and_leads_back(small, tmp_path):
+    click = """const wait = setInterval(() => {
+      if (!document.documentElement.dataset.drawn) return;
+      clearInterval(wait);
+      const link = document.querySelector("a.show");
+      link.click();
+      const place = document.querySelector(".marked");
+      const note = place.querySelector(".shown-finding");
+      document.body.dataset.shown = [
+        `#${place.id}` === link.hash, note.querySelector("a").hash, document.activeElement === place,
+        document.querySelectorAll(".copy:not([hidden])").length > 1, document.querySelectorAll(".marked").length,
+      ].join(" ");
+    }, 50);"""
+    page = tmp_path / "index.html"
+    page.write_text(with_script(report.html(small), click), "utf-8")
+    document, _, _ = browse(page, tmp_path)
+    (found,) = re.findall(r'data-shown="([^"]*)"', document)
+    assert found == "true #finding-1 true true 1"

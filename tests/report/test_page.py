@@ -8,10 +8,12 @@ import json
 import re
 from html.parser import HTMLParser
 
+import polars as pl
 import pytest
 
 from llmprof import analyze, report
-from llmprof.report import figures
+from llmprof.report import figures, page
+from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace
 
 
@@ -183,3 +185,62 @@ def test_what_ran_and_the_findings_come_before_the_coverage(hostile_page):
     for name in ("Model", "Engine", "Batch", "Step time"):
         assert places[0] < hostile_page.index(f"<dt>{name}</dt>") < places[1]
     assert "llmprof export PATH -o tables.xlsx" in hostile_page
+
+
+def sections_of(*blocks: tuple[str, tuple[str, ...], list]) -> list[Section]:
+    return [Section(anchor, f"{anchor}?", "", shown, evidence) for anchor, evidence, shown in blocks]
+
+
+def finding(evidence: str, where: str = "true", share: float = 0.5) -> dict[str, object]:
+    return {"order": 1, "evidence": evidence, "where": where, "share_of_time": share}
+
+
+def test_each_finding_leads_to_what_shows_its_evidence():
+    table = Table("kernels", "", (), pl.DataFrame())
+    sections = sections_of(
+        ("steps", ("steps",), [Figure("breakdown", "a", "{}"), Figure("categories", "b", "{}")]),
+        ("communication", ("overlap", "collectives"), [Figure("overlap", "c", "{}"), Figure("all_reduce", "d")]),
+        ("idle", ("idle",), [Figure("idle", "e", "{}")]),
+        ("kernels", ("kernel_summary",), [table]),
+    )
+    assert page.place_of(finding("attribute", "stage = 'norm'"), sections) == "figure-breakdown"
+    assert page.place_of(finding("attribute", "category IN ('copy', 'fill')"), sections) == "figure-categories"
+    assert page.place_of(finding("attribute", "dur_ns < 5000"), sections) == "table-kernels"
+    assert page.place_of(finding("idle"), sections) == "figure-idle"
+    assert page.place_of(finding("collectives"), sections) == "communication", "its figure is empty"
+    assert page.place_of(finding("launch_path"), sections) is None
+
+
+def test_sections_stand_in_the_order_of_the_time_of_their_findings():
+    names = ("layers", "overlap", "idle", "launch_delay")
+    sections = sections_of(*((name, (name,), [Figure(name, name, "{}")]) for name in names))
+    found = pl.DataFrame([finding("overlap", share=0.1), finding("idle", share=0.3)])
+    assert [one.anchor for one in page.by_share(sections, found)] == ["idle", "overlap", "layers", "launch_delay"]
+    assert page.by_share(sections, pl.DataFrame()) == sections
+
+
+def test_what_is_empty_has_no_section_but_one_line(small):
+    tables = {name: frame for name, frame in small.select(ranks=0).tables.items() if name != "runtime"}
+    text = report.html(Trace(tables, {"world_size": 1}))
+    parsed = Parsed(text)
+    coverage = text[text.index('id="coverage"') :]
+    assert "Left out, because there is nothing to draw:" not in coverage or 'class="absent"' in coverage
+    links = {attributes["href"] for tag, attributes in parsed.elements if tag == "a" and "href" in attributes}
+    sections = {attributes["id"] for tag, attributes in parsed.elements if tag == "section"}
+    assert {link.removeprefix("#") for link in links if not link.startswith(("#figure-", "#table-"))} <= sections
+    assert 'class="card absent"' not in text
+
+
+def test_an_empty_trace_is_nothing_but_reasons():
+    text = report.html(Trace({}))
+    sections = {attributes["id"] for tag, attributes in Parsed(text).elements if tag == "section"}
+    assert sections == {"findings", "coverage"}
+    assert "Left out, because there is nothing to draw:" in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_finding_names_the_command_that_opens_its_place(small):
+    text = Parsed(report.html(small, path="runs/my run")).text
+    assert "llmprof explore runs/my run --finding 1" in text
+    assert 'explore.open(llmprof.read("runs/my run")).show_finding(1)' in text
+    assert "llmprof export runs/my run -o tables.xlsx" in text

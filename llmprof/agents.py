@@ -18,7 +18,7 @@ from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.readers import read
 from llmprof.readers.registry import detect
 from llmprof.report import cards
@@ -176,7 +176,7 @@ class Tools:
         frame = pl.DataFrame(known[what].function(trace.select(ranks=ranks) if ranks else trace))
         if sort is not None:
             if sort not in frame.columns:
-                raise AnalysisError(f"{what} has no column {sort!r}", expected=f"one of {frame.columns}")
+                raise AnalysisError(f"{what} has no column {sort!r}", expected=f"one of {listed(frame.columns)}")
             frame = frame.sort(sort, descending=True, nulls_last=True, maintain_order=True)
         return _rows(frame, limit)
 

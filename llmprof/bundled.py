@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from llmprof.errors import LlmprofError, ReadError
+from llmprof.errors import LlmprofError, ReadError, listed
 from llmprof.metrics.data import Metrics
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
@@ -338,7 +338,7 @@ def synthetic_npu(variant: str, folder: Path) -> Path:
         There is no such variant, no folder of samples, or the folder cannot be written.
     """
     if variant not in SYNTHETIC_VARIANTS:
-        raise LlmprofError(f"there is no variant {variant!r}", expected=f"one of {list(SYNTHETIC_VARIANTS)}")
+        raise LlmprofError(f"there is no variant {variant!r}", expected=f"one of {listed(SYNTHETIC_VARIANTS)}")
     script = samples_folder() / _GENERATOR
     done = subprocess.run(  # noqa: S603 (a script of llmprof)
         [sys.executable, "-B", str(script), str(folder), "--variant", variant],

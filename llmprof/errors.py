@@ -5,6 +5,17 @@ Every message says what was found, what was expected and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+
+def listed(items: Iterable[object]) -> str:
+    """Things as a sentence names them: joined by commas, none as ``none``.
+
+    >>> listed(["prefill", "decode"]), listed([]), listed((0, 1))
+    ('prefill, decode', 'none', '0, 1')
+    """
+    return ", ".join(map(str, items)) or "none"
+
 
 class LlmprofError(Exception):
     """Base of every error that llmprof raises on purpose.

@@ -16,7 +16,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.arguments import checked
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 
 TYPES: Final = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32")
 """Types of numbers for which peaks are given; all but fp32 are of the tensor (matrix) units."""
@@ -70,11 +70,11 @@ class Device:
             The type is unknown, or the vendor states no peak for it.
         """
         if dtype not in TYPES:
-            raise LlmprofError(f"there is no type {dtype!r}", expected=f"one of {list(TYPES)}")
+            raise LlmprofError(f"there is no type {dtype!r}", expected=f"one of {listed(TYPES)}")
         value = self.flop_per_s.get(dtype)
         if value is None:
             known = [t for t in TYPES if self.flop_per_s.get(t)]
-            raise LlmprofError(f"no peak of {dtype} is stated for {self.name}", expected=f"one of {known}")
+            raise LlmprofError(f"no peak of {dtype} is stated for {self.name}", expected=f"one of {listed(known)}")
         return value
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from llmprof.arguments import checked
-from llmprof.errors import SchemaError
+from llmprof.errors import SchemaError, listed
 
 VERSION = 2
 """Version of the schema: part of saved traces and of the cache key."""
@@ -385,7 +385,7 @@ def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
         raise SchemaError(f"table {table.name} has a column of a wrong type: {error}") from error
     if bad := [c.name for c in table.columns if not c.nullable and out[c.name].null_count()]:
-        raise SchemaError(f"table {table.name} has nulls in {bad}", expected="a value in every row")
+        raise SchemaError(f"table {table.name} has nulls in {listed(bad)}", expected="a value in every row")
     return out
 
 
@@ -418,8 +418,8 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     vendor = [c for c in frame.columns if c not in known]
     if unknown := [c for c in vendor if not c.startswith(VENDOR_PREFIXES)]:
         raise SchemaError(
-            f"table {table} got the unknown columns {unknown}",
-            expected=f"columns of {list(known)} or names that begin with one of {list(VENDOR_PREFIXES)}",
+            f"table {table} got the unknown columns {listed(unknown)}",
+            expected=f"columns of {listed(known)} or names that begin with one of {listed(VENDOR_PREFIXES)}",
             hint="rename or drop them in the reader",
         )
     if columns is not None:
@@ -444,7 +444,7 @@ def _in_order(frame: pl.DataFrame, first: str, second: str) -> bool:
 
 def _spec(table: str) -> Table:
     if table not in TABLES:
-        raise SchemaError(f"there is no table {table!r}", expected=f"one of {list(TABLES)}")
+        raise SchemaError(f"there is no table {table!r}", expected=f"one of {listed(TABLES)}")
     return TABLES[table]
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.platforms import Platform, platform_of
 from llmprof.storage import parquet, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
@@ -55,7 +55,7 @@ class Trace:
         database: Path | None = None,
     ) -> None:
         if unknown := set(tables) - set(schema.TABLES):
-            raise LlmprofError(f"unknown tables {sorted(unknown)}", expected=f"some of {list(schema.TABLES)}")
+            raise LlmprofError(f"unknown tables {listed(sorted(unknown))}", expected=f"some of {listed(schema.TABLES)}")
         self._meta: dict[str, Any] = copy.deepcopy(dict(meta or {}))
         self._coverage: dict[str, Any] = copy.deepcopy(dict(coverage or {}))
         asked = self.asked or {}
@@ -151,14 +151,14 @@ class Trace:
             The capture does not hold this table, or the table was not among those that were read.
         """
         if name not in schema.TABLES:
-            raise LlmprofError(f"there is no table {name!r}", expected=f"one of {list(schema.TABLES)}")
+            raise LlmprofError(f"there is no table {name!r}", expected=f"one of {listed(schema.TABLES)}")
         frame = self._frame(name)
         if frame is not None:
             return frame.clone()
         if self.asked is not None and name not in self.asked:
             raise NotCapturedError(
                 f"this trace was read without its {name}",
-                expected=f"one of those asked for: {sorted(self.asked)}",
+                expected=f"one of those asked for: {listed(sorted(self.asked))}",
                 hint=f"read the file again with {name!r} among tables=, or without tables=",
                 table=name,
             )
@@ -370,7 +370,9 @@ class Trace:
         """
         wanted = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
         if wanted and (missing := [rank for rank in wanted if rank not in self.ranks]):
-            raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {self.ranks}")
+            raise AnalysisError(
+                f"the ranks {listed(missing)} are not in the trace", expected=f"some of {listed(self.ranks)}"
+            )
         part = self
         if wanted is not None or window is not None:
             kept = narrowed(self._tables, wanted, window)
@@ -384,7 +386,7 @@ class Trace:
     def _with_tables(self, names: list[str]) -> Trace:
         """The trace with some of its tables."""
         if unknown := sorted(set(names) - set(schema.TABLES)) or (["none"] if not names else []):
-            raise LlmprofError(f"there is no table {unknown}", expected=f"some of {list(schema.TABLES)}")
+            raise LlmprofError(f"there is no table {unknown}", expected=f"some of {listed(schema.TABLES)}")
         coverage = self._coverage | {"asked": dict.fromkeys(sorted(names))}
         if isinstance(self._tables, Deferred) and "collectives" not in names:
             return Trace(self._tables.narrow(tables=names), self._meta, coverage)

@@ -68,7 +68,7 @@ def test_frames_conform(trace):
 
 
 def test_an_unknown_table_is_refused(trace):
-    with pytest.raises(LlmprofError, match=r"unknown tables \['kernel'\]"):
+    with pytest.raises(LlmprofError, match=r"unknown tables kernel"):
         Trace({"kernel": pl.DataFrame()})
     with pytest.raises(LlmprofError, match="no table 'kernel'"):
         trace.table("kernel")
@@ -97,7 +97,7 @@ def test_repr_says_what_is_there(trace):
 def test_select_ranks(trace):
     assert trace.select(ranks=0).kernels["name"].to_list() == ["a", "b"]
     assert trace.select(ranks=[1]).kernels["name"].to_list() == ["c"]
-    with pytest.raises(AnalysisError, match=r"ranks=\[7\] are not in the trace; expected some of \[0, 1\]"):
+    with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace; expected some of 0, 1"):
         trace.select(ranks=7)
     assert trace.select(ranks=0).counters.height == 0
 

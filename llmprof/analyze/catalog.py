@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 import polars as pl
 
 from llmprof import names, plugins
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.plugins import Place
 from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
@@ -284,7 +284,7 @@ def analysis(name: str) -> Analysis:
     for one in analyses():
         if name in (one.name, one.view):
             return one
-    raise LlmprofError(f"there is no analysis {name!r}", expected=f"one of {[one.name for one in analyses()]}")
+    raise LlmprofError(f"there is no analysis {name!r}", expected=f"one of {listed([one.name for one in analyses()])}")
 
 
 def markdown() -> str:

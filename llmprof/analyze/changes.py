@@ -13,7 +13,7 @@ from llmprof.analyze.collectives.collectives import bus_factor, collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH
 from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.roofline import roofline_join
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 GRAPH_GAP_NS: Final = (300.0, 450.0, 900.0)
@@ -70,7 +70,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         if not layered.any():
             raise AnalysisError(
                 "no kernel of this recording is known to belong to a layer of a step"
-                + (f" of the phases {list(phases)}" if phases else ""),
+                + (f" of the phases {listed(phases)}" if phases else ""),
                 expected="steps with layers, whose launches the change takes away",
             )
         edges = plan.built.kind == LAUNCH
@@ -438,7 +438,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
         rows = plan.events["stage"].is_in(spread).fill_null(value=False).to_numpy() & plan.device & ~plan.collectives()
         if not rows.any():
             raise AnalysisError(
-                "no stage of this recording is spread by tensor parallelism", expected=f"one of {list(spread)}"
+                "no stage of this recording is spread by tensor parallelism", expected=f"one of {listed(spread)}"
             )
         least = plan.choose(0.0, 2_000.0, 4_000.0)  # a kernel has a fixed cost that does not shrink
         dur = plan.own_duration()

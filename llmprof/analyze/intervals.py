@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
 """Before every time."""
@@ -183,7 +183,9 @@ def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         It lacks some.
     """
     if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
-        raise AnalysisError(f"the frame lacks the columns {missing}", expected=f"some of {frame.columns}")
+        raise AnalysisError(
+            f"the frame lacks the columns {listed(missing)}", expected=f"some of {listed(frame.columns)}"
+        )
     return frame
 
 

@@ -12,7 +12,7 @@ from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import innermost
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 
@@ -164,7 +164,7 @@ def check(where: Where | None, window: Window | None) -> None:
             expected = "a whole number" if name in NUMBERS else "a string"
             raise AnalysisError(f"where[{name!r}] is {described(value)}", expected=expected)
     if window is not None and window[1] < window[0]:
-        raise AnalysisError(f"the window {list(window)} ends before it starts", expected="(start_ns, end_ns)")
+        raise AnalysisError(f"the window {listed(window)} ends before it starts", expected="(start_ns, end_ns)")
 
 
 def _present(trace: Trace, where: Where | None) -> None:

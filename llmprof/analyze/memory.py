@@ -16,7 +16,7 @@ from llmprof import units
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import steps
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.trace import Trace
 
 PER: Final = ("device", "holder", "op", "step", "time")
@@ -107,7 +107,7 @@ def memory(
     [12]
     """
     if per not in PER:
-        raise AnalysisError(f"per={per!r} is not known", expected=f"one of {list(PER)}")
+        raise AnalysisError(f"per is {per!r}, which is not known", expected=f"one of {listed(PER)}")
     if at_ns is not None and per != "holder":
         raise AnalysisError("at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}")
     rows = timeline(trace)

@@ -11,7 +11,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns, Window
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -134,7 +134,7 @@ def overlap_of(
     """
     if "rank" not in by:
         raise AnalysisError(
-            f"overlap by {list(by)} would mix the ranks",
+            f"overlap by {listed(by)} would mix the ranks",
             expected="'rank' among the columns of by: each rank has a device of its own",
         )
     communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
@@ -229,7 +229,9 @@ def overlap_within(
     recorded = "copies" in trace.table_names or (events["source"] == "op").any()
     if ranks is not None:
         if missing := sorted(set(ranks) - set(trace.ranks)):
-            raise AnalysisError(f"ranks={missing} are not in the trace", expected=f"some of {trace.ranks}")
+            raise AnalysisError(
+                f"the ranks {listed(missing)} are not in the trace", expected=f"some of {listed(trace.ranks)}"
+            )
         events = events.filter(pl.col("rank").is_in(list(ranks)))
     if waits:
         events = with_waits(trace, events)

@@ -14,7 +14,7 @@ from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.labels import batches
 from llmprof.analyze.steps.steps import steps
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.hardware import Device
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
@@ -116,7 +116,7 @@ def roofline_join(
     True
     """
     if per not in ("stage", "layer", "step"):
-        raise AnalysisError(f"per={per!r} is not known", expected="'stage', 'layer' or 'step'")
+        raise AnalysisError(f"per is {per!r}, which is not known", expected="'stage', 'layer' or 'step'")
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)
@@ -201,8 +201,9 @@ def _machine(
     if pp_size is None:
         pp_size = max(1, round(total / most)) if most else 1
     if layers and sum(layers.values()) and not _fits(list(layers.values()), total, pp_size):
+        counts = sorted(set(layers.values()))
         raise AnalysisError(
-            f"the ranks of the trace have {sorted(set(layers.values()))} layers in a step, {read.name} has {total}",
+            f"the ranks of the trace have {listed(counts)} layers in a step, {read.name} has {total}",
             expected="a model of as many layers",
             hint="is it the model that ran?",
         )

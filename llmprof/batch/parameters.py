@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, listed
 from llmprof.launch import ExperimentConfig
 
 PRESETS: dict[str, dict[str, list[Any]]] = {
@@ -129,7 +129,7 @@ def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         if isinstance(values, str) or not values:
             raise ConfigError(f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]")
         if any(value in values[:i] for i, value in enumerate(values)):
-            raise ConfigError(f"the parameter {name} has a value twice: {list(values)}", expected="each value once")
+            raise ConfigError(f"the parameter {name} has a value twice: {listed(values)}", expected="each value once")
     if not parameters:
         raise ConfigError("there is no parameter to sweep", expected='a mapping such as {"batch_size": [1, 2, 4]}')
     return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]

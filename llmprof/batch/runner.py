@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from llmprof.batch import sweep as batch_state
 from llmprof.batch.parameters import apply, label, point_name, points
 from llmprof.batch.sweep import Sweep, measures, open_sweep
-from llmprof.errors import ConfigError, LlmprofError
+from llmprof.errors import ConfigError, LlmprofError, listed
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder
 from llmprof.launch.config import disclosure
 from llmprof.launch.run import passes
@@ -285,7 +285,7 @@ class BatchRunner:
                 if state["parameters"] != wanted:
                     raise LlmprofError(
                         f"the sweep in {target} has the parameters {state['parameters']}",
-                        expected=f"{wanted}",
+                        expected=f"{listed(wanted)}",
                         hint="choose another folder, or resume it with its own parameters",
                     )
             else:

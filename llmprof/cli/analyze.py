@@ -25,7 +25,7 @@ from llmprof.cli.hardware import (
     view_of_profile,
 )
 from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -50,7 +50,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
         assert view is not None  # noqa: S101 - what is no view of a trace is one of a profile
         trace = open_trace(args.paths, args, terminal)
         if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
-            raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {trace.ranks}")
+            raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}")
         frame = _ranked(view, trace, args)
     if args.sort:
         _chosen(frame, args.sort)

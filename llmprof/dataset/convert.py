@@ -14,7 +14,7 @@ import polars as pl
 from llmprof import __version__, communication, schema
 from llmprof.dataset.cluster import Lost, Workers, workers
 from llmprof.dataset.sources import Clocks, PathLike, Source, fetched, key_of, sources_of, stamp
-from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning
+from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning, listed
 from llmprof.progress import Progress
 from llmprof.readers import reading, registry
 from llmprof.readers.common.combine import (
@@ -346,7 +346,9 @@ def _manifest(
     said = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
     formats = {str(one.head.get("format")) for one in made}
     if len(formats) > 1:
-        raise MixedRunsError(f"the files are of different formats: {sorted(formats)}", hint="convert each by itself")
+        raise MixedRunsError(
+            f"the files are of different formats: {listed(sorted(formats))}", hint="convert each by itself"
+        )
     first = made[0]
     if "whole_meta" in first.head:
         meta, coverage = dict(first.head["whole_meta"]), dict(first.coverage["whole_coverage"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from llmprof import __version__, schema
-from llmprof.errors import MixedRunsError, ReadError
+from llmprof.errors import MixedRunsError, ReadError, listed
 from llmprof.readers import reading, registry
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.saved import capture
@@ -58,7 +58,7 @@ def sources_of(
             found.append(Source(str(file.resolve()), one.name, python_functions, clocks))
     if len(readers) > 1 or (any(one.alone for one in readers.values()) and len(found) > 1):
         raise MixedRunsError(
-            f"the files are of different formats, or stand alone: {sorted(readers)}",
+            f"the files are of different formats, or stand alone: {listed(sorted(readers))}",
             expected="what one profiler wrote of one run",
             hint="convert each by itself",
             formats=sorted(readers),

@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, OutputError, ReadError
+from llmprof.errors import AnalysisError, OutputError, ReadError, listed
 from llmprof.storage.files import refused
 
 SCHEMA: Final = {
@@ -104,7 +104,7 @@ def read_history(path: str | Path) -> pl.DataFrame:
             f"{Path(path).name} cannot be read: {str(error)[:200]}", expected="a history of watch"
         ) from error
     if dict(history.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
-        raise ReadError(f"{Path(path).name} is no history of watch", expected=f"columns {list(SCHEMA)}")
+        raise ReadError(f"{Path(path).name} is no history of watch", expected=f"columns {listed(SCHEMA)}")
     return history
 
 

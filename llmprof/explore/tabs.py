@@ -15,7 +15,7 @@ import polars as pl
 from llmprof import analyze
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.requests.requests import AnyRun
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, Link, link, smaller
 from llmprof.explore.front import Front, filters_of, kernel_of, rows_of, tab_of
 from llmprof.metrics.data import Metrics
@@ -319,7 +319,9 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         for panel in self._panels:
             if panel.name == name:
                 return panel
-        raise LlmprofError(f"there is no tab {name!r}", expected=f"one of {[panel.name for panel in self._panels]}")
+        raise LlmprofError(
+            f"there is no tab {name!r}", expected=f"one of {listed([panel.name for panel in self._panels])}"
+        )
 
     def _box(self, panel: Panel) -> ipywidgets.VBox:
         number = 0 if panel is FINDINGS else 1 + self._panels.index(panel)

@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.arguments import checked
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 
 _LAUNCH = ("kernel_id", "kernel_name", "grid", "block", "stream", "device")
 _LAUNCH_TYPES: dict[str, pl.DataType] = {
@@ -167,7 +167,7 @@ class Metrics:
                 n for n in names if not frame.filter(pl.col("metric").eq(n) | pl.col("column").eq(n)).height
             ]:
                 raise LlmprofError(
-                    f"the metrics {missing} were not measured",
+                    f"the metrics {listed(missing)} were not measured",
                     hint="Metrics.metrics['metric'].unique() lists the others",
                 )
             frame = frame.filter(pl.col("metric").is_in(names) | pl.col("column").is_in(names))

@@ -16,7 +16,7 @@ import polars as pl
 
 from llmprof import plugins
 from llmprof.arguments import checked
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
 from llmprof.names.operators import by_unique_name as by_unique_name
@@ -307,7 +307,7 @@ def register(category: str, pattern: str) -> None:
 
 def _check(category: str, pattern: str) -> None:
     if category not in CATEGORIES:
-        raise LlmprofError(f"there is no category {category!r}", expected=f"one of {list(CATEGORIES)}")
+        raise LlmprofError(f"there is no category {category!r}", expected=f"one of {listed(CATEGORIES)}")
     try:
         matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
     except pl.exceptions.ComputeError as error:

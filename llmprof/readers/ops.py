@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import MixedRunsError, ReadError
+from llmprof.errors import MixedRunsError, ReadError, listed
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
 
 FORMAT: Final = "llmprof-ops"
@@ -155,7 +155,7 @@ def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
     parts = list(parts)
     ranks = [int(content.get("rank", 0)) for _, content in parts]
     if len(set(ranks)) < len(ranks):
-        raise MixedRunsError(f"ranks {sorted(ranks)} come more than once", expected="the files of one run")
+        raise MixedRunsError(f"ranks {listed(sorted(ranks))} come more than once", expected="the files of one run")
     if len({content.get("world_size", 1) for _, content in parts}) > 1:
         raise MixedRunsError("the files are of runs with different world sizes", expected="the files of one run")
     frames: dict[str, list[pl.DataFrame]] = {"calls": [], "steps": [], "collectives": [], "entries": []}

@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError, listed
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
@@ -227,7 +227,7 @@ def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:
     reader = next(iter(readers.values()))
     if len(readers) > 1 or (reader.alone and len(files) > 1):
         raise MixedRunsError(
-            f"the files are of different formats: {sorted(readers)}"
+            f"the files are of different formats: {listed(sorted(readers))}"
             if len(readers) > 1
             else f"there are {len(files)} files of {reader.name}",
             expected="what one profiler wrote of one run",
@@ -415,5 +415,6 @@ def _elsewhere(reader: Reader) -> str:
 
 
 def _expected() -> str:
-    """The formats that can be read, in words."""
-    return "; or ".join(reader.what for reader in registry.readers() if reader.read is not None)
+    """The formats that can be read, by name."""
+    names = listed(reader.name for reader in registry.readers() if reader.read is not None)
+    return f"a file or folder in one of the formats {names}"

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from llmprof import plugins
-from llmprof.errors import PluginWarning, ReadError, UnknownFormatError
+from llmprof.errors import PluginWarning, ReadError, UnknownFormatError, listed
 from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
 from llmprof.readers.common.reader import START_BYTES, Probe, Reader
+from llmprof.text import plain
 
 BUILT_IN: Final = (
     "llmprof.readers.ascend.reader:READER",
@@ -78,7 +79,7 @@ def reader(name: str) -> Reader:
     for one in readers():
         if one.name == name:
             return one
-    raise UnknownFormatError(f"there is no format {name!r}", expected=f"one of {formats()}")
+    raise UnknownFormatError(f"there is no format {name!r}", expected=f"one of {listed(formats())}")
 
 
 _KNOWN_ELSEWHERE: Final = {
@@ -194,8 +195,9 @@ def say_what_it_is(path: Path) -> str:
     if text[:1] == b"[":
         return f"a JSON list, but not of events{f'; its first keys are {keys}' if keys else ''}"
     if b"\x00" in start[:1024]:
-        return f"a binary file that begins with {start[:16]!r}"
-    return f"something that begins with {start[:40]!r}"
+        return f"a binary file that begins with the bytes {start[:16].hex(' ')}"
+    begin = plain(start[:40].decode("utf-8", "replace").partition("\n")[0])
+    return f"a text that begins with “{begin}”"
 
 
 def refuse_empty(path: Path) -> None:

@@ -89,7 +89,7 @@ class Column:
     key: str
     head: str
     kind: Literal["text", "name", "chip", "number", "time", "share"] = "text"
-    width: int = 56
+    width: int = 44
     """Characters of a name that are shown; the middle of a longer one is cut, and the whole stands in its title."""
     full: str = ""
     """Column with the whole name, where this one has a shorter form of it."""
@@ -297,6 +297,8 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
     """
     evidence = str(row["evidence"])
     wanted = [_FIGURES.get(evidence, evidence)]
+    if evidence == "activity":
+        wanted.append("idle")
     if evidence == "attribute":
         column = str(row["where"]).partition(" ")[0]
         wanted = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import schema
-from llmprof.errors import OutputError, ReadError, SchemaError
+from llmprof.errors import OutputError, ReadError, SchemaError, listed
 from llmprof.storage.files import as_the_user_would
 
 META_FILE = "llmprof.json"
@@ -90,7 +90,7 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
     except (pl.exceptions.PolarsError, OSError, KeyError, AttributeError, SchemaError) as error:
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
-        raise ReadError(f"{folder} is damaged: it has {counted} rows", expected=f"{rows}", hint=_AGAIN)
+        raise ReadError(f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN)
     if not (isinstance(meta, dict) and isinstance(coverage, dict) and _are_ranks(meta.get("ranks", []))):
         raise ReadError(f"{folder} is damaged: {META_FILE} does not name its ranks", hint=_AGAIN)
     present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)

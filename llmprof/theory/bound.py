@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof import hardware
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.plan import Efficiency, Plan
 from llmprof.theory.work import Operator
@@ -90,7 +90,7 @@ class Machine:
                 if one != kind:
                     self._note(f"{self.device.name} states no rate of {kind}: that of {one} is taken")
                 return value * self.efficiency.flops
-        raise LlmprofError(f"{self.device.name} states no rate of {kind}", expected=f"one of {sorted(stated)}")
+        raise LlmprofError(f"{self.device.name} states no rate of {kind}", expected=f"one of {listed(sorted(stated))}")
 
     def link(self, ranks: int) -> float:
         """Bytes per second, one direction, of the links between ``ranks`` devices.
@@ -253,12 +253,12 @@ def device_of(values: Mapping[str, Any]) -> hardware.Device:
     """
     unknown = sorted(set(values) - {"name", "tflops", "source", "multiprocessors", *_FIELDS})
     if unknown:
-        raise LlmprofError(f"a device has no {unknown}", expected=f"name, tflops, source, {', '.join(_FIELDS)}")
+        raise LlmprofError(f"a device has no {listed(unknown)}", expected=f"name, tflops, source, {', '.join(_FIELDS)}")
     rates = values.get("tflops")
     if not values.get("name") or not isinstance(rates, Mapping) or not rates or "memory_gb_per_s" not in values:
         raise LlmprofError("a device needs name, tflops and memory_gb_per_s", expected="tflops as {bf16: 400, …}")
-    if set(rates) - set(hardware.TYPES):
-        raise LlmprofError(f"tflops has {sorted(set(rates) - set(hardware.TYPES))}", expected=f"of {hardware.TYPES}")
+    if others := set(rates) - set(hardware.TYPES):
+        raise LlmprofError(f"tflops has {listed(sorted(others))}", expected=f"some of {listed(hardware.TYPES)}")
     flops = {kind: _number(f"tflops.{kind}", rates[kind]) * 1e12 if kind in rates else None for kind in hardware.TYPES}
     sizes = {field: _number(key, values[key]) * scale for key, (field, scale) in _FIELDS.items() if key in values}
     source = str(values.get("source", "the user's file"))

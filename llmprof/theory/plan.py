@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.theory.shapes import Shape
 
 BYTES: Final[dict[str, float]] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
@@ -137,7 +137,7 @@ class Plan:
                 fit = [n for n in range(1, a.heads + 1) if a.heads % n == 0 and n <= 64]
                 raise LlmprofError(
                     f"tp={self.tp} does not divide the {a.heads} attention heads of {shape.name}",
-                    expected=f"one of {fit}",
+                    expected=f"one of {listed(fit)}",
                     hint="vLLM refuses to start with it; use pp for the rest",
                 )
             if not a.latent and a.kv_heads % self.tp and self.tp % a.kv_heads:

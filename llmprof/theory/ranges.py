@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.bound import find_device
 from llmprof.theory.calibration import Calibration, Observation
@@ -84,7 +84,7 @@ def sweep(
     steps = values or _DEFAULTS[over]
     rows = [row for value in steps if (row := _point(base, over, value, calibration)) is not None]
     if not rows:
-        raise LlmprofError(f"{base.shape.name} cannot be split over any of {list(steps)} ranks")
+        raise LlmprofError(f"{base.shape.name} cannot be split over any of {listed(steps)} ranks")
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -164,7 +164,7 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     rows = document.get("rows") if isinstance(document, dict) else None
     needed = {"model", "batch", "prompt", "decode_step_s", "prefill_last_s"}
     if not isinstance(rows, list) or not rows or needed - set(rows[0]):
-        raise LlmprofError(f"{Path(path).name} has no measured steps", expected=f"rows with {sorted(needed)}")
+        raise LlmprofError(f"{Path(path).name} has no measured steps", expected=f"rows with {listed(sorted(needed))}")
     frame = pl.DataFrame(rows, infer_schema_length=None)
     defaults = {"tp": pl.lit(1), "dtype": pl.lit("bfloat16"), "out": pl.lit(2)}
     frame = frame.with_columns(value.alias(name) for name, value in defaults.items() if name not in frame.columns)

@@ -161,7 +161,7 @@ def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
         one.filter(level="step", phase="decode")["a_steps"][0] * 4
         == (whole.filter(level="step", phase="decode")["a_steps"][0])
     )
-    with pytest.raises(AnalysisError, match=r"ranks=\[9\] are not in the traces; expected some of \[0, 1, 2, 3\]"):
+    with pytest.raises(AnalysisError, match=r"ranks 9 are not in the traces; expected some of 0, 1, 2, 3"):
         diff(a, b, ranks=[9])
     # waiting is still seen, though only one rank counts
     assert one.filter(level="part", phase="decode", part="wait")["a_ns"][0] > 0

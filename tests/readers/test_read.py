@@ -104,7 +104,7 @@ def test_a_path_that_does_not_exist(tmp_path):
         (b"", "is empty"),
         (b" \n\t ", "has no content"),
         (gzip.compress(b"", mtime=0), "has no content"),
-        (b"just some text\n", "begins with b'just some text"),
+        (b"just some text\n", "begins with “just some text"),
         (b'{"name": "x", "version": 3}', 'is JSON without "traceEvents"; its first keys are name, version'),
         (b"[1, 2, 3]", "is a JSON list, but not of events"),
         (b'[{"a": 1}, {"b": 2}]', "is a JSON list, but not of events; its first keys are a, b"),
@@ -146,7 +146,7 @@ def test_a_format_by_name(tmp_path):
     assert read(path, format="chrome").kernels.height == 1
     with pytest.raises(UnknownFormatError, match="there is no format 'json'"):
         read(path, format="json")
-    with pytest.raises(UnknownFormatError, match=r"text\.json is not a Chrome trace: it begins with b'just text'"):
+    with pytest.raises(UnknownFormatError, match=r"text\.json is not a Chrome trace: it begins with “just text”"):
         read(write(tmp_path / "text.json", b"just text"), format="chrome")
     with pytest.raises(ReadError, match="holds no saved trace"):
         read(path, format="llmprof")

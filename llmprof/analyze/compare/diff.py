@@ -10,7 +10,7 @@ from llmprof.analyze.compare.story import run_names
 from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.arguments import checked
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -237,7 +237,7 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     """
     needed = {"level", "phase", "a_ns", "b_ns", "low_ns", "high_ns", "beyond_noise", "a_steps", "b_steps"}
     if missing := sorted(needed - set(frame.columns)):
-        raise AnalysisError(f"the frame has no columns {missing}", expected="the frame of llmprof.analyze.diff")
+        raise AnalysisError(f"the frame has no columns {listed(missing)}", expected="the frame of llmprof.analyze.diff")
     change = pl.col("b_ns") / pl.col("a_ns") - 1
     in_a, in_b = (pl.col(f"{side}_steps").fill_null(0) > 0 for side in "ab")
     whole = pl.col("level") == "recording"

@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.analyze.activity import activity
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -186,7 +186,7 @@ def words_of(kind: str | None, part: str | None) -> tuple[str, str]:
 def _totals(frame: pl.DataFrame) -> pl.DataFrame:
     needed = {"level", "phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "a_steps", "b_steps", "beyond_noise"}
     if missing := sorted(needed - set(frame.columns)):
-        raise AnalysisError(f"the frame has no columns {missing}", expected="the frame of llmprof.analyze.diff")
+        raise AnalysisError(f"the frame has no columns {listed(missing)}", expected="the frame of llmprof.analyze.diff")
     return frame.filter(pl.col("level").is_in(_TOTALS))
 
 

@@ -11,7 +11,7 @@ from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, step_windows, time_parts
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 LEVELS = ("step", "part", "between")
@@ -133,7 +133,7 @@ def check_ranks(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None) -
     """
     known = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
     if ranks is not None and (not ranks or set(ranks) - set(known)):
-        raise AnalysisError(f"ranks={list(ranks)} are not in the traces", expected=f"some of {known}")
+        raise AnalysisError(f"the ranks {listed(ranks)} are not in the traces", expected=f"some of {listed(known)}")
 
 
 def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
@@ -303,7 +303,7 @@ def ncu_command(
     """
     if not program or program[0].startswith("-"):
         raise AnalysisError(
-            f"the program to run again is {list(program)!r}", expected="a program and its arguments, as in the run"
+            f"the program to run again is {listed(program)}", expected="a program and its arguments, as in the run"
         )
     if kernel is None and layer is None and stage is None:
         raise AnalysisError("no launches were chosen", expected="a kernel, or a layer, or a stage")

@@ -9,7 +9,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.trace import Trace
 
 _KEY: Final = ["rank", "stream", "start_ns", "name"]
@@ -69,7 +69,9 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     )
     events = events.join(facts, on=_KEY, how="left", maintain_order="left", nulls_equal=True)
     if missing := [c for c in by if c not in events.columns]:
-        raise AnalysisError(f"device events have no column {missing}", expected=f"some of {events.columns}")
+        raise AnalysisError(
+            f"device events have no column {listed(missing)}", expected=f"some of {listed(events.columns)}"
+        )
     measured = pl.col("cube_ns").is_not_null() | pl.col("vector_ns").is_not_null()
     total = pl.col("total_ns")
     return (

@@ -22,7 +22,7 @@ from llmprof.analyze.replay.graph import (
     graph,
 )
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.trace import Trace
 
 PARTS: Final = (
@@ -105,7 +105,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     17
     """
     if rank is not None and rank not in trace.ranks:
-        raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {list(trace.ranks)}")
+        raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
     built = graph(trace)
     ends = step_ends(built)
     if rank is not None:

@@ -12,7 +12,7 @@ from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 COLUMNS = [
@@ -292,7 +292,7 @@ def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
     if missing := sorted(set(numbers) - set(rows["step"])):
         there = rows["step"].unique().sort().to_list()
         known = f"some from {there[0]} to {there[-1]}" if there else "a trace with steps"
-        raise AnalysisError(f"steps={missing} are not in the trace", expected=known)
+        raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=known)
     host_end = pl.coalesce(
         pl.col("host_start_ns").shift(-1).over("rank"), pl.col("host_start_ns") + pl.col("host_dur_ns")
     )

@@ -13,7 +13,7 @@ from llmprof.analyze import attribute, diff_context, diff_events, diff_times, di
 from llmprof.analyze.compare.story import compared_phases, step_parts
 from llmprof.analyze.intervals import union_length
 from llmprof.charts.base import theme
-from llmprof.errors import AnalysisError, ArgumentError
+from llmprof.errors import AnalysisError, ArgumentError, listed
 from llmprof.explore.base.messages import Buffers, Row, pack
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.explore.compare.messages import DETAILS, MESSAGES, PICK, ROWS, STORY, TABLE, TRACKS, Pair
@@ -187,14 +187,14 @@ class Compare(Explorer):
     def _known_column(self, proposal: Mapping[str, Any]) -> str:
         known = ["phase", "stage", "category", "layer", "name", "status", *NUMBERS]
         if proposal["value"].lstrip("-") not in known:
-            raise traitlets.TraitError(f"sort is {proposal['value']!r}; expected one of {known}, with - or not")
+            raise traitlets.TraitError(f"sort is {proposal['value']!r}; expected one of {listed(known)}, with - or not")
         return str(proposal["value"])
 
     @traitlets.validate("pair")
     def _known_runs(self, proposal: Mapping[str, Any]) -> list[int]:
         pair = [int(number) for number in proposal["value"]]
         if max(pair) >= len(self.runs) or pair[0] == pair[1]:
-            raise traitlets.TraitError(f"pair is {pair}; expected two numbers from 0 to {len(self.runs) - 1}")
+            raise traitlets.TraitError(f"pair is {listed(pair)}; expected two numbers from 0 to {len(self.runs) - 1}")
         return pair
 
     @property

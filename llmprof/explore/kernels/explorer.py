@@ -11,7 +11,7 @@ import traitlets
 
 from llmprof.analyze import attribute, ncu_command
 from llmprof.analyze.kernels import events_of, kernels_of
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Column, Message, Record, Row, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.kernels import table as details
@@ -204,7 +204,7 @@ class Kernels(Explorer):
     def _known_column(self, proposal: Mapping[str, Any]) -> str:
         if proposal["value"].lstrip("-") not in SORTABLE:
             raise traitlets.TraitError(
-                f"sort is {proposal['value']!r}; expected one of {list(SORTABLE)}, with - or not"
+                f"sort is {proposal['value']!r}; expected one of {listed(SORTABLE)}, with - or not"
             )
         return str(proposal["value"])
 

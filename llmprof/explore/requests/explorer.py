@@ -11,7 +11,7 @@ import traitlets
 from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun
 from llmprof.charts.base import theme
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.explore.base.messages import Message, Record, Row
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers, link
 from llmprof.explore.timeline.explorer import Timeline
@@ -99,7 +99,7 @@ class Requests(Explorer):
     def _known_column(self, proposal: Mapping[str, Any]) -> str:
         if proposal["value"].lstrip("-") not in SORTABLE:
             raise traitlets.TraitError(
-                f"sort is {proposal['value']!r}; expected one of {list(SORTABLE)}, with - or not"
+                f"sort is {proposal['value']!r}; expected one of {listed(SORTABLE)}, with - or not"
             )
         return str(proposal["value"])
 

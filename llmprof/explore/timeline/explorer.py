@@ -14,7 +14,7 @@ from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.analyze.requests.spans import request_spans
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
@@ -180,7 +180,7 @@ class Timeline(Explorer):
             The trace has no such rank.
         """
         if rank is not None and rank not in self.trace.ranks:
-            raise AnalysisError(f"there is no rank {rank}", expected=f"one of {self.trace.ranks}")
+            raise AnalysisError(f"there is no rank {rank}", expected=f"one of {listed(self.trace.ranks)}")
         streams = [n for n, row in enumerate(self._data.rows) if row.rank == rank and row.kind == "stream"]
         with self.hold_trait_notifications():
             self.selection = None

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze
-from llmprof.errors import CaptureError, LaunchError, NotCapturedError
+from llmprof.errors import CaptureError, LaunchError, NotCapturedError, listed
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
 from llmprof.launch.run.process import Finished
@@ -248,7 +248,8 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     missing = sorted(set(range(config.world_size)) - set(counts))
     if missing:
         raise CaptureError(
-            f"the capture has {_what(on_device=on_device)} of the ranks {sorted(counts)} and none of {missing}",
+            f"the capture has {_what(on_device=on_device)} of the ranks {listed(sorted(counts))} "
+            f"and none of {listed(missing)}",
             expected=f"all {config.world_size} ranks",
             hint=_why_ranks(config),
             missing=missing,

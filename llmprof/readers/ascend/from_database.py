@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import ReadError
+from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import counters, tables, text
 from llmprof.readers.ascend.files import TABLES, Database, communication_times
 from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, typed
@@ -52,7 +52,7 @@ def read(
     if not set(TABLES) & set(db.columns):
         raise ReadError(
             f"{path.name} has none of the tables of a recording; it has {sorted(db.columns)[:6]}",
-            expected=f"some of {list(TABLES)}",
+            expected=f"some of {listed(TABLES)}",
             hint="pass the folder *_ascend_pt, or its ascend_pytorch_profiler*.db",
         )
     notes: list[str] = []

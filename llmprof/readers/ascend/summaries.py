@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof.errors import ReadError
+from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import files, folder, tables
 from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.tables import CALLS, PIECES
@@ -296,7 +296,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
     if not frames_of:
         raise ReadError(
             f"{Path(path).name} holds no sums of the profiler",
-            expected=f"some of {sorted(_READERS)}, or analysis.db",
+            expected=f"some of {listed(sorted(_READERS))}, or analysis.db",
             hint="llmprof.read reads the trace itself",
         )
     return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in frames_of.items()}

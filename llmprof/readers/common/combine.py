@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from llmprof import schema
-from llmprof.errors import MixedRunsError
+from llmprof.errors import MixedRunsError, listed
 from llmprof.readers.common.reader import MOST_RANKS, Part, Wanted
 
 FRONT_END = -1
@@ -114,7 +114,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
     sizes = {size: p.path.name for p in workers if (size := world_size_of([p])) is not None}
     if len(sizes) > 1:
         raise MixedRunsError(
-            f"the files are of runs with different world sizes: {sizes}",
+            f"the files are of runs with different world sizes: {listed(sizes)}",
             expected="the ranks of one run",
             hint="read each run by itself and compare them with llmprof.analyze.diff",
             world_sizes=sizes,

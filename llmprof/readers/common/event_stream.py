@@ -30,6 +30,7 @@ from llmprof.readers.common.repair import (
     separator,
     whole_members,
 )
+from llmprof.text import plain
 
 BLOCK_BYTES = 4 << 20
 """Bytes decoded at a time: few enough that the decoded objects stay in the caches of the CPU."""
@@ -38,6 +39,11 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 _COMPRESSED_BYTES = 1 << 17
 _RESCUE_BYTES = 4 << 10
+
+
+def _start(text: bytes) -> str:
+    """First words of a file for a message."""
+    return plain(text[:40].decode("utf-8", "replace").partition("\n")[0])
 
 
 class Blocks:
@@ -287,7 +293,7 @@ class EventStream:
             return text[match.end() :]
         if text[begin:]:
             raise UnknownFormatError(
-                f"{self.path.name} is not a Chrome trace: it begins with {text[begin : begin + 40]!r}",
+                f"{self.path.name} is not a Chrome trace: it begins with “{_start(text[begin:])}”",
                 expected=f'an object with "{EVENTS}" or a list of events',
                 hint="pass the profiler's own file, or name the format with format=",
             )

@@ -18,7 +18,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import communication, schema
-from llmprof.errors import LlmprofError, ReadError
+from llmprof.errors import LlmprofError, ReadError, listed
 from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
 from llmprof.trace import Trace
@@ -156,16 +156,16 @@ class Wanted:
             tables = (tables,)
         given = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
         if not given:
-            raise LlmprofError("tables= names no table", expected=f"some of {list(schema.TABLES)}")
+            raise LlmprofError("tables= names no table", expected=f"some of {listed(schema.TABLES)}")
         if unknown := [name for name in given if name not in schema.TABLES]:
-            raise LlmprofError(f"there is no table {unknown}", expected=f"some of {list(schema.TABLES)}")
+            raise LlmprofError(f"there is no table {listed(unknown)}", expected=f"some of {listed(schema.TABLES)}")
         asked = {name: None if columns is None else frozenset(columns) for name, columns in given.items()}
         for name, columns in asked.items():
             known = schema.TABLES[name].schema
             if unknown := sorted(
                 c for c in columns or () if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
             ):
-                raise LlmprofError(f"table {name} has no column {unknown}", expected=f"some of {list(known)}")
+                raise LlmprofError(f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(known)}")
         return cls(asked)
 
     def __contains__(self, table: str) -> bool:

@@ -57,8 +57,8 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         raise nothing("flame", "no stack has any time", _SOURCE)
     total = number(rows["value"].sum())
     unit = rows["unit"][0]
-    trunk = _trunk(rows["stack"])
-    nodes = _nodes(rows.with_columns(pl.col("stack").list.slice(len(trunk))), depth)
+    trunk = trunk_of(rows["stack"])
+    nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), depth)
     drawn = nodes.filter(pl.col("value") >= _LEAST * total)
     if drawn.is_empty():
         raise nothing("flame", "all stacks are the same frame", _SOURCE)
@@ -117,7 +117,7 @@ def _label(name: str, width: float) -> str:
     return "" if letters < 4 else short if len(short) <= letters else short[: letters - 1] + "…"
 
 
-def _trunk(stacks: pl.Series) -> list[str]:
+def trunk_of(stacks: pl.Series) -> list[str]:
     """Frames that all stacks begin with, but never the last one of a stack."""
     shortest = min(stacks, key=len)
     count = 0
@@ -128,7 +128,7 @@ def _trunk(stacks: pl.Series) -> list[str]:
     return list(shortest[:count])
 
 
-def _nodes(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
+def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
     """``name, level, x, value``: frames of all stacks laid side by side, equal beginnings put together."""
     sums = rows.group_by("stack").agg(pl.col("value").sum())
     order = sums.with_columns(_text=pl.col("stack").list.join("\x00")).sort("_text")
@@ -169,6 +169,17 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
     OutputError
         The file cannot be written.
     """
+    return files.write(Path(path), speedscope_text(frame, name=name))
+
+
+def speedscope_text(frame: pl.DataFrame, *, name: str = "llmprof") -> str:
+    """Content of a file for speedscope, as :func:`speedscope` writes it.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no row.
+    """
     require(frame, (*_COLUMNS, "rank", "thread"), chart="speedscope", made_by=_SOURCE)
     if frame.is_empty():
         raise nothing("speedscope", "there is no stack", _SOURCE)
@@ -195,4 +206,4 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
         "name": name,
         "exporter": "llmprof",
     }
-    return files.write(Path(path), json.dumps(document))
+    return json.dumps(document)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import polars as pl
 import pytest
 
@@ -92,3 +94,25 @@ def test_stacks_that_were_not_recorded_are_said(tmp_path):
     widget.selection = {"row": row_of(widget, "ops"), "id": 0}
     with pytest.raises(NotCapturedError, match="not of kernels"):
         widget.stacks()
+
+
+def test_the_flame_graph_in_the_widget_by_hand(shown):
+    message, _ = shown._on_flame("module")
+    assert message["kinds"] == ["stage", "module", "python"]
+    assert (message["of"], message["problem"]) == ("the whole trace", "")
+    assert (message["total"], message["events"], message["left_out"]) == (40, 2, 0)
+    assert message["trunk"] == ["nn.Module: Layer_0"]
+    named = [message["names"][place] for place in message["name"]]
+    frames = zip(named, message["level"], message["start"], message["value"], strict=True)
+    assert set(frames) == {(GEMM, 0, 10, 30), ("nn.Module: Norm_0", 0, 0, 10), (NORM, 1, 0, 10)}
+    shown.selection = {"row": row_of(shown, "python"), "id": 4}
+    message, _ = shown._on_flame("stage")
+    assert "not of kernels" in message["problem"]
+    assert message["total"] == 0
+
+
+def test_the_flame_graph_is_saved_for_speedscope(shown):
+    message, _ = shown._on_speedscope("python")
+    assert message["file"].endswith("-python.speedscope.json")
+    content = json.loads(message["content"])
+    assert sum(content["profiles"][0]["weights"]) == 40

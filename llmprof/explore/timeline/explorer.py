@@ -14,6 +14,7 @@ from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.analyze.requests.spans import request_spans
+from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
@@ -23,6 +24,7 @@ from llmprof.explore.timeline.describe import describe, place
 from llmprof.explore.timeline.messages import (
     DESCRIBE,
     FIND,
+    FLAME,
     GOTO,
     HOVER,
     LIST,
@@ -34,11 +36,12 @@ from llmprof.explore.timeline.messages import (
     ROWS,
     SEARCH,
     SPAN,
+    SPEEDSCOPE,
     VIEW,
 )
 from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
 from llmprof.explore.timeline.search import MOST, Search, Where
-from llmprof.explore.timeline.stacks import By, stacks_of
+from llmprof.explore.timeline.stacks import By, flame_of, kinds_of, stacks_of
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -402,6 +405,21 @@ class Timeline(Explorer):
     ) -> Answer:
         filters: dict[str, Any] = {"where": where, "rank": rank, "window": window, "sort": sort}
         return self._search.listed(text, first=first, count=count, **filters), []
+
+    @answers(FLAME)
+    def _on_flame(self, by: By) -> Answer:
+        chosen = "the selection" if self.span is not None or self.selection else "the whole trace"
+        problem, stacks = "", None
+        try:
+            stacks = self.stacks(by)
+        except NotCapturedError as error:
+            problem = str(error)
+        return {"kinds": kinds_of(self._data), "of": chosen, "problem": problem, **flame_of(stacks)}, []
+
+    @answers(SPEEDSCOPE)
+    def _on_speedscope(self, by: By) -> Answer:
+        content = speedscope_text(self.stacks(by), name=f"llmprof, by {by}")
+        return {"file": f"{self._trace_id}-{by}.speedscope.json", "content": content}, []
 
     @answers(GOTO)
     def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:

@@ -22,6 +22,7 @@ export const KEYS = [
   ["M", "set a mark at the pointer, else at the selection"],
   ["/", "search; Enter and Shift + Enter go through the hits"],
   ["L", "list all hits of the search"],
+  ["T", "flame graph of the selection, by stage, module or Python function"],
   ["Esc", "clear the selection, close this help"],
   ["?", "this help"],
 ];
@@ -51,6 +52,7 @@ const ACTIONS = {
   g: "across",
   m: "mark",
   l: "list",
+  t: "flame",
   j: "rowdown",
   k: "rowup",
 };

@@ -120,6 +120,14 @@ export type Messages = {
     asks: { step?: number | null; layer?: number | null; rank?: number | null };
     answers: { window: [number, number] };
   };
+  flame: {
+    asks: { by: "module" | "python" | "stage" };
+    answers: { kinds: ("module" | "python" | "stage")[]; of: string; problem: string; total: number; events: number; trunk: string[]; names: string[]; name: number[]; level: number[]; start: number[]; value: number[]; left_out: number };
+  };
+  speedscope: {
+    asks: { by: "module" | "python" | "stage" };
+    answers: { file: string; content: string };
+  };
 };
 
 export type Traits = {

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from llmprof.explore.base.messages import Message, Record, Window
 from llmprof.explore.timeline.search import Where
+from llmprof.explore.timeline.stacks import By as Around
 
 By = Literal["stage", "category"]
 Fact = tuple[str, str]
@@ -156,8 +157,29 @@ LIST: Final = Message(
 GOTO: Final = Message(
     "goto", asks={"step": int | None, "layer": int | None, "rank": int | None}, answers={"window": Window}
 )
+FLAME: Final = Message(
+    "flame",
+    asks={"by": Around},
+    answers={
+        "kinds": list[Around],
+        "of": str,
+        "problem": str,
+        "total": int,
+        "events": int,
+        "trunk": list[str],
+        "names": list[str],
+        "name": list[int],
+        "level": list[int],
+        "start": list[int],
+        "value": list[int],
+        "left_out": int,
+    },
+    busy="putting stacks together",
+)
+SPEEDSCOPE: Final = Message("speedscope", asks={"by": Around}, answers={"file": str, "content": str})
 
 MESSAGES: Final = (
     *(ROWS, FIND, VIEW, OVERVIEW, SPAN, NAMES),
     *(DESCRIBE, HOVER, PICK, NEIGHBOUR, SEARCH, LIST, GOTO),
+    *(FLAME, SPEEDSCOPE),
 )

@@ -64,6 +64,7 @@ export const moving = {
       across: () => this.goAcross(),
       mark: () => this.addMark(),
       list: () => this.hits.toggle(),
+      flame: () => this.flame.toggle(),
     };
     todo[action]();
   },

@@ -120,6 +120,7 @@ export const selecting = {
     }
     if (show) this.reveal(hit);
     this.draw();
+    this.flame.update();
     const answer = await this.get("describe", { row: hit.row, id: hit.id });
     if (!answer || this.hit?.id !== hit.id || this.hit?.row !== hit.row) return;
     this.flows = answer.msg.flows;
@@ -192,6 +193,7 @@ export const selecting = {
     this.details.empty();
     this.model.set("selection", null);
     this.model.save_changes();
+    this.flame.update();
     this.draw();
   },
 
@@ -203,6 +205,7 @@ export const selecting = {
         this.hit = null;
         this.flows = [];
         this.details.empty();
+        this.flame.update();
         this.draw();
       }
       return;
@@ -214,6 +217,7 @@ export const selecting = {
     this.flows = answer.msg.flows;
     if (!known) this.reveal(this.hit);
     this.showDetails(answer.msg);
+    this.flame.update();
     this.draw();
   },
 
@@ -233,6 +237,7 @@ export const selecting = {
     if (span) this.showSpan();
     else if (!this.hit) this.details.empty();
     if (rows?.length) this.showRow(rows[0]);
+    this.flame.update();
     this.draw();
   },
 
@@ -260,6 +265,7 @@ export const selecting = {
     this.model.set("selection", null);
     this.setSpan([Math.min(from, to), Math.max(from, to)], rows?.length ? rows : null);
     this.showSpan();
+    this.flame.update();
     this.draw();
   },
 
@@ -269,6 +275,7 @@ export const selecting = {
     if (!answer || this.span !== span) return;
     const actions = [
       ["Zoom to it", "F", () => this.fit()],
+      ["Flame graph", "T", () => this.flame.toggle(true)],
       ...(spanRows ? [["All streams", "", () => this.select(span[0], span[1], null)]] : []),
       ["Copy as Python", "", () => this.copy()],
       ["Clear", "Esc", () => this.clear()],

@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
 
+from llmprof.charts.flame import nodes_of, trunk_of
 from llmprof.errors import NotCapturedError
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import Row
 
 By = Literal["stage", "module", "python"]
 _ROWS: Final = {"module": "modules", "python": "python"}
+
+DEPTH: Final = 80
+"""Most frames of a stack that are sent, from the first at which stacks part."""
+
+LEAST: Final = 1 / 20_000
+"""Narrowest frame that is sent, of the whole: zooming in shows what has less than a pixel."""
+
+
+def kinds_of(data: TimelineData) -> list[By]:
+    """What stacks can be made by: stages, and modules and Python functions where the trace has them."""
+    present = {row.kind for row in data.rows}
+    return ["stage", *(by for by in ("module", "python") if _ROWS[by] in present)]
+
+
+def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
+    """Frames of stacks as a flame graph is drawn of them.
+
+    Returns
+    -------
+    dict
+        ``total`` (ns) and ``events``, ``trunk`` (what all stacks begin with, not drawn), ``names``, and of each frame
+        its ``name`` (place there), ``level``, ``start`` and ``value`` (ns, added up); ``left_out`` is the time (ns) of
+        frames of the first level that are too narrow.
+    """
+    rows = None if stacks is None else stacks.filter(pl.col("value") > 0)
+    if stacks is None or rows is None or rows.is_empty():
+        empty: dict[str, Any] = {key: [] for key in ("trunk", "names", "name", "level", "start", "value")}
+        return {**empty, "total": 0, "events": 0, "left_out": 0}
+    total = int(rows["value"].sum())
+    trunk = trunk_of(rows["stack"])
+    nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), DEPTH)
+    nodes = nodes.filter(pl.col("value") >= LEAST * total)
+    names = nodes["name"].unique(maintain_order=True)
+    places = nodes["name"].replace_strict(names, pl.int_range(names.len(), eager=True), return_dtype=pl.Int64)
+    return {
+        "total": total,
+        "events": int(stacks["count"].sum()),
+        "trunk": trunk,
+        "names": names.to_list(),
+        "name": places.to_list(),
+        "level": nodes["level"].to_list(),
+        "start": nodes["x"].to_list(),
+        "value": nodes["value"].to_list(),
+        "left_out": total - int(nodes.filter(pl.col("level") == 0)["value"].sum()),
+    }
 
 
 def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:

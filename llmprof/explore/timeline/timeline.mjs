@@ -5,6 +5,7 @@ import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, wordsOf } from "../base/js/wire.mjs";
 import { makeCard, makeDetails, makeHelp } from "./card.mjs";
 import { makePaints } from "./draw.mjs";
+import { makeFlame } from "./flame.mjs";
 import { fillGutter } from "./gutter.mjs";
 import { makeHits } from "./hits.mjs";
 import { followMinimap, followPointer } from "./input.mjs";
@@ -113,6 +114,7 @@ class TimelineView extends Behaviour {
     this.tools.el.append(this.status.el);
     this.hits = makeHits(this);
     this.marks = makeMarks(this);
+    this.flame = makeFlame(this);
     fill(
       host,
       this.tools.el,
@@ -122,6 +124,7 @@ class TimelineView extends Behaviour {
       this.marks.el,
       this.hits.el,
       this.details.el,
+      this.flame.el,
       this.said,
     );
     roving(this.tools.el);
@@ -169,6 +172,7 @@ class TimelineView extends Behaviour {
     window.removeEventListener("resize", this.onScreen);
     this.theme.stop();
     this.status.stop();
+    this.flame.stop();
     cancelAnimationFrame(this.frame);
     clearTimeout(this.syncing);
   }
@@ -225,6 +229,7 @@ class TimelineView extends Behaviour {
       if (!answer) return;
     }
     await this.load();
+    this.flame.update();
     this.recolour();
     if (this.hit) this.selectionFromPython();
   }
@@ -236,6 +241,7 @@ class TimelineView extends Behaviour {
     this.overview = null;
     this.showLegend();
     this.tools.colour(this.colourBy);
+    this.flame.recolour();
     this.request();
   }
 

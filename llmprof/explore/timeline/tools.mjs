@@ -27,9 +27,12 @@ export function makeTools(timeline) {
     },
   );
   const view = makeViewMenu(timeline);
+  const flame = button("Flame graph", "Flame graph of the selection (T)", "flame");
+  flame.setAttribute("aria-expanded", "false");
   const zoom = h(
     "span",
     { class: "lpt-set" },
+    flame,
     button("Mark", "Set a mark at the selection (M)", "mark"),
     button("−", "Zoom out (S)", "out"),
     button("+", "Zoom in (W)", "in"),
@@ -57,6 +60,7 @@ export function makeTools(timeline) {
     find: search.find,
     text: search.text,
     listed: search.listed,
+    flaming: (open) => flame.setAttribute("aria-expanded", String(open)),
     searchFromPython: search.fromPython,
     focusSearch: () => search.input.focus(),
   };

@@ -1,0 +1,206 @@
+// The flame graph of the selection: by stage, module or Python function. Names begin with "flame".
+import { fitText, textWidth } from "../base/js/canvas.mjs";
+import { fill, h, labelled } from "../base/js/dom.mjs";
+import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import { PLOT_TEXT, plotPanel, plotText } from "../base/js/plot.mjs";
+import { inkOn } from "../base/js/theme.mjs";
+
+const ROW = 20;
+const MOST_TALL = 360;
+const TONES = ["#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F"];
+const WORDS = { stage: "stage", module: "module", python: "Python function" };
+
+/**
+ * Frames of a flame graph from its columns: {name, level, start, end, parent, place}, each after its parent.
+ * @returns {any[]}
+ */
+export function flameFrames({ names, name, level, start, value }) {
+  const frames = name.map((number, i) => ({
+    name: names[number],
+    level: level[i],
+    start: start[i],
+    end: start[i] + value[i],
+    place: i,
+    parent: -1,
+  }));
+  const at = new Map();
+  for (const frame of frames) at.set(frame.level, [...(at.get(frame.level) ?? []), frame]);
+  for (const [depth, row] of at) {
+    const above = at.get(depth - 1) ?? [];
+    let k = 0;
+    for (const frame of row.sort((a, b) => a.start - b.start)) {
+      while (k < above.length - 1 && above[k].end <= frame.start) k += 1;
+      if (above[k] && above[k].start <= frame.start && frame.end <= above[k].end) frame.parent = above[k].place;
+    }
+  }
+  return frames;
+}
+
+/**
+ * Boxes of the frames below a root (null: all), and its ancestors as whole lines: {frame, x, y, w, h}. Frames narrower
+ * than half a pixel are left out.
+ */
+export function flameBoxes(frames, root, total, width) {
+  const [from, to] = root ? [root.start, root.end] : [0, total];
+  const boxes = [];
+  for (const frame of frames) {
+    if (frame.end <= from || frame.start >= to) continue;
+    const around = root !== null && frame.level <= root.level;
+    if (around && (frame.start > from || frame.end < to)) continue;
+    const x = around ? 0 : ((frame.start - from) / (to - from)) * width;
+    const w = around ? width : ((frame.end - frame.start) / (to - from)) * width;
+    if (w >= 0.5) boxes.push({ frame, x, y: frame.level * ROW, w, h: ROW - 1 });
+  }
+  return boxes;
+}
+
+/** The last parts of a path are what tells functions apart. */
+export function flameLabel(name) {
+  return name.startsWith("nn.Module: ") ? name.slice(11) : (name.split("/").pop() ?? name);
+}
+
+const tone = (name) => {
+  let sum = 7;
+  for (let i = 0; i < name.length; i += 1) sum = (sum * 31 + name.charCodeAt(i)) % 9973;
+  return TONES[sum % TONES.length];
+};
+
+/** The panel: {el, toggle(open), update(), recolour(), stop()}; update asks anew if what is selected has changed. */
+export function makeFlame(timeline) {
+  let frames = [];
+  let answer = null;
+  let root = null;
+  let asked = "";
+  const words = h("strong", { "aria-live": "polite" });
+  const by = labelled("By", [["stage", "stage"]], "stage", () => load());
+  const out = h("button", { type: "button", text: "Whole", title: "All frames (0)", onclick: () => zoom(null) });
+  const save = h("button", {
+    type: "button",
+    text: "Save for speedscope",
+    title: "A file for https://www.speedscope.app",
+    onclick: () => download(),
+  });
+  const close = h("button", { type: "button", text: "Close", title: "Key: T", onclick: () => toggle(false) });
+  const note = h("p", { class: "lpt-hint" });
+  const colours = () => {
+    const now = new Map();
+    const keys = timeline.described?.keys ?? [];
+    keys.forEach((key, i) => {
+      if (key.kind === "stage" || key.kind === "phase") now.set(key.name, timeline.paints.colour[i]);
+    });
+    return now;
+  };
+  const paint = (frame, known) => {
+    if (by.select.value !== "stage") return tone(frame.name);
+    let one = frame;
+    while (one && !known.has(one.name)) one = frames[one.parent];
+    return one ? known.get(one.name) : tone(frame.name);
+  };
+  const panel = plotPanel({
+    label: "Flame graph. Arrow keys move, Enter looks closer, Backspace goes back, 0 shows all.",
+    height: () => (Math.max(-1, ...frames.map((frame) => frame.level)) + 1) * ROW + 2,
+    colours: () => timeline.theme.now(),
+    draw: (context, width, _height, now) => {
+      const known = colours();
+      return flameBoxes(frames, root, answer?.total ?? 1, width).map(({ frame, x, y, w, h: tall }) => {
+        const colour = paint(frame, known);
+        context.globalAlpha = root && frame.level < root.level ? 0.55 : 1;
+        context.fillStyle = colour;
+        context.fillRect(x, y, w > 3 ? w - 1 : w, tall);
+        context.globalAlpha = 1;
+        const label = flameLabel(frame.name);
+        if (w > 30 && textWidth(context, label.slice(0, 3), PLOT_TEXT) < w - 8) {
+          const ink = root && frame.level < root.level ? now.ink : inkOn(colour);
+          plotText(context, fitText(context, label, PLOT_TEXT, w - 8), x + 4, y + tall / 2, ink);
+        }
+        return { x, y, w, h: tall, data: frame };
+      });
+    },
+    describe: (frame) => [
+      frame.name.slice(0, 300),
+      ["time", formatNs(frame.end - frame.start)],
+      ["share", formatShare((frame.end - frame.start) / answer.total)],
+    ],
+    pick: (frame) => zoom(frame === root ? (frames[frame.parent] ?? null) : frame),
+    keys: { Backspace: () => zoom(root ? (frames[root.parent] ?? null) : null), 0: () => zoom(null) },
+    reach: 0,
+  });
+  const box = h("div", { class: "lpt-flamebox" }, panel.el);
+  box.style.maxHeight = `${MOST_TALL}px`;
+  const el = h(
+    "div",
+    { class: "lpt-hits lpt-flame", role: "region", "aria-label": "Flame graph of the selection", hidden: true },
+    h("div", { class: "lpt-title" }, words, by.el, h("span", { class: "lpt-actions" }, out, save, close)),
+    box,
+    note,
+  );
+  const zoom = (frame) => {
+    root = frame;
+    out.disabled = !root;
+    el.dataset.root = root ? root.name : "";
+    panel.redraw();
+  };
+  const download = async () => {
+    const made = await timeline.get("speedscope", { by: by.select.value });
+    if (!made) return;
+    const link = h("a", {
+      href: URL.createObjectURL(new Blob([made.msg.content], { type: "application/json" })),
+      download: made.msg.file,
+    });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  };
+  const load = async () => {
+    if (el.hidden) return;
+    el.dataset.of = "";
+    if (!timeline.described?.found) {
+      asked = ""; // once steps and layers are found
+      return;
+    }
+    const selected = asked;
+    const wanted = by.select.value;
+    const made = await timeline.get("flame", { by: wanted });
+    if (!made || wanted !== by.select.value) return;
+    answer = made.msg;
+    frames = flameFrames(answer);
+    if (by.select.options.length !== answer.kinds.length)
+      fill(by.select, ...answer.kinds.map((kind) => h("option", { value: kind, text: WORDS[kind] })));
+    by.select.value = wanted;
+    save.disabled = !answer.total;
+    words.textContent = answer.total
+      ? `${formatNs(answer.total)} of ${answer.events === 1 ? "1 kernel or copy" : `${formatNumber(answer.events)} kernels and copies`} in ${answer.of}`
+      : answer.problem || `No kernel or copy in ${answer.of}`;
+    const trunk = answer.trunk.length
+      ? `All stacks begin with ${formatNumber(answer.trunk.length)} frame${answer.trunk.length > 1 ? "s" : ""}, down to ${answer.trunk[answer.trunk.length - 1].slice(-80)}. `
+      : "";
+    const narrow = answer.left_out
+      ? `${formatShare(answer.left_out / answer.total)} are in frames too narrow to draw. `
+      : "";
+    note.textContent = answer.total
+      ? `${trunk}${narrow}Times on the device, added up; work on two streams at once counts twice.`
+      : "";
+    zoom(null);
+    el.dataset.of = JSON.stringify({ by: wanted, selected });
+  };
+  const now = () =>
+    JSON.stringify([timeline.span, timeline.spanRows, timeline.hit && [timeline.hit.row, timeline.hit.id]]);
+  /** Ask anew where the selection is another one, once Python has been told of it. */
+  const update = () => {
+    if (el.hidden || asked === now()) return;
+    asked = now();
+    load();
+  };
+  const toggle = (open = el.hidden) => {
+    const had = el.contains(document.activeElement) || el.getRootNode().activeElement === panel.canvas;
+    el.hidden = !open;
+    timeline.tools.flaming(open);
+    if (open) {
+      asked = now();
+      load();
+      panel.canvas.focus({ preventScroll: true });
+      el.scrollIntoView({ block: "nearest" });
+    } else if (had) timeline.mainPane.canvas.focus({ preventScroll: true });
+    timeline.resize();
+  };
+  return { el, toggle, update, recolour: () => !el.hidden && panel.redraw(), stop: () => panel.stop() };
+}

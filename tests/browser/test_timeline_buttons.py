@@ -1,0 +1,307 @@
+"""Buttons, keys and gestures of the timeline one by one, on a recording of two kernels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from llmprof import explore
+from tests.analyze.builders import GEMM, NORM
+from tests.explore.test_timeline_calls import FORWARD, NORMED, run_of
+
+WHOLE = [80, 190]
+TEXTS = """() => { const paint = CanvasRenderingContext2D.prototype.fillText; window.painted = new Set();
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  window.painted.add(String(text)); return paint.call(this, text, ...rest); }; }"""
+
+
+@pytest.fixture
+def shown(host, request, tmp_path):
+    """A timeline of a GEMM and a norm, launched inside of modules and Python functions, with all rows open."""
+    widget = explore.timeline(run_of(), notes=tmp_path / "notes.json")
+    one = host(widget, theme=getattr(request, "param", "light"), height=900)
+    one.wait(lambda: widget._data.found and one.page.locator(".lpt-main .lpt-name", has_text="runtime").count() == 1)
+    one.wait(lambda: window(one)[0] > 0)
+    return one
+
+
+def window(shown) -> list[int]:
+    return json.loads(shown.page.locator(".lpt").get_attribute("data-shown") or "[0, 0]")
+
+
+def button(shown, name: str):
+    return shown.page.get_by_role("button", name=name, exact=True)
+
+
+def row_of(shown, kind: str) -> int:
+    return next(number for number, row in enumerate(shown.widget._data.rows) if row.kind == kind)
+
+
+def place(shown, name: str) -> float:
+    """Middle of a row, from the top of the page (px)."""
+    label = shown.page.locator(".lpt-main .lpt-name").get_by_text(name, exact=True)
+    box = label.bounding_box()
+    return box["y"] + min(box["height"], 12) / 2
+
+
+def x_of(shown, time: float) -> float:
+    """Where a time lies, from the left of the page (px)."""
+    area = shown.page.locator(".lpt-main canvas").bounding_box()
+    low, high = (float(ns) for ns in shown.widget.window or shown.widget._data.whole)
+    return area["x"] + (time - low) / (high - low) * area["width"]
+
+
+def length(shown) -> int:
+    low, high = window(shown)
+    return high - low
+
+
+def faults(shown) -> list[str]:
+    found = Axe().run(shown.page, context={"include": [["#host"]]}).response["violations"]
+    return [f"{one['id']}: {one['help']}" for one in found if one["impact"] in ("moderate", "serious", "critical")]
+
+
+@pytest.mark.parametrize("way", ["button", "key"])
+def test_from_a_kernel_to_its_launch_and_back(shown, way):
+    stream, calls = row_of(shown, "stream"), row_of(shown, "runtime")
+
+    def go(name: str) -> None:
+        button(shown, name).wait_for()
+        if way == "button":
+            button(shown, name).click()
+        else:
+            shown.page.locator(".lpt-main canvas").press("g")
+
+    shown.widget.window = [148.0, 160.0]  # the launch at 145 lies outside
+    shown.wait(lambda: window(shown) == [148, 160])
+    shown.widget.select(1)
+    go("Go to launch")
+    shown.wait(lambda: (shown.widget.selection or {}).get("row") == calls)
+    assert shown.widget.selected["start_ns"].to_list() == [145]
+    shown.wait(lambda: window(shown)[0] <= 145)  # the view has moved there
+    go("Go to kernel")
+    shown.wait(lambda: shown.widget.selection == {"row": stream, "id": 1})
+    assert shown.widget.selected["name"].to_list() == [NORM]
+    shown.page.locator(".lpt-details", has_text="Norm_0").wait_for()
+    assert shown.problems == []
+
+
+def test_file_and_line_of_a_python_function_are_shown(shown):
+    shown.widget.selection = {"row": row_of(shown, "python"), "id": 0}
+    details = shown.page.locator(".lpt-details")
+    for text in ("model/layers.py", "12", "forward"):
+        details.locator("dd").get_by_text(text, exact=True).wait_for()
+
+
+def test_buttons_of_a_selection(shown):
+    shown.widget.select(0)
+    button(shown, "Next").click()
+    shown.wait(lambda: shown.widget.selected["name"].to_list() == [NORM])
+    button(shown, "Previous").click()
+    shown.wait(lambda: shown.widget.selected["name"].to_list() == [GEMM])
+    button(shown, "Zoom to it").click()
+    shown.wait(lambda: length(shown) < 60 and window(shown)[0] <= 100 and window(shown)[1] >= 130)
+    button(shown, "Clear").click()
+    shown.wait(lambda: shown.widget.selection is None)
+    shown.page.locator(".lpt-details", has_text="Click an event").wait_for()
+    assert shown.problems == []
+
+
+def test_buttons_and_keys_that_zoom_and_move(shown):
+    whole = length(shown)
+    button(shown, "Zoom in (W)").click()
+    shown.wait(lambda: length(shown) < 0.75 * whole)
+    button(shown, "Zoom out (S)").click()
+    shown.wait(lambda: length(shown) > 0.95 * whole)
+    button(shown, "Zoom in (W)").click()
+    shown.wait(lambda: length(shown) < 0.75 * whole)
+    button(shown, "The whole trace (0)").click()
+    shown.wait(lambda: length(shown) == whole)
+    canvas = shown.page.locator(".lpt-main canvas")
+    for inwards, outwards in (("w", "s"), ("+", "-")):
+        canvas.press(inwards)
+        shown.wait(lambda: length(shown) < 0.75 * whole)
+        canvas.press(outwards)
+        shown.wait(lambda: length(shown) > 0.95 * whole)
+    for later, earlier in (("d", "a"), ("ArrowRight", "ArrowLeft")):
+        canvas.press("w")
+        low = shown.wait(lambda: window(shown)[0] if length(shown) < 0.75 * whole else None)
+        canvas.press(later)
+        shown.wait(lambda low=low: window(shown)[0] > low)
+        canvas.press(earlier)
+        shown.wait(lambda low=low: abs(window(shown)[0] - low) <= 1)
+        canvas.press("Home")
+        shown.wait(lambda: length(shown) == whole)
+    button(shown, "Keys (?)").click()
+    shown.page.get_by_role("dialog").wait_for()
+    button(shown, "Close").click()
+    shown.page.get_by_role("dialog").wait_for(state="hidden")
+    assert shown.problems == []
+
+
+def test_keys_that_go_from_row_to_row_fold_and_pin(shown):
+    canvas = shown.page.locator(".lpt-main canvas")
+    canvas.press("j")
+    first = shown.wait(lambda: shown.widget.selection)
+    canvas.press("j")
+    second = shown.wait(lambda: shown.widget.selection if shown.widget.selection != first else None)
+    canvas.press("k")
+    shown.wait(lambda: shown.widget.selection["row"] == first["row"])
+    assert second["row"] > first["row"]
+    shown.widget.selection = {"row": row_of(shown, "modules"), "id": 1}
+    shown.page.locator(".lpt-details", has_text="Layer_0").wait_for()
+    canvas.press("c")
+    button(shown, "Unfold modules").wait_for()
+    canvas.press("c")
+    button(shown, "Fold modules").wait_for()
+    canvas.press("p")
+    button(shown, "Unpin rank 0 · modules").wait_for()
+    canvas.press("p")
+    button(shown, "Pin modules").wait_for()
+    button(shown, "Pin modules").click()
+    button(shown, "Unpin rank 0 · modules").click()
+    button(shown, "Pin modules").wait_for()
+    assert shown.problems == []
+
+
+def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
+    page = shown.page
+    page.evaluate(TEXTS)
+    y = place(shown, "stream 7")
+    page.mouse.move(x_of(shown, 110), y)
+    page.mouse.down()
+    page.mouse.move(x_of(shown, 150), y, steps=3)
+    page.wait_for_function("[...window.painted].some((text) => /^(39|40|41)(\\\\.\\\\d)? ns/.test(text))")
+    page.mouse.up()
+    low, high = shown.wait(lambda: shown.widget.span)
+    assert (low, high) == (pytest.approx(110, abs=1), pytest.approx(150, abs=1))
+    page.locator(".lpt-main canvas").press("Escape")
+    shown.wait(lambda: shown.widget.span is None)
+    button(shown, "Zoom in (W)").click()
+    shown.wait(lambda: shown.widget.window)
+    before = shown.wait(lambda: window(shown) if length(shown) < 90 else None)
+    page.keyboard.down("Shift")
+    page.mouse.move(x_of(shown, 140), y)
+    page.mouse.down()
+    page.mouse.move(x_of(shown, 150), y, steps=3)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    shown.wait(lambda: window(shown)[0] < before[0])
+    assert shown.widget.span is None
+    assert shown.problems == []
+
+
+def test_a_double_click_looks_closer_and_on_the_overview_it_shows_all(shown):
+    whole = length(shown)
+    shown.page.mouse.dblclick(x_of(shown, 115), place(shown, "stream 7"))
+    shown.wait(lambda: length(shown) < 60)
+    shown.wait(lambda: shown.widget.selection == {"row": row_of(shown, "stream"), "id": 0})
+    head = shown.page.locator(".lpt-head").bounding_box()
+    shown.page.mouse.dblclick(head["x"] + head["width"] / 2, head["y"] + 10)
+    shown.wait(lambda: length(shown) == whole)
+    assert shown.problems == []
+
+
+def test_buttons_of_the_search(shown):
+    shown.page.get_by_label("Search names").fill("model")
+    shown.page.locator(".lpt-count", has_text="1 of 2").wait_for()
+    button(shown, "Next hit (Enter)").click()
+    shown.wait(lambda: shown.widget.selection and shown.widget.selected["name"].to_list() == [FORWARD])
+    button(shown, "Next hit (Enter)").click()
+    shown.wait(lambda: shown.widget.selected["name"].to_list() == [NORMED])
+    button(shown, "Previous hit (Shift + Enter)").click()
+    shown.wait(lambda: shown.widget.selected["name"].to_list() == [FORWARD])
+    shown.page.locator(".lpt-main canvas").press("l")
+    shown.page.get_by_role("region", name="List of hits").wait_for()
+    assert shown.problems == []
+
+
+def flame(shown):
+    return shown.page.get_by_role("region", name="Flame graph of the selection")
+
+
+def drawn(shown, by: str, selected: str | None = None) -> None:
+    """Wait until the flame graph shows stacks of a kind."""
+    shown.page.wait_for_function(
+        """([by, selected]) => { const of = document.querySelector('.lpt-flame').dataset.of;
+        const shows = of ? JSON.parse(of) : {};
+        return shows.by === by && (selected === null || shows.selected.includes(selected)); }""",
+        arg=[by, selected],
+    )
+
+
+@pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
+def test_a_flame_graph_of_the_selection(shown, tmp_path):
+    page = shown.page
+    page.evaluate(TEXTS)
+    button(shown, "Flame graph of the selection (T)").click()
+    drawn(shown, "stage")
+    flame(shown).get_by_text("40 ns of 2 kernels and copies in the whole trace").wait_for()
+    assert button(shown, "Flame graph of the selection (T)").get_attribute("aria-expanded") == "true"
+    flame(shown).get_by_label("By").select_option("module")
+    drawn(shown, "module")
+    page.wait_for_function("window.painted.has('Norm_0')")
+    flame(shown).get_by_text("All stacks begin with 1 frame, down to nn.Module: Layer_0.").wait_for()
+    shown.shot(tmp_path / "flame.png")
+    assert faults(shown) == []
+
+    # it follows the selection
+    shown.widget.span, shown.widget.span_rows = [145.0, 170.0], None
+    drawn(shown, "module", "[145,170]")
+    flame(shown).get_by_text("10 ns of 1 kernel or copy in the selection").wait_for()
+    shown.widget.span = None
+    drawn(shown, "module", "[null")
+
+    # speedscope has the same stacks
+    with page.expect_download() as coming:
+        flame(shown).get_by_role("button", name="Save for speedscope").click()
+    assert coming.value.suggested_filename.endswith("-module.speedscope.json")
+    saved = json.loads(coming.value.path().read_text())
+    (profile,) = saved["profiles"]
+    names = [frame["name"] for frame in saved["shared"]["frames"]]
+    stacks = [[names[frame] for frame in stack] for stack in profile["samples"]]
+    assert dict(zip(map(tuple, stacks), profile["weights"], strict=True)) == {
+        ("nn.Module: Layer_0", GEMM): 30,
+        ("nn.Module: Layer_0", "nn.Module: Norm_0", NORM): 10,
+    }
+    flame(shown).get_by_role("button", name="Close").click()
+    flame(shown).wait_for(state="hidden")
+    assert shown.problems == []
+
+
+def test_the_flame_graph_by_keys_alone(shown):
+    page = shown.page
+    page.locator(".lpt-main canvas").press("t")
+    drawn(shown, "stage")
+    flame(shown).get_by_label("By").focus()
+    page.keyboard.press("End")  # the last of the choices
+    drawn(shown, "python")
+    canvas = flame(shown).get_by_role("application")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    tip = flame(shown).locator(".lp-tip")
+    tip.wait_for()
+    for _ in range(6):
+        if NORMED in tip.inner_text():
+            break
+        page.keyboard.press("ArrowRight")
+    assert NORMED in tip.inner_text()
+    page.keyboard.press("Enter")
+    page.wait_for_function("name => document.querySelector('.lpt-flame').dataset.root === name", arg=NORMED)
+    page.keyboard.press("Backspace")
+    page.wait_for_function("document.querySelector('.lpt-flame').dataset.root === ''")
+    page.keyboard.press("t")
+    flame(shown).wait_for(state="hidden")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Timeline.")
+    assert shown.problems == []
+
+
+def test_a_selection_without_kernels_says_so(shown):
+    shown.widget.selection = {"row": row_of(shown, "python"), "id": 0}
+    shown.page.locator(".lpt-details", has_text="forward").wait_for()
+    shown.page.locator(".lpt-main canvas").press("t")
+    flame(shown).get_by_text("the selection is not of kernels").wait_for()
+    assert flame(shown).get_by_role("button", name="Save for speedscope").is_disabled()
+    assert shown.problems == []

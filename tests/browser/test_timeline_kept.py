@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from llmprof import explore
+from tests.explore.test_timeline_saved import late_of
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"
 
@@ -166,3 +167,85 @@ def test_few_tab_stops_lie_before_the_rows(shown):
     shown.page.keyboard.press("Enter")
     shown.wait(lambda: shown.page.locator(".lpt-main .lpt-row").count() > 0)
     assert shown.problems == []
+
+
+def names(shown) -> list[str]:
+    """Names of the rows of rank 1, from the top; rank 1 alone is open."""
+    return shown.page.locator(".lpt-main .lpt-name").all_inner_texts()
+
+
+def ranks(shown) -> list[str]:
+    return shown.page.locator(".lpt-main .lpt-group strong").all_inner_texts()
+
+
+def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
+    shown.page.locator(".lpt-group", has_text="rank 1").click()
+    before = shown.wait(lambda: names(shown))
+    stream = next(name for name in before if name.startswith("stream"))
+    at = before.index(stream)
+    shown.page.get_by_role("button", name=f"Fold {stream}").focus()
+    shown.page.keyboard.press("Alt+ArrowUp")
+    moved = [*before[: at - 1], before[at], before[at - 1], *before[at + 1 :]]
+    shown.wait(lambda: names(shown) == moved)
+    assert shown.page.evaluate("document.activeElement.getAttribute('aria-label')") == f"Fold {stream}"
+    shown.page.locator("[aria-live]", has_text=f"{stream} moved up").wait_for(state="attached")
+    shown.page.keyboard.press("Alt+ArrowDown")
+    shown.wait(lambda: names(shown) == before)
+    shown.page.keyboard.press("Alt+ArrowUp")
+    shown.wait(lambda: names(shown) == moved)
+
+    # a rank by its name; Python and a saved view keep both
+    shown.page.locator(".lpt-group", has_text="rank 3").focus()
+    for place in (2, 1, 0):
+        shown.page.keyboard.press("Alt+ArrowUp")
+        shown.wait(lambda place=place: ranks(shown).index("rank 3") == place)
+    shown.wait(lambda: (shown.widget.arrangement or {}).get("ranks", [None])[0] == 3)
+    again = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view))
+    again.wait(lambda: again.page.locator(".lpt-main .lpt-name").count() == len(moved))
+    assert (names(again), ranks(again)[0]) == (moved, "rank 3")
+    again.page.locator(".lpt-menu summary").click()
+    again.page.get_by_role("button", name="Undo moves").click()
+    again.wait(lambda: names(again) == before and ranks(again)[0] == "rank 0")
+    assert shown.problems == again.problems == []
+
+
+def test_a_row_is_moved_by_dragging_its_name(shown):
+    shown.page.locator(".lpt-group", has_text="rank 1").click()
+    before = shown.wait(lambda: names(shown))
+    first, third = (shown.page.locator(".lpt-main .lpt-row").nth(place).bounding_box() for place in (0, 2))
+    shown.page.mouse.move(first["x"] + 60, first["y"] + 8)
+    shown.page.mouse.down()
+    shown.page.mouse.move(first["x"] + 60, third["y"] + third["height"] - 1, steps=4)
+    shown.page.locator(".lpt-dropline").wait_for()
+    shown.page.mouse.up()
+    shown.wait(lambda: names(shown) == [before[1], before[2], before[0], *before[3:]])
+    shown.page.locator(".lpt-dropline").wait_for(state="hidden")
+    # the rank as a whole, and its name is not taken for clicked: it stays open
+    head, last = (shown.page.locator(".lpt-group", has_text=f"rank {rank}").bounding_box() for rank in (1, 0))
+    shown.page.mouse.move(head["x"] + 60, head["y"] + 10)
+    shown.page.mouse.down()
+    shown.page.mouse.move(head["x"] + 60, last["y"] + 2, steps=4)
+    shown.page.mouse.up()
+    shown.wait(lambda: ranks(shown)[:2] == ["rank 1", "rank 0"])
+    assert len(names(shown)) == len(before)
+    assert shown.problems == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_late_rank_of_many_is_on_the_first_screen(host, tmp_path, theme):
+    one = host(explore.timeline(late_of(40, 33), notes=tmp_path / "n.json"), height=700, theme=theme)
+    one.wait(lambda: ranks(one)[:2] == ["rank 33", "rank 0"], seconds=60)
+    one.shot(tmp_path / "many.png")
+    one.page.locator(".lpt-menu summary").click()
+    one.page.get_by_label("Order").select_option("rank")
+    one.wait(lambda: ranks(one)[0] == "rank 0")
+    one.page.keyboard.press("Escape")
+    head = one.page.locator(".lpt-group", has_text="rank 33")
+    pane = one.page.locator(".lpt-main").bounding_box()
+    below = pane["y"] + pane["height"]
+    assert head.bounding_box()["y"] > below  # by rank it is further down; the button goes there
+    one.page.get_by_role("button", name="Late: rank 33").click()
+    one.wait(lambda: head.bounding_box()["y"] < below)
+    assert head.evaluate("el => el === document.activeElement")
+    assert faults(one) == []
+    assert one.problems == []

@@ -9,8 +9,9 @@ import pytest
 
 from llmprof import explore
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError
+from llmprof.explore.timeline.view import _strips
 from llmprof.trace import Trace
-from tests.analyze.builders import GEMM, NORM, kernels, launches
+from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, kernels, launches
 
 
 def run_of(*, ranks=2, more=()):
@@ -140,3 +141,30 @@ def test_the_rank_that_the_others_wait_for_is_said(sample_trace, tmp_path):
     even = explore.timeline(run_of(), notes=tmp_path / "m.json")
     even._on_find()
     assert not any(group["late"] for group in even._on_rows()[0]["groups"])
+
+
+def late_of(ranks: int, late: int) -> Trace:
+    """Six all-reduces of so many ranks, 1 ms apart, in which one starts 800 us after the others; all end together."""
+    rows = [
+        kernels([(NCCL_ALL_REDUCE, 4_000 if rank == late else 804_000)], rank=rank, first=1_000 * rank + call,
+                start=call * 1_000_000 + (800_000 if rank == late else 0))
+        for call in range(6)
+        for rank in range(ranks)
+    ]  # fmt: skip
+    return Trace({"kernels": pl.concat(rows).sort("rank", "start_ns")})
+
+
+def test_the_late_rank_of_many_comes_first_in_the_saved_picture(file):
+    shown = explore.timeline(late_of(24, 21), notes=file)
+    assert shown.picture().startswith(b"\x89PNG")
+    assert {group["rank"] for group in shown._data.groups() if group["late"]} == {21}
+    _, labels = _strips(shown._data)
+    assert [label.rank for label in labels][:3] == [21, 0, 1]
+    assert len(labels) < 24  # not all fit, so it would have been cut off
+
+
+def test_rows_that_were_moved_are_kept_in_the_view(shown, file):
+    shown.arrangement = {"moved": [2, 0, 1], "order": "hand", "ranks": [1, 0]}
+    again = explore.timeline(run_of(), notes=file, view=shown.view)
+    assert again.arrangement["moved"] == [2, 0, 1]
+    assert (again.arrangement["order"], again.arrangement["ranks"]) == ("hand", [1, 0])

@@ -117,7 +117,7 @@ class Timeline(Explorer):
 
     arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """How the rows are arranged: ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what
-    rows are ``named``, ``devices`` alone, and their ``order``."""
+    rows are ``named``, ``devices`` alone, the ``order`` of the ranks and the rows that were ``moved``."""
 
     marks: Trait = traitlets.List(traitlets.Dict(), default_value=[]).tag(sync=True)
     """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; kept in the file of notes."""

@@ -77,7 +77,7 @@ export function makeFlame(timeline) {
   const save = h("button", {
     type: "button",
     text: "Save for speedscope",
-    title: "A file for https://www.speedscope.app",
+    title: "A file for speedscope, which shows it in a browser",
     onclick: () => download(),
   });
   const close = h("button", { type: "button", text: "Close", title: "Key: T", onclick: () => toggle(false) });

@@ -75,6 +75,72 @@ export function followPointer(timeline, pane) {
   });
 }
 
+/** Dragging a name in a gutter: a rank among the ranks, a row among those of its rank; a line shows where it goes.
+ * Gives what ends it. */
+export function followGutter(timeline, pane) {
+  const { gutter } = pane;
+  const line = document.createElement("div");
+  line.className = "lpt-dropline";
+  line.hidden = true;
+  pane.inner.append(line);
+  let drag = null;
+  const heightAt = (event) => event.clientY - gutter.getBoundingClientRect().top;
+  const alike = (one, item) =>
+    item.type === "group" ? one.type === "group" : one.type === "row" && one.rank === item.rank;
+  /** Place among its like that a height means, and where the line stands. */
+  const target = (y) => {
+    const like = pane.items.filter((one) => alike(one, drag.item));
+    const from = like.indexOf(drag.item);
+    const ends = like.map((one) => {
+      if (one.type !== "group") return one.top + one.height;
+      const rows = pane.items.filter((row) => row.rank === one.rank);
+      return Math.max(...rows.map((row) => row.top + row.height));
+    });
+    let to = like.findIndex((one, i) => y < (one.top + ends[i]) / 2);
+    if (to < 0) to = like.length;
+    return { by: to > from ? to - from - 1 : to - from, top: to < like.length ? like[to].top : ends[ends.length - 1] };
+  };
+  gutter.addEventListener("pointerdown", (event) => {
+    const name = event.target.closest(".lpt-name, .lpt-group");
+    if (event.button || !name || !timeline.window) return;
+    const y = heightAt(event);
+    const item = pane.items.find((one) => y >= one.top && y < one.top + one.height);
+    if (item) drag = { item, y, moved: false };
+  });
+  const move = (event) => {
+    if (!drag) return;
+    const y = heightAt(event);
+    if (!drag.moved && Math.abs(y - drag.y) < LEAST_DRAG) return;
+    drag.moved = true;
+    line.hidden = false;
+    line.style.top = `${target(y).top - 2}px`;
+    gutter.classList.add("lpt-moving");
+  };
+  const done = (event) => {
+    if (!drag) return;
+    const { item, moved } = drag;
+    const by = moved && event.type === "pointerup" ? target(heightAt(event)).by : 0;
+    drag = null;
+    line.hidden = true;
+    gutter.classList.remove("lpt-moving");
+    if (!moved) return;
+    const swallow = (click) => click.stopPropagation(); // the release is no click on a name
+    window.addEventListener("click", swallow, { capture: true });
+    setTimeout(() => {
+      window.removeEventListener("click", swallow, { capture: true });
+      if (by) timeline.moveItem(item, by);
+    });
+  };
+  window.addEventListener("pointermove", move);
+  window.addEventListener("pointerup", done);
+  window.addEventListener("pointercancel", done);
+  return () => {
+    window.removeEventListener("pointermove", move);
+    window.removeEventListener("pointerup", done);
+    window.removeEventListener("pointercancel", done);
+  };
+}
+
 /** Dragging the window, its ends or a new one on the minimap; the axis below it pans. */
 export function followMinimap(timeline, canvas, height) {
   let drag = null;

@@ -18,6 +18,8 @@ export const KEYS = [
   ["J  K", "next, previous row (selects what is in its middle)"],
   ["P", "pin or unpin the row of the selection"],
   ["C", "fold or unfold the row of the selection"],
+  ["Alt + ↑  ↓", "move the row of the selection, or the row or rank whose name has the focus"],
+  ["Drag a name", "move the row among those of its rank, or the rank"],
   ["G", "go to the launch of the selected kernel, or to the kernel of the selected call"],
   ["M", "set a mark at the pointer, else at the selection"],
   ["/", "search; Enter and Shift + Enter go through the hits"],

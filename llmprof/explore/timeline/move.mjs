@@ -34,11 +34,27 @@ export const moving = {
       return;
     }
     if (event.target.closest("button") && (event.key === "Enter" || event.key === " ")) return;
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (event.altKey && by && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      event.stopPropagation();
+      this.moveFocused(event.target, by);
+      return;
+    }
     const action = actionOf(event);
     if (!action) return;
     event.preventDefault();
     event.stopPropagation();
     this.perform(action);
+  },
+
+  /** Move the row or rank whose name has the focus, else the row of the selection. */
+  moveFocused(target, by) {
+    const key = target.closest("[data-key]")?.dataset.key ?? "";
+    const group = key.startsWith("g") ? this.described.groups.find((one) => `g${one.rank}` === key) : null;
+    const number = group ? undefined : key ? Number(key.slice(1)) : this.hit?.row;
+    if (group) this.moveItem({ rank: group.rank, label: group.label }, by);
+    else if (number !== undefined) this.moveItem({ ...this.described.rows[number], number }, by);
   },
 
   perform(action) {

@@ -45,8 +45,9 @@ const STRIPS = { few: { steps: 15, stream: 22, lost: 8 }, many: { steps: 0, stre
 
 /**
  * @typedef {{row: number, level: number, y: number, height: number}} Level
+ * @typedef {"late" | "rank" | "waits" | "hand"} Order
  * @typedef {{closed: Set<number>, folded: Set<number>, pinned: Set<number>, hidden?: Set<number>, devices?: boolean,
- *   order?: "rank" | "waits", kinds?: Set<string>, named?: string}} State
+ *   order?: Order, ranks?: number[], moved?: number[], kinds?: Set<string>, named?: string}} State
  */
 
 /**
@@ -65,9 +66,7 @@ export function layOut(described, state) {
   const wanted = (row) => !state.kinds?.has(row.kind) && row.label.toLowerCase().includes(named);
   for (const group of groupsInOrder(described.groups, state)) {
     const closed = state.closed.has(group.rank);
-    const rows = described.rows
-      .map((row, number) => ({ ...row, number }))
-      .filter((row) => row.rank === group.rank && wanted(row));
+    const rows = rowsInOrder(described, group.rank, state).filter(wanted);
     const levels = closed ? stripLevels(rows, heights) : [];
     const height = levels.length ? levels[levels.length - 1].y + levels[levels.length - 1].height + 5 : GROUP_HEIGHT;
     items.push({ type: "group", ...group, closed, rows: rows.length, top: y, height, levels });
@@ -91,14 +90,67 @@ export function layOut(described, state) {
 const gapAfter = (row) => (row.kind === "requests" ? REQUEST_GAP : ROW_GAP);
 
 /**
- * Groups that are shown: requests, then by rank, or those that wait least first, for whom the others wait; the host
- * comes last.
+ * Groups that are shown: requests, then by rank, of many the one first for whom the others wait ("late"); or those that
+ * wait least first; or as they were moved. The host comes last, unless it was moved.
  */
 export function groupsInOrder(groups, state) {
   const shown = groups.filter((group) => !state.hidden?.has(group.rank) && !(state.devices && group.rank === -1));
-  if (state.order !== "waits") return shown;
-  const key = (group) => (group.rank === REQUESTS ? -1 : group.rank < 0 ? 2 : (group.waits ?? 1));
-  return [...shown].sort((a, b) => key(a) - key(b) || a.rank - b.rank);
+  if (state.order === "hand") return inOrder(shown, state.ranks, (group) => group.rank);
+  const many = groups.length > FEW_RANKS + 1;
+  const key = {
+    waits: (group) => group.waits ?? 1,
+    late: (group) => (many && group.late ? 0 : 1),
+    rank: () => 0,
+  }[state.order ?? "late"];
+  const place = (group) => (group.rank === REQUESTS ? -1 : group.rank < 0 ? 2 : key(group));
+  return [...shown].sort((a, b) => place(a) - place(b) || shown.indexOf(a) - shown.indexOf(b));
+}
+
+/** Rows of a rank with their numbers, as they were moved. */
+export function rowsInOrder(described, rank, state) {
+  const rows = described.rows.map((row, number) => ({ ...row, number })).filter((row) => row.rank === rank);
+  return inOrder(rows, state.moved, (row) => row.number);
+}
+
+/** Things in the order of a list of their keys; what is not in it stays behind what it followed. */
+function inOrder(things, order, key) {
+  if (!order?.length) return things;
+  const places = new Map(order.map((one, place) => [one, place]));
+  let last = -1;
+  const at = things.map((thing, i) => {
+    last = places.get(key(thing)) ?? last;
+    return { thing, place: last, i };
+  });
+  return at.sort((a, b) => a.place - b.place || a.i - b.i).map((one) => one.thing);
+}
+
+/**
+ * State in which a rank, or a row among those of its rank, is moved by so many places of what is shown.
+ * @param {any} described
+ * @param {State} state
+ * @param {{rank: number, number?: number}} what
+ * @param {number} by
+ * @returns {State | null} null where it is at the end already
+ */
+export function movedBy(described, state, { rank, number }, by) {
+  const whole = number === undefined;
+  const named = (state.named ?? "").trim().toLowerCase();
+  const shown = whole
+    ? groupsInOrder(described.groups, state).map((group) => group.rank)
+    : rowsInOrder(described, rank, state)
+        .filter((row) => !state.kinds?.has(row.kind) && row.label.toLowerCase().includes(named))
+        .map((row) => row.number);
+  const from = shown.indexOf(whole ? rank : number);
+  const to = Math.max(0, Math.min(shown.length - 1, from + by));
+  if (from < 0 || to === from) return null;
+  const every = whole
+    ? groupsInOrder(described.groups, { ...state, hidden: new Set(), devices: false }).map((group) => group.rank)
+    : rowsInOrder(described, rank, state).map((row) => row.number);
+  const rest = every.filter((one) => one !== shown[from]);
+  rest.splice(rest.indexOf(shown[to]) + (to > from ? 1 : 0), 0, shown[from]);
+  if (whole) return { ...state, order: "hand", ranks: rest };
+  const others = (state.moved ?? []).filter((one) => described.rows[one]?.rank !== rank);
+  return { ...state, moved: [...others, ...rest] };
 }
 
 /**
@@ -178,7 +230,9 @@ export function arrangementOf(described, state) {
     kinds: sorted(state.kinds),
     named: state.named ?? "",
     devices: Boolean(state.devices),
-    order: state.order ?? "rank",
+    order: state.order ?? "late",
+    ranks: state.order === "hand" ? [...(state.ranks ?? [])] : [],
+    moved: [...(state.moved ?? [])],
   };
 }
 
@@ -198,7 +252,9 @@ export function stateOf(described, arrangement) {
     kinds: new Set(said.kinds ?? []),
     named: said.named ?? "",
     devices: Boolean(said.devices),
-    order: said.order ?? "rank",
+    order: said.order ?? "late",
+    ranks: [...(said.ranks ?? [])],
+    moved: [...(said.moved ?? [])],
   };
 }
 

@@ -27,7 +27,11 @@ MOST_MARKS, MOST_TEXT = 1_000, 2_000
 
 
 class Arrangement(Record):
-    """How rows are arranged: ranks that are open and hidden, rows that are folded and pinned, kinds that are hidden."""
+    """How rows are arranged: ranks that are open and hidden, rows that are folded and pinned, kinds that are hidden.
+
+    ``order`` of the ranks: ``late`` (by rank, of many the one first that the others wait for), ``rank``, ``waits`` (who
+    waits least first) or ``hand``, which ``ranks`` then gives. ``moved`` are the rows of ranks whose rows were moved.
+    """
 
     open: list[int] | None = None
     hidden: list[int] = msgspec.field(default_factory=list)
@@ -36,7 +40,9 @@ class Arrangement(Record):
     kinds: list[str] = msgspec.field(default_factory=list)
     named: str = ""
     devices: bool = False
-    order: Literal["rank", "waits"] = "rank"
+    order: Literal["late", "rank", "waits", "hand"] = "late"
+    ranks: list[int] = msgspec.field(default_factory=list)
+    moved: list[int] = msgspec.field(default_factory=list)
 
 
 class Mark(Record):

@@ -8,11 +8,11 @@ import { makePaints } from "./draw.mjs";
 import { makeFlame } from "./flame.mjs";
 import { fillGutter } from "./gutter.mjs";
 import { makeHits } from "./hits.mjs";
-import { followMinimap, followPointer } from "./input.mjs";
+import { followGutter, followMinimap, followPointer } from "./input.mjs";
 import { makeMarks, marking } from "./marks.mjs";
 import { moving } from "./move.mjs";
 import { drawing, MAP_HEIGHT, RULER_HEIGHT } from "./paint.mjs";
-import { arrangementOf, foldable, layOut, stateOf, visibleItems } from "./rows.mjs";
+import { arrangementOf, foldable, layOut, movedBy, stateOf, visibleItems } from "./rows.mjs";
 import { selecting } from "./select.mjs";
 import { makeTools } from "./tools.mjs";
 import { readView, unknownNames } from "./view.mjs";
@@ -51,7 +51,9 @@ class TimelineView extends Behaviour {
       kinds: new Set(),
       named: "",
       devices: false,
-      order: "rank",
+      order: "late",
+      ranks: [],
+      moved: [],
     };
     this.pointed = null;
     /** @type {(() => void) | null} */
@@ -75,6 +77,7 @@ class TimelineView extends Behaviour {
     this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
     Object.assign(el, { llmprofTimings: this.timings });
     this.stopped = false;
+    this.gutterStops = () => {};
     this.build();
   }
 
@@ -150,6 +153,7 @@ class TimelineView extends Behaviour {
     this.mainPane.el.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.host.addEventListener("keydown", (event) => this.key(event));
     for (const pane of [this.pinnedPane, this.mainPane]) followPointer(this, pane);
+    this.gutterStops = followGutter(this, this.mainPane);
     followMinimap(this, this.head, MAP_HEIGHT);
     for (const target of [this.head, this.pinnedPane.canvas, this.mainPane.canvas]) {
       target.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -173,6 +177,7 @@ class TimelineView extends Behaviour {
     this.theme.stop();
     this.status.stop();
     this.flame.stop();
+    this.gutterStops();
     cancelAnimationFrame(this.frame);
     clearTimeout(this.syncing);
   }
@@ -272,10 +277,34 @@ class TimelineView extends Behaviour {
   }
 
   act(kind, item) {
+    if (kind === "move") return this.moveItem(item, item.by);
     const set = { close: this.state.closed, fold: this.state.folded, pin: this.state.pinned }[kind];
     const key = kind === "close" ? item.rank : item.number;
     if (!set.delete(key)) set.add(key);
     this.rearranged();
+  }
+
+  /** Move a rank, or a row among those of its rank, up (-1) or down. */
+  moveItem({ rank, number, label }, by) {
+    const moved = movedBy(this.described, this.state, { rank, number }, by);
+    if (!moved) return;
+    this.state = moved;
+    this.rearranged();
+    this.said.textContent = `${label} moved ${by < 0 ? "up" : "down"}`;
+  }
+
+  /** Ranks and rows as they were before any was moved. */
+  orderAnew() {
+    Object.assign(this.state, { order: "late", ranks: [], moved: [] });
+    this.rearranged();
+  }
+
+  /** Scroll to the rank that the others wait for. */
+  goToLate() {
+    const late = this.mainPane.items.find((item) => item.type === "group" && item.late);
+    if (!late) return;
+    this.mainPane.el.scrollTop = Math.max(0, late.top - 8);
+    /** @type {HTMLElement | null} */ (this.mainPane.gutter.querySelector(`[data-key="g${late.rank}"]`))?.focus();
   }
 
   /** Rows were arranged by hand: show them so, and let Python know. */

@@ -186,12 +186,21 @@ function makeViewMenu(timeline) {
   const order = labelled(
     "Order",
     [
+      ["late", "by rank, of many the late one first"],
       ["rank", "by rank"],
       ["waits", "who waits least first"],
+      ["hand", "as they were moved"],
     ],
-    "rank",
+    "late",
     (value) => change({ order: value }),
   );
+  const anew = h("button", {
+    type: "button",
+    text: "Undo moves",
+    title: "Ranks and rows as they were before they were moved",
+    onclick: () => timeline.described && timeline.orderAnew(),
+  });
+  const late = h("button", { type: "button", class: "lpt-latejump", hidden: true, onclick: () => timeline.goToLate() });
   const ranks = h("fieldset", { class: "lpt-ranks" });
   const kinds = h("fieldset", { class: "lpt-ranks" });
   const named = h("input", {
@@ -228,6 +237,12 @@ function makeViewMenu(timeline) {
       order.el,
       h("label", { class: "lp-label" }, devices, h("span", { text: "devices only, without the host" })),
       h("span", { class: "lpt-set" }, named, folding),
+      h(
+        "span",
+        { class: "lpt-set" },
+        anew,
+        h("span", { class: "lpt-hint", text: "Alt + ↑ ↓ on a name, or dragging it, moves it." }),
+      ),
       kinds,
       ranks,
     ),
@@ -246,7 +261,13 @@ function makeViewMenu(timeline) {
     const unfold = foldable(described).every((row) => state.folded.has(row));
     folding.textContent = unfold ? "Unfold all rows" : "Fold all rows";
     devices.checked = Boolean(state.devices);
-    order.select.value = state.order ?? "rank";
+    order.select.value = state.order ?? "late";
+    order.select.options[3].disabled = !state.ranks?.length;
+    anew.disabled = !state.ranks?.length && !state.moved?.length;
+    const culprit = described.groups.find((group) => group.late && !state.hidden.has(group.rank));
+    late.hidden = !culprit;
+    late.textContent = culprit ? `Late: ${culprit.label}` : "";
+    late.title = culprit ? `Go to ${culprit.label}: the others wait for it` : "";
     if (named.value !== (state.named ?? "")) named.value = state.named ?? "";
     const present = Object.keys(KINDS).filter((kind) => described.rows.some((row) => row.kind === kind));
     const now = JSON.stringify([
@@ -272,5 +293,5 @@ function makeViewMenu(timeline) {
     const again = [...menu.querySelectorAll("fieldset label")].find((label) => label.textContent === focused);
     again?.querySelector("input")?.focus();
   };
-  return { el: h("span", { class: "lpt-set" }, all, menu), update };
+  return { el: h("span", { class: "lpt-set" }, all, menu, late), update };
 }

@@ -179,6 +179,9 @@ STRIPS = {False: (16, 24, 9), True: (0, 16, 8)}
 FEW = 50_000
 """Most device events for which steps and layers are found before the first picture is drawn."""
 
+FEW_OF_MANY = 250_000
+"""As many where there are many ranks, since their picture shows first whom the others wait for."""
+
 COUNTED = "#BCD6EA"
 """Fill of counters, light enough for text."""
 
@@ -198,7 +201,8 @@ def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> byte
         What the colour of a kernel means.
     """
     few = data.events.height <= FEW
-    if few:
+    many = len({row.rank for row in data.rows if row.kind == "stream"}) > FEW_RANKS
+    if few or (many and data.events.height <= FEW_OF_MANY):
         data.find()
     # It is painted before the live widget is shown, which a large trace must not wait for.
     return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2 if few else 1)
@@ -272,9 +276,16 @@ def _several(data: TimelineData) -> bool:
 
 
 def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
-    """A strip for each rank, as many as fit: its steps, its busiest stream, and what it waits for and idles."""
+    """A strip for each rank, as many as fit: its steps, its busiest stream, and what it waits for and idles.
+
+    Of many ranks the one that the others wait for comes first.
+    """
     ranks = sorted({row.rank for row in data.rows if row.kind == "stream"})
-    steps, stream, lost = STRIPS[len(ranks) > FEW_RANKS]
+    many = len(ranks) > FEW_RANKS
+    if many:
+        late = {group["rank"] for group in data.groups() if group["late"]}
+        ranks.sort(key=lambda rank: (rank not in late, rank))
+    steps, stream, lost = STRIPS[many]
     places, labels, y = _request_rows(data)
     for rank in ranks:
         mine = [(number, row) for number, row in enumerate(data.rows) if row.rank == rank and row.count]

@@ -126,8 +126,15 @@ test("ranks are hidden, ordered by what they wait, and shown without the host", 
   assert.deepEqual(ranks({}), [0, 1, 2, -1]);
   assert.deepEqual(ranks({ order: "waits" }), [1, 0, 2, -1]);
   assert.deepEqual(ranks({ devices: true, hidden: new Set([1]) }), [0, 2]);
+  assert.deepEqual(ranks({ order: "hand", ranks: [2, -1, 0, 1] }), [2, -1, 0, 1]);
   const { items } = layOut(DESCRIBED, { ...open(), devices: true });
   assert.ok(!items.some((item) => item.kind === "ops"));
+});
+
+test("of many ranks the late one comes first, of few all are seen anyway", () => {
+  const groups = (count) => Array.from({ length: count }, (_, rank) => ({ rank, waits: 0.5, late: rank === 5 }));
+  const first = (count, order) => groupsInOrder(groups(count), { ...open(), order })[0].rank;
+  assert.deepEqual([first(8, "late"), first(12, "late"), first(12, "rank"), first(12, undefined)], [0, 5, 0, 5]);
 });
 
 test("requests stand before the ranks, close together, and stay open where ranks are closed", () => {

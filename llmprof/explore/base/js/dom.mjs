@@ -109,6 +109,7 @@ export function roving(el, { down = false } = {}) {
     if (target.matches("button, summary") && own(target)) settle(target);
   });
   el.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
     const all = buttons();
     const at = all.indexOf(/** @type {HTMLElement} */ (event.target));
     const to = { [next]: at + 1, [before]: at - 1, Home: 0, End: all.length - 1 }[event.key];

@@ -24,8 +24,8 @@ FROM COMPOSITE_EVENTS e JOIN SAMPLING_CALLCHAINS c ON c.id = e.id LEFT JOIN Stri
 def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -> pl.DataFrame:
     """Call stacks and the time spent in each: what a flame graph is drawn of.
 
-    Stacks come from the strongest evidence there is: Python functions (torch's ``with_stack=True``, read with
-    ``python_functions=True``), which hold the operators; else the stacks that torch_npu writes with each operator.
+    Stacks come from the strongest evidence there is: Python functions (torch's ``with_stack=True``; not those that were
+    read with ``python_functions=False``), which hold the operators; else the stacks that torch_npu writes with each operator.
     Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
 
     Parameters
@@ -73,7 +73,7 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
 def _none() -> NotCapturedError:
     return NotCapturedError(
         "this trace holds no call stacks",
-        hint="record with with_stack=True; of a PyTorch trace read them with llmprof.read(path, python_functions=True)",
+        hint="record with with_stack=True, and read the trace without python_functions=False",
         table="ops",
     )
 

@@ -84,7 +84,7 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
     """The tabs, or why there are none."""
     try:
         wanted = Wanted.of_environment(environment)
-        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache, "python_functions": True}
+        options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}
         if not wanted.files and wanted.metrics:
             return _at(open(read_metrics(wanted.metrics)), wanted.finding)
         trace = read(wanted.files, **options)

@@ -38,7 +38,7 @@ def read(
     *,
     format: str | None = None,  # noqa: A002
     tables: Tables | None = None,
-    python_functions: bool = False,
+    python_functions: bool = True,
     cache: bool | None = None,
     progress: Progress | None = None,
     workers: int | None = None,
@@ -62,7 +62,8 @@ def read(
         beside those that are never null: ``{"kernels": ("stream",), "copies": None}``. Ranks and times are those of
         the whole trace. An export of Nsight Systems is read that much faster, other formats take less memory.
     python_functions : bool
-        Keep Python functions (torch's ``with_stack=True``) as operators of kind ``python``.
+        Keep Python functions (torch's ``with_stack=True``) as operators of kind ``python``: what modules, stacks and
+        flame graphs are made of. Without them the table of operators is smaller.
     cache : bool, optional
         True stores the parsed trace in the user's cache folder, and loads it from there if the files have not
         changed; False never does; by default this is done for traces that took longer than a second to parse.

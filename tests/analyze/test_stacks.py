@@ -106,6 +106,8 @@ def test_a_real_npu_training_step_has_its_stacks(shared):
     with pytest.warns(llmprof.errors.TraceWarning):
         read = llmprof.read(path, cache=False)
     device = analyze.stacks(read, of="device")
-    assert device["stack"].list.first().unique().to_list() == ["<string>(1): <module>"]
+    outermost = device["stack"].list.first()
+    backward = outermost.str.contains("^autograd::engine|ddp.reducer")  # on a thread without Python
+    assert outermost.filter(~backward).unique().to_list() == ["<string>(1): <module>"]
     ends = device["stack"].list.last()
     assert ends.is_in(read.kernels["name"].unique().implode()).sum() > 40

@@ -121,9 +121,9 @@ def test_another_version_of_llmprof_reads_again(path, parsed, monkeypatch):
 
 def test_options_are_kept_apart(tmp_path, parsed):
     path = write(tmp_path / "trace.json", text_of([op(), event("python_function", "f")]))
-    assert llmprof.read(path, cache=True).ops.height == 1
-    assert llmprof.read(path, cache=True, python_functions=True).ops.height == 2
-    assert llmprof.read(path, cache=True).ops.height == 1
+    assert llmprof.read(path, cache=True).ops.height == 2
+    assert llmprof.read(path, cache=True, python_functions=False).ops.height == 1
+    assert llmprof.read(path, cache=True).ops.height == 2
     assert len(parsed) == 2
 
 

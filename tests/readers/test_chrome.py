@@ -437,12 +437,12 @@ def test_metadata_of_collectives_stays_out_of_kernels(read):
 # --- 11. Python functions
 
 
-def test_python_functions_only_when_asked_for(read):
+def test_python_functions_unless_they_are_left_out(read):
     events = [event("python_function", "forward", args={"Python id": 1}), op("aten::mm", 2)]
-    part = read(events)
+    part = read(events, python_functions=False)
     assert names(part, "ops") == ["aten::mm"]
     assert part.coverage["skipped"] == {"python_function": 1}
-    part = read(events, python_functions=True)
+    part = read(events)
     assert sorted(part.tables["ops"].select("name", "kind").rows()) == [("aten::mm", "op"), ("forward", "python")]
 
 

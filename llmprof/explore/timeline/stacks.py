@@ -93,8 +93,8 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
         if not rows:
             raise NotCapturedError(
                 f"this trace holds no {'modules' if by == 'module' else 'Python functions'}",
-                hint="record with with_stack=True (for modules with_modules=True, too), and read the trace with "
-                "llmprof.read(path, python_functions=True)",
+                hint="record with with_stack=True (for modules with_modules=True, too), and read the trace without "
+                "python_functions=False",
                 table="ops",
             )
         parts = [_called(data, row, events) for row in rows]

@@ -25,7 +25,7 @@ _DEFAULT_TYPES: Final = {
 
 
 def read(
-    path: Path, analysis: Path | None = None, *, python_functions: bool = False
+    path: Path, analysis: Path | None = None, *, python_functions: bool = True
 ) -> tuple[Frames, dict[str, Any], dict[str, Any]]:
     """Tables of one rank's database.
 

@@ -28,7 +28,7 @@ def _sniff(probe: Probe) -> bool:
     return folder.kind_of(probe.path) is not None
 
 
-def read(path: Path, *, python_functions: bool = False, progress: Progress | None = None) -> list[Part]:
+def read(path: Path, *, python_functions: bool = True, progress: Progress | None = None) -> list[Part]:
     """Read the output of one rank or of several.
 
     If a folder holds both a database and text files, the database is read, and from the text only what it lacks.

@@ -117,7 +117,7 @@ class Timeline:
         return self.events.filter(pl.col("layer").is_in(names))
 
 
-def read(paths: Sequence[Path], *, python_functions: bool = False, progress: Progress | None = None) -> Timeline:
+def read(paths: Sequence[Path], *, python_functions: bool = True, progress: Progress | None = None) -> Timeline:
     """Read timeline files of one rank.
 
     Parameters

@@ -37,7 +37,7 @@ _LANES: Final = (
 def read(
     path: Path,
     *,
-    python_functions: bool = False,
+    python_functions: bool = True,
     block_bytes: int = BLOCK_BYTES,
     progress: Progress | None = None,
     workers: int = 1,

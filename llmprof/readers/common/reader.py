@@ -282,7 +282,7 @@ class Request:
 
     wanted: Wanted = Wanted()
     """Tables and columns to keep; a reader may read the others, too."""
-    python_functions: bool = False
+    python_functions: bool = True
     """Whether to keep the Python functions of ``with_stack=True``."""
     progress: Progress | None = None
     """To be called while reading."""

@@ -7,7 +7,28 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import FunctionType, ModuleType
 
-__all__ = ["attach"]
+__all__ = ["Later", "attach"]
+
+
+class Later:
+    """A module that is imported when something of it is first used.
+
+    Parameters
+    ----------
+    name : str
+        Name of the module.
+
+    Examples
+    --------
+    >>> Later("math").sqrt(4)
+    2.0
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(import_module(self._name), attribute)
 
 
 def attach(

@@ -25,8 +25,8 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
     """Call stacks and the time spent in each: what a flame graph is drawn of.
 
     Stacks come from the strongest evidence there is: Python functions (torch's ``with_stack=True``; not those that were
-    read with ``python_functions=False``), which hold the operators; else the stacks that torch_npu writes with each operator.
-    Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
+    read with ``python_functions=False``), which hold the operators; else the stacks that torch_npu writes with each
+    operator. Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
 
     Parameters
     ----------

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import altair as alt
 import polars as pl
 
 from llmprof.charts.base.data import inline, nothing, number, require
 from llmprof.charts.base.theme import BLACK, PADDING, PAPER, TEXT_PX, WIDTH, finish, percent
+from llmprof.lazy import Later
 from llmprof.storage import files
 from llmprof.text import shorten
 from llmprof.units import format_ns
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Later("altair")
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
 _COLUMNS: Final = ("stack", "value", "unit")

@@ -212,12 +212,12 @@ class Notebook:
         return path
 
     def faults(self, selector: str) -> list[str]:
-        """Moderate, serious and critical accessibility faults that axe finds in a part of the page."""
+        """Serious and critical accessibility faults that axe finds in a part of the page."""
         found = Axe().run(self.page, context={"include": [[selector]]}).response["violations"]
         return [
             f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
             for fault in found
-            if fault["impact"] in ("moderate", "serious", "critical")
+            if fault["impact"] in ("serious", "critical")
         ]
 
 

@@ -58,6 +58,8 @@ REQUESTS = {
             {"text": "", "first": 0, "count": 60, "where": "host", "sort": "name"},
         ],
         "goto": [{"step": 2, "layer": 3, "rank": 1}, {}],
+        "flame": [{"by": "stage"}, {"by": "module"}],
+        "speedscope": [{"by": "stage"}],
     },
     "layers": {
         "choices": [{}],

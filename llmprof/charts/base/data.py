@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import polars as pl
 
 from llmprof.charts.base.theme import (
@@ -26,8 +25,14 @@ from llmprof.charts.base.theme import (
     time_unit,
 )
 from llmprof.errors import AnalysisError
+from llmprof.lazy import Later
 from llmprof.text import distinct, shorten
 from llmprof.units import format_ns
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Later("altair")
 
 MAX_ROWS = 60_000
 """Rows that a chart may carry inside it (about 10 MB); charts condense what is larger before they get here."""

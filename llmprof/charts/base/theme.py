@@ -6,11 +6,15 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import altair as alt
-
+from llmprof.lazy import Later
 from llmprof.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Later("altair")
 
 IDLE = "#E4E7EB"
 MISSING = "#D3D7DD"
@@ -160,7 +164,7 @@ NUMBER = ",~f"
 _FIGURE = re.compile(r"(\d) (%|[num]?s\b)")
 """A figure and its unit, between which no line ends."""
 
-ChartT = TypeVar("ChartT", alt.Chart, alt.LayerChart, alt.ConcatChart, alt.HConcatChart, alt.VConcatChart)
+ChartT = TypeVar("ChartT", "alt.Chart", "alt.LayerChart", "alt.ConcatChart", "alt.HConcatChart", "alt.VConcatChart")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ __all__ = [
     "read_metrics",
     "read_requests",
     "read_source",
+    "replay",
     "report",
     "sample",
     "sample_metrics",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
     from llmprof.metrics.data import Metrics
     from llmprof.notebook.cell import profile
+    from llmprof.operator_replay import replay
     from llmprof.readers import read
     from llmprof.readers.ncu.reader import read_metrics
     from llmprof.readers.ncu.source import read_source
@@ -78,6 +80,7 @@ else:
             "read_metrics": "llmprof.readers.ncu.reader",
             "read_requests": "llmprof.readers.otlp",
             "read_source": "llmprof.readers.ncu.source",
+            "replay": "llmprof.operator_replay",
             "sample": "llmprof.bundled",
             "sample_metrics": "llmprof.bundled",
             "samples": "llmprof.bundled",

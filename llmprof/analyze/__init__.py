@@ -20,6 +20,7 @@ On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`
 Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`,
                       :func:`with_requests`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
+Operators alone       :func:`replayable`, and :func:`llmprof.replay`
 What would be gained  :func:`critical_path`, :func:`slack`, :func:`what_if` with :mod:`llmprof.analyze.changes`
 Conclusions           :func:`findings`, :func:`run_facts`
 Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
@@ -85,6 +86,7 @@ __all__ = [
     "rank_balance",
     "rank_groups",
     "rank_steps",
+    "replayable",
     "request_spans",
     "request_steps",
     "requests",
@@ -136,6 +138,7 @@ if TYPE_CHECKING:
         memory_by_component,
         operator_shapes,
     )
+    from llmprof.analyze.operator_calls import replayable
     from llmprof.analyze.overlap import overlap, overlap_within
     from llmprof.analyze.ranks import late_groups, rank_groups, rank_steps
     from llmprof.analyze.replay.critical_path import critical_path, slack
@@ -198,6 +201,7 @@ else:
             "rank_groups": "llmprof.analyze.ranks",
             "rank_steps": "llmprof.analyze.ranks",
             "late_groups": "llmprof.analyze.ranks",
+            "replayable": "llmprof.analyze.operator_calls",
             "request_spans": "llmprof.analyze.requests.spans",
             "request_steps": "llmprof.analyze.requests.requests",
             "requests": "llmprof.analyze.requests.requests",

@@ -217,6 +217,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.replay.critical_path:SLACK",
     "llmprof.analyze.kernels:ANALYSIS",
     "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
+    "llmprof.analyze.operator_calls:ANALYSIS",
     "llmprof.analyze.activity:ANALYSIS",
     "llmprof.analyze.memory:ANALYSIS",
     "llmprof.analyze.stacks:HOTSPOTS",

@@ -23,11 +23,12 @@ _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "info", "what_if"),
     "experiment": ("experiment",),
     "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
+    "operators": ("replay",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
 }
 """Functions of the commands by their module, which is imported when the command runs: options in, text or JSON out."""
-_TELLING = ("convert", "demo", "experiment", "run", "sweep")
+_TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
 """Commands that take minutes and say how far they are, whoever reads it."""
 
 
@@ -256,6 +257,8 @@ def parser() -> argparse.ArgumentParser:
     _convert(add("convert", "convert", "make a dataset of the files of many ranks", paths, shared))
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
     _what_if(add("what-if", "what_if", "the step time that a recording would have with changes", reading, shared))
+    words = "a script that runs operators of a recording alone, and how they compare with it"
+    _replay(add("replay", "replay", words, paths, reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
     _launching(add, shared)
     _theory(add("theory", "theory", "what a model costs on a device, and a trace against its bound", reading, shared))
@@ -411,6 +414,27 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("path", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME")
     sub.add_argument("changes", nargs="*", metavar="CHANGE", help="what would be changed")
     _output(sub)
+
+
+def _replay(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
+    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that it launched")
+    sub.add_argument("--layer", type=int, metavar="N", help="only operators that were called in this layer")
+    sub.add_argument("--phase", metavar="NAME", help="only operators that were called in this phase, such as decode")
+    sub.add_argument(
+        "--top", type=int, default=1, metavar="N", help="how many, the longest first (default: %(default)s)"
+    )
+    sub.add_argument("-o", "--output", metavar="FILE", help="where to write the script; printed if not given")
+    sub.add_argument("--run", action="store_true", help="run it on this machine and compare")
+    sub.add_argument(
+        "--results", metavar="FILE", help="compare what the script wrote, on whatever machine (its --json)"
+    )
+    sub.add_argument("--python", metavar="FILE", help="interpreter that has PyTorch, and vLLM for its operators")
+    sub.add_argument("--device", choices=("cuda", "cpu"), help="where to run it (default: a GPU, if there is one)")
+    sub.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="how long to time each one (default: %(default)s)"
+    )
+    sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
 
 
 def _share(text: str) -> float:

@@ -254,7 +254,10 @@ def _calls(frame: pl.DataFrame, runtime: str) -> pl.DataFrame:
 
 def _ops(frame: pl.DataFrame) -> pl.DataFrame:
     cat = pl.when(pl.col("kind") == "python").then(pl.lit("python_function")).otherwise(pl.lit("cpu_op"))
-    args = _arguments(_EXTERNAL, _argument("Input Dims", pl.col("shapes")), _argument("Input type", pl.col("dtypes")))
+    texts = {"Input Dims": "shapes", "Input type": "dtypes", "Input Strides": "torch_strides",
+             "Concrete Inputs": "torch_inputs"}  # fmt: skip
+    there = [_argument(name, pl.col(column)) for name, column in texts.items() if column in frame.columns]
+    args = _arguments(_EXTERNAL, *there)
     return _spans(frame, cat, pl.col("process"), pl.col("thread"), args)
 
 

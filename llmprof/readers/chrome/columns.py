@@ -180,7 +180,10 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
 
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
-    """Operators. Those of ONNX Runtime are named by their node and have their type in a column of its own."""
+    """Operators, with what PyTorch writes of the arguments where it was asked to.
+
+    Those of ONNX Runtime are named by their node and have their type in a column of its own.
+    """
     columns = {
         **_span(texts, events),
         **_on_host(events),
@@ -188,6 +191,9 @@ def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
         "dtypes": texts.codes("dtypes", _either(_TYPES, args)),
     }
+    for name, field in (("torch_strides", [a.strides for a in args]), ("torch_inputs", [a.inputs for a in args])):
+        if field.count(kinds.NOTHING) < len(field):
+            columns[name] = texts.codes(name, [None if v is kinds.NOTHING else bytes(v) for v in field])
     if any([a.op_name for a in args]):  # noqa: C419 - a list is faster
         columns["ort_op"] = texts.codes("ort_op", [a.op_name for a in args])
     return columns

@@ -328,6 +328,8 @@ class OpArgs(Args, gc=False):
     dims_2021: msgspec.Raw = _arg("Input dims", NOTHING)
     types: msgspec.Raw = _arg("Input type", NOTHING)
     types_and_dims: msgspec.Raw = _arg("input_type_shape", NOTHING)
+    strides: msgspec.Raw = _arg("Input Strides", NOTHING)
+    inputs: msgspec.Raw = _arg("Concrete Inputs", NOTHING)
     op_name: str | None = None
 
 

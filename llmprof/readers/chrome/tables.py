@@ -245,6 +245,8 @@ _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
     "torch_annotation": _annotation,
     "rocm_kernel": lambda value: value,
     "ort_op": lambda value: value,
+    "torch_strides": _shapes,
+    "torch_inputs": _types,
     "rocm_grid": _annotation,
     "rocm_block": _annotation,
     "dtypes": _types,

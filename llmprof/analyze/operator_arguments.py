@@ -1,0 +1,339 @@
+"""Arguments of a recorded call of an operator: shapes, types, strides and values, from what PyTorch's profiler wrote.
+
+What a trace says is checked before anything is made of it: an operator is known by name, sizes are bounded, and no text
+of a trace is passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from llmprof.errors import AnalysisError
+from llmprof.names.replayable import DTYPES, NOT_LISTED, OPERATORS, REASONS, Replayable
+from llmprof.units import format_bytes
+
+MOST_BYTES: Final = 16 << 30
+"""Most memory that the arguments of one call may take."""
+
+MOST_CACHE_BYTES: Final = 1 << 30
+"""Most memory of one paged cache; a larger one is made with fewer pages."""
+
+_MOST_AXES: Final = 12
+_LARGEST: Final = 1 << 40
+_INTEGER: Final = re.compile(r"-?\d{1,18}")
+_FLOAT: Final = re.compile(r"-?(?:\d{1,30}\.\d{0,30}|\d{0,30}\.\d{1,30}|\d{1,30})(?:[eE][+-]?\d{1,3})?")
+_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor argument: what is made of it is random but for what ``holds`` says."""
+
+    shape: tuple[int, ...]
+    """Size of each axis."""
+    strides: tuple[int, ...]
+    """Elements from one place to the next along each axis."""
+    dtype: str
+    """Name of the element type in torch."""
+    holds: tuple[str, *tuple[int, ...]] = ("random",)
+    """``random``, ``fa3_metadata``, or ``below``, ``slots``, ``pages``, ``ends`` or ``filled`` with numbers."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of memory from the first to the last one of the tensor."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        return self.elements * next(size for name, size in DTYPES.values() if name == self.dtype)
+
+
+Argument = Tensor | tuple[Tensor, ...] | tuple[int | float, ...] | float | int | bool | str | None
+"""A tensor, a list of tensors, a list of numbers, a number, a text of llmprof's own, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator and its arguments, ready to be written into a script."""
+
+    operator: str
+    known: Replayable
+    arguments: tuple[Argument, ...]
+    assumed: tuple[str, ...]
+    """What the recording does not say, in words."""
+
+
+def reason(operator: str) -> str:
+    """Why an operator that is not in the list cannot be run alone.
+
+    Examples
+    --------
+    >>> reason("aten::item")
+    'it waits for the device or moves host memory: nothing of its own runs there'
+    """
+    return next((why for pattern, why in REASONS if re.search(pattern, operator)), NOT_LISTED)
+
+
+def recorded_call(
+    operator: str,
+    shapes: str | None,
+    dtypes: str | None,
+    strides: str | None = None,
+    inputs: str | None = None,
+    *,
+    usual_dtype: str = "bfloat16",
+) -> Call:
+    """A recorded call with checked arguments.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator.
+    shapes, dtypes : str or None
+        Shapes and types of the arguments as JSON, as ``trace.ops`` has them.
+    strides, inputs : str or None
+        Strides and values likewise (``torch_strides``, ``torch_inputs``); None where they were not recorded.
+    usual_dtype : str
+        Element type of tensors in a list, whose types are not recorded.
+
+    Returns
+    -------
+    Call
+        Operator and arguments.
+
+    Raises
+    ------
+    AnalysisError
+        It cannot be run alone; the message says why.
+
+    Examples
+    --------
+    >>> call = recorded_call("aten::mm", "[[4, 8], [8, 2]]", '["float", "float"]')
+    >>> call.arguments[0].shape, call.arguments[1].strides
+    ((4, 8), (1, 8))
+    """
+    known = OPERATORS.get(operator)
+    if known is None:
+        raise AnalysisError(reason(operator))
+    sizes, types = _listed(shapes), _listed(dtypes)
+    if sizes is None or types is None:
+        raise AnalysisError("its shapes were not recorded", hint="record with record_shapes=True")
+    if len(sizes) != len(types) or len(sizes) > 64:
+        raise AnalysisError(f"{len(sizes)} shapes and {len(types)} types were recorded")
+    steps, values = _listed(strides), _listed(inputs)
+    steps = steps if steps is not None and len(steps) == len(sizes) else None
+    values = values if values is not None and len(values) == len(sizes) else None
+    assumed = [known.assumed] if known.assumed else []
+    out: list[Argument] = []
+    for place, (size, kind) in enumerate(zip(sizes, types, strict=True)):
+        step = None if steps is None else steps[place]
+        value = None if values is None else values[place]
+        out.append(_argument(_Recorded(place, size, kind, step, value), known, usual_dtype))
+    if steps is None:
+        assumed.append("strides were not recorded: tensors are taken to be contiguous")
+        if operator in _OF_WEIGHTS:
+            out, assumed[-1] = _transposed(out, known), assumed[-1] + ", and a weight to be transposed"
+    if any(isinstance(one, tuple) and one and isinstance(one[0], Tensor) for one in out):
+        assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
+    out = _numbers_for_scalars(out) if known.kind == "elementwise" else out
+    out, fewer = _fewer_pages(out, known)
+    assumed += fewer
+    out = [_content(known, place, out) for place in range(len(out))]
+    total = sum(one.bytes for one in _tensors(out))
+    if total > MOST_BYTES:
+        raise AnalysisError(f"its arguments take {format_bytes(total)}, more than {format_bytes(MOST_BYTES)}")
+    if not any(True for _ in _tensors(out)):
+        raise AnalysisError("none of its arguments was recorded as a tensor")
+    return Call(operator, known, tuple(out), tuple(assumed))
+
+
+_OF_WEIGHTS: Final = ("aten::mm", "aten::addmm", "aten::matmul")
+
+
+def _listed(text: str | None) -> list[Any] | None:
+    if text is None or len(text) > 1 << 16:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+class _Recorded(NamedTuple):
+    """What a recording says of one argument."""
+
+    place: int
+    size: Any
+    kind: Any
+    step: Any
+    value: Any
+
+
+def _argument(recorded: _Recorded, known: Replayable, usual_dtype: str) -> Argument:
+    place, size, kind, step, value = recorded
+    if kind == "TensorList" or (_is_list(kind) and kind) or (_is_list(size) and any(map(_is_list, size))):
+        if not _is_list(size) or not all(map(_is_list, size)):
+            raise AnalysisError(f"the shapes of argument {place} are no list of shapes")
+        steps = step if _is_list(step) and len(step) == len(size) else [None] * len(size)
+        kinds = kind if _is_list(kind) and len(kind) == len(size) else [None] * len(size)
+        return tuple(
+            _tensor(place, shape, usual_dtype if one is None else _dtype(place, one), stride)
+            for shape, one, stride in zip(size, kinds, steps, strict=True)
+        )
+    if not isinstance(kind, str):
+        raise AnalysisError(f"the type of argument {place} is {str(kind)[:40]!r}")
+    if kind not in ("Scalar", "ScalarList", ""):
+        return _tensor(place, size, _dtype(place, kind), step)
+    number = _value(value)
+    if number is None and place in known.usual:
+        return known.usual[place]
+    if number is None and kind:
+        raise AnalysisError(f"the value of argument {place} was not recorded", hint="record with torch 2.1 or later")
+    return number
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _dtype(place: int, kind: Any) -> str:
+    known = DTYPES.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise AnalysisError(f"argument {place} has the unknown element type {str(kind)[:40]!r}")
+    return known[0]
+
+
+def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
+    shape = _whole(size)
+    if shape is None:
+        raise AnalysisError(f"argument {place} has no shape but {str(size)[:40]!r}")
+    strides = _contiguous(shape) if step is None else _whole(step)
+    if strides is None or len(strides) != len(shape):
+        raise AnalysisError(f"argument {place} has the strides {str(step)[:40]!r} for the shape {shape}")
+    tensor = Tensor(shape, strides, dtype)
+    if tensor.elements > _LARGEST:
+        raise AnalysisError(f"argument {place} has {tensor.elements:,} elements")
+    return tensor
+
+
+def _whole(values: Any) -> tuple[int, ...] | None:
+    if not _is_list(values) or len(values) > _MOST_AXES:
+        return None
+    fit = all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= _LARGEST for one in values)
+    return tuple(values) if fit else None
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(max(1, size) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _value(text: Any) -> Argument:
+    """A recorded number or list of numbers; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    if text in ("True", "False"):
+        return text == "True"
+    if text in ("inf", "-inf", "nan"):
+        return float(text)
+    if text.startswith("[") and text.endswith("]") and len(text) < 1024:
+        parts = [part.strip() for part in text[1:-1].split(",")] if text[1:-1].strip() else []
+        numbers = [_number(part) for part in parts]
+        return None if None in numbers else tuple(number for number in numbers if number is not None)
+    return _number(text)
+
+
+def _number(text: str) -> int | float | None:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else None
+
+
+def _transposed(arguments: list[Argument], known: Replayable) -> list[Argument]:
+    """Weights of a linear layer, whose product is called with the transposed weight."""
+    return [
+        replace(one, strides=(1, one.shape[0]))
+        if isinstance(one, Tensor) and place in known.stored and len(one.shape) == 2
+        else one
+        for place, one in enumerate(arguments)
+    ]
+
+
+def _numbers_for_scalars(arguments: list[Argument]) -> list[Argument]:
+    """Numbers that a program wrote as such are recorded as tensors without axes, beside a tensor that has some."""
+    if not any(isinstance(one, Tensor) and one.shape for one in arguments):
+        return arguments
+    return [
+        (0.5 if one.dtype in _FLOATS else 1) if isinstance(one, Tensor) and not one.shape else one for one in arguments
+    ]
+
+
+def _fewer_pages(arguments: list[Argument], known: Replayable) -> tuple[list[Argument], list[str]]:
+    """Caches with as many pages as fit the limit."""
+    fewer = 0
+    for place in known.pages:
+        cache = arguments[place] if place < len(arguments) else None
+        if isinstance(cache, Tensor) and cache.bytes > MOST_CACHE_BYTES and cache.shape[0] > 1:
+            page = max(1, cache.bytes // cache.shape[0])
+            fewer = max(1, min(cache.shape[0], MOST_CACHE_BYTES // page))
+    if not fewer:
+        return arguments, []
+    made = [
+        replace(one, shape=(min(fewer, one.shape[0]), *one.shape[1:]))
+        if isinstance(one, Tensor) and place in known.pages
+        else one
+        for place, one in enumerate(arguments)
+    ]
+    return made, [f"the cache has {fewer:,} pages here, fewer than in the recording"]
+
+
+def _content(known: Replayable, place: int, arguments: list[Argument]) -> Argument:
+    """An argument with what its tensor has to hold."""
+    one, rule = arguments[place], known.holds.get(place)
+    if not isinstance(one, Tensor) or rule is None:
+        return one
+    kind, *given = rule
+    if kind == "ones":
+        return replace(one, holds=("filled", 1))
+    if kind == "fa3_metadata":
+        return replace(one, holds=("fa3_metadata",))
+    other = arguments[given[0]] if given[0] < len(arguments) else None
+    if kind in ("value", "below_value"):
+        if not isinstance(other, int):
+            raise AnalysisError(f"the value of argument {given[0]} was not recorded")
+        return replace(one, holds=("filled" if kind == "value" else "below", other))
+    if not isinstance(other, Tensor) or not other.shape:
+        raise AnalysisError(f"argument {given[0]} was not recorded as a tensor")
+    axis = 0
+    if kind == "below_axis":
+        number = arguments[given[1]]
+        axis = number if isinstance(number, int) else len(other.shape)
+        kind = "below"
+    elif kind == "below":
+        axis = given[1]
+    if not -len(other.shape) <= axis < len(other.shape):
+        raise AnalysisError(f"argument {given[0]} has no axis {axis}")
+    size = other.shape[axis]
+    if kind == "ends":
+        longest = arguments[given[1]]
+        return replace(one, holds=("ends", size, longest if isinstance(longest, int) else 0))
+    if kind == "slots":
+        size *= other.shape[1] if len(other.shape) > 1 else 1
+        if one.elements > size:
+            raise AnalysisError(f"argument {place} has more places than the cache of argument {given[0]}")
+    if kind in ("below", "pages") and one.elements and not size:
+        raise AnalysisError(f"argument {given[0]} is empty, and argument {place} points into it")
+    return replace(one, holds=(kind, size))
+
+
+def _tensors(arguments: Sequence[Argument]) -> list[Tensor]:
+    flat = [part for one in arguments for part in (one if isinstance(one, tuple) else (one,))]
+    return [one for one in flat if isinstance(one, Tensor)]

@@ -1,0 +1,234 @@
+"""Calls of operators in a recording, and which of them can be run alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.kernels import operators_of
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.nesting import inside, parents
+from llmprof.analyze.operator_arguments import Call, reason, recorded_call
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.names.replayable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
+from llmprof.trace import Trace
+
+_ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
+
+_SCHEMA: Final = {
+    "key": pl.String(), "operator": pl.String(), "kind": pl.String(), "shapes": pl.String(), "dtypes": pl.String(),
+    "count": pl.Int64(), "total_ns": pl.Int64(), "share": pl.Float64(), "median_ns": pl.Float64(),
+    "low_ns": pl.Int64(), "high_ns": pl.Int64(), "host_median_ns": pl.Float64(), "kernels": pl.List(pl.String()),
+    "layers": pl.List(pl.Int32()), "phases": pl.List(pl.String()), "can": pl.Boolean(), "why": pl.String(),
+    "assumed": pl.String(), "torch_strides": pl.String(), "torch_inputs": pl.String(),
+}  # fmt: skip
+
+
+@per_trace
+def replayable(trace: Trace) -> pl.DataFrame:
+    """Operators with the arguments that they were called with, their time, and whether they can be run alone.
+
+    An event of a device belongs to the innermost operator of the launching thread that llmprof can call
+    (:data:`llmprof.names.replayable.OPERATORS`), and the time of a call is that of all kernels and copies launched in
+    it. On a trace of a run on CPU the time is that of the operator itself. What belongs to no such operator has rows of
+    its own, so that the shares add up to 1 on a trace with a device.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of PyTorch with operators of the host; shapes need ``record_shapes=True``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``key`` (names the operator and its arguments; null where it cannot be run), ``operator`` (null where none was
+        recorded), ``kind`` (``gemm, attention, norm, activation, rope, kv_cache, moe, quantise, all_reduce, embedding,
+        elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over all ranks; launches
+        where there is no operator), ``total_ns, share`` (of the summed time of all rows), ``median_ns`` (of a call)
+        with ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns`` (the operator on the host),
+        ``kernels`` (names), ``layers, phases``, ``can`` (be run alone), ``why`` (it cannot), ``assumed`` (what the
+        recording does not say of the arguments), ``torch_strides, torch_inputs``. The longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no operators.
+
+    Examples
+    --------
+    >>> found = analyze.replayable(trace)
+    >>> found["can"].any()
+    True
+    """
+    calls, others = recorded_calls(trace)
+    rows = [_grouped(calls), _others(others)]
+    frame = pl.concat([row for row in rows if row.height] or [pl.DataFrame(schema=_SCHEMA)], how="diagonal_relaxed")
+    whole = pl.col("total_ns").sum()
+    frame = frame.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
+        "total_ns", "operator", "shapes", descending=[True, False, False], nulls_last=True
+    )
+
+
+def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Calls of operators that llmprof can call, and the events that belong to none.
+
+    Returns
+    -------
+    tuple of polars.DataFrame
+        Calls: ``rank, operator, shapes, dtypes, torch_strides, torch_inputs, time_ns`` (of what it launched; of itself
+        on CPU), ``host_ns, kernels, layer, phase``. Events: as :func:`~llmprof.analyze.attribute` has them, with
+        ``op`` and ``shapes``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no operators.
+    """
+    ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
+    if ops.is_empty():
+        raise NotCapturedError("the trace has no operators of the host", hint=trace.platform.how_to_record("ops"))
+    missing = [pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns]
+    known = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
+    known = known.select("rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS)
+    events = attribute(trace)
+    if events.is_empty() or (events["source"] == "op").all():
+        return _on_host(known), events.clear().with_columns(op=pl.lit(None, dtype=pl.String))
+    events = events.with_row_index("_event")
+    launches = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False))
+    points = launches.select(
+        "_event", "rank", thread=pl.col("launch_thread").fill_null(-1), start_ns="launch_start_ns", dur_ns=pl.lit(0)
+    )
+    pairs = inside(points, known, ["rank", "thread"])
+    pairs = pairs.select(
+        "outer", points["_event"].gather(pairs["inner"]), known["start_ns"].gather(pairs["outer"]).alias("_start")
+    )
+    innermost = pairs.sort("_start", "outer").unique("_event", keep="last")
+    own = innermost["outer"].unique()
+    about = events.select("_event", "name", "dur_ns", "layer", "phase")
+    launched = pairs.filter(pl.col("outer").is_in(own.implode())).join(about, on="_event", how="left")
+    calls = launched.sort("_event").group_by("outer", maintain_order=True).agg(
+        time_ns=pl.col("dur_ns").sum(), kernels=pl.col("name").unique(maintain_order=True),
+        layer=pl.col("layer").drop_nulls().first(), phase=pl.col("phase").drop_nulls().first(),
+    )  # fmt: skip
+    made = known.with_row_index("outer").join(calls, on="outer", how="inner", maintain_order="right")
+    made = made.drop("outer", "thread", "start_ns").rename({"dur_ns": "host_ns"})
+    rest = events.filter(~pl.col("_event").is_in(innermost["_event"].implode())).drop("_event")
+    return made, operators_of(rest, ops.with_columns(missing)) if rest.height else rest.with_columns(
+        op=pl.lit(None, dtype=pl.String), shapes=pl.lit(None, dtype=pl.String)
+    )
+
+
+def _on_host(known: pl.DataFrame) -> pl.DataFrame:
+    """Calls on a CPU: those of operators that hold no other of them."""
+    outer = parents(known, ["rank", "thread"]).drop_nulls().unique()
+    inner = known.with_row_index("_row").filter(~pl.col("_row").is_in(outer.implode()))
+    nothing = {"kernels": pl.List(pl.String()), "layer": pl.Int32(), "phase": pl.String()}
+    return inner.drop("_row", "thread", "start_ns").with_columns(
+        time_ns=pl.col("dur_ns"), **{name: pl.lit(None, dtype=dtype) for name, dtype in nothing.items()}
+    ).rename({"dur_ns": "host_ns"})  # fmt: skip
+
+
+def median_interval(values: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+    """Bounds of the 95 % interval of the median (sign test, normal limit), inside of an aggregation."""
+    # of n values the median lies between those at n / 2 -+ 0.98 sqrt(n) in 95 of 100 cases
+    count, ordered = values.len().cast(pl.Float64), values.sort()
+    low = (count / 2 - 0.98 * count.sqrt()).floor().clip(0).cast(pl.Int64)
+    high = pl.min_horizontal((count / 2 + 0.98 * count.sqrt()).ceil(), count - 1).cast(pl.Int64)
+    return ordered.get(low), ordered.get(high)
+
+
+def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls by operator and arguments, with what can be made of them."""
+    if calls.is_empty():
+        return pl.DataFrame()
+    low, high = median_interval(pl.col("time_ns"))
+    keys = ["operator", *_ARGUMENTS]
+    grouped = calls.group_by(keys, maintain_order=True).agg(
+        count=pl.len().cast(pl.Int64), total_ns=pl.col("time_ns").sum(), median_ns=pl.col("time_ns").median(),
+        low_ns=low, high_ns=high, host_median_ns=pl.col("host_ns").median(),
+        kernels=pl.col("kernels").explode().drop_nulls().unique(maintain_order=True),
+        layers=pl.col("layer").drop_nulls().unique().sort(), phases=pl.col("phase").drop_nulls().unique().sort(),
+    )  # fmt: skip
+    usual = usual_dtype(calls)
+    made = [_made(row, usual) for row in grouped.select(*keys, "kernels").iter_rows(named=True)]
+    return grouped.hstack(pl.DataFrame(made, schema=_MADE, orient="row"))
+
+
+_MADE: Final = {"key": pl.String, "kind": pl.String, "can": pl.Boolean, "why": pl.String, "assumed": pl.String}
+
+
+_BETWEEN: Final = r"Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost"
+
+
+def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str | None, str | None]:
+    kind = OPERATORS[row["operator"]].kind
+    if any(re.match(_BETWEEN, name) for name in row["kernels"]):
+        return None, kind, False, BETWEEN, None
+    try:
+        call = call_of(row, usual)
+    except AnalysisError as error:
+        return None, kind, False, str(error).rstrip("."), None
+    return key_of(row), kind, True, None, "; ".join(call.assumed) or None
+
+
+def call_of(row: dict[str, Any], usual: str) -> Call:
+    """The call of a row of :func:`replayable`.
+
+    Raises
+    ------
+    AnalysisError
+        It cannot be run alone.
+    """
+    return recorded_call(row["operator"], *(row[name] for name in _ARGUMENTS), usual_dtype=usual)
+
+
+def key_of(row: dict[str, Any]) -> str:
+    """What names an operator and its arguments in scripts and results."""
+    text = json.dumps([row["operator"], *(row[name] for name in _ARGUMENTS)])
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def usual_dtype(calls: pl.DataFrame) -> str:
+    """Element type of floating-point numbers that occurs in most calls; bfloat16 where there is none."""
+    names = calls["dtypes"].drop_nulls().str.extract(r'"(c10::BFloat16|c10::Half|float)"', 1).drop_nulls()
+    counts = names.value_counts(sort=True)
+    return DTYPES[counts[names.name][0]][0] if counts.height else "bfloat16"
+
+
+def _others(events: pl.DataFrame) -> pl.DataFrame:
+    """Events of no operator that can be called, by operator and kernel, with the reason."""
+    if events.is_empty():
+        return pl.DataFrame()
+    low, high = median_interval(pl.col("dur_ns"))
+    grouped = events.group_by("op", "shapes", "dtypes", "replayed", maintain_order=True).agg(
+        count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(), median_ns=pl.col("dur_ns").median(),
+        low_ns=low, high_ns=high, kernels=pl.col("name").unique(maintain_order=True),
+        layers=pl.col("layer").drop_nulls().unique().sort(), phases=pl.col("phase").drop_nulls().unique().sort(),
+    )  # fmt: skip
+    why = [_why(op, graph) for op, graph in grouped.select("op", "replayed").iter_rows()]
+    return grouped.drop("replayed").rename({"op": "operator"}).with_columns(
+        can=pl.lit(value=False), why=pl.Series(why, dtype=pl.String)
+    )  # fmt: skip
+
+
+def _why(op: str | None, graph: bool | None) -> str:
+    if graph:
+        return IN_GRAPH
+    if op is None:
+        return NO_OPERATOR
+    return "the kernel was launched outside of the operator" if op in OPERATORS else reason(op)
+
+
+ANALYSIS = Analysis(
+    function=replayable,
+    question="Which operators can be run alone, from their recorded shapes?",
+    help="operators with their arguments and time, and whether llmprof replay can run them alone",
+    view="replayable",
+    columns=("can", "total_ns", "share", "count", "median_ns", "kind", "operator", "shapes", "why"),
+)

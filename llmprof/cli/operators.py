@@ -1,0 +1,62 @@
+"""``llmprof replay``: operators of a recording run alone, and compared with it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import polars as pl
+
+from llmprof import text
+from llmprof.cli.output import Terminal, open_trace, rows_of, to_csv, to_json
+from llmprof.operator_replay import replay as replay_operators
+from llmprof.units import format_ns
+
+_TIMES = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
+
+
+def replay(args: Namespace, terminal: Terminal) -> str:
+    """Write the script of operators of a recording, or compare what it measured."""
+    trace = open_trace(args.paths, args, terminal)
+    top = 200 if args.results and args.top == 1 else args.top
+    made = replay_operators(
+        trace, operator=args.operator, kernel=args.kernel, layer=args.layer, phase=args.phase, top=top
+    )
+    if args.output:
+        made.write(args.output)
+    if not (args.run or args.results):
+        return _told(args.output, made.operators) if args.output else made.script.rstrip()
+    if args.results:
+        frame = made.compare(args.results)
+    else:
+        frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
+    if args.csv or args.json:
+        return to_csv(frame, args.csv) if args.csv else to_json(rows_of(frame))
+    return compared(frame, terminal.width)
+
+
+def _told(file: str, operators: pl.DataFrame) -> str:
+    """What was written, and how to go on."""
+    lines = [f"{operators.height} operator(s) in {file}:"]
+    for row in operators.iter_rows(named=True):
+        lines.append(f"  {row['operator']} {text.shorten(row['shapes'], 80)}, {row['count']} calls")
+        lines += [f"    {words}" for words in (row["assumed"] or "").split("; ") if words]
+    return "\n".join([*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN])
+
+
+_THEN = "then compare: llmprof replay PATH --results results.json"
+
+
+def compared(frame: pl.DataFrame, width: int | None) -> str:
+    """The comparison as a table, and the reasons of its verdicts."""
+    shown = frame.select(
+        "operator", "count", *(pl.col(name).map_elements(format_ns, pl.String).fill_null("-") for name in _TIMES),
+        pl.col("ratio").round(2), "verdict",
+    )  # fmt: skip
+    device = frame["device"][0]
+    lines = [f"Run alone on {text.plain(device)}"] if device else []
+    lines.append(text.table(shown.rename({name: name.removesuffix("_ns") for name in _TIMES}), width=width))
+    lines += [
+        f"{row['operator']} {text.shorten(row['shapes'] or '', 60)}: {row['verdict']}; {row['words']}"
+        for row in frame.iter_rows(named=True)
+    ]
+    return "\n".join(lines)

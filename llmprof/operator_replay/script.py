@@ -1,0 +1,330 @@
+"""Writes the script that runs operators of a recording alone, runs it, and compares."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import __version__
+from llmprof.analyze.operator_arguments import Argument, Call, Tensor
+from llmprof.analyze.operator_calls import call_of, replayable, usual_dtype
+from llmprof.errors import AnalysisError, LaunchError
+from llmprof.launch.run import process
+from llmprof.operator_replay.results import compare, read_results
+from llmprof.storage.files import write
+from llmprof.text import plain
+from llmprof.trace import Trace
+
+_MOST: Final = 200
+"""Most operators in one script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Operators of a recording, the script that runs them alone, and the comparison with the recording."""
+
+    script: str
+    """Python; it needs PyTorch, and vLLM where one of the operators is vLLM's."""
+    operators: pl.DataFrame
+    """Rows of :func:`llmprof.analyze.replayable`, in the order of the script."""
+    device: str | None = None
+    """Name of the device of the recording."""
+
+    def write(self, path: Path | str) -> Path:
+        """Write the script, to be run where the hardware is.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        return write(Path(path), self.script)
+
+    def compare(self, results: Path | str) -> pl.DataFrame:
+        """Compare what the script wrote (its option ``--json``), perhaps on another machine, with the recording.
+
+        Parameters
+        ----------
+        results : path-like
+            The file.
+
+        Returns
+        -------
+        polars.DataFrame
+            As :func:`llmprof.operator_replay.results.compare` describes it.
+
+        Raises
+        ------
+        ReadError
+            The file cannot be read, or holds none of these operators.
+        """
+        return compare(self.operators, read_results(results), device=self.device)
+
+    def run(
+        self, *, python: str | None = None, device: str | None = None, seconds: float = 0.5, timeout_s: float = 1800.0
+    ) -> pl.DataFrame:
+        """Run the script on this machine and compare.
+
+        Parameters
+        ----------
+        python : str, optional
+            Interpreter that has PyTorch (and vLLM); this one if not given.
+        device : str, optional
+            ``cuda`` or ``cpu``; a GPU if there is one.
+        seconds : float
+            About how long each operator is timed.
+        timeout_s : float
+            Longest time of all of them.
+
+        Returns
+        -------
+        polars.DataFrame
+            As :meth:`compare`.
+
+        Raises
+        ------
+        LaunchError
+            The script cannot be run; the message holds the end of what it printed.
+        """
+        with tempfile.TemporaryDirectory(prefix="llmprof-replay-") as folder:
+            place = Path(folder)
+            results, log = place / "results.json", place / "log.txt"
+            command = [python or sys.executable, str(self.write(place / "replay.py")), "--json", str(results)]
+            command += ["--seconds", f"{seconds:g}", *(["--device", device] if device else [])]
+            ended = process.run(command, log=log, env=dict(os.environ), cwd=place, timeout_s=timeout_s)
+            if not results.exists():
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise LaunchError(
+                    f"the replay ended with status {ended.status}: {plain(last[0]) if last else 'it printed nothing'}",
+                    hint="give an interpreter that has PyTorch (and vLLM for its operators) by python=",
+                )
+            return self.compare(results)
+
+
+def replay(
+    trace: Trace,
+    *,
+    operator: str | None = None,
+    kernel: str | None = None,
+    layer: int | None = None,
+    phase: str | None = None,
+    top: int = 1,
+) -> Replay:
+    """A script that runs operators of a recording alone, from their recorded shapes, types and strides.
+
+    It holds no data of the recording: tensors are random. Alone, an operator is timed with warm caches, with only its
+    weights in memory, and with cold caches, by PyTorch's profiler as in the recording and by events on the device, so
+    that its time in the recording is explained by the kernel or by its surroundings.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of PyTorch with operators and their shapes (``record_shapes=True``).
+    operator, kernel : str, optional
+        Part of the operator's name, or of the name of a kernel that it launched.
+    layer : int, optional
+        Only operators that were called in this layer.
+    phase : str, optional
+        Only operators that were called in this phase, such as ``decode``.
+    top : int
+        How many, the longest first; each has its own shapes.
+
+    Returns
+    -------
+    Replay
+        ``script``, and :meth:`Replay.write`, :meth:`Replay.run` and :meth:`Replay.compare`.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no operators.
+    AnalysisError
+        Nothing has such a name, or what has it cannot be run alone, with the reason.
+
+    Examples
+    --------
+    >>> made = llmprof.replay(trace, operator="mm", top=2)
+    >>> made.operators.height
+    2
+    >>> made.script.splitlines()[0][3:38]
+    'Runs operators of a recording alone'
+    """
+    rows = chosen(trace, operator=operator, kernel=kernel, layer=layer, phase=phase, top=top)
+    known = trace.meta.get("device")
+    world = trace.meta.get("world_size")
+    text = written(rows, world=world if isinstance(world, int) else 1)
+    return Replay(text, rows, known if isinstance(known, str) else None)
+
+
+def chosen(
+    trace: Trace,
+    *,
+    operator: str | None = None,
+    kernel: str | None = None,
+    layer: int | None = None,
+    phase: str | None = None,
+    top: int = 1,
+) -> pl.DataFrame:
+    """Operators of a recording that are asked for, the longest first.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of PyTorch with operators and their shapes.
+    operator, kernel : str, optional
+        Part of the operator's name, or of the name of a kernel that it launched.
+    layer : int, optional
+        Only operators that were called in this layer.
+    phase : str, optional
+        Only operators that were called in this phase, such as ``decode``.
+    top : int
+        How many, the longest first; each has its own shapes.
+
+    Returns
+    -------
+    polars.DataFrame
+        Rows of :func:`llmprof.analyze.replayable` that can be run alone.
+
+    Raises
+    ------
+    AnalysisError
+        Nothing has such a name, or what has it cannot be run alone, with the reason.
+    """
+    if not 1 <= top <= _MOST:
+        raise AnalysisError(f"top is {top}", expected=f"1 to {_MOST}")
+    rows = replayable(trace)
+    if operator is not None:
+        rows = rows.filter(pl.col("operator").str.contains(operator, literal=True))
+    if kernel is not None:
+        holds = pl.element().str.contains(kernel, literal=True)
+        rows = rows.filter(pl.col("kernels").list.eval(holds).list.any())
+    if layer is not None:
+        rows = rows.filter(pl.col("layers").list.contains(layer))
+    if phase is not None:
+        rows = rows.filter(pl.col("phases").list.contains(phase))
+    asked = [
+        f"{name} {value!r}"
+        for name, value in (("operator", operator), ("kernel", kernel), ("layer", layer), ("phase", phase))
+        if value is not None
+    ]
+    if rows.is_empty():
+        raise AnalysisError(
+            f"nothing in this recording has {' and '.join(asked) or 'an operator'}",
+            hint="llmprof analyze PATH --what replayable lists what there is",
+        )
+    can = rows.filter("can")
+    if can.is_empty():
+        first = rows.row(0, named=True)
+        raise AnalysisError(
+            f"{first['operator'] or first['kernels'][0][:80]} cannot be run alone: {first['why']}",
+            hint="llmprof analyze PATH --what replayable lists what can",
+        )
+    return can.head(top)
+
+
+def written(operators: pl.DataFrame, *, world: int = 1) -> str:
+    """The script of some operators.
+
+    Nothing of a trace is copied into it but names of the list of known operators, numbers, and llmprof's own words.
+
+    Parameters
+    ----------
+    operators : polars.DataFrame
+        Rows of :func:`llmprof.analyze.replayable` that can be run alone.
+    world : int
+        Ranks of the recording, for collectives.
+
+    Returns
+    -------
+    str
+        Python.
+    """
+    usual = usual_dtype(operators)
+    rows = operators.rows(named=True)
+    parts = [_function(number, row, call_of(row, usual), world) for number, row in enumerate(rows, 1)]
+    names = "".join(f"        operator_{number}(),\n" for number in range(1, len(parts) + 1))
+    head = _HEAD.format(version=__version__)
+    text = "\n\n\n".join(
+        [head + _shared(), *parts, f'if __name__ == "__main__":\n    sys.exit(main([\n{names}    ]))\n']
+    )
+    return text
+
+
+_HEAD: Final = '''"""Runs operators of a recording alone: warm, with cold weights, and cold. By llmprof {version}.
+
+    python THIS_FILE [--device cuda] [--seconds 0.5] [--json results.json]
+
+It holds shapes, strides, types and numbers of the recording, and no data: tensors are random. The operators are at its
+end. It needs PyTorch, and vLLM for operators of vLLM.
+"""
+'''
+
+
+def _shared() -> str:
+    """The part that all scripts share: the text of two modules, as one."""
+    texts = [
+        files("llmprof.operator_replay").joinpath(name).read_text(encoding="utf-8")
+        for name in ("timer.py", "program.py")
+    ]
+    imports: dict[str, set[str]] = {}
+    bodies = []
+    for text in texts:
+        lines = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).splitlines()
+        for line in lines:
+            found = re.match(r"import (\S+)$|from (\S+) import (.+)$", line)
+            if found and not line.startswith(("from llmprof", "from __future__")):
+                imports.setdefault(found[1] or found[2], set()).update((found[3] or "").split(", ") if found[3] else ())
+        bodies.append("\n".join(line for line in lines if not re.match(r"(?:import|from) ", line)).strip("\n"))
+    plain = [f"import {name}" for name, parts in sorted(imports.items()) if not parts]
+    parts = [f"from {name} import {', '.join(sorted(parts))}" for name, parts in sorted(imports.items()) if parts]
+    marks = r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$"
+    body = re.sub(marks, "", "\n\n\n".join(bodies), flags=re.MULTILINE)
+    return "\n".join(["", "from __future__ import annotations", "", *plain, *parts, "", "", body])
+
+
+def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
+    """A function that returns one operator."""
+    told = f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the recording."
+    notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
+    arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
+    collective = call.known.kind == "all_reduce"
+    more = f"        world={world},\n        collective=True,\n" if collective else ""
+    end = "\n    " if notes else ""
+    return (
+        f"def operator_{number}() -> Operator:\n"
+        f'    """{told}{notes}{end}"""\n'
+        f"    return Operator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
+        f"        arguments=[\n{arguments}        ],\n        stored={call.known.stored!r},\n"
+        f"        calls={int(row['count'])},\n        recorded_ns={float(row['median_ns'])!r},\n{more}    )"
+    )
+
+
+def _expression(argument: Argument) -> str:
+    """An argument as Python."""
+    if isinstance(argument, Tensor):
+        holds = "" if argument.holds == ("random",) else "".join(f", {one!r}" for one in argument.holds)
+        return f"Tensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
+    if isinstance(argument, tuple):
+        return f"[{', '.join(map(_expression, argument))}]"
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return f"float({str(argument)!r})"
+    return repr(argument)

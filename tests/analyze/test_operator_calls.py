@@ -1,0 +1,78 @@
+"""Which operators of a recording can be run alone, on recordings written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmprof import analyze
+from llmprof.errors import NotCapturedError
+from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
+from tests.operator_replay.recordings import MM, NORM, recorded
+
+
+def test_times_of_calls(tmp_path):
+    trace = recorded(
+        tmp_path,
+        [
+            ("aten::mm", MM, [("gemm", 4.0), ("split_k", 1.0)]),
+            ("aten::mm", MM, [("gemm", 6.0), ("split_k", 1.0)]),
+            ("aten::mm", {**MM, "Input Dims": [[2, 8], [8, 2]]}, [("gemm", 3.0)]),
+            ("_C::rms_norm", NORM, [("norm", 2.0)]),
+            ("mine::secret", MM, [("mine", 5.0)]),
+            ("", {}, [("triton_kernel", 7.0)]),
+        ],
+    )
+    found = analyze.replayable(trace)
+    assert found["total_ns"].to_list() == [12_000, 7_000, 5_000, 3_000, 2_000]
+    assert found["share"].sum() == pytest.approx(1)
+    first = found.row(0, named=True)
+    # 5 and 7 us; the host took 50 us for each
+    assert (first["operator"], first["count"], first["median_ns"], first["low_ns"], first["high_ns"]) == (
+        "aten::mm", 2, 6_000, 5_000, 7_000,
+    )  # fmt: skip
+    assert (first["kernels"], first["host_median_ns"], first["can"], first["why"]) == (
+        ["gemm", "split_k"],
+        50_000,
+        True,
+        None,
+    )
+    assert found["key"].drop_nulls().n_unique() == 3
+    others = found.filter(~found["can"])
+    assert others["operator"].to_list() == [None, "mine::secret"]
+    assert others["why"].to_list() == [NO_OPERATOR, NOT_LISTED]
+
+
+def test_strides_and_values_are_read(tmp_path):
+    row = analyze.replayable(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(0, named=True)
+    assert row["torch_strides"] == "[[8, 1], [16, 1], [1], []]"
+    assert row["torch_inputs"] == '["", "", "", "1.0e-05"]'
+    assert row["assumed"] is None
+
+
+def test_copies_between_host_and_device(tmp_path):
+    copy = {"Input Dims": [[4], [4], []], "Input type": ["int", "int", "Scalar"], "Concrete Inputs": ["", "", "True"]}
+    row = analyze.replayable(recorded(tmp_path, [("aten::copy_", copy, [("Memcpy HtoD (Pinned -> Device)", 1.0)])]))
+    assert row["why"].to_list() == [BETWEEN]
+
+
+def test_without_shapes(tmp_path):
+    found = analyze.replayable(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
+    assert found["can"].to_list() == [False]
+    assert "record_shapes=True" in found["why"][0]
+
+
+def test_under_graphs(sample_trace):
+    found = analyze.replayable(sample_trace("torch_tp1_cudagraph"))
+    assert found.filter(found["why"] == IN_GRAPH)["share"].sum() > 0.5
+
+
+def test_on_a_cpu(sample_trace):
+    found = analyze.replayable(sample_trace("torch_cpu_tp2_layer_annotations"))
+    assert found["can"].any()
+    assert found["median_ns"].to_list() == found["host_median_ns"].to_list()
+    assert "aten::to" not in found["operator"].to_list()  # it holds aten::copy_
+
+
+def test_without_operators(sample_trace):
+    with pytest.raises(NotCapturedError):
+        analyze.replayable(sample_trace("nsys_tp2_cudagraph"))

@@ -1,0 +1,119 @@
+"""Comparison of operators alone with their recording, with answers by hand."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from llmprof.errors import ReadError
+from llmprof.operator_replay import compare, read_results
+
+
+def _operators(recorded, *, low=None, high=None, kind="gemm", kernels=("gemm",)):
+    return pl.DataFrame(
+        {
+            "key": ["k"], "operator": ["aten::mm"], "kind": [kind], "shapes": ["[[4, 8], [8, 2]]"], "count": [10],
+            "median_ns": [float(recorded)], "low_ns": [low or int(recorded)], "high_ns": [high or int(recorded)],
+            "host_median_ns": [20_000.0], "kernels": [list(kernels)],
+        }
+    )  # fmt: skip
+
+
+def _results(kernels=("gemm",), device="NVIDIA H200", spread=0.0, **times):
+    modes = {
+        mode: {"profiler": {"calls": 9, "median_ns": t, "low_ns": t * (1 - spread), "high_ns": t * (1 + spread)}}
+        for mode, t in times.items()
+    }
+    row = {"key": "k", "operator": "aten::mm", "modes": modes, "kernels": list(kernels)}
+    return {"device": device, "cuda": True, "operators": [row]}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "verdict", "words"),
+    [
+        (10_500, "the kernel", "alone it takes as long, with warm caches"),
+        (15_000, "the kernel", "between the times alone"),
+        (19_500, "the kernel", "alone it takes as long, with its weights in memory"),
+        (21_900, "the kernel", "alone it takes as long, with cold caches"),
+        (24_000, "its surroundings", "4.00 us more than alone in any way"),
+        (7_000, "unknown", "3.00 us less than alone"),
+    ],
+)
+def test_verdicts(recorded, verdict, words):
+    times = {"warm": 10_000.0, "weights_cold": 19_000.0, "cold": 20_000.0}
+    row = compare(_operators(recorded), _results(**times)).row(0, named=True)
+    assert row["verdict"] == verdict
+    assert words in row["words"]
+    assert row["ratio"] == pytest.approx(recorded / 10_000)
+    assert (row["weights_cold_ns"], row["same_kernels"], row["clock"]) == (19_000, True, "profiler")
+
+
+def test_what_makes_it_unknown():
+    def why(operators, results, device=None):
+        row = compare(operators, results, device=device).row(0, named=True)
+        assert row["verdict"] == "unknown"
+        return row["words"]
+
+    assert "other kernels ran" in why(_operators(10_000), _results(kernels=("other",), warm=10_000.0))
+    assert "in the recording varies" in why(_operators(10_000, low=5_000, high=15_000), _results(warm=10_000.0))
+    assert "alone varies" in why(_operators(10_000), _results(warm=10_000.0, spread=0.2))
+    assert "recorded on A, run alone on B" in why(_operators(10_000), _results(device="B", warm=10_000.0), "A")
+    failed = {"device": "", "operators": [{"key": "k", "error": "RuntimeError: no"}]}
+    assert "it did not run: RuntimeError: no" in why(_operators(10_000), failed)
+
+
+def test_waiting_of_an_all_reduce():
+    row = compare(_operators(90_000, kind="all_reduce"), _results(warm=10_000.0)).row(0, named=True)
+    assert row["verdict"] == "its surroundings"
+    assert "waits for the last one" in row["words"]
+
+
+def test_events_where_the_profiler_saw_nothing():
+    results = _results(warm=10_000.0)
+    results["operators"][0]["modes"]["warm"] = {"profiler": {"calls": 0}, "clock": {"calls": 9, "median_ns": 11_000.0}}
+    row = compare(_operators(11_000, kernels=()), results).row(0, named=True)
+    assert (row["warm_ns"], row["clock"], row["verdict"]) == (11_000, "events", "the kernel")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", "holds no results"),
+        ('{"format": "llmprof operator replay", "version": 2}', "holds no results"),
+        ('{"format": "llmprof operator replay", "version": 1, "operators": [1]}', "holds no operators"),
+    ],
+)
+def test_files_that_are_no_results(tmp_path, content, words):
+    file = tmp_path / "results.json"
+    file.write_text(content)
+    with pytest.raises(ReadError, match=words):
+        read_results(file)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ReadError, match="cannot be read"):
+        read_results(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [None, 3, {"warm": 3}, {"warm": {"profiler": {"median_ns": "1"}}}, {"warm": {"profiler": {"median_ns": 1e999}}}],
+)
+def test_values_that_are_no_times(tmp_path, modes):
+    file = tmp_path / "results.json"
+    found = {"format": "llmprof operator replay", "version": 1, "operators": [{"key": "k", "modes": modes}, {"key": 3}]}
+    file.write_text(json.dumps(found).replace("Infinity", "1e999"))
+    try:
+        results = read_results(file)
+    except ReadError:
+        return
+    assert compare(_operators(10_000), results)["verdict"].to_list() == ["unknown"]
+
+
+def test_results_of_another_recording():
+    with pytest.raises(ReadError, match="no operator of this recording"):
+        compare(_operators(1).with_columns(key=pl.lit("other")), _results(warm=1.0))

@@ -1,0 +1,127 @@
+"""Scripts that run operators alone: what is in them, and that they run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import llmprof
+from llmprof.analyze.operator_arguments import Tensor
+from llmprof.errors import AnalysisError, LaunchError
+from llmprof.operator_replay.script import _expression
+from tests.operator_replay.recordings import MM, NORM, recorded
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    evil = '"""\nimport os  # \\'
+    return recorded(
+        tmp_path_factory.mktemp("trace"),
+        [
+            ("aten::mm", MM, [(f"secret_gemm{evil}", 4.0)]),
+            ("_C::rms_norm", NORM, [("norm", 2.0)]),
+            (f"aten::mm{evil}", MM, [("gemm", 1.0)]),
+            ("aten::mul", {**MM, "Input Dims": [[4, 8], [4, 8]], "Input Strides": None}, [("mul", 1.5)]),
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def python(root):
+    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
+    if not Path(found).exists():
+        pytest.skip("no interpreter with PyTorch")
+    return found
+
+
+def test_what_is_in_it(trace):
+    made = llmprof.replay(trace, top=9)
+    assert made.operators["operator"].to_list() == ["aten::mm", "_C::rms_norm", "aten::mul"]
+    tree = ast.parse(made.script)
+    assert [one.name for one in tree.body if isinstance(one, ast.FunctionDef)][-3:] == [
+        "operator_1", "operator_2", "operator_3",
+    ]  # fmt: skip
+    assert "Tensor((8, 2), (1, 8), 'bfloat16')" in made.script
+    assert "1e-05," in made.script
+    for word in ("secret", "import os  #", "llmprof.operator_replay", "noqa", "recorded.pt"):
+        assert word not in made.script
+    assert llmprof.replay(trace).operators.height == 1
+
+
+def test_what_is_asked_for(trace):
+    assert llmprof.replay(trace, kernel="norm").operators["operator"].to_list() == ["_C::rms_norm"]
+    with pytest.raises(AnalysisError, match="operator 'softmax' and phase 'decode'"):
+        llmprof.replay(trace, operator="softmax", phase="decode")
+    with pytest.raises(AnalysisError, match="cannot be run alone: not one of the operators"):
+        llmprof.replay(trace, kernel="gemm", operator="import os")
+    with pytest.raises(AnalysisError, match="top is 0"):
+        llmprof.replay(trace, top=0)
+
+
+def test_arguments_as_python():
+    values = (True, -3, 1e-6, "auto", (1, 2), None, Tensor((2,), (1,), "int64", ("below", 5)))
+    assert [ast.literal_eval(_expression(one)) for one in values[:6]] == [True, -3, 1e-6, "auto", [1, 2], None]
+    assert _expression(values[6]) == "Tensor((2,), (1,), 'int64', 'below', 5)"
+    assert _expression(float("-inf")) == "float('-inf')"
+
+
+def test_an_interpreter_without_torch(trace):
+    with pytest.raises(LaunchError, match="No module named 'torch'"):
+        llmprof.replay(trace).run(python=sys.executable, timeout_s=60)
+
+
+@pytest.mark.slow
+def test_it_runs(python, trace):
+    made = llmprof.replay(trace, top=9)
+    found = made.run(python=python, device="cpu", seconds=0.02)
+    assert found["operator"].to_list() == ["aten::mm", "_C::rms_norm", "aten::mul"]
+    ran = found.filter(found["operator"].str.starts_with("aten"))
+    assert (ran["warm_ns"] > 0).all()
+    assert (ran["cold_ns"] > 0).all()
+    assert ran["weights_cold_ns"].is_not_null().to_list() == [True, False]
+
+
+@pytest.mark.slow
+def test_operators_of_a_recording_on_a_cpu(python, sample_trace):
+    names = ("aten::mul", "aten::silu", "aten::copy_", "aten::mean", "aten::index_select", "aten::pow")
+    rows = llmprof.analyze.replayable(sample_trace("torch_cpu_tp2_layer_annotations")).filter("can")
+    rows = rows.filter(rows["operator"].is_in(names)).unique("operator", keep="first", maintain_order=True)
+    assert rows.height >= 4
+    made = llmprof.operator_replay.Replay(llmprof.operator_replay.script.written(rows), rows)
+    found = made.run(python=python, device="cpu", seconds=0.02)
+    assert found.filter(found["warm_ns"].is_null())["words"].to_list() == []
+
+
+@pytest.mark.slow
+def test_operators_of_vllm_get_what_they_need(python, tmp_path, root):
+    """FlashAttention 3 and others are stand-ins with the schemas of vLLM 0.26, which check their arguments."""
+    shared = root.parent / "shared" / "captures" / "torch_tp1_moe_eager"
+    if not shared.exists():
+        pytest.skip("no captures here")
+    rows = llmprof.analyze.replayable(llmprof.read(shared)).filter("can")
+    rows = rows.filter(rows["operator"].str.contains("^_vllm_fa3|^_moe_C|^_C_cache")).unique("operator", keep="first")
+    rows = rows.with_columns(rows["shapes"].str.replace_all("[36246,", "[512,", literal=True))
+    script = tmp_path / "replay.py"
+    script.write_text(llmprof.operator_replay.script.written(rows))
+    stand_ins = Path(__file__).with_name("stand_ins_of_vllm.py")
+    done = subprocess.run(
+        [python, str(stand_ins), str(script), "--device", "cpu", "--seconds", "0.01"], capture_output=True, text=True
+    )
+    lines = [line for line in done.stdout.splitlines() if "recorded" in line]
+    assert len(lines) == 5
+    assert all("warm" in line for line in lines), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_all_reduce_in_processes(python, tmp_path, sample_trace):
+    trace = sample_trace("torch_cpu_tp2_layer_annotations")
+    made = llmprof.replay(trace, operator="allreduce")
+    found = made.run(python=python, device="cpu", seconds=0.02)
+    assert found["kind"].to_list() == ["all_reduce"]
+    assert found["warm_ns"][0] > 0
+    assert found["clock"].to_list() == ["wall"]

@@ -23,10 +23,12 @@ _ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
 _SCHEMA: Final = {
     "key": pl.String(), "operator": pl.String(), "kind": pl.String(), "shapes": pl.String(), "dtypes": pl.String(),
     "count": pl.Int64(), "total_ns": pl.Int64(), "share": pl.Float64(), "median_ns": pl.Float64(),
-    "low_ns": pl.Int64(), "high_ns": pl.Int64(), "host_median_ns": pl.Float64(), "kernels": pl.List(pl.String()),
-    "layers": pl.List(pl.Int32()), "phases": pl.List(pl.String()), "can": pl.Boolean(), "why": pl.String(),
+    "low_ns": pl.Int64(), "high_ns": pl.Int64(), "host_median_ns": pl.Float64(), "kernels": pl.String(),
+    "layers": pl.String(), "phases": pl.String(), "can": pl.Boolean(), "why": pl.String(),
     "assumed": pl.String(), "torch_strides": pl.String(), "torch_inputs": pl.String(),
 }  # fmt: skip
+
+_PLACES: Final = ("layers", "phases")
 
 
 @per_trace
@@ -51,8 +53,9 @@ def replayable(trace: Trace) -> pl.DataFrame:
         elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over all ranks; launches
         where there is no operator), ``total_ns, share`` (of the summed time of all rows), ``median_ns`` (of a call)
         with ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns`` (the operator on the host),
-        ``kernels`` (names), ``layers, phases``, ``can`` (be run alone), ``why`` (it cannot), ``assumed`` (what the
-        recording does not say of the arguments), ``torch_strides, torch_inputs``. The longest first.
+        ``kernels`` (names, one a line), ``layers, phases`` (where it was called, with commas), ``can`` (be run alone),
+        ``why`` (it cannot), ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
+        torch_inputs``. The longest first.
 
     Raises
     ------
@@ -70,6 +73,8 @@ def replayable(trace: Trace) -> pl.DataFrame:
     frame = pl.concat([row for row in rows if row.height] or [pl.DataFrame(schema=_SCHEMA)], how="diagonal_relaxed")
     whole = pl.col("total_ns").sum()
     frame = frame.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
+    texts = [pl.col("kernels").list.join("\n"), *(pl.col(c).cast(pl.List(pl.String)).list.join(",") for c in _PLACES)]
+    frame = frame.with_columns(one.replace("", None) for one in texts)
     return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
         "total_ns", "operator", "shapes", descending=[True, False, False], nulls_last=True
     )

@@ -126,7 +126,7 @@ def _row(
     kernels = found.get("kernels")
     same = None
     if on_device and isinstance(kernels, list) and kernels and row["kernels"]:
-        same = set(map(str, kernels)) == set(row["kernels"])
+        same = set(map(str, kernels)) == set(row["kernels"].split("\n"))
     out: dict[str, Any] = {
         "key": row["key"], "operator": row["operator"], "kind": row["kind"], "shapes": row["shapes"],
         "count": row["count"], "recorded_ns": row["median_ns"], "recorded_low_ns": row["low_ns"],

@@ -215,12 +215,11 @@ def chosen(
     if operator is not None:
         rows = rows.filter(pl.col("operator").str.contains(operator, literal=True))
     if kernel is not None:
-        holds = pl.element().str.contains(kernel, literal=True)
-        rows = rows.filter(pl.col("kernels").list.eval(holds).list.any())
+        rows = rows.filter(pl.col("kernels").str.contains(kernel, literal=True))
     if layer is not None:
-        rows = rows.filter(pl.col("layers").list.contains(layer))
+        rows = rows.filter(pl.col("layers").str.split(",").list.contains(str(layer)))
     if phase is not None:
-        rows = rows.filter(pl.col("phases").list.contains(phase))
+        rows = rows.filter(pl.col("phases").str.split(",").list.contains(phase))
     asked = [
         f"{name} {value!r}"
         for name, value in (("operator", operator), ("kernel", kernel), ("layer", layer), ("phase", phase))
@@ -235,7 +234,7 @@ def chosen(
     if can.is_empty():
         first = rows.row(0, named=True)
         raise AnalysisError(
-            f"{first['operator'] or first['kernels'][0][:80]} cannot be run alone: {first['why']}",
+            f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone: {first['why']}",
             hint="llmprof analyze PATH --what replayable lists what can",
         )
     return can.head(top)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+import llmprof
+from llmprof import analyze
 from llmprof.errors import ReadError
 from llmprof.operator_replay import compare, read_results
 
@@ -16,7 +19,7 @@ def _operators(recorded, *, low=None, high=None, kind="gemm", kernels=("gemm",))
         {
             "key": ["k"], "operator": ["aten::mm"], "kind": [kind], "shapes": ["[[4, 8], [8, 2]]"], "count": [10],
             "median_ns": [float(recorded)], "low_ns": [low or int(recorded)], "high_ns": [high or int(recorded)],
-            "host_median_ns": [20_000.0], "kernels": [list(kernels)],
+            "host_median_ns": [20_000.0], "kernels": ["\n".join(kernels)],
         }
     )  # fmt: skip
 
@@ -112,6 +115,20 @@ def test_values_that_are_no_times(tmp_path, modes):
     except ReadError:
         return
     assert compare(_operators(10_000), results)["verdict"].to_list() == ["unknown"]
+
+
+def test_a_recording_run_alone_on_another_gpu_of_its_kind(shared):
+    """Operators of one capture, run alone on an H200 (a real measurement)."""
+    capture = shared / "captures" / "torch_tp1_eager"
+    if not capture.exists():
+        pytest.skip("no captures here")
+    rows = analyze.replayable(llmprof.read(capture))
+    found = compare(rows, read_results(Path(__file__).with_name("results_h200.json")), device="NVIDIA H200")
+    assert found.height == 28
+    assert found.filter((found["ratio"] - 1).abs() <= 0.1).height == 8
+    assert found.filter(found["verdict"] == "the kernel").height == 24
+    longer = found.filter(found["verdict"] == "its surroundings")
+    assert set(longer["operator"]) == {"_vllm_fa3_C::fwd", "aten::argmax"}
 
 
 def test_results_of_another_recording():

@@ -152,6 +152,57 @@ def load_hta(path: str) -> dict[str, Any]:
     return loads(work, lambda analysis: sum(len(analysis.t.get_trace(rank)) for rank in files))
 
 
+def path_llmprof(path: str) -> dict[str, Any]:
+    """Critical path of a trace: the device events and calls that it touches, by correlation."""
+    import llmprof
+    from llmprof.analyze.replay.critical_path import nodes_on_path, step_ends
+    from llmprof.analyze.replay.graph import graph
+
+    def work() -> Any:
+        trace = llmprof.read(path, cache=False)
+        return trace, llmprof.analyze.critical_path(trace)
+
+    times, (trace, _) = timed(work)
+    built = graph(trace)
+    nodes, *_ = nodes_on_path(built, step_ends(built))
+    touched = built.events[sorted({int(node) // 2 for node in nodes})].select("where", "recorded_ns", "name", "stream")
+    found = {}
+    for where, tables in (("device", ("kernels", "copies")), ("host", ("runtime",))):
+        own = touched.filter(touched["where"] == where)
+        keys = {(start, name) for _, start, name, _ in own.rows()}
+        rows = [row for table in tables if trace.has(table)
+                for row in trace.table(table).select("start_ns", "name", "correlation").rows()]  # fmt: skip
+        found[where] = sorted(c for start, name, c in rows if (start, name) in keys and c is not None)
+    times = least([times, *(timed(work)[0] for _ in range(2))])
+    return {**times, "peak_bytes": peak_bytes(), "path": found}
+
+
+def path_hta(path: str) -> dict[str, Any]:
+    """The same by HTA, over the whole trace."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from hta.trace_analysis import TraceAnalysis
+
+    def work() -> Any:
+        analysis = TraceAnalysis(trace_files={0: path}, trace_dir=str(Path(path).parent))
+        made, good = analysis.critical_path_analysis(rank=0, annotation="", instance_id=None)
+        if not good:
+            raise RuntimeError("HTA found no critical path")
+        return analysis, made
+
+    times, (analysis, made) = timed(work)
+    rows = analysis.t.get_trace(0).loc[sorted(made.critical_path_events_set)]
+    of_device = rows["stream"] >= 0
+    calls = rows["correlation"].ge(0)
+    found = {
+        "device": sorted(map(int, rows[of_device & calls]["correlation"])),
+        "host": sorted(map(int, rows[~of_device & calls]["correlation"])),
+    }
+    times = least([times, *(timed(work)[0] for _ in range(2))])
+    return {**times, "peak_bytes": peak_bytes(), "path": found}
+
+
 def big(path: str) -> dict[str, Any]:
     import llmprof
     from llmprof.readers.chrome import reader  # noqa: F401
@@ -334,6 +385,8 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
         load_floor,
         load_json,
         load_hta,
+        path_llmprof,
+        path_hta,
         read_cpu,
         analysis_cpu,
         file_read,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -403,3 +406,30 @@ def test_graphs_are_predicted_from_an_eager_recording(shared: Path) -> None:
     # benchmarks/what_if.py: 11.6 % too long, since the compiled model has fewer kernels
     assert predicted["predicted_ns"].item() == pytest.approx(recorded, rel=0.15)
     assert predicted["recorded_ns"].item() > 7 * recorded
+
+
+def test_the_path_agrees_with_the_overlay_of_another_tool(shared: Path) -> None:
+    """HTA's own test trace, in which it marked the events of the critical path that it found (``critical``)."""
+    folder = shared / "real" / "chrome" / "hta"
+    file = folder / "critical_path__end_to_end__simple_add__output__overlaid_critical_path_trace.json.gz"
+    trace = llmprof.read(file)
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    on_device = [e for e in events if e.get("ph") == "X" and e["cat"] in {"kernel", "gpu_memcpy", "gpu_memset"}]
+    start = min(e["ts"] for e in events if e.get("ph") == "X" and e["cat"] != "Trace")
+    marked = {(e["ts"] - start) * US: e["name"] for e in on_device if e["args"].get("critical")}
+    path = critical_path(trace).filter(pl.col("part").is_in(["compute", "copy"]))
+    own = set(path["start_ns"])
+    assert len(marked) == 32
+    assert len(own) == 16
+    assert own <= set(marked)
+    rest = sorted(set(marked) - own)
+    # six copies that ended in the first microseconds of a cudaStreamSynchronize, which takes 9 us without waiting too
+    assert [marked[at][:11] for at in rest[:6]] == ["Memcpy HtoD"] * 6
+    # and ten kernels around a gap of 11.9 ms that the overlay bridges as a delay between kernels: the host is in
+    # cudaMalloc for 12.0 ms of it and launches the memset behind the gap only afterwards
+    behind = rest[6:]
+    gap = max(b - a for a, b in itertools.pairwise(behind))
+    assert len(behind) == 10
+    assert 11_000 * US < gap < 12_000 * US
+    held = trace.runtime.filter(pl.col("name") == "cudaMalloc").sort("dur_ns")
+    assert held.filter(pl.col("start_ns").is_between(behind[4], behind[7]))["dur_ns"].max() == 11_986 * US

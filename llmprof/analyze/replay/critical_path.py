@@ -111,10 +111,8 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     if rank is not None:
         ends = ends.filter(pl.col("rank") == rank)
     last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
-    before, kind, evidence = binding(built)
-    jump = _stretches(built, kind)
+    path, kind, evidence = nodes_on_path(built, last)
     begin, pieces = int(built.time.min()), []
-    path = _followed(before, jump, int(last["node"][-1])) if last.height else np.empty(0, np.int64)
     at = np.maximum.accumulate(built.time[path])
     for step, end in last.select("step", "end_ns").iter_rows():
         low, high = np.searchsorted(at, begin, side="right"), np.searchsorted(at, end, side="left")
@@ -197,6 +195,28 @@ def step_ends(built: Graph) -> pl.DataFrame:
         .agg(pl.col("phase").last(), node=2 * pl.col("row").last().cast(pl.Int64) + 1, end_ns=pl.col("end_ns").last())
         .sort("step", "rank")
     )
+
+
+def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
+    """Nodes of the critical path of a recording, in their order.
+
+    Parameters
+    ----------
+    built : Graph
+        The graph.
+    ends : polars.DataFrame
+        As :func:`step_ends` returns it: the path is that of the latest of them.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        The nodes, and the kinds and the evidence of all nodes as :func:`binding` returns them.
+    """
+    before, kind, evidence = binding(built)
+    jump = _stretches(built, kind)
+    if not ends.height:
+        return np.empty(0, np.int64), kind, evidence
+    return _followed(before, jump, int(ends.sort("end_ns")["node"][-1])), kind, evidence
 
 
 def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:

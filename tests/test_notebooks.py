@@ -63,7 +63,7 @@ def test_gpu_timeline_tells_the_story_of_its_capture(tmp_path):
     assert found["layers"] == 28
     assert found["step_share_covered"] >= 0.99
     assert found["stage_share_covered"] >= 0.97
-    assert found["first_finding"] == "arrival_skew"
+    assert found["first_finding"] == "host_bound"
     custom, nccl = found["all_reduce"], found["all_reduce_nccl"]
     assert custom["late_rank"] == nccl["late_rank"] == 3
     assert custom["calls_a_rank"] == 627

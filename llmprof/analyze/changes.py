@@ -170,6 +170,26 @@ def remove(what: str) -> Change:
     return Change(f"without {what}", "how much of the host's time before a launch belongs to it", apply)
 
 
+def without_call(name: str) -> Change:
+    """Take calls of the host away, and their waiting for the device.
+
+    Parameters
+    ----------
+    name : str
+        Part of the calls' names, as a regular expression: ``cudaStreamSynchronize``.
+
+    Returns
+    -------
+    Change
+        For :func:`what_if`.
+    """
+
+    def apply(plan: Plan, trace: Trace) -> None:
+        plan.call_gone(plan.calls(name))
+
+    return Change(f"without {name}", "whether the step needs what the call waits for, or what it brings", apply)
+
+
 def balance() -> Change:
     """Let no rank wait for another one in a collective: each runs as if the others had arrived when it does.
 

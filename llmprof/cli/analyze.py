@@ -140,7 +140,9 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
         what = "their time to the first token" if of_requests else "the time"
         about = f"[{row['severity']}, {format_share(row['share_of_time'])} of {what}]"
         out.append(wrapped(f"{row['title']} {about}", width, number, " " * len(number)))
-        for words, label in ((row["detail"], ""), (row["suggestion"], "Try: "), (row["evidence"], "See: ")):
+        told = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]
+        told.append((row["evidence"], "See: "))
+        for words, label in told:
             if words:
                 sentence = words
                 if label == "See: ":

@@ -162,10 +162,11 @@ def finding_html(row: Mapping[str, Any]) -> str:
     share = float(row["share_of_time"])
     unit = {"ns a step": "a step", "ns a profile": "the profile"}.get(str(row["unit"]), "a rank")
     width = f"{100 * min(1.0, max(0.005, share)):.1f}%"
+    told = f"<p>Gain: {_text(row['prediction'])}</p>" if row.get("prediction") else ""
     return (
         f'<div class="llmprof-front"><span class="figure">{format_ns(row["figure"])}</span> of {unit}, '
         f"{format_share(share)}"
         f'<div class="bar {_text(row["severity"])}"><i style="width:{width}"></i></div>'
         f"<p><b>{_text(row['title'])}</b></p><p>{_text(row['detail'])}</p>"
-        f"<p>Try: {_text(row['suggestion'])}</p></div>"
+        f"<p>Try: {_text(row['suggestion'])}</p>{told}</div>"
     )

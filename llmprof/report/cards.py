@@ -185,7 +185,7 @@ MOST_FOUND: Final = 200_000
 _MOST_FINDINGS: Final = 3
 _QUESTIONS: Final = 6
 _LAUNCHES: Final = 5
-_FINDINGS: Final = ("title", "detail", "suggestion", "severity", "evidence")
+_FINDINGS: Final = ("title", "detail", "suggestion", "prediction", "severity", "evidence")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import threading
 
 import pytest
@@ -199,10 +200,12 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     head = page.children[0].value
     for words in ("torch_tp4_eager_nccl", "vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
         assert words in head
-    first = found.row(0, named=True)
-    assert f'<span class="figure">{format_ns(first["figure"])}</span> of a step' in page.children[1].children[1].value
+    first = found.filter(rule="arrival_skew").row(0, named=True)
+    shown = page.children[first["order"]].children[1].value
+    assert f'<span class="figure">{format_ns(first["figure"])}</span> of a step' in shown
+    assert f"Gain: {html.escape(first['prediction'])}" in shown
 
-    page.buttons[0].click()
+    page.buttons[first["order"] - 1].click()
     assert opened.titles[opened.selected_index] == "Collectives"
     timeline, collectives = opened["timeline"], opened["all_reduce"]
     assert (timeline.rank, list(timeline.span)) == (first["rank"], [first["start_ns"], first["end_ns"]])

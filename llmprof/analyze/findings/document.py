@@ -10,18 +10,24 @@ from llmprof.analyze.findings.findings import SCHEMA, findings
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised when a key goes or changes its meaning; keys may be added."""
 
 _MEANING: Final = {
-    "order": "place, from 1; by the time that each is about",
+    "order": "place, from 1; by predicted_ns, and without a prediction by figure",
     "rule": "which rule speaks",
     "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
     "unit": "ns a step, ns a rank, ns a request, or ns a profile (hardware metrics)",
     "share_of_time": "figure as a share of the denominator, 0 to 1",
-    "gain_ns": "the most that removing it could gain, in the same unit",
+    "gain_ns": "the most that removing it could gain, in the same unit, all else as it is",
+    "predicted_ns": "what a replay of the recording predicts that the remedy gains, in the same unit; below 0: slower",
+    "predicted_low_ns": "the least of what the prediction cannot know",
+    "predicted_high_ns": "the most of it",
+    "predicted_tokens_per_s": "the predicted gain as more tokens a second on a replica of the model",
+    "change": "the remedy as llmprof what-if takes it",
+    "prediction": "the prediction in words, or why there is none",
     "scope": "which part of the run it is about",
     "denominator": "what every share is of, in words",
     "evidence": "analysis whose frame shows it",
@@ -33,7 +39,10 @@ _MEANING: Final = {
     "suggestion": "what to try",
 }
 _TYPES: Final = {pl.Int32: "integer", pl.Int64: "integer", pl.Float64: "number", pl.String: "string"}
-_MAY_BE_NULL: Final = {"rank", "start_ns", "end_ns"}
+_MAY_BE_NULL: Final = {
+    "rank", "start_ns", "end_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s",
+    "change", "prediction",
+}  # fmt: skip
 
 
 def findings_document(trace: Trace) -> dict[str, Any]:
@@ -59,7 +68,7 @@ def findings_document(trace: Trace) -> dict[str, Any]:
     --------
     >>> document = findings_document(trace)
     >>> document["format"], document["version"]
-    ('llmprof.findings', 1)
+    ('llmprof.findings', 2)
     """
     meta = trace.meta
     low, high = trace.span_ns

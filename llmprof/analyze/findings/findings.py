@@ -11,6 +11,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.findings import waiting, work
+from llmprof.analyze.findings.gain import Gain, gains_of
 from llmprof.analyze.findings.scope import Measure, Scope, scope_of
 from llmprof.analyze.findings.waiting import CUSTOM_ALL_REDUCE_BYTES
 from llmprof.analyze.operator_times import refuse_samples
@@ -251,6 +252,12 @@ SCHEMA = {
     "unit": pl.String,
     "share_of_time": pl.Float64,
     "gain_ns": pl.Float64,
+    "predicted_ns": pl.Float64,
+    "predicted_low_ns": pl.Float64,
+    "predicted_high_ns": pl.Float64,
+    "predicted_tokens_per_s": pl.Float64,
+    "change": pl.String,
+    "prediction": pl.String,
     "scope": pl.String,
     "denominator": pl.String,
     "evidence": pl.String,
@@ -261,6 +268,8 @@ SCHEMA = {
     "detail": pl.String,
     "suggestion": pl.String,
 }
+
+_PREDICTED = ("predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s", "change", "prediction")
 
 _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
 """Severities by the share of time from which on they hold, in order."""
@@ -280,7 +289,7 @@ class Findings(pl.DataFrame):
 
 @per_trace
 def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None) -> pl.DataFrame:
-    """What takes the time, the most first.
+    """What takes the time, and what its remedy would gain, the most first.
 
     Every rule measures the time that something takes; a rule without its figure, or whose figure is below its
     threshold, says nothing. All shares of a trace have one denominator, which ``denominator`` states: the time from
@@ -303,12 +312,18 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     Returns
     -------
     polars.DataFrame
-        One row a finding, by the time it is about (what speaks of labels and not of the run comes last):
+        One row a finding, by what its remedy would gain: by the prediction, and where there is none by the time it is
+        about (what speaks of labels and not of the run comes last):
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info for
           what is no fault), ``title`` (one sentence with the figure);
-        - ``figure`` (ns a step and device, or a device: what it is ranked by), ``unit`` (ns a step, ns a rank or ns a
-          request), ``share_of_time``; ``gain_ns``: the most that removing it could gain, in the same unit;
+        - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a request),
+          ``share_of_time``; ``gain_ns``: the most that removing it could gain, in the same unit, all else as it is;
+        - ``predicted_ns, predicted_low_ns, predicted_high_ns``: what :func:`what_if` predicts with the remedy, in the
+          same unit, and its interval (below 0: slower); ``predicted_tokens_per_s``: the same as more tokens a second
+          on a replica of the model; ``change``: the remedy as ``llmprof what-if`` takes it; ``prediction``: in words.
+          Null without a prediction, of which ``prediction`` says why. It may be less than ``gain_ns``, where something
+          else sets the pace, and more, where the change takes other losses with it;
         - ``scope`` (steady decode steps, steps, a step, whole recording), ``denominator`` (what shares are of, in
           words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
@@ -331,15 +346,20 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     """
     refuse_samples(trace, "what takes the time of a step")
     scope = scope_of(trace, step=step)
-    rows = [_sentence(rule, measure, scope) for rule in RULES if (measure := _measured(rule, scope)) is not None]
+    found = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
+    told = [pair for pair in found if not pair[0].info]
+    gains = dict(zip((rule.name for rule, _ in told), gains_of(scope, [one for _, one in told]), strict=True))
+    rows = [_sentence(rule, measure, scope, gains.get(rule.name)) for rule, measure in found]
     frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     if requests is not None and (waited := first_token_finding(requests)) is not None:
+        waited |= dict.fromkeys(_PREDICTED)
         frame = pl.concat([pl.DataFrame([waited], schema=frame.schema), frame])
     own = pl.col("rule") == FIRST_TOKENS
+    gain = pl.coalesce(pl.col("predicted_ns").clip(0), "figure")
     own_fault = own & (pl.col("severity") != "info")
     return Findings(
-        frame.sort(~own_fault, last | own, "share_of_time", descending=[False, False, True], maintain_order=True)
+        frame.sort(~own_fault, last | own, gain, descending=[False, False, True], maintain_order=True)
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
     )
@@ -358,7 +378,7 @@ def _measured(rule: Rule, scope: Scope) -> Measure | None:
     return measure
 
 
-def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
+def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | None) -> dict[str, object]:
     share = min(1.0, measure.ns / scope.span_ns)
     figure = measure.ns / scope.parts
     severity = next(s for s, least in _LEAST_SHARES.items() if share >= least)
@@ -372,6 +392,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
     title = rule.title.format(**words)
+    known = predicted if isinstance(predicted, Gain) else None
     return {
         "rule": rule.name,
         "severity": "info" if rule.info else severity,
@@ -380,6 +401,12 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope) -> dict[str, object]:
         "unit": "ns a rank" if scope.steps is None else "ns a step",
         "share_of_time": share,
         "gain_ns": min(gain, measure.ns) / scope.parts,
+        "predicted_ns": known and known.ns,
+        "predicted_low_ns": known and known.low_ns,
+        "predicted_high_ns": known and known.high_ns,
+        "predicted_tokens_per_s": known and known.tokens_per_s,
+        "change": known and measure.change,
+        "prediction": known.words if known is not None else predicted,
         "scope": scope.words,
         "denominator": scope.denominator,
         "evidence": rule.evidence,

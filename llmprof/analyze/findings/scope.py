@@ -39,6 +39,8 @@ class Measure:
         When it is at its worst: from, to (ns).
     suggestion : str, optional
         Advice that the evidence calls for, in place of the rule's.
+    change : str, optional
+        The remedy as a change that a replay can make, as ``llmprof what-if`` takes it.
     """
 
     ns: float
@@ -48,6 +50,7 @@ class Measure:
     rank: int | None = None
     window_ns: tuple[int, int] | None = None
     suggestion: str | None = None
+    change: str | None = None
 
 
 def total(frame: pl.DataFrame, column: str) -> float:
@@ -137,6 +140,11 @@ class Scope:
     def part(self) -> str:
         """What counts and times are given for: ``a step`` (of one device) or ``a rank``."""
         return "a rank" if self.steps is None else "a step"
+
+    @property
+    def decoding(self) -> bool:
+        """Whether it is steps that all decode."""
+        return self.steps is not None and self.words == "steady decode steps"
 
     @cached_property
     def denominator(self) -> str:

@@ -80,6 +80,7 @@ def host_bound(scope: Scope) -> Measure | None:
         rank=rank,
         window_ns=window,
         suggestion=advice + next((more for p, more in _DOING if pl.Series([doing]).str.contains(p)[0]), ""),
+        change=None if replayed >= IN_GRAPHS else "no-host-delay:decode" if scope.decoding else "no-host-delay",
     )
 
 
@@ -91,7 +92,19 @@ def synchronisation(scope: Scope) -> Measure | None:
     call, _ = most(gaps, "sync_name")
     rank, window = worst(gaps)
     words = {"call": call, "pauses": counted(gaps.height / scope.parts, "such pause"), "doing": doing_words(gaps)}
-    return Measure(scope.time("idle", "sync"), words, where="cause = 'sync'", rank=rank, window_ns=window)
+    return Measure(
+        scope.time("idle", "sync"),
+        words,
+        where="cause = 'sync'",
+        rank=rank,
+        window_ns=window,
+        change=_without(call),
+    )
+
+
+def _without(call: str | None) -> str | None:
+    """The change that takes a call away; None where its name is none that a change can hold."""
+    return f"without-call:^{call}$" if call is not None and call.isidentifier() else None
 
 
 _ADVICE_FOR_CALLS = (
@@ -125,6 +138,7 @@ def device_held(scope: Scope) -> Measure | None:
         "longest": format_ns(float(gaps["dur_ns"].max() or 0)),  # type: ignore[arg-type]
     }
     where = "cause = 'queued' AND held_kind = 'call'"
+    # what holds a device is no edge of the replay: without the call the device would stand still as before
     return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=advice)
 
 
@@ -343,7 +357,8 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     # waiting beside compute costs nothing, so of the exposed part each kind has its share
     ns = scope.time("communication", "wait") * mine / whole
     advice = _TOGETHER if group else _LATE_ON_HOST if scope.on_host and not pipeline else None
-    return Measure(ns, words, where=f"kind = '{kind}'", rank=rank, window_ns=window, suggestion=advice)
+    change = None if pipeline else "balance"
+    return Measure(ns, words, where=f"kind = '{kind}'", rank=rank, window_ns=window, suggestion=advice, change=change)
 
 
 def exposed_communication(scope: Scope) -> Measure | None:

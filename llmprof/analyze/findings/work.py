@@ -76,7 +76,11 @@ def copies(scope: Scope) -> Measure | None:
         "size": size,
     }
     where = "category IN ('copy', 'fill')"
-    return Measure(scope.time("copy"), words, where=where, rank=rank, window_ns=window, suggestion=advice)
+    # what copies without a category of their own move is not told from other work
+    change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None
+    return Measure(
+        scope.time("copy"), words, where=where, rank=rank, window_ns=window, suggestion=advice, change=change
+    )
 
 
 def _moved(scope: Scope, name: str) -> tuple[str, str]:
@@ -163,7 +167,11 @@ def split_k(scope: Scope) -> Measure | None:
         if scope.windows["rank"].n_unique() == 1
         else None
     )
-    return Measure(total(reduce, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=alone)
+    alike = int(linear["name"].str.contains("(?i)splitk").sum()) == reduce.height
+    change = "remove:splitk" if alike and bool(reduce["name"].str.contains("(?i)splitk").all()) else None
+    return Measure(
+        total(reduce, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=alone, change=change
+    )
 
 
 def uneven_compute(scope: Scope) -> Measure | None:
@@ -181,7 +189,9 @@ def uneven_compute(scope: Scope) -> Measure | None:
     words = {"most": most_["rank"], "least": least["rank"], "ratio": f"{ratio:.2f}"}
     # the others wait for the slowest: as if all were as fast as the mean
     gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
-    measure = Measure((most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"])
+    measure = Measure(
+        (most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"], change="balance"
+    )
     return measure if ratio >= UNEVEN_RATIO else None
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH, Graph
 from llmprof.analyze.replay.recording import Rows
-from llmprof.analyze.replay.schedule import Ints, earliest
+from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
 
 Level = Literal["low", "middle", "high"]
@@ -59,19 +59,13 @@ class Plan:
             Nothing has that stage, category or name, or it is no regular expression.
         """
         rows = self.events
-        stages, categories = set(rows["stage"].drop_nulls()), set(rows["category"].drop_nulls())
+        stages, categories = set(rows["stage"].drop_nulls().unique()), set(rows["category"].drop_nulls().unique())
         if what in stages:
             mask = rows["stage"] == what
         elif what in categories:
             mask = rows["category"] == what
         else:
-            try:
-                re.compile(what)
-                mask = rows["name"].str.contains(f"(?i){what}")
-            except (re.error, pl.exceptions.ComputeError) as error:
-                raise AnalysisError(
-                    f"{what!r} is no stage, no category and no regular expression", expected="one of them"
-                ) from error
+            mask = self._named(what, f"{what!r} is no stage, no category and no regular expression")
         chosen: Rows = mask.fill_null(value=False).to_numpy() & self.device
         if not chosen.any():
             raise AnalysisError(
@@ -80,6 +74,38 @@ class Plan:
                 f"({', '.join(sorted(categories)) or 'none known'}), or part of a kernel's name",
             )
         return chosen
+
+    def calls(self, name: str) -> Rows:
+        """Calls of the host whose name matches a regular expression.
+
+        Raises
+        ------
+        AnalysisError
+            No call has such a name, or it is no regular expression.
+        """
+        mask = self._named(name, f"{name!r} is no regular expression")
+        chosen: Rows = mask.fill_null(value=False).to_numpy() & ~self.device
+        if not chosen.any():
+            raise AnalysisError(
+                f"no call of the host in this recording is named {name!r}", expected="part of the name of a call"
+            )
+        return chosen
+
+    def _named(self, pattern: str, otherwise: str) -> pl.Series:
+        """Events whose name matches a pattern; each distinct name is looked at once."""
+        names = self.events["name"]
+        distinct = names.unique()
+        try:
+            re.compile(pattern)
+            return names.is_in(distinct.filter(distinct.str.contains(f"(?i){pattern}")).implode())
+        except (re.error, pl.exceptions.ComputeError) as error:
+            raise AnalysisError(otherwise, expected="part of a name, as a regular expression") from error
+
+    def call_gone(self, rows: Rows) -> None:
+        """Let calls of the host take no time and wait for nothing."""
+        self.weight[1::2][rows] = 0
+        self.rest[1::2][rows] = 0
+        self.kept &= ~((self.built.target % 2 == 1) & rows[self.built.target // 2])
 
     def collectives(self) -> Rows:
         """Events of the devices that are collectives matched over the ranks."""
@@ -126,17 +152,21 @@ class Plan:
 
     def times(self) -> Ints:
         """Times of all nodes under the changes, in ns."""
+        return times_of([self])[:, 0]
+
+    def chains(self) -> Chains:
+        """The changed graph as the scheduler takes it; an edge that is gone has no delay that could hold anything."""
         built, kept = self.built, self.kept
-        changed = replace(
-            built,
-            weight=self.weight,
-            rest=self.rest,
-            source=built.source[kept],
-            target=built.target[kept],
-            delay=self.delay[kept],
-            kind=built.kind[kept],
-        )
-        return earliest(changed.schedule())
+        changed = replace(built, weight=self.weight, rest=self.rest, delay=self.delay).schedule()
+        led_to = replace(built, target=built.target[kept])
+        return replace(changed, delay=np.where(kept, changed.delay, NEVER), origin=led_to.origin())
+
+
+def times_of(plans: list[Plan]) -> Ints:
+    """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at once."""
+    each = [plan.chains() for plan in plans]
+    columns = {name: np.stack([getattr(one, name) for one in each], axis=1) for name in ("weight", "origin", "delay")}
+    return earliest(replace(each[0], **columns))
 
 
 def periods(built: Graph, times: Ints) -> pl.DataFrame:

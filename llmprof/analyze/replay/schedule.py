@@ -23,6 +23,8 @@ NEVER: Final = np.int64(-(2**61))
 class Chains:
     """Nodes that run one after another in chains, and edges between chains.
 
+    ``weight, origin`` and ``delay`` may have a second axis: variants of the same graph, scheduled at once.
+
     A node begins when the node before it in its chain is done and its own weight has passed, and no earlier than
     any edge into it allows.
     """
@@ -42,7 +44,7 @@ class Chains:
 
 
 def earliest(graph: Chains) -> Ints:
-    """Earliest time of every node: a longest path, computed for a stretch of a chain at a time.
+    """Earliest time of every node (and variant): a longest path, computed for a stretch of a chain at a time.
 
     A chain advances in one piece as far as what it waits for is known, so the number of rounds is that of the
     alternations between chains (synchronisations, collectives), not that of the nodes.
@@ -55,7 +57,7 @@ def earliest(graph: Chains) -> Ints:
     Returns
     -------
     numpy.ndarray
-        Times in ns, by node.
+        Times in ns, by node, and by variant where the weights have variants.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def earliest(graph: Chains) -> Ints:
             wakes[need.chain].append(c)
     first_edge: list[int] = np.searchsorted(target, np.arange(bounds[-1] + 1)).tolist()
 
-    times = np.full(bounds[-1], NEVER)
+    times = np.full(graph.weight.shape, NEVER)
     done = bounds[:-1]
     ready = deque(range(count))
     queued = set(ready)
@@ -105,10 +107,10 @@ def earliest(graph: Chains) -> Ints:
         if high > low:
             np.maximum.at(bound, target[low:high] - begin, times[source[low:high]] + delay[low:high])
         if begin > bounds[c]:
-            bound[0] = max(bound[0], times[begin - 1] + graph.weight[begin])
+            bound[0] = np.maximum(bound[0], times[begin - 1] + graph.weight[begin])
         if limit - begin > 1:
-            passed = np.cumsum(graph.weight[begin:limit])
-            bound = np.maximum.accumulate(bound - passed) + passed
+            passed = graph.weight[begin:limit].cumsum(axis=0)
+            bound = np.maximum.accumulate(bound - passed, axis=0) + passed
         times[begin:limit] = bound
         done[c] = limit
         for other in wakes[c]:

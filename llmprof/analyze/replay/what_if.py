@@ -8,10 +8,11 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze import changes
+from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.changes import Change
 from llmprof.analyze.replay.graph import graph
-from llmprof.analyze.replay.plan import LEVELS, Plan, periods
-from llmprof.errors import AnalysisError
+from llmprof.analyze.replay.plan import LEVELS, Plan, periods, times_of
+from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
 
 _SCHEMA = {
@@ -64,16 +65,9 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     >>> bool((found["gain_ns"] >= 0).all())
     True
     """
-    built = graph(trace)
-    recorded = _by_phase(periods(built, built.time), "recorded_ns")
-    rows, guessed = pl.DataFrame(), True
-    for level in LEVELS:
-        if guessed:  # where nothing was, the next levels give the same
-            plan = Plan(built, level)
-            for change in made:
-                change.apply(plan, trace)
-            rows, guessed = periods(built, plan.times()), plan.guessed
-        recorded = recorded.join(_by_phase(rows, f"{level}_ns").drop("steps"), on="phase", nulls_equal=True)
+    names = ["recorded_ns", *(f"{level}_ns" for level in LEVELS)]
+    [rows] = _periods(trace, [_plans(trace, made)])
+    recorded = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col(names).median())
     middle, low, high = pl.col("middle_ns"), pl.col("low_ns"), pl.col("high_ns")
     return (
         recorded.with_columns(
@@ -91,8 +85,59 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     )
 
 
-def _by_phase(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-    return rows.group_by("phase").agg(steps=pl.len(), **{name: pl.col("period_ns").median()})
+@per_trace
+def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | LlmprofError]:
+    """Time of every step of every rank, as recorded and under each of several changes; kept for the trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+    texts : tuple of str
+        Changes as :func:`change_of` takes them; each is made alone.
+
+    Returns
+    -------
+    dict
+        By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns``, or why it cannot be made.
+    """
+    out: dict[str, pl.DataFrame | LlmprofError] = {}
+    plans: dict[str, list[Plan]] = {}
+    for text in texts:
+        try:
+            plans[text] = _plans(trace, (change_of(text),))
+        except LlmprofError as error:
+            out[text] = error
+    return out | dict(zip(plans, _periods(trace, list(plans.values())), strict=True))
+
+
+def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
+    """The recording with changes: one plan, or three where a change guesses."""
+    plans: list[Plan] = []
+    for level in LEVELS:
+        if not plans or plans[0].guessed:  # where nothing was, the next levels give the same
+            plan = Plan(graph(trace), level)
+            for change in made:
+                change.apply(plan, trace)
+            plans.append(plan)
+    return plans
+
+
+def _periods(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
+    """Times of the steps by the levels of each group of plans; all are scheduled at once."""
+    if not groups:
+        return []
+    built = graph(trace)
+    recorded = periods(built, built.time).rename({"period_ns": "recorded_ns"})
+    times = times_of([plan for plans in groups for plan in plans])
+    out, column = [], 0
+    for plans in groups:
+        each = [periods(built, times[:, column + n])["period_ns"] for n in range(len(plans))]
+        column += len(plans)
+        out.append(
+            recorded.with_columns(each[min(n, len(each) - 1)].alias(f"{level}_ns") for n, level in enumerate(LEVELS))
+        )
+    return out
 
 
 _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {
@@ -101,6 +146,7 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
     "remove": (changes.remove, (str,), {}),
     "fuse": (changes.fuse, (str,), {}),
     "balance": (changes.balance, (), {}),
+    "without-call": (changes.without_call, (str,), {}),
     "transfer": (changes.transfer, (), {"bandwidth": float, "latency": float}),
     "at-bound": (changes.at_bound, (str, str), {"stage": str}),
     "overlap-with": (changes.overlap_with, (str, str), {}),

@@ -1,0 +1,111 @@
+"""What a replay of the recording predicts that the remedy of a finding gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.findings.scope import Measure, Scope
+from llmprof.analyze.replay.what_if import change_of, replayed
+from llmprof.errors import LlmprofError
+from llmprof.units import format_ns, format_share
+
+MOST_EVENTS: Final = 3_000_000
+"""A recording with more kernels, copies and calls is not replayed for its findings: its graph would need gigabytes."""
+
+NOTHING: Final = 0.01
+"""A gain below this share of the time is said to be none: steps of one recording differ by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A predicted gain, in ns of the unit of its finding."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
+    tokens_per_s: float | None
+    """More tokens a second on a replica of the model; None where the tokens of the steps are not known."""
+    words: str
+
+
+def gains_of(scope: Scope, measures: Sequence[Measure]) -> list[Gain | str]:
+    """What the remedy of each measure gains alone, in the time that findings speak about.
+
+    Parameters
+    ----------
+    scope : Scope
+        That time.
+    measures : sequence of Measure
+        Their ``change`` is what is replayed.
+
+    Returns
+    -------
+    list of Gain or str
+        The gains; or why there is no prediction, in words.
+    """
+    trace = scope.trace
+    changes = [one.change if one.ns >= NOTHING * scope.span_ns else "" for one in measures]
+    events = sum(trace.table(name).height for name in ("kernels", "copies", "runtime") if trace.has(name))
+    replays: dict[str, pl.DataFrame | LlmprofError] = {}
+    asked = tuple(sorted({change for change in changes if change}))
+    if asked and events <= MOST_EVENTS:
+        try:
+            replays = replayed(trace, asked)
+        except LlmprofError as error:
+            replays = dict.fromkeys(asked, error)
+    return [_gain(scope, change, None if change is None else replays.get(change)) for change in changes]
+
+
+def _gain(scope: Scope, change: str | None, rows: pl.DataFrame | LlmprofError | None) -> Gain | str:
+    if change is None:
+        return "No prediction: a replay cannot make this change."
+    if not change:
+        return f"No prediction: it is below {format_share(NOTHING)} of the time."
+    if rows is None:
+        return (
+            f"No prediction: more than {MOST_EVENTS:,} events are not replayed by themselves "
+            f"(analyze.what_if and llmprof what-if take {change})."
+        )
+    if isinstance(rows, LlmprofError):
+        return f"No prediction: {rows.found}."
+    if scope.steps is not None:
+        rows = rows.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
+    if not rows.height:
+        return "No prediction: these steps have none before them."
+    recorded, *after = (float(rows[c].mean()) for c in ("recorded_ns", "middle_ns", "low_ns", "high_ns"))  # type: ignore[arg-type]
+    ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
+    tokens = _tokens(scope, rows)
+    more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
+    return Gain(ns, low, high, more, _sentence(scope, change, recorded, ns=ns, low=low, high=high, more=more))
+
+
+def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:
+    """Mean number of tokens that a step generates; None where some step does not say it or also reads prompts."""
+    if scope.steps is None:
+        return None
+    steps = scope.steps.join(rows, on=["rank", "step"], how="semi")
+    made = steps["generation_tokens"]
+    if not made.len() or made.null_count() or steps["context_tokens"].fill_null(0).sum():
+        return None
+    return float(made.mean())  # type: ignore[arg-type]
+
+
+def _sentence(
+    scope: Scope, change: str, recorded: float, *, ns: float, low: float, high: float, more: float | None
+) -> str:
+    made = change_of(change)
+    if max(abs(low), abs(high)) < NOTHING * recorded:
+        same = f"{scope.part} takes as long as before, something else sets the pace"
+        return f"Replayed with “{made.words}” ({change}): {same}."
+    less = f"{format_ns(abs(ns))} {scope.part} {'less' if ns >= 0 else 'more'}"
+    between = f" ({_signed(low)} to {_signed(high)})" if high - low >= NOTHING * recorded else ""
+    tokens = f", {more:+,.0f} tokens/s" if more is not None else ""
+    return f"Replayed with “{made.words}” ({change}): {less}{between} of {format_ns(recorded)}{tokens}."
+
+
+def _signed(ns: float) -> str:
+    return format_ns(ns) if ns >= 0 else f"-{format_ns(-ns)}"

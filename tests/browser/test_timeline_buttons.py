@@ -95,6 +95,20 @@ def test_file_and_line_of_a_python_function_are_shown(shown):
         details.locator("dd").get_by_text(text, exact=True).wait_for()
 
 
+def test_buttons_of_a_selection(shown):
+    shown.widget.select(0)
+    button(shown, "Next").click()
+    shown.wait(lambda: shown.widget.selected["name"].to_list() == [NORM])
+    button(shown, "Previous").click()
+    shown.wait(lambda: shown.widget.selected["name"].to_list() == [GEMM])
+    button(shown, "Zoom to it").click()
+    shown.wait(lambda: length(shown) < 90 and window(shown)[0] <= 100 and window(shown)[1] >= 130)
+    button(shown, "Clear").click()
+    shown.wait(lambda: shown.widget.selection is None)
+    shown.page.locator(".lpt-details", has_text="Click an event").wait_for()
+    assert shown.problems == []
+
+
 def test_buttons_and_keys_that_zoom_and_move(shown):
     whole = length(shown)
     button(shown, "Zoom in (W)").click()
@@ -127,6 +141,31 @@ def test_buttons_and_keys_that_zoom_and_move(shown):
     assert shown.problems == []
 
 
+def test_keys_that_go_from_row_to_row_fold_and_pin(shown):
+    canvas = shown.page.locator(".lpt-main canvas")
+    canvas.press("j")
+    first = shown.wait(lambda: shown.widget.selection)
+    canvas.press("j")
+    second = shown.wait(lambda: shown.widget.selection if shown.widget.selection != first else None)
+    canvas.press("k")
+    shown.wait(lambda: shown.widget.selection["row"] == first["row"])
+    assert second["row"] > first["row"]
+    shown.widget.selection = {"row": row_of(shown, "modules"), "id": 1}
+    shown.page.locator(".lpt-details strong").get_by_text("nn.Module: Layer_0", exact=True).wait_for()
+    canvas.press("c")
+    button(shown, "Unfold modules").wait_for()
+    canvas.press("c")
+    button(shown, "Fold modules").wait_for()
+    canvas.press("p")
+    button(shown, "Unpin rank 0 · modules").wait_for()
+    canvas.press("p")
+    button(shown, "Pin modules").wait_for()
+    button(shown, "Pin modules").click()
+    button(shown, "Unpin rank 0 · modules").click()
+    button(shown, "Pin modules").wait_for()
+    assert shown.problems == []
+
+
 def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
     page = shown.page
     page.evaluate(TEXTS)
@@ -151,6 +190,17 @@ def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
     page.keyboard.up("Shift")
     shown.wait(lambda: window(shown)[0] < before[0])
     assert shown.widget.span is None
+    assert shown.problems == []
+
+
+def test_a_double_click_looks_closer_and_on_the_overview_it_shows_all(shown):
+    whole = length(shown)
+    shown.page.mouse.dblclick(x_of(shown, 115), place(shown, "stream 7"))
+    shown.wait(lambda: length(shown) < 90)
+    shown.wait(lambda: shown.widget.selection == {"row": row_of(shown, "stream"), "id": 0})
+    head = shown.page.locator(".lpt-head").bounding_box()
+    shown.page.mouse.dblclick(head["x"] + head["width"] / 2, head["y"] + 10)
+    shown.wait(lambda: length(shown) == whole)
     assert shown.problems == []
 
 

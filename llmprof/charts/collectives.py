@@ -96,12 +96,13 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
 
 
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
+    name = kind.replace("_", "-").capitalize()
     if matched.is_empty():
-        return f"{kind}: a kernel takes {format_ns(number(rows['dur_ns'].median()))} (median)"
+        return f"{name}: a kernel takes {format_ns(number(rows['dur_ns'].median()))} (median)"
     wait, transfer = number(matched["wait_ns"].sum()), number(matched["transfer_ns"].sum())
     median = format_ns(number(matched["transfer_ns"].median()))
     share = percent(100 * wait / max(1.0, wait + transfer))
-    return f"{kind}: {share} of its time is waiting for the last rank, a transfer takes {median}"
+    return f"{name}: {share} of its time is waiting for the last rank, a transfer takes {median}"
 
 
 def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChart:

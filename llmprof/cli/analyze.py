@@ -182,8 +182,9 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     if is_profile([args.a, args.b]):
         return _diff_reports(args, terminal)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
-    frame = analyze.diff(a, b, tolerance=args.tolerance)
     names = _names(args.a, args.b)
+    called = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
+    frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**called)
     if args.chart:
         from llmprof import charts
 
@@ -195,7 +196,12 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     judged = gate(frame, over=over)
     slower = judged.filter(verdict="slower")
     if not args.markdown and not args.json and not args.csv:
-        words = [f"{row['phase'] or 'the recording'}: {row['verdict']}" for row in judged.iter_rows(named=True)]
+        verdicts = {"slower": f"slower in {names[1]}", "faster": f"faster in {names[1]}"}
+        verdicts |= {"only in a": f"only in {names[0]}", "only in b": f"only in {names[1]}"}
+        words = [
+            f"{phase or 'the recording'}: {verdicts.get(verdict, verdict)}"
+            for phase, verdict in judged.select("phase", "verdict").iter_rows()
+        ]
         answer = f"{answer}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
     return Failing(answer) if slower.height and args.fail_over is not None else answer
 
@@ -232,7 +238,7 @@ def _diff_text(frame: pl.DataFrame, names: tuple[str, str], args: Namespace, ter
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
-        *analyze.diff_words(frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))),
+        *analyze.diff_words(frame),
     ]
     lines.append("")
     for row in steps.iter_rows(named=True):

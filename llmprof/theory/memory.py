@@ -149,7 +149,7 @@ def _feed_forward(part: FeedForward, hidden: int) -> Iterator[tuple[str, str, in
 def weight_bytes(shape: Shape, plan: Plan) -> float:
     """Bytes of a rank's weights: those of the largest pipeline stage, an even share of each split matrix.
 
-    Norms, routers and the down projections of latent attention are on every rank, and heads of keys and values that
+    Norms, routers and the down_proj of latent attention are on every rank, and heads of keys and values that
     are fewer than the ranks are repeated; the rest is split. The first stage has the embedding, the last one the
     output projection; the larger counts.
 

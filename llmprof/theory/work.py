@@ -195,7 +195,7 @@ class _Step:
         yield from self._all_reduce()
 
     def after(self, all_logits: bool) -> Iterator[Operator]:
-        """Final norm, output projection, sampling."""
+        """The norm behind the layers, output projection, sampling."""
         shape, plan, act = self.shape, self.plan, self.act
         if shape.final_norm:
             yield replace(self._norm("final_norm", 1), stage="final_norm")
@@ -272,7 +272,7 @@ class _Step:
         return part.pairs(window) if self.causal else part.tokens * part.context
 
     def _latent(self, a: Attention) -> Iterator[Operator]:
-        """Multi-head latent attention; the down projections are on every rank, the rest is split by heads."""
+        """Multi-head latent attention; the down_proj are on every rank, the rest is split by heads."""
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         heads, nope = a.heads / plan.tp, a.head_dim - a.rope_dim
         query, latent = heads * a.head_dim, a.kv_rank + a.rope_dim

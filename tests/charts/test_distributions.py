@@ -71,7 +71,7 @@ def test_unknown_bytes_are_not_captured() -> None:
 
 def test_another_kind_of_collective() -> None:
     frame = frames.called().with_columns(kind=pl.lit("all_gather"))
-    assert charts.all_reduce(frame, kind="all_gather").to_dict()["title"]["text"].startswith("all_gather")
+    assert charts.all_reduce(frame, kind="all_gather").to_dict()["title"]["text"].startswith("All-gather")
     with pytest.raises(AnalysisError, match=r"no call of kind all_reduce in the frame \(kinds: all_gather\)"):
         charts.all_reduce(frame)
 

@@ -281,7 +281,7 @@ def _prologue() -> pl.Expr:
 
 
 def _after() -> pl.Expr:
-    """After the last layer: final norm, lm_head and sampling."""
+    """After the last layer: final_norm, lm_head and sampling."""
     n, head = pl.col("gemm_no"), pl.col("last_gemm") + 1
     has_head = pl.col("gemm_count") >= head
     # a norm out of many kernels, as between the layers

@@ -126,7 +126,20 @@ def heaviest_stage(scope: Scope) -> Measure | None:
         "kernels": _counted(rows.height / scope.parts, "operator" if scope.on_host else "kernel"),
     }
     column = "stage" if bool((rows["stage"] == stage).any()) else "category"
-    return Measure(float(ns), words, where=f"{column} = '{stage}'", rank=rank, window_ns=window)
+    weights = bool((rows["category"] == "linear").any()) or stage in ("experts", "lm_head")
+    advice = None if weights and _has_layers(scope) else _BOUND_OF_REST
+    return Measure(float(ns), words, where=f"{column} = '{stage}'", rank=rank, window_ns=window, suggestion=advice)
+
+
+_BOUND_OF_REST = (
+    "Compare it with its bound (what it reads and writes over the memory bandwidth, or its FLOPs over the peak) before "
+    "optimising it."
+)
+
+
+def _has_layers(scope: Scope) -> bool:
+    """Whether layers of a transformer were found in the scope."""
+    return bool(scope.events["layer"].is_not_null().any())
 
 
 def short_kernels(scope: Scope) -> Measure | None:
@@ -162,11 +175,8 @@ def split_k(scope: Scope) -> Measure | None:
         "count": f"{reduce.height / scope.parts:,.0f}",
     }
     where = "category = 'linear' AND name LIKE '%splitK%'"
-    alone = (
-        "A larger batch needs no split; or tune the algorithm choice."
-        if scope.windows["rank"].n_unique() == 1
-        else None
-    )
+    parallel = scope.windows["rank"].n_unique() > 1 and _has_layers(scope)
+    alone = None if parallel else "A larger batch needs no split; or tune the algorithm choice."
     alike = int(linear["name"].str.contains("(?i)splitk").sum()) == reduce.height
     change = "remove:splitk" if alike and bool(reduce["name"].str.contains("(?i)splitk").all()) else None
     return Measure(
@@ -229,6 +239,9 @@ def unnamed(scope: Scope) -> Measure | None:
         where="stage IS NULL OR stage = 'other'",
         rank=rank,
         window_ns=window,
+        suggestion=None
+        if _has_layers(scope)
+        else "Stages are parts of a transformer's layers, and no layers were found.",
     )
 
 

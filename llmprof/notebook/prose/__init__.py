@@ -11,13 +11,30 @@ What it is    :func:`what_ran`, :func:`of_coverage`, :func:`of_findings`
 Time          :func:`of_steps`, :func:`of_watched_rank`, :func:`of_steady_state`, :func:`of_timeline`, :func:`of_lead`,
               :func:`of_idle`
 Layers        :func:`of_layer`, :func:`stages_of_layer`, :func:`of_small_kernels`, :func:`of_layer_times`
-Ranks         :func:`matched_calls`, :func:`late_rank`, :func:`of_communication`, :func:`of_the_cause`
+Ranks         :func:`matched_calls`, :func:`late_rank`, :func:`of_communication`, :func:`of_the_cause`,
+              :func:`of_exposed`
 Other runs    :func:`of_two_transfers`, :func:`decode_step`, :func:`of_decode_steps`, :func:`of_a_pipeline`
+Kernels       :func:`hottest_kernel`, :func:`of_hottest_kernel`, :func:`of_weights_bound`, :func:`of_report`,
+              :func:`of_bounds`, :func:`of_stalls`, :func:`of_reached_bound`, :func:`of_savings`
 ============= ====================================================================================================
 """
 
 from __future__ import annotations
 
+from llmprof.notebook.prose.kernels import (
+    device_of,
+    events_of_steps,
+    feed_forward_bytes,
+    hottest_kernel,
+    of_bounds,
+    of_hottest_kernel,
+    of_reached_bound,
+    of_report,
+    of_savings,
+    of_stalls,
+    of_weights_bound,
+    representative_steps,
+)
 from llmprof.notebook.prose.layers import (
     of_layer,
     of_layer_times,
@@ -32,6 +49,7 @@ from llmprof.notebook.prose.ranks import (
     of_a_pipeline,
     of_communication,
     of_decode_steps,
+    of_exposed,
     of_the_cause,
     of_two_transfers,
 )
@@ -50,28 +68,41 @@ from llmprof.notebook.prose.words import counted, joined, listed, or_why_not, sa
 __all__ = [
     "counted",
     "decode_step",
+    "device_of",
+    "events_of_steps",
+    "feed_forward_bytes",
+    "hottest_kernel",
     "joined",
     "late_rank",
     "listed",
     "matched_calls",
     "of_a_pipeline",
+    "of_bounds",
     "of_communication",
     "of_coverage",
     "of_decode_steps",
+    "of_exposed",
     "of_findings",
+    "of_hottest_kernel",
     "of_idle",
     "of_layer",
     "of_layer_times",
     "of_layers_found",
     "of_lead",
+    "of_reached_bound",
+    "of_report",
+    "of_savings",
     "of_small_kernels",
+    "of_stalls",
     "of_steady_state",
     "of_steps",
     "of_the_cause",
     "of_timeline",
     "of_two_transfers",
     "of_watched_rank",
+    "of_weights_bound",
     "or_why_not",
+    "representative_steps",
     "say",
     "stages_of_layer",
     "what_ran",

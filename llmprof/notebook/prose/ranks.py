@@ -134,7 +134,7 @@ def of_communication(trace: Trace) -> list[str]:
     ]
     said.append(
         f"The others spend **{format_share(v['others_waiting'])}** of their {kind} time waiting. The transfer itself "
-        f"takes **{format_ns(v['median_transfer_ns'])}** (median), where their kernels suggest "
+        f"takes **{format_ns(v['median_transfer_ns'])}** (median), where their durations suggest "
         f"{format_ns(v['median_duration_ns'])}."
     )
     offset = number(known["clock_offset_ns"].abs().max())
@@ -359,3 +359,22 @@ def of_a_pipeline(trace: Trace) -> list[str]:
         f"{kind_in_words(longest)}: with one batch in flight, one rank always waits for the other."
     )
     return said
+
+
+def of_exposed(trace: Trace) -> list[str]:
+    """How much of the device time is communication that nothing hides.
+
+    Examples
+    --------
+    >>> of_exposed(trace)
+    []
+    """
+    rows = analyze.overlap(trace, by=("rank",))
+    both, whole = total(rows, "communication_ns"), total(rows, "total_ns")
+    if not both or not whole:
+        return []
+    exposed, hidden = (total(rows, f"{what}_communication_ns") for what in ("exposed", "hidden"))
+    said = [f"**{format_share(exposed / whole)}** of the time of the ranks is communication that nothing hides."]
+    if hidden <= 0.01 * both:
+        return [*said, "All of the communication is exposed: nothing computes while it runs."]
+    return [*said, f"{format_share(hidden / both)} of the communication is hidden behind compute."]

@@ -79,6 +79,8 @@ def counted(number: float, noun: str) -> str:
     if round(number, 1) == 1:
         return f"{number:,.0f} {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    if noun.endswith(("ch", "s", "x")):
+        plural = f"{noun}es"
     return f"{number:,.0f} {plural}" if float(number).is_integer() else f"{number:,.1f} {plural}"
 
 

@@ -172,7 +172,7 @@ def of_report(metrics: Metrics, *, sample: str = "") -> list[str]:
     Examples
     --------
     >>> of_report(metrics)[0]
-    'The report has 24 launches on NVIDIA H200, of 11 kernels, in layers 0 and 1.'
+    'The report has 24 launches on NVIDIA H200, of 9 kernels, in layers 0 and 1.'
     """
     kernels = metrics.kernels
     names = kernels["device_name"].drop_nulls().unique().sort().to_list() if "device_name" in kernels.columns else []
@@ -286,7 +286,7 @@ def of_reached_bound(rows: pl.DataFrame, phase: str = "decode") -> list[str]:
     Examples
     --------
     >>> of_reached_bound(analyze.roofline_join(trace, "Qwen2.5-1.5B"))[0][:33]
-    'Theory knows what **97.6 %** of t'
+    'Theory knows what **98.8 %** of t'
     """
     cover = coverage_of(rows)
     below = int(cover["below_bound"])

@@ -23,12 +23,14 @@ __all__ = [
     "flame",
     "idle",
     "kernels",
+    "late_groups",
     "launch_delay",
     "layer_heatmap",
     "memory",
     "memory_holders",
     "overlap",
     "predicted",
+    "rank_heatmap",
     "request_latency",
     "request_waterfall",
     "requests",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from llmprof.charts.kernels import cuda_api, kernels, stalls
     from llmprof.charts.layers import layer_heatmap
     from llmprof.charts.memory import memory, memory_holders
+    from llmprof.charts.ranks import late_groups, rank_heatmap
     from llmprof.charts.requests import dashboard, request_latency, request_waterfall, requests
     from llmprof.charts.roofline import roofline
     from llmprof.charts.sweep import sweep_latency, sweep_scaling, sweep_throughput, sweep_time
@@ -90,6 +93,8 @@ else:
             "memory": "llmprof.charts.memory",
             "memory_holders": "llmprof.charts.memory",
             "overlap": "llmprof.charts.breakdown",
+            "late_groups": "llmprof.charts.ranks",
+            "rank_heatmap": "llmprof.charts.ranks",
             "request_latency": "llmprof.charts.requests",
             "request_waterfall": "llmprof.charts.requests",
             "requests": "llmprof.charts.requests",

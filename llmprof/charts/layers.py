@@ -77,12 +77,12 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     rows, ranks, left_out = ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
     known = rows[value].drop_nulls()
-    cap = _cap(known)
+    cap = end_of_scale(known)
     unit = time_unit(cap)
     cells = _grid(rows, value).with_columns((pl.col(value) / unit.ns).alias("time"))
     across = 1 if len(ranks) == 1 else 2 if len(ranks) <= 8 else 4
     plot = (WIDTH - 2 * PADDING - 90) // across - _AXIS
-    shade = _shade(known, cap, unit, rows["layer"].n_unique())
+    shade = colour_of_time(known, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(cells.filter(rank=rank), rank, shade, plot, left=i % across == 0, low=i + across >= len(ranks))
         for i, rank in enumerate(ranks)
@@ -101,13 +101,14 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     )
 
 
-def _cap(known: pl.Series) -> float:
+def end_of_scale(known: pl.Series) -> float:
     """End of the scale of colours (ns): the longest, or the 99th percentile where that is far from it."""
     longest, nearly = number(known.max()), number(known.quantile(0.99))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
-def _shade(known: pl.Series, cap: float, unit: Unit, layers: int) -> alt.Color:
+def colour_of_time(known: pl.Series, cap: float, unit: Unit, rows: int, *, offset: int = 18) -> alt.Color:
+    """Colour of the field ``time``, logarithmic where its end dwarfs its middle; ``rows`` is the height of its key."""
     least = number(known.min())
     log = least > 0 and cap > 8 * number(known.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
@@ -117,7 +118,8 @@ def _shade(known: pl.Series, cap: float, unit: Unit, layers: int) -> alt.Color:
         title=[f"time ({unit.symbol}),", "log scale"] if log else f"time ({unit.symbol})",
         format=NUMBER,
         orient="right",
-        gradientLength=min(180, 8 * layers + 20),
+        offset=offset,
+        gradientLength=min(180, 8 * rows + 20),
         tickCount=5,
     )
     return alt.Color("time:Q", scale=scale, legend=key)
@@ -169,7 +171,7 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
     if gone.height:
         base = alt.Chart(inline(gone)).encode(x=x, y=y)
         marks += [base.mark_rect(color=MISSING), base.mark_text(text="×", color=MUTED, fontSize=LABEL_PX)]
-    marks += [*_phases(cells, x, plot / len(steps)), _above(f"rank {rank}")]
+    marks += [*phase_strip(cells, x, plot / len(steps)), _above(f"rank {rank}")]
     return layered(*marks).properties(width=plot, height=height)
 
 
@@ -177,7 +179,7 @@ def _above(text: str) -> alt.Chart:
     return beside(text).encode(y=alt.value(-_PHASE_PX - 10))
 
 
-def _phases(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
+def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     """Strip above the cells that names the phase of each run of steps."""
     by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
     palette = colours("phase", by_step["phase"].unique())

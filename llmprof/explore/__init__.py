@@ -17,6 +17,7 @@ __all__ = [
     "link",
     "open",
     "overlap",
+    "ranks",
     "requests",
     "theory",
     "timeline",
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from llmprof.explore.kernels.explorer import kernels
     from llmprof.explore.layers.explorer import layers
     from llmprof.explore.overlap.explorer import overlap
+    from llmprof.explore.ranks.explorer import ranks
     from llmprof.explore.requests.explorer import requests
     from llmprof.explore.tabs import open  # noqa: A004
     from llmprof.explore.theory import theory
@@ -44,6 +46,7 @@ else:
             "link": "llmprof.explore.base.widget",
             "open": "llmprof.explore.tabs",
             "overlap": "llmprof.explore.overlap.explorer",
+            "ranks": "llmprof.explore.ranks.explorer",
             "requests": "llmprof.explore.requests.explorer",
             "theory": "llmprof.explore.theory",
             "timeline": "llmprof.explore.timeline.explorer",

@@ -80,6 +80,12 @@ def _all_reduce(given: Given) -> Any:
     return all_reduce(given.trace)
 
 
+def _ranks(given: Given) -> Any:
+    from llmprof.explore.ranks.explorer import ranks
+
+    return ranks(given.trace)
+
+
 def _kernels(given: Given) -> Any:
     from llmprof.explore.kernels.explorer import kernels
 
@@ -128,6 +134,12 @@ PANELS: Final = (
         lambda g: [*_labelled(g.trace), ("comparing the ranks", lambda: analyze.collectives(g.trace))],
     ),
     Panel(
+        "ranks",
+        "Ranks",
+        _ranks,
+        lambda g: [*_labelled(g.trace), ("comparing the steps of the ranks", lambda: analyze.rank_steps(g.trace))],
+    ),
+    Panel(
         "kernels",
         "Kernels",
         _kernels,
@@ -140,7 +152,8 @@ PANELS: Final = (
         lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
     ),
 )
-"""All panels in the order of their tabs; requests only with a run, the last only with another trace."""
+"""All panels in the order of their tabs; requests only with a run, ranks where there are several, and the last only
+with another trace."""
 
 
 class Preparation:
@@ -214,7 +227,8 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     def __init__(self, given: Given, **options: Any) -> None:
         self._given = given
-        needs = {"compare": given.other, "requests": given.run}
+        several = given.trace if given.profile is None and len(given.trace.ranks) > 1 else None
+        needs = {"compare": given.other, "requests": given.run, "ranks": several}
         shown = [panel for panel in PANELS if panel.name == "kernels"] if given.profile is not None else PANELS
         self._panels = [panel for panel in shown if needs.get(panel.name, given) is not None]
         self._made: dict[str, Explorer] = {}
@@ -412,7 +426,7 @@ def open(  # noqa: A001
     names: tuple[str, str] | None = None,
     run: AnyRun | None = None,
 ) -> Open:
-    """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives, kernels, and compare.
+    """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives, ranks, kernels, compare.
 
     They are linked: what is chosen in one (window, rank, step, layer, stage) holds for all. A tab is made when it is
     first shown; what that takes is computed in the background, and can be cancelled.

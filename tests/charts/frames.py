@@ -363,3 +363,32 @@ def stacked() -> pl.DataFrame:
             "count": [1, 2, 3, 4],
         }
     )
+
+
+@cache
+def ranked() -> pl.DataFrame:
+    """Rows as ``rank_steps(trace)`` returns them."""
+    first = pl.col("start_ns").min()
+    return (
+        layered()
+        .group_by("rank", "step", "phase", maintain_order=True)
+        .agg(first, end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(), wait_ns=pl.col("dur_ns").max())
+        .with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"), idle_ns=0, exposed_communication_ns=pl.lit(1_000))
+    )
+
+
+@cache
+def late() -> pl.DataFrame:
+    """Rows as ``late_groups(trace)`` returns them."""
+    return pl.DataFrame(
+        {
+            "by": ["node", "node", "tp", "tp"],
+            "group": ["a", "b", "0", "1"],
+            "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
+            "calls": 40,
+            "last": [36, 4, 20, 20],
+            "share_last": [0.9, 0.1, 0.5, 0.5],
+            "expected_share": 0.5,
+            "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],
+        }
+    )

@@ -30,6 +30,8 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "timeline, by stage": (lambda f: charts.timeline(f.filter(rank=0), lane="stage"), frames.attributed),
     "timeline, by category": (lambda f: charts.timeline(f, lane="category", color="category"), frames.attributed),
     "layer_heatmap": (charts.layer_heatmap, frames.layered),
+    "rank_heatmap": (charts.rank_heatmap, frames.ranked),
+    "late_groups": (charts.late_groups, frames.late),
     "breakdown": (charts.breakdown, frames.attributed),
     "breakdown, by rank": (lambda f: charts.breakdown(f, rows="rank", color="category"), frames.attributed),
     "overlap": (charts.overlap, frames.overlapped),
@@ -74,6 +76,8 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
 NEEDED = {
     "timeline": ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer", "stage"),
     "layer_heatmap": ("rank", "step", "phase", "layer", "dur_ns"),
+    "rank_heatmap": ("rank", "step", "phase", "step_ns"),
+    "late_groups": ("by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns"),
     "breakdown": ("phase", "stage", "dur_ns"),
     "overlap": ("rank", "total_ns", "compute_ns", "hidden_communication_ns", "exposed_copy_ns", "idle_ns"),
     "all_reduce": ("rank", "kind", "bytes", "dur_ns", "wait_ns", "transfer_ns"),
@@ -114,7 +118,7 @@ NEEDED = {
     "bound_gap": ("phase", "step", "stage", "measured_ns", "bound_ns", "why"),
     "predicted": ("model", "kind", "requests", "context", "measured_s", "predicted_s", "bound_s"),
 }
-_RATES = ("sweep_throughput", "sweep_scaling", "theory_shares", "theory_parameters", "theory_memory")
+_RATES = ("late_groups", "sweep_throughput", "sweep_scaling", "theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
 _NAMED = {"requests": ("phase", "metric"), "sweep_time": ("part",)}

@@ -32,6 +32,7 @@ def widgets(sample_trace):
         "kernels": explore.kernels(single, metrics=sample_metrics("ncu_tp1_eager")),
         "compare": explore.compare(trace, other),
         "requests": explore.requests(served_run()),
+        "ranks": explore.ranks(trace, picked=[1, 2], ranks_per_node=2),
     }
     made["timeline"]._on_find()
     for name in ("layers", "overlap", "collectives"):
@@ -96,6 +97,16 @@ REQUESTS = {
         "values": [{"kernel_id": 0, "search": "dram"}],
         "explain": [{"metric": "long_scoreboard"}, {"metric": "no such thing"}],
         "command": [SHAPED | {"program": "python serve.py"}],
+    },
+    "ranks": {
+        "choices": [{}],
+        "cells": [
+            {"measure": "step", "phase": None, "steps": None, "ranks": None},
+            {"measure": "wait", "phase": "decode", "steps": [1, 3], "ranks": [0, 2]},
+            {"measure": "idle", "phase": None, "steps": [99, 99], "ranks": None},
+        ],
+        "pick": [{"measure": "exposed", "step": 1, "ranks": [0, 1]}, {"measure": "step", "step": 77, "ranks": [9, 9]}],
+        "picked": [{}],
     },
     "compare": {
         "story": [{"pair": [0, 1], "phase": None, "rank": None}, {"pair": [1, 0], "phase": "prefill", "rank": 2}],

@@ -183,6 +183,7 @@ ROOMS: Final = {
     "kernels": "Kernels",
     "compare": "Compare",
     "requests": "Requests",
+    "ranks": "Ranks",
 }
 """Rooms and the class of their widget."""
 

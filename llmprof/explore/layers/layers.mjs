@@ -1,11 +1,11 @@
 // Explorer of layers: a heat map over steps, and what is inside a cell.
 import { fill, h, labelled, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { layerHeat, layerNext } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, typed } from "../base/js/wire.mjs";
 import { cellParts } from "./cell.mjs";
-import { layerHeat, layerNext } from "./heat.mjs";
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {

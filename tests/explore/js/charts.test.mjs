@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../../llmprof/explore/base/js/heat.mjs";
 import { plotLinear } from "../../../llmprof/explore/base/js/plot.mjs";
 import { callDomain, callSize } from "../../../llmprof/explore/collectives/charts.mjs";
-import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../../llmprof/explore/layers/heat.mjs";
 import { overlapInside, overlapStack } from "../../../llmprof/explore/overlap/bars.mjs";
 import { overlapRows } from "../../../llmprof/explore/overlap/lanes.mjs";
 

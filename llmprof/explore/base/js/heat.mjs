@@ -1,8 +1,8 @@
-// The heat map of layers over steps: its scale of colours, its cells and what surrounds them.
-import { textWidth } from "../base/js/canvas.mjs";
-import { formatNs } from "../base/js/format.mjs";
-import { PLOT_TEXT, plotEvery, plotLine, plotPanel, plotRamp, plotText } from "../base/js/plot.mjs";
-import { inkOn } from "../base/js/theme.mjs";
+// A heat map over steps, of layers or of ranks: its scale of colours, its cells and what surrounds them.
+import { textWidth } from "./canvas.mjs";
+import { formatNs } from "./format.mjs";
+import { PLOT_TEXT, plotEvery, plotLine, plotPanel, plotRamp, plotText } from "./plot.mjs";
+import { inkOn } from "./theme.mjs";
 
 // viridis (van der Walt and Smith) from dark to bright, and blue - white - red for gaps
 const VIRIDIS = [
@@ -74,11 +74,14 @@ export function layerMarks(area, columns, layers) {
   });
 }
 
+/** What a row is: one and many of them, and the words for a row. */
+const LAYERS = { one: "layer", many: "layers", row: (layer) => `layer ${layer}` };
+
 /**
  * The heat map as a panel. shown() is {head, values, outliers} or null; chosen() the picked [step, layer];
- * pick(step, layer), steps(first, last) and keys are what gestures do.
+ * pick(step, layer), steps(first, last) and keys are what gestures do; of says what a row is.
  */
-export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
+export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of = LAYERS }) {
   let image = null; // the cells, a pixel each
   let grid = null; // their marks, made once for a picture
   const draw = (context, width, now) => {
@@ -97,7 +100,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
     const [w, t] = [(area.right - area.left) / n, (area.bottom - area.top) / m];
     layerLegend(context, width, now, head, ramp);
     layerPhases(context, area, head, w, phases());
-    layerLabels(context, area, head, now, w, t);
+    layerLabels(context, area, head, now, w, t, of.one);
     const radius = Math.max(1.2, Math.min(3.2, w / 3, t / 3));
     grid.marks.forEach((mark, at) => {
       const [x, y] = [mark.x + w / 2, mark.y + t / 2];
@@ -129,7 +132,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
     const where = first === last ? `step ${first}` : `steps ${first} to ${last}`;
     /** @type {(string | [string, string])[]} */
     const lines = [
-      `layer ${head.layers[row]}, ${where}`,
+      `${of.row(head.layers[row])}, ${where}`,
       ["phase", phase ?? "unknown"],
       [head.title.toLowerCase(), text],
     ];
@@ -141,7 +144,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
     return shown().head.columns[Math.min(count - 1, Math.max(0, Math.floor(share * count)))];
   };
   return plotPanel({
-    label: "Heat map of layers over steps. Arrow keys move, Enter opens a cell.",
+    label: `Heat map of ${of.many} over steps. Arrow keys move, Enter opens a cell.`,
     height: () => (shown() ? layerArea(0, shown().head.layers.length, 1, shown().head.scales.length).bottom + 44 : 60),
     colours: () => theme.now(),
     draw: (context, width, _height, now) => (shown() ? draw(context, width, now) : []),
@@ -153,7 +156,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys }) {
   });
 }
 
-function layerLabels(context, area, head, now, w, t) {
+function layerLabels(context, area, head, now, w, t, name) {
   const [n, m] = [head.columns.length, head.layers.length];
   const layerStep = plotEvery(m, t, PLOT_TEXT + 3);
   for (let i = 0; i < m; i += layerStep) {
@@ -170,7 +173,7 @@ function layerLabels(context, area, head, now, w, t) {
     align: "center",
     base: "top",
   });
-  plotText(context, "layer", 2, area.top - 10, now.muted);
+  plotText(context, name, 2, area.top - 10, now.muted);
 }
 
 function layerImage(head, values, ramp, theme) {

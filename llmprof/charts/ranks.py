@@ -1,0 +1,256 @@
+"""Many ranks: a heat map of their steps, and how often each group of them comes last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from llmprof.charts.base.data import check_choice, inline, nothing, number, require
+from llmprof.charts.base.theme import (
+    COMMUNICATION,
+    INK,
+    LABEL_PX,
+    MISSING,
+    MUTED,
+    NUMBER,
+    PADDING,
+    WIDTH,
+    finish,
+    heading,
+    layered,
+    time_unit,
+)
+from llmprof.charts.layers import colour_of_time, end_of_scale, phase_strip
+from llmprof.text import shorten
+from llmprof.units import format_ns, format_share
+
+_SOURCE: Final = "llmprof.analyze.rank_steps(trace)"
+MEANING: Final = {
+    "step_ns": ("A step takes", "from the first to the last event of the rank's step"),
+    "wait_ns": ("Waiting in a step", "waiting in collectives for ranks that came later"),
+    "idle_ns": ("Idle time in a step", "time in which nothing of the rank runs"),
+    "exposed_communication_ns": ("Exposed communication in a step", "communication with no compute beside it"),
+}
+"""What the heat map can show: the beginning of its title, and its meaning."""
+
+MAX_ROWS, MAX_COLUMNS = 128, 75
+MOST_LINES, MOST_NAMES = 32, 16
+"""Nodes up to which lines can be told apart, and names fit below each other."""
+_OFFSET: Final = 84
+
+
+def rank_heatmap(
+    frame: pl.DataFrame, *, value: str = "step_ns", groups: pl.DataFrame | None = None, title: str | None = None
+) -> alt.LayerChart:
+    """Heat map of ranks over steps: who is slow, who waits, and when.
+
+    With more than 128 ranks a row stands for consecutive ranks and shows the largest of them, so that a single late
+    rank stays visible; with more than 75 steps a column is the median of consecutive steps. The scale of colours is
+    logarithmic, or ends at the 99th percentile, where single cells are far longer.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``rank_steps(trace)``.
+    value : {"step_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
+        What the colour shows.
+    groups : polars.DataFrame, optional
+        Rows of ``rank_groups(trace)``: nodes are parted by lines, as far as they are known, and named in the hints.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no value is known.
+
+    Examples
+    --------
+    >>> chart = charts.rank_heatmap(analyze.rank_steps(trace))
+    """
+    check_choice(value, MEANING, chart="rank_heatmap", option="value")
+    require(frame, ("rank", "step", "phase", value), chart="rank_heatmap", made_by=_SOURCE)
+    if frame[value].drop_nulls().is_empty():
+        raise nothing("rank_heatmap", f"{value} is not known of any step", _SOURCE)
+    cells, size, width = _cells(frame, value)
+    known = cells["ns"].drop_nulls()
+    cap = end_of_scale(known)
+    unit = time_unit(cap)
+    nodes = None if groups is None else groups.select(row=pl.col("rank") // size * size, node="node").drop_nulls()
+    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=_named(size, number(frame["rank"].max())))
+    if nodes is not None:
+        names = nodes.group_by("row").agg(pl.col("node").unique(maintain_order=True).str.join(", "))
+        cells = cells.join(names, on="row", how="left", maintain_order="left")
+    count = 0 if nodes is None else nodes["node"].n_unique()
+    lined, named = 1 < count <= MOST_LINES, 1 < count <= MOST_NAMES
+    notes = [f"Colour: {MEANING[value][1]}."]
+    if size > 1:
+        notes.append(f"A row is {size} consecutive ranks, and shows the largest of them.")
+    if width > 1:
+        notes.append(f"A column is the median of {width} consecutive steps.")
+    if gaps := cells["ns"].null_count():
+        notes.append(f"Grey: not known ({gaps:,} of {cells.height:,} cells).")
+    chart = _drawn(
+        cells.drop("ns"),
+        colour_of_time(known, cap, unit, 24, offset=_OFFSET if named else 18),
+        nodes if lined else None,
+    )
+    return finish(chart, title or _headline(frame, value), notes)
+
+
+def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
+    """``row, step, phase, ns``, the ranks of a row and the steps of a column."""
+    size = 1
+    while number(frame["rank"].max()) >= size * MAX_ROWS:
+        size *= 2  # so that nodes stay together
+    steps = frame["step"].unique().sort()
+    width = -(-steps.len() // MAX_COLUMNS)
+    place = pl.DataFrame({"step": steps, "column": steps.gather(pl.arange(steps.len(), eager=True) // width * width)})
+    placed = frame.join(place, on="step").with_columns(row=pl.col("rank") // size * size)
+    one = placed.group_by("row", "rank", "column").agg(pl.col(value).median())
+    cells = one.group_by("row", "column").agg(ns=pl.col(value).max())
+    phases = placed.group_by("column").agg(pl.col("phase").fill_null("other").mode().sort().first())
+    every = cells.select("row").unique().join(phases, how="cross")
+    cells = every.join(cells, on=["row", "column"], how="left").rename({"column": "step"})
+    return cells.sort("row", "step").select("row", "step", "phase", "ns"), size, width
+
+
+def _named(size: int, last: float) -> pl.Expr:
+    if size == 1:
+        return pl.col("row").cast(pl.String)
+    return pl.format("{} to {}", "row", (pl.col("row") + size - 1).clip(0, int(last)))
+
+
+def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) -> alt.LayerChart:
+    steps, rows = cells["step"].unique().sort().to_list(), cells["row"].unique().sort().to_list()
+    plot, height = WIDTH - 2 * PADDING - (150 if nodes is None else 216), min(640, max(120, 5 * len(rows)))
+    step_axis = alt.Axis(title="step", labelAngle=0, labelOverlap=True)
+    x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
+    every = rows[:: max(1, -(-len(rows) // 16))]
+    axis = alt.Axis(title="rank", values=every, ticks=False, labelPadding=6)
+    y = alt.Y("row:O", sort=None, axis=axis, scale=alt.Scale(domain=rows, padding=0))
+    tips = [alt.Tooltip("ranks:N", title="rank"), alt.Tooltip("step:O"), alt.Tooltip("phase:N")]
+    tips += [alt.Tooltip("node:N")] if "node" in cells.columns else []
+    tips.append(alt.Tooltip("time:Q", format=NUMBER))
+    there, gone = cells.filter(pl.col("time").is_not_null()), cells.filter(pl.col("time").is_null())
+    marks: list[alt.Chart] = [alt.Chart(inline(there)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
+    if gone.height:
+        marks.append(alt.Chart(inline(gone.select("step", "row"))).mark_rect(color=MISSING).encode(x=x, y=y))
+    marks += phase_strip(cells, x, plot / len(steps))
+    if nodes is not None and 1 < nodes["node"].n_unique() <= 32:
+        marks += _borders(nodes, y, plot)
+    return layered(*marks).properties(width=plot, height=height)
+
+
+def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
+    """A line between nodes, and their names at the side; only of nodes whose rows no other one shares."""
+    rows = nodes.group_by("row").agg(pl.col("node").unique().sort()).filter(pl.col("node").list.len() == 1)
+    first = rows.with_columns(pl.col("node").list.first()).sort("row")
+    first = first.filter(pl.col("node").ne_missing(pl.col("node").shift())).with_columns(
+        text=pl.col("node").map_elements(lambda name: shorten(name, 10), pl.String)
+    )
+    base = alt.Chart(inline(first)).encode(y=y)
+    lines = base.mark_rule(color=INK, strokeWidth=1, opacity=0.6, yOffset=0).encode(
+        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.value(0), x2=alt.value(plot)
+    )
+    names = base.mark_text(align="left", baseline="top", color=MUTED, fontSize=LABEL_PX).encode(
+        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.value(plot + 6), text="text:N"
+    )
+    return [lines, *([names] if first.height <= 16 else [])]
+
+
+def _headline(frame: pl.DataFrame, value: str) -> str:
+    """Median of all ranks in the most frequent phase, and the ranks at both ends."""
+    phase = frame["phase"].drop_nulls().mode().sort()
+    rows = frame if phase.is_empty() else frame.filter(pl.col("phase") == phase[0])
+    by_rank = rows.group_by("rank").agg(pl.col(value).median()).drop_nulls().sort(value, "rank")
+    if not by_rank.height:
+        return MEANING[value][0].removesuffix(" takes")
+    middle = format_ns(number(rows[value].median()))
+    (low, least), (high, most) = by_rank.row(0), by_rank.row(-1)
+    text = f"{MEANING[value][0]}{'' if value == 'step_ns' else ':'} {middle}"
+    text += f" in {phase[0]}" if phase.len() else ""
+    if by_rank.height == 1 or format_ns(least) == format_ns(most):
+        return f"{text} (median)"
+    return f"{text}: most on rank {high} ({format_ns(most)}), least on rank {low} ({format_ns(least)}; medians)"
+
+
+_BY: Final = {
+    "node": "nodes",
+    "dp": "replicas (data parallel)",
+    "pp": "pipeline stages",
+    "tp": "places in tensor parallelism",
+    "ep": "places in expert parallelism",
+}
+MAX_GROUPS = 12
+
+
+def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """How often each node or parallel group arrives last, beside what it would be by chance.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``late_groups(trace)``.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        A panel for each kind of group, the twelve latest groups in each; 900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+
+    Examples
+    --------
+    >>> late = analyze.late_groups(ranks, ranks_per_node=2)
+    >>> chart = charts.late_groups(late)
+    """
+    needed = ("by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns")
+    require(frame, needed, chart="late_groups", made_by="llmprof.analyze.late_groups(trace)")
+    panels, cut = [], False
+    for by in frame["by"].unique(maintain_order=True):
+        rows = frame.filter(pl.col("by") == by).sort("share_last", "group", descending=[True, False])
+        cut = cut or rows.height > MAX_GROUPS
+        panels.append(_shares(rows.head(MAX_GROUPS), by))
+    worst = frame.sort(pl.col("share_last") - pl.col("expected_share"), descending=True).row(0, named=True)
+    share, chance = format_share(worst["share_last"]), format_share(worst["expected_share"])
+    name = f"Node {worst['group']}" if worst["by"] == "node" else f"{worst['by'].upper()} {worst['group']}"
+    name = name.removeprefix("Node ") if worst["group"].lower().startswith("node") else name
+    text = f"{name} arrives last in {share} of the calls; by chance it would be {chance}"
+    notes = ["Bar: share of the collectives over several groups in which a rank of the group arrives last."]
+    notes.append("Line: the group's part of the ranks of these calls.")
+    notes += ["The twelve latest of each kind are shown."] if cut else []
+    return finish(alt.vconcat(*panels, spacing=24), title or text, notes)
+
+
+def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
+    drawn = rows.with_columns(
+        pl.col("ranks").list.eval(pl.element().cast(pl.String)).list.join(", ").str.slice(0, 60),
+        label=pl.col("group").map_elements(lambda name: shorten(name, 28), pl.String),
+    )
+    axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=200)
+    y = alt.Y("label:N", sort=drawn["label"].to_list(), axis=axis)
+    x = alt.X("share_last:Q", axis=alt.Axis(title="arrives last", format="%"), scale=alt.Scale(domain=[0, 1]))
+    tips = [
+        *(alt.Tooltip(f"{name}:N") for name in ("group", "ranks")),
+        *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("share_last", "expected_share")),
+        alt.Tooltip("calls:Q", format=","),
+    ]
+    base = alt.Chart(inline(drawn)).encode(y=y)
+    bars = base.mark_bar(color=COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)
+    lines = base.mark_tick(color=INK, thickness=2, size=18).encode(x=alt.X("expected_share:Q", title="arrives last"))
+    return layered(bars, lines).properties(
+        width=WIDTH - 2 * PADDING - 230, height=24 * rows.height, title=heading(f"By {_BY.get(by, by)}")
+    )

@@ -1,0 +1,1 @@
+"""Explorer of many ranks: who is slow, who waits, and when."""

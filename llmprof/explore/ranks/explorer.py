@@ -1,0 +1,312 @@
+"""Explorer of many ranks: a heat map over steps, the groups that come late, and ranks to open in a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import polars as pl
+import traitlets
+
+from llmprof import charts
+from llmprof.analyze.ranks import late_groups, latest_group, ranges, rank_groups, rank_steps
+from llmprof.charts.base.theme import PHASES
+from llmprof.charts.ranks import MEANING
+from llmprof.errors import LlmprofError
+from llmprof.explore.base.messages import Message, Record, Row, array
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+Measure = Literal["step", "wait", "idle", "exposed"]
+
+
+class Measured(Record):
+    """A measure that the colour can show."""
+
+    name: Measure
+    title: str
+    meaning: str
+
+
+class Scale(Record):
+    """Scale of the colours of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
+
+    phase: str | None
+    low: float
+    high: float
+    most: float
+    log: bool
+
+
+CHOICES: Final = Message(
+    "choices",
+    answers={"ranks": int, "phases": list[str], "measures": list[Measured], "groups": list[Row], "latest": str},
+    busy="comparing the steps of the ranks",
+)
+CELLS: Final = Message(
+    "cells",
+    asks={"measure": Measure, "phase": str | None, "steps": tuple[int, int] | None, "ranks": tuple[int, int] | None},
+    answers={
+        "measure": Measure,
+        "title": str,
+        "meaning": str,
+        "columns": list[tuple[int, int, int]],
+        "rows": list[tuple[int, int]],
+        "condensed": int,
+        "banded": int,
+        "missing": int,
+        "scales": list[Scale],
+    },
+    buffers="values (f4, columns after each other, NaN where there is none)",
+    busy="measuring the steps of the ranks",
+)
+PICK: Final = Message("pick", asks={"measure": Measure, "step": int, "ranks": tuple[int, int]})
+PICKED: Final = Message("picked", answers={"words": str, "rows": list[Row], "more": int})
+
+MESSAGES: Final = (CHOICES, CELLS, PICK, PICKED)
+
+MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 128, 1_000, 40
+"""Rows and columns that are sent for a picture, and steps that are listed of what was picked."""
+
+MEASURES: Final[dict[str, tuple[str, str]]] = {
+    "step": ("Time of the step", "step_ns"),
+    "wait": ("Waiting", "wait_ns"),
+    "idle": ("Idle", "idle_ns"),
+    "exposed": ("Exposed communication", "exposed_communication_ns"),
+}
+"""Name of a measure to its title and its column of ``rank_steps``."""
+
+
+def band_of(ranks: int) -> int:
+    """Ranks that share a row where there are so many: a power of two, so that nodes stay together."""
+    size = 1
+    while ranks > MAX_ROWS * size:
+        size *= 2
+    return size
+
+
+def cells(
+    rows: pl.DataFrame,
+    *,
+    measure: str,
+    phase: str | None = None,
+    steps: tuple[int, int] | None = None,
+    ranks: tuple[int, int] | None = None,
+) -> tuple[dict[str, Any], memoryview]:
+    """Cells of the heat map: of a row of several ranks the largest, of a column of several steps their median."""
+    title, column = MEASURES[measure]
+    if phase is not None:
+        rows = rows.filter(pl.col("phase") == phase)
+    if steps is not None:
+        rows = rows.filter(pl.col("step").is_between(*steps))
+    if ranks is not None:
+        rows = rows.filter(pl.col("rank").is_between(*ranks))
+    first, last = rows.select(pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)).row(0)
+    size = band_of(last - first + 1)
+    order = rows.select("step").unique().sort("step").with_row_index("place")
+    width = max(1, -(-order.height // MAX_COLUMNS))
+    placed = rows.join(order.with_columns(column=pl.col("place") // width), on="step").with_columns(
+        row=(pl.col("rank") - first) // size, value=pl.col(column).cast(pl.Float64)
+    )
+    columns = placed.group_by("column").agg(
+        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
+    )
+    phases = columns["phase"].unique().to_list()
+    phases.sort(key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p or ""))
+    numbers = pl.DataFrame(
+        {"phase": phases, "scale": list(range(len(phases)))}, schema={"phase": pl.String, "scale": pl.Int64}
+    )
+    columns = columns.join(numbers, on="phase", nulls_equal=True).sort("column")
+    per_rank = placed.group_by("rank", "row", "column").agg(pl.col("value").median())
+    one = per_rank.group_by("row", "column").agg(pl.col("value").max())
+    bands = placed.group_by("row").agg(first=pl.col("rank").min(), last=pl.col("rank").max()).sort("row")
+    full = columns.select("column", "phase").join(bands.select("row"), how="cross")
+    full = full.join(one, on=["row", "column"], how="left").sort("column", "row")
+    head = {
+        "measure": measure,
+        "title": title,
+        "meaning": MEANING[column][1],
+        "columns": columns.select("first", "last", "scale").rows(),
+        "rows": bands.select("first", "last").rows(),
+        "condensed": width,
+        "banded": size,
+        "missing": full["value"].null_count(),
+        "scales": [{"phase": name, **_ends(full.filter(pl.col("phase").eq_missing(name))["value"])} for name in phases],
+    }
+    return head, array(full["value"].fill_null(float("nan")), "f4")
+
+
+def _ends(values: pl.Series) -> dict[str, Any]:
+    """Ends of the scale of colours of a phase: without the last hundredth where that is far out."""
+    known = values.drop_nulls()
+    if known.is_empty():
+        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
+    low, most, nearly = (float(v or 0.0) for v in (known.min(), known.max(), known.quantile(0.99)))  # type: ignore[arg-type]
+    high = nearly if 0 < 1.5 * nearly < most else most
+    return {"low": low, "high": high or 1.0, "most": most, "log": low > 0 and high > 8 * float(known.median() or 0.0)}  # type: ignore[arg-type]
+
+
+class Ranks(Explorer):
+    """Heat map of ranks over steps. Made by :func:`ranks`."""
+
+    _esm = BUNDLES / "ranks.js"
+    _css = BUNDLES / "ranks.css"
+
+    measure = traitlets.Enum(list(MEASURES), default_value="step").tag(sync=True)
+    """What the colour shows: step (its time), wait, idle or exposed (communication)."""
+
+    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    """Phase of the steps that are shown: prefill, decode …; all if None."""
+
+    picked = traitlets.List(traitlets.Int(), default_value=[]).tag(sync=True)
+    """Ranks that were picked, from the first to the last; none if empty."""
+
+    def __init__(self, trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> None:
+        self.ranks_per_node = ranks_per_node
+        super().__init__(trace, **traits)
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """Rows of ``analyze.rank_steps`` of the picked ranks, in the picked step if there is one."""
+        rows = rank_steps(self.trace)
+        if not self.picked:
+            return rows.clear()
+        rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
+        return rows if self.step is None else rows.filter(pl.col("step") == self.step)
+
+    def timeline(self, *, around: float = 0.5) -> Any:
+        """The picked ranks alone in a timeline, at the picked step.
+
+        Parameters
+        ----------
+        around : float
+            How much to show before and after the step, in lengths of it.
+
+        Returns
+        -------
+        Timeline
+            A widget.
+
+        Raises
+        ------
+        LlmprofError
+            No rank is picked.
+        """
+        from llmprof.explore.timeline.explorer import timeline
+
+        if not self.picked:
+            raise LlmprofError("no rank is picked", hint="pick a cell, or set .picked to a list of ranks")
+        rows = self.selected
+        window = None
+        if self.step is not None and rows.height:
+            first, last = (int(v or 0) for v in (rows["start_ns"].min(), rows["end_ns"].max()))  # type: ignore[arg-type]
+            more = around * (last - first)
+            window = [first - more, last + more]
+        return timeline(self.trace.select(ranks=list(self.picked)), window=window)
+
+    def picture(self) -> bytes | None:
+        """PNG image of the heat map."""
+        rows = rank_steps(self.trace)
+        rows = rows if self.phase is None else rows.filter(pl.col("phase") == self.phase)
+        groups = rank_groups(self.trace, ranks_per_node=self.ranks_per_node)
+        return charts.to_png_bytes(charts.rank_heatmap(rows, value=MEASURES[self.measure][1], groups=groups))
+
+    @answers(CHOICES)
+    def _on_choices(self) -> Answer:
+        rows = rank_steps(self.trace)
+        late = late_groups(self.trace, ranks_per_node=self.ranks_per_node)
+        named = latest_group(late)
+        latest = ""
+        if named is not None:
+            latest = (
+                f"{named['who']} arrive last in {format_share(named['share_last'])} of {named['calls']:,} collectives "
+                f"over several groups; by chance it would be {format_share(named['expected_share'])}."
+            )
+            latest = latest[0].upper() + latest[1:]
+        shown = (
+            late.with_columns(ranks=pl.Series([ranges(members) for members in late["ranks"]], dtype=pl.String))
+            .group_by("by", maintain_order=True)
+            .head(4)
+        )
+        present = rows["phase"].drop_nulls().unique().to_list()
+        order = list(PHASES)
+        return {
+            "ranks": rows["rank"].n_unique(),
+            "phases": sorted(present, key=lambda p: (order.index(p) if p in order else len(order), p)),
+            "measures": [
+                {"name": name, "title": title, "meaning": MEANING[column][1]}
+                for name, (title, column) in MEASURES.items()
+            ],
+            "groups": shown.select(
+                "by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns", "evidence"
+            ).to_dicts(),
+            "latest": latest,
+        }, []
+
+    @answers(CELLS)
+    def _on_cells(
+        self, *, measure: str, phase: str | None, steps: Sequence[int] | None, ranks: Sequence[int] | None
+    ) -> Answer:
+        head, values = cells(
+            rank_steps(self.trace),
+            measure=measure,
+            phase=phase,
+            steps=(int(steps[0]), int(steps[1])) if steps else None,
+            ranks=(int(ranks[0]), int(ranks[1])) if ranks else None,
+        )
+        return head, [values]
+
+    @answers(PICK)
+    def _on_pick(self, *, measure: str, step: int, ranks: Sequence[int]) -> Answer:
+        rows = rank_steps(self.trace).filter(pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step)
+        if rows.height:
+            worst = rows.sort(MEASURES[measure][1], "rank", descending=[True, False], nulls_last=True)["rank"][0]
+            first, last = rows.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+            with self.hold_sync():
+                self.picked = rows["rank"].sort().to_list()
+                self.rank, self.step = int(worst), step
+                self.window = [float(first), float(last)]
+        return {}, []
+
+    @answers(PICKED)
+    def _on_picked(self) -> Answer:
+        rows = self.selected
+        words = ""
+        if rows.height:
+            noun = "Rank" if len(self.picked) == 1 else "Ranks"
+            longest = format_ns(float(rows["step_ns"].max() or 0))  # type: ignore[arg-type]
+            where = "all steps" if self.step is None else f"step {self.step}"
+            words = f"{noun} {ranges(self.picked)} in {where}: the longest takes {longest}."
+        listed = rows.sort("step_ns", descending=True).head(MAX_LISTED)
+        return {"words": words, "rows": listed.to_dicts(), "more": max(0, rows.height - MAX_LISTED)}, []
+
+
+def ranks(trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> Ranks:
+    """Heat map of ranks over steps: step time, waiting, idle time or exposed communication, and the late groups.
+
+    With more than 128 ranks a row stands for several: pick it, and "Only these ranks" shows them alone. Picking a cell
+    sets ``picked, rank, step`` and ``window``, so that a linked timeline moves there; ``.timeline()`` opens the picked
+    ranks alone, ``.selected`` is the frame of their steps.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace; one without steps says so.
+    ranks_per_node : int, optional
+        Ranks of a node where the recording does not say it, as in :func:`llmprof.analyze.rank_groups`.
+    **traits
+        ``measure, phase, picked, rank, step, window, theme`` to begin with.
+
+    Returns
+    -------
+    Ranks
+        A widget.
+
+    Examples
+    --------
+    >>> w = explore.ranks(ranks, measure="wait", picked=[3])
+    >>> w.selected["rank"].unique().to_list()
+    [3]
+    """
+    return Ranks(trace, ranks_per_node=ranks_per_node, **traits)

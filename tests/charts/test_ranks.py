@@ -1,0 +1,58 @@
+"""Heat map of ranks over steps, and shares of late groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from llmprof import analyze, charts
+from llmprof.errors import AnalysisError
+from tests.analyze.test_ranks import RANKS, STEPS, on_hosts, run_of
+from tests.charts import specs
+
+
+@pytest.fixture(scope="module")
+def sixteen():
+    return run_of(**on_hosts())
+
+
+def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
+    rows = analyze.rank_steps(sixteen)
+    chart = charts.rank_heatmap(rows, value="wait_ns", groups=analyze.rank_groups(sixteen))
+    cells = specs.rows(chart, "rect", "row", "time")
+    assert len(cells) == RANKS * STEPS
+    assert sum(cell["time"] for cell in cells) * 1_000 == pytest.approx(rows["wait_ns"].sum())  # us
+    assert {cell["node"] for cell in cells} == {"node0", "node1", "node2", "node3"}
+    assert [row["text"] for row in specs.rows(chart, "text", "text", "row")] == ["node0", "node1", "node2", "node3"]
+    assert "most on rank 0 (3.10 us), least on rank 8 (100 ns; medians)" in " ".join(specs.texts(chart))
+
+
+def test_one_late_rank_of_a_thousand_stays_visible() -> None:
+    rank = np.repeat(np.arange(1024), 300)
+    rows = pl.DataFrame({"rank": rank, "step": np.tile(np.arange(300), 1024), "phase": "decode"}).with_columns(
+        step_ns=pl.when(pl.col("rank") == 999).then(30_000_000).otherwise(10_000_000)
+    )
+    chart = charts.rank_heatmap(rows)
+    cells = pl.DataFrame(specs.rows(chart, "rect", "row", "time"))
+    assert cells.height == 128 * 75
+    assert cells.filter(pl.col("time") > 20)["ranks"].unique().to_list() == ["992 to 999"]
+    text = " ".join(specs.texts(chart))
+    assert "A row is 8 consecutive ranks" in text
+    assert "most on rank 999 (30.0 ms)" in text
+
+
+def test_unknown_waiting_is_grey_and_none_at_all_is_an_error(sixteen) -> None:
+    rows = analyze.rank_steps(sixteen)
+    hole = rows.with_columns(wait_ns=pl.when(pl.col("rank") != 3).then("wait_ns"))
+    assert any(
+        "not known (10 of 160 cells)" in text for text in specs.texts(charts.rank_heatmap(hole, value="wait_ns"))
+    )
+    with pytest.raises(AnalysisError, match="wait_ns is not known of any step"):
+        charts.rank_heatmap(rows.with_columns(wait_ns=pl.lit(None, dtype=pl.Int64)), value="wait_ns")
+
+
+def test_late_groups_name_the_latest(sixteen) -> None:
+    chart = charts.late_groups(analyze.late_groups(sixteen, tp=4))
+    assert "node2 arrives last in 90.0 %" in " ".join(specs.texts(chart))
+    assert {row["group"] for row in specs.rows(chart, "bar", "share_last", "group")} >= {"node0", "node2", "3"}

@@ -252,3 +252,24 @@ def test_hardware_notebook_runs_on_results_of_one_device(tmp_path, kept):
     assert found["one_way_gb_per_s"] is found["tp_decode_speedup"] is found["communication_decode"] is None
     assert (found["copy_gb_per_s"] is None) == kept.startswith("latency")
     assert found["bend"] == (None if kept.startswith("bandwidth") else 1024)
+
+
+@pytest.mark.slow
+def test_many_ranks_finds_the_host_that_it_made_slow(tmp_path):
+    found = figures(execute("09_many_ranks.ipynb", tmp_path, dataset=str(tmp_path / "dataset")))
+    assert found["synthetic"]
+    assert (found["ranks"], found["nodes"], found["since_step"]) == (32, 4, 8)
+    # of 20 exchanges between the hosts the slow one is last in those of the 12 slow steps
+    late = found["late_group"]
+    assert (late["by"], late["group"], late["ranks"], late["calls"]) == ("node", "host2", list(range(16, 24)), 20)
+    assert late["share_last"] == pytest.approx(0.6)
+    assert found["picked_rows"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["torch_tp4_eager_nccl", "torch_tp1_cudagraph", "torch_cpu_tp2_layer_annotations"])
+def test_many_ranks_runs_on_other_traces(sample, tmp_path):
+    found = figures(execute("09_many_ranks.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
+    assert not found["synthetic"]
+    assert found["late_group"] is None
+    assert found["ranks"] == {"torch_tp4_eager_nccl": 4, "torch_tp1_cudagraph": 1}.get(sample, 2)

@@ -218,9 +218,11 @@ def late_groups(
         ``ranks`` (list), ``calls`` (that count), ``last`` (in which one of its ranks arrives last), ``share_last``,
         ``expected_share`` (its part of the ranks of these calls: what it would be by chance), ``late_median_ns``
         (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks outside the group in
-        the calls in which it is last, summed), ``worst_rank`` and ``worst_share`` (its rank that is last most often,
-        and that rank's part of ``last``), ``evidence`` (what says who belongs to it). By ``by``, the latest first.
-        Empty where no group is known.
+        the calls in which it is last, summed), ``together`` (in these calls, how late the middle one of its ranks is
+        as a share of the last one's lateness: near 1 the whole group is late, near 0 one of its ranks alone; null
+        where it never is last), ``worst_rank`` (which of them is last most often), ``evidence`` (what says who belongs
+        to it). By ``by``, the latest first. Empty where no group of
+        several ranks is known.
 
     Raises
     ------
@@ -255,7 +257,9 @@ def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """
     late = lateness(calls).filter(pl.col("late_ns").is_not_null())
     late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
-    every = [_late_by(late, groups, by) for by in ("node", *DIMENSIONS) if groups[by].drop_nulls().n_unique() > 1]
+    known = groups.select("node", *DIMENSIONS)
+    parted = [by for by in known.columns if 1 < known[by].drop_nulls().n_unique() < known[by].drop_nulls().len()]
+    every = [_late_by(late, groups, by) for by in parted]
     return pl.concat([pl.DataFrame(schema=_LATE), *every])
 
 
@@ -273,6 +277,8 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         expected=pl.len(),
         last_rank=pl.col("last_rank").first(),
         wait=pl.col("wait_ns").sum(),
+        middle=pl.col("late_ns").median(),
+        latest=pl.col("late_ns").max(),
     )
     per_call = per_call.with_columns(
         expected=pl.col("expected") / pl.col("expected").sum().over("call"),
@@ -288,8 +294,8 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
             share_last=pl.col("last").mean(),
             expected_share=pl.col("expected").mean(),
             others_wait_ns=pl.col("others").filter("last").sum(),
+            together=(pl.col("middle") / pl.col("latest")).filter(pl.col("last") & (pl.col("latest") > 0)).median(),
             worst_rank=lasts.mode().min(),
-            worst_share=lasts.unique_counts().max() / lasts.len(),
         )
         .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
         .join(members, on="group")
@@ -303,7 +309,7 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
 _LATE: Final = pl.Schema({
     "by": pl.String(), "group": pl.String(), "ranks": pl.List(pl.Int32()), "calls": pl.Int64(), "last": pl.Int64(),
     "share_last": pl.Float64(), "expected_share": pl.Float64(), "late_median_ns": pl.Float64(),
-    "others_wait_ns": pl.Int64(), "worst_rank": pl.Int32(), "worst_share": pl.Float64(), "evidence": pl.String(),
+    "others_wait_ns": pl.Int64(), "together": pl.Float64(), "worst_rank": pl.Int32(), "evidence": pl.String(),
 })  # fmt: skip
 
 _WORDS: Final = {
@@ -313,23 +319,24 @@ _WORDS: Final = {
     "tp": "place {} in tensor parallelism",
     "ep": "place {} in expert parallelism",
 }
-LEAST_CALLS, CLEARLY, MOST_OF_ONE = 8, 2.0, 0.8
-"""A group is named with so many calls, if it is last so many times as often as by chance, and no rank of it alone is
-last in more than this part of them."""
+LEAST_CALLS, CLEARLY, TOGETHER = 8, 2.0, 0.5
+"""A group is named with so many calls, if it is last so many times as often as by chance, and its middle rank is late
+by at least this part of the lateness of its last one."""
 
 
 def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
     """The group that is to be named: the row of :func:`late_groups` with ``who`` (words), or None.
 
     A group is named if it is last in at least half of its calls and clearly more often than by chance, has several
-    ranks, and not one of them alone is late. Of several such the one for which the others wait longest.
+    ranks, and they are late together and not one of them alone. Of several such it is the one for which the others
+    wait longest.
     """
     named = late.filter(
         (pl.col("ranks").list.len() > 1)
         & (pl.col("calls") >= LEAST_CALLS)
         & (pl.col("share_last") >= 0.5)
         & (pl.col("share_last") >= CLEARLY * pl.col("expected_share"))
-        & (pl.col("worst_share") <= MOST_OF_ONE)
+        & (pl.col("together") >= TOGETHER)
     ).sort("others_wait_ns", "share_last", descending=True)
     if not named.height:
         return None
@@ -355,6 +362,8 @@ def ranges(ranks: Iterable[int]) -> str:
     parts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     if len(parts) > 12:
         parts = [*parts[:11], f"{len(parts) - 11} more"]
+    if not parts:
+        return "none"
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 

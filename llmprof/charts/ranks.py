@@ -130,7 +130,7 @@ def _named(size: int, last: float) -> pl.Expr:
 
 def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) -> alt.LayerChart:
     steps, rows = cells["step"].unique().sort().to_list(), cells["row"].unique().sort().to_list()
-    plot, height = WIDTH - 2 * PADDING - (150 if nodes is None else 216), min(640, max(120, 5 * len(rows)))
+    plot, height = WIDTH - 2 * PADDING - (150 if nodes is None else 216), min(640, max(120, 8 * len(rows)))
     step_axis = alt.Axis(title="step", labelAngle=0, labelOverlap=True)
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
     every = rows[:: max(1, -(-len(rows) // 16))]

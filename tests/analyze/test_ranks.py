@@ -122,8 +122,10 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
     assert row["late_median_ns"] == 3_000
     # the last comes at 4,100: rank r of the twelve others has waited 3,100 - r
     assert row["others_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
-    # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8
-    assert (row["worst_rank"], row["worst_share"]) == (8, 3 / 9)
+    # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8; three of the four ranks come 3,000 after the first, one 3,100
+    assert (row["worst_rank"], row["together"]) == (8, 3_000 / 3_100)
+    # in the last call rank 3 comes 3,500 after rank 0, ranks 1 and 2 come 1 and 2
+    assert late.row(1, named=True)["together"] == pytest.approx(1.5 / 3_500)
 
 
 def test_calls_within_one_group_say_nothing_about_groups() -> None:
@@ -138,7 +140,7 @@ def test_calls_within_one_group_say_nothing_about_groups() -> None:
 def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen: Trace) -> None:
     late = late_groups(sixteen)
     assert latest_group(late)["who"] == "ranks 8 to 11 (one node, node2)"
-    alone = late.with_columns(worst_share=pl.lit(0.9))
+    alone = late.with_columns(together=pl.lit(0.1))
     few = late.with_columns(calls=pl.lit(7, dtype=pl.Int64))
     chance = late.with_columns(expected_share=pl.lit(0.46))
     assert [latest_group(frame) for frame in (alone, few, chance, late.clear())] == [None] * 4
@@ -147,7 +149,10 @@ def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen: Trace) -> None:
 def test_the_finding_names_the_node(sixteen: Trace) -> None:
     row = findings(sixteen).filter(rule="arrival_skew").row(0, named=True)
     assert "ranks 8 to 11 (one node, node2) arrive last in 88.9" in row["title"]
-    assert "rank 8 alone is last in 25" in row["detail"]
+    assert (
+        "The middle one of these ranks comes 3.00 us after the first rank of a call (groups by file name)"
+        in row["detail"]
+    )
 
 
 def test_without_known_nodes_the_finding_speaks_of_the_rank() -> None:
@@ -172,6 +177,7 @@ def test_waiting_is_unknown_where_ranks_are_missing() -> None:
 
 
 def test_ranks_in_words() -> None:
+    assert ranges([]) == "none"
     assert ranges([5]) == "5"
     assert ranges([1, 0]) == "0 and 1"
     assert ranges(range(96, 104)) == "96 to 103"

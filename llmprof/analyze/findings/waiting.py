@@ -336,8 +336,8 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         "late": late,
         "late_share": format_share(times / once.height),
         "who_is_late": f"{group['who']} arrive last in {format_share(group['share_last'])}" if group else alone,
-        "within": f" Of these ranks rank {group['worst_rank']} alone is last in "
-        f"{format_share(group['worst_share'])} (groups by {group['evidence']})."
+        "within": f" The middle one of these ranks comes {format_ns(group['late_median_ns'])} after the first rank of "
+        f"a call (groups by {group['evidence']})."
         if group
         else "",
         "calls": f"{once.height:,}",

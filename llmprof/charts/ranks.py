@@ -23,7 +23,7 @@ from llmprof.charts.base.theme import (
     time_unit,
 )
 from llmprof.charts.layers import colour_of_time, end_of_scale, phase_strip
-from llmprof.text import shorten
+from llmprof.text import distinct, shorten
 from llmprof.units import format_ns, format_share
 
 _SOURCE: Final = "llmprof.analyze.rank_steps(trace)"
@@ -189,7 +189,7 @@ _BY: Final = {
     "tp": "places in tensor parallelism",
     "ep": "places in expert parallelism",
 }
-MAX_GROUPS = 12
+MAX_GROUPS, _NAME_PX = 12, 150
 
 
 def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -238,10 +238,10 @@ def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcat
 def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     drawn = rows.with_columns(
         pl.col("ranks").list.eval(pl.element().cast(pl.String)).list.join(", ").str.slice(0, 60),
-        label=pl.col("group").map_elements(lambda name: shorten(name, 28), pl.String),
+        label=pl.Series(distinct([shorten(name, 24) for name in rows["group"]])),
     )
-    axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=200)
-    y = alt.Y("label:N", sort=drawn["label"].to_list(), axis=axis)
+    axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=_NAME_PX, minExtent=_NAME_PX)
+    y = alt.Y("label:N", sort=None, scale=alt.Scale(domain=drawn["label"].to_list()), axis=axis)
     x = alt.X("share_last:Q", axis=alt.Axis(title="arrives last", format="%"), scale=alt.Scale(domain=[0, 1]))
     tips = [
         *(alt.Tooltip(f"{name}:N") for name in ("group", "ranks")),
@@ -252,5 +252,5 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     bars = base.mark_bar(color=COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)
     lines = base.mark_tick(color=INK, thickness=2, size=18).encode(x=alt.X("expected_share:Q", title="arrives last"))
     return layered(bars, lines).properties(
-        width=WIDTH - 2 * PADDING - 230, height=24 * rows.height, title=heading(f"By {_BY.get(by, by)}")
+        width=WIDTH - 2 * PADDING - _NAME_PX - 20, height=24 * rows.height, title=heading(f"By {_BY.get(by, by)}")
     )

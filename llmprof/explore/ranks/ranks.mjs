@@ -15,7 +15,7 @@ const KINDS = {
 };
 
 /** Words for a row of the heat map: one rank, or the first and the last of several. */
-export function rankWords([first, last]) {
+function rankWords([first, last]) {
   return first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
 }
 

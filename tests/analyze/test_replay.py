@@ -433,3 +433,38 @@ def test_the_path_agrees_with_the_overlay_of_another_tool(shared: Path) -> None:
     assert 11_000 * US < gap < 12_000 * US
     held = trace.runtime.filter(pl.col("name") == "cudaMalloc").sort("dur_ns")
     assert held.filter(pl.col("start_ns").is_between(behind[4], behind[7]))["dur_ns"].max() == 11_986 * US
+
+
+def test_a_rank_that_is_missing_leaves_the_path_of_the_others() -> None:
+    whole = two_ranks()
+    tables = {name: frame.filter(pl.col("rank") == 0) for name, frame in whole.tables.items()}
+    alone = Trace(tables, {"world_size": 2, "missing_ranks": [1]})
+    path = critical_path(alone)
+    assert set(path["rank"]) == {0}
+    # the collective is as long as it was recorded: what of it was waiting cannot be known
+    assert path.filter(pl.col("part") == "transfer")["dur_ns"].to_list() == [64 * US]
+    with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
+        what_if(alone, changes.balance())
+
+
+def test_a_bound_above_the_measured_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = device_bound()
+    work = graph(trace).events.filter(pl.col("where") == "device")
+    stage = work["stage"].drop_nulls()[0]
+    rows = work.filter(pl.col("stage") == stage).select(
+        "rank", "step", "stage", measured_ns=pl.lit(49_000.0), bound_ns=pl.lit(60_000.0)
+    )
+    monkeypatch.setattr(changes, "roofline_join", lambda *_, **__: rows.unique())
+    assert what_if(trace, changes.at_bound("any"))["gain_ns"].to_list() == [0]
+
+
+def test_a_call_can_be_taken_away_with_its_waiting() -> None:
+    """Two kernels of 30 us; between their launches the host waits for the first one."""
+    work = [(0, 7, 5, 30, GEMM, 1), (0, 7, 45, 30, NORM, 3)]
+    calls = [(0, 0, 2, CALL, 1), (0, 3, 36, "cudaStreamSynchronize", 2), (0, 41, 2, CALL, 3)]
+    trace = Trace({"kernels": device(work), "runtime": host(calls)})
+    # recorded 5 to 75; without the wait the second is launched at 5 us and begins 1 us after the first ends, at 36
+    found = what_if(trace, changes.without_call("StreamSynchronize"))
+    assert found.select("recorded_ns", "predicted_ns").row(0) == (70 * US, 61 * US)
+    with pytest.raises(AnalysisError, match="no call of the host in this recording is named"):
+        what_if(trace, changes.without_call("cudaNothing"))

@@ -310,7 +310,7 @@ def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int,
 def _part() -> pl.Expr:
     device, ends, kind = pl.col("where") == "device", pl.col("ends"), pl.col("kind")
     return (
-        pl.when(device & ends & ((kind == COLLECTIVE) | (pl.col("category") == "communication")))
+        pl.when(device & ends & ((kind == COLLECTIVE) | (pl.col("category") == "collective")))
         .then(pl.lit("transfer"))
         .when(device & ends & (pl.col("source") == "copy"))
         .then(pl.lit("copy"))

@@ -71,6 +71,13 @@ PAGES = (
         ),
         "Kernels of a timeline, and what Nsight Compute measured of them.",
     ),
+    Page(
+        "gain",
+        "What would be gained",
+        _ANALYZE,
+        ("critical_path", "slack", "path_share", "what_if"),
+        "From a replay of the recording: [what would I gain?](../what_if.md)",
+    ),
     Page("findings", "Findings and differences", _ANALYZE, ("findings", "diff")),
     Page("stacks", "Call stacks, and sums of a profiler", _ANALYZE, ("stacks", "hotspots", "totals")),
     Page("memory", "Memory", _ANALYZE, ("memory",)),

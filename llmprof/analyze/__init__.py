@@ -21,7 +21,8 @@ Requests              :func:`requests`, :func:`request_spans`, :func:`request_st
                       :func:`with_requests`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
 Operators alone       :func:`replayable`, and :func:`llmprof.replay`
-What would be gained  :func:`critical_path`, :func:`slack`, :func:`what_if` with :mod:`llmprof.analyze.changes`
+What would be gained  :func:`critical_path`, :func:`slack`, :func:`path_share`, :func:`what_if` with
+                      :mod:`llmprof.analyze.changes`
 Conclusions           :func:`findings`, :func:`run_facts`
 Two runs              :func:`diff`, :func:`diff_times`, :func:`diff_events`, :func:`diff_reports`,
                       :func:`diff_waterfall`, :func:`diff_words`, :func:`diff_context`, :func:`run_names`
@@ -83,6 +84,7 @@ __all__ = [
     "ops_to_kernels",
     "overlap",
     "overlap_within",
+    "path_share",
     "rank_balance",
     "rank_groups",
     "rank_steps",
@@ -141,7 +143,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.operator_calls import replayable
     from llmprof.analyze.overlap import overlap, overlap_within
     from llmprof.analyze.ranks import late_groups, rank_groups, rank_steps
-    from llmprof.analyze.replay.critical_path import critical_path, slack
+    from llmprof.analyze.replay.critical_path import critical_path, path_share, slack
     from llmprof.analyze.replay.what_if import what_if
     from llmprof.analyze.requests.outside import with_requests
     from llmprof.analyze.requests.requests import request_steps, requests, slowest
@@ -207,6 +209,7 @@ else:
             "requests": "llmprof.analyze.requests.requests",
             "run_facts": "llmprof.analyze.findings.facts",
             "run_names": "llmprof.analyze.compare.story",
+            "path_share": "llmprof.analyze.replay.critical_path",
             "slack": "llmprof.analyze.replay.critical_path",
             "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",

@@ -16,6 +16,7 @@ __all__ = [
     "bound_gap",
     "breakdown",
     "counters",
+    "critical_path",
     "cuda_api",
     "dashboard",
     "diff",
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from llmprof.charts.compare import diff, diff_waterfall
     from llmprof.charts.counters import counters
     from llmprof.charts.flame import flame, speedscope
-    from llmprof.charts.idle import idle, launch_delay
+    from llmprof.charts.idle import critical_path, idle, launch_delay
     from llmprof.charts.kernels import cuda_api, kernels, stalls
     from llmprof.charts.layers import layer_heatmap
     from llmprof.charts.memory import memory, memory_holders
@@ -87,6 +88,7 @@ else:
             "diff_waterfall": "llmprof.charts.compare",
             "flame": "llmprof.charts.flame",
             "speedscope": "llmprof.charts.flame",
+            "critical_path": "llmprof.charts.idle",
             "idle": "llmprof.charts.idle",
             "launch_delay": "llmprof.charts.idle",
             "layer_heatmap": "llmprof.charts.layers",

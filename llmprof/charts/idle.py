@@ -215,3 +215,62 @@ def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: i
     line = alt.Chart(inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
     drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
     return layered(band, drawn, beside(f"rank {rank}")).properties(width=plot, height=180)
+
+
+_PATH_SOURCE = "llmprof.analyze.critical_path(trace)"
+
+
+def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """What sets the pace of a step: the parts of the critical path, as a mean step of each phase.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``critical_path(trace)``.
+    title : str, optional
+        Title instead of the one that says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide, one bar for each phase.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no path.
+
+    Examples
+    --------
+    >>> chart = charts.critical_path(analyze.critical_path(trace))
+    """
+    require(frame, ("step", "phase", "part", "dur_ns"), chart="critical_path", made_by=_PATH_SOURCE)
+    rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("part").cast(pl.String))
+    if rows.is_empty():
+        raise nothing("critical_path", "no step ends on a device", _PATH_SOURCE)
+    whole = rows["phase"].null_count() == rows.height and rows["step"].n_unique() == 1
+    steps = pl.col("step").n_unique().over("phase")
+    named = rows.with_columns(steps=steps, phase=pl.col("phase").fill_null("the recording" if whole else "unknown"))
+    sums = named.group_by("phase", "part").agg(
+        ns=pl.col("dur_ns").sum() / pl.col("steps").first(), steps=pl.col("steps").first()
+    )
+    order = named.group_by("phase").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)["phase"].to_list()
+    many = pl.when(pl.col("steps") == 1).then(pl.lit("step")).otherwise(pl.lit("steps"))
+    row = pl.when(whole).then("phase").otherwise(pl.format("{} ({} {})", "phase", "steps", many))
+    sums = sums.with_columns(row=row, at=pl.col("phase").replace_strict({p: i for i, p in enumerate(order)}))
+    palette = colours("path", sums["part"].unique())
+    bars = layered(*stacked_bars(sums.sort("at", "part"), palette, width=_PLOT, title="time of a step"))
+    chart = bars.properties(width=_PLOT, height=34 * len(order), title=heading("Mean step of each phase, by part"))
+    notes = [
+        "Each part is what the next one waited for longest; the parts of a step add up to the time from the end of the "
+        "step before to its own end.",
+        "Making something faster that is not on the path changes nothing; unexplained: nothing recorded leads to it.",
+    ]
+    return finish(alt.vconcat(chart), title or _pace(rows), notes)
+
+
+def _pace(rows: pl.DataFrame) -> str:
+    parts = rows.group_by("part").agg(pl.col("dur_ns").sum()).sort("dur_ns", "part", descending=[True, False])
+    part, longest = parts.row(0)
+    share = percent(100 * longest / number(parts["dur_ns"].sum()))
+    return f"What sets the pace: {share} of the critical path is {part}"

@@ -191,6 +191,11 @@ def idle(trace: Trace) -> Drawn:
     return charts.idle(frame), note
 
 
+def critical_path(trace: Trace) -> Drawn:
+    """What sets the pace of a step."""
+    return charts.critical_path(analyze.critical_path(trace)), ""
+
+
 def launch_delay(trace: Trace) -> Drawn:
     """How far the host is ahead of the device in each step."""
     frame, note = fewer_steps(analyze.launch_delay(trace), MAX_POINTS, "launch_delay.csv")
@@ -226,6 +231,7 @@ LAYERS = Drawing("layers", "time of every layer in every step", layer_heatmap)
 OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", overlap)
 ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", all_reduce)
 IDLE = Drawing("idle", "idle time of the device and its causes", idle)
+CRITICAL_PATH = Drawing("critical_path", "what sets the pace of a step", critical_path)
 LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", launch_delay)
 STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", step_timeline)
 LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", layer_timeline)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import changes, critical_path, slack, what_if
+from llmprof.analyze import changes, critical_path, path_share, slack, what_if
 from llmprof.analyze.replay.graph import (
     ASSUMED,
     COLLECTIVE,
@@ -468,3 +468,14 @@ def test_a_call_can_be_taken_away_with_its_waiting() -> None:
     assert found.select("recorded_ns", "predicted_ns").row(0) == (70 * US, 61 * US)
     with pytest.raises(AnalysisError, match="no call of the host in this recording is named"):
         what_if(trace, changes.without_call("cudaNothing"))
+
+
+def test_shares_of_the_path_by_column() -> None:
+    # the second wait for the device: its GEMM of 30 us is on the path from end to end, the norm beside it is not
+    work = [(0, 7, 5, 30, GEMM, 1), (0, 8, 6, 10, NORM, 2)]
+    calls = [(0, 0, 2, CALL, 1), (0, 3, 2, CALL, 2), (0, 6, 40, "cudaDeviceSynchronize", 3)]
+    trace = Trace({"kernels": device(work), "runtime": host(calls)})
+    shares = path_share(trace, by=["name"]).select("name", "total_ns", "path_ns", "path_share", "slack_ns")
+    assert shares.rows() == [(GEMM, 30 * US, 30 * US, 1.0, 0), (NORM, 10 * US, 0, 0.0, 30 * US)]
+    with pytest.raises(AnalysisError, match="there is no column 'colour'"):
+        path_share(trace, by=["colour"])

@@ -132,6 +132,17 @@ def idled() -> pl.DataFrame:
 
 
 @cache
+def path() -> pl.DataFrame:
+    """Rows as ``critical_path(trace)`` returns them: two decode steps, one of them longer, and a prefill."""
+    rows = [
+        (0, "prefill", "host", 4_000_000), (0, "prefill", "compute", 6_000_000),
+        (1, "decode", "host", 1_000_000), (1, "decode", "compute", 2_000_000), (1, "decode", "unexplained", 100_000),
+        (2, "decode", "host", 3_000_000), (2, "decode", "compute", 2_000_000),
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=["step", "phase", "part", "dur_ns"], orient="row")
+
+
+@cache
 def compared() -> pl.DataFrame:
     """Rows as ``diff(a, b)`` returns them."""
     rng = random.Random(4)

@@ -37,6 +37,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "overlap": (charts.overlap, frames.overlapped),
     "all_reduce": (charts.all_reduce, frames.called),
     "idle": (charts.idle, frames.idled),
+    "critical_path": (charts.critical_path, frames.path),
     "diff": (charts.diff, frames.compared),
     "flame": (charts.flame, frames.stacked),
     "launch_delay": (charts.launch_delay, frames.delayed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from llmprof.analyze.replay.graph import (
     graph,
 )
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
-from llmprof.errors import LlmprofError, listed
+from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.trace import Trace
 
 PARTS: Final = (
@@ -173,6 +174,58 @@ def slack(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("where") == "device")
         .select("event", "rank", "step", "name", "layer", "stage", "start_ns", "dur_ns", "slack_ns", "pace_slack_ns")
         .sort("event")
+    )
+
+
+def path_share(trace: Trace, *, by: Sequence[str] = ("layer",)) -> pl.DataFrame:
+    """How much of the time of kernels or layers lies on the critical path, and how much later they could end.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+    by : sequence of str
+        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or several.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of it on the path of
+        :func:`critical_path`), ``path_share`` (path over total), ``slack_ns`` (least over the events) and
+        ``pace_slack_ns``, by ``path_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+    AnalysisError
+        There is no such column.
+
+    Examples
+    --------
+    >>> shares = analyze.path_share(trace, by=["stage"])
+    >>> bool(shares["path_share"].drop_nulls().is_between(0, 1).all())
+    True
+    """
+    free, keys = slack(trace), list(by)
+    known = ["rank", "step", "name", "layer", "stage"]
+    if wrong := [key for key in keys if key not in known]:
+        raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(known)}")
+    on_device = pl.col("part").is_in(["compute", "copy", "transfer"]) & pl.col("event").is_not_null()
+    path = critical_path(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
+    return (
+        free.join(path, on="event", how="left")
+        .group_by(keys)
+        .agg(
+            events=pl.len(),
+            total_ns=pl.col("dur_ns").sum(),
+            path_ns=pl.col("path_ns").sum(),
+            slack_ns=pl.col("slack_ns").min(),
+            pace_slack_ns=pl.col("pace_slack_ns").min(),
+        )
+        .with_columns(path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns")))
+        .select(*keys, "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns")
+        .sort("path_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
     )
 
 
@@ -352,6 +405,7 @@ ANALYSIS = Analysis(
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
     columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns", "evidence"),
+    figures=("llmprof.report.figures:CRITICAL_PATH",),
 )
 
 SLACK = Analysis(

@@ -107,8 +107,23 @@ CAUSES: dict[str, str] = {
 }
 """Causes of an idle device."""
 
+PATH: dict[str, str] = {
+    "compute": COMPUTE,
+    "transfer": COMMUNICATION,
+    "copy": COPY,
+    "device gap": "#A9CBE3",
+    "stream wait": "#56B4E9",
+    "launch": CAUSES["launch"],
+    "host call": "#E3A5AE",
+    "host": CAUSES["host_bound"],
+    "synchronise": CAUSES["sync"],
+    "scheduler": "#DDCC77",
+    "unexplained": CAUSES["unknown"],
+}
+"""Parts of a critical path: the device first, then the host."""
+
 _SPARE = ("#4E79A7", "#B07AA1", "#76B7B2", "#9C755F", "#EDC948", "#59A14F")
-_TABLES = {"stage": STAGES, "category": CATEGORIES, "phase": PHASES, "cause": CAUSES}
+_TABLES = {"stage": STAGES, "category": CATEGORIES, "phase": PHASES, "cause": CAUSES, "path": PATH}
 
 
 def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
@@ -117,7 +132,7 @@ def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
     Parameters
     ----------
     kind : str
-        ``stage``, ``category``, ``phase`` or ``cause``.
+        ``stage``, ``category``, ``phase``, ``cause`` or ``path``.
     present : iterable of str
         Names to colour. One that the palette does not know comes last, in the order of the alphabet, with a
         spare colour.

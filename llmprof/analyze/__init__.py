@@ -20,6 +20,7 @@ On an NPU             :func:`launch_path`, :func:`host_synchronisation`, :func:`
 Requests              :func:`requests`, :func:`request_spans`, :func:`request_steps`, :func:`slowest`,
                       :func:`with_requests`
 Against theory        :func:`roofline_join`, :func:`stage_observations`
+Kernels to fuse       :func:`fusion_candidates`
 Operators alone       :func:`replayable`, and :func:`llmprof.replay`
 What would be gained  :func:`critical_path`, :func:`slack`, :func:`path_share`, :func:`what_if` with
                       :mod:`llmprof.analyze.changes`
@@ -60,6 +61,7 @@ __all__ = [
     "events_within",
     "expert_exchange",
     "findings",
+    "fusion_candidates",
     "hardware_findings",
     "host_synchronisation",
     "hot_lines",
@@ -123,6 +125,7 @@ if TYPE_CHECKING:
     from llmprof.analyze.coverage import coverage
     from llmprof.analyze.findings.facts import run_facts
     from llmprof.analyze.findings.findings import findings
+    from llmprof.analyze.fusion import fusion_candidates
     from llmprof.analyze.idle import idle, launch_delay, stream_gaps
     from llmprof.analyze.kernels import events_within, kernel_summary, kernels_within, ops_to_kernels
     from llmprof.analyze.layers.attribution import attribute
@@ -178,6 +181,7 @@ else:
             "expert_exchange": "llmprof.analyze.balance",
             "findings": "llmprof.analyze.findings.findings",
             "hardware_findings": "llmprof.analyze.ncu.findings",
+            "fusion_candidates": "llmprof.analyze.fusion",
             "host_synchronisation": "llmprof.analyze.npu",
             "hotspots": "llmprof.analyze.stacks",
             "idle": "llmprof.analyze.idle",

@@ -218,6 +218,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.kernels:ANALYSIS",
     "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
     "llmprof.analyze.operator_calls:ANALYSIS",
+    "llmprof.analyze.fusion:ANALYSIS",
     "llmprof.analyze.activity:ANALYSIS",
     "llmprof.analyze.memory:ANALYSIS",
     "llmprof.analyze.stacks:HOTSPOTS",

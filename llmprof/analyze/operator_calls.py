@@ -28,8 +28,6 @@ _SCHEMA: Final = {
     "assumed": pl.String(), "torch_strides": pl.String(), "torch_inputs": pl.String(),
 }  # fmt: skip
 
-_PLACES: Final = ("layers", "phases")
-
 
 @per_trace
 def replayable(trace: Trace) -> pl.DataFrame:
@@ -71,10 +69,14 @@ def replayable(trace: Trace) -> pl.DataFrame:
     calls, others = recorded_calls(trace)
     rows = [_grouped(calls), _others(others)]
     frame = pl.concat([row for row in rows if row.height] or [pl.DataFrame(schema=_SCHEMA)], how="diagonal_relaxed")
+    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _SCHEMA.items() if name not in frame.columns]
+    frame = frame.with_columns(missing)
     whole = pl.col("total_ns").sum()
     frame = frame.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
-    texts = [pl.col("kernels").list.join("\n"), *(pl.col(c).cast(pl.List(pl.String)).list.join(",") for c in _PLACES)]
-    frame = frame.with_columns(one.replace("", None) for one in texts)
+    if rows := [row for row in rows if row.height]:
+        lists = {"kernels": "\n", "layers": ",", "phases": ","}
+        joined = [pl.col(name).cast(pl.List(pl.String)).list.join(sign) for name, sign in lists.items()]
+        frame = frame.with_columns(one.replace("", None) for one in joined)
     return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
         "total_ns", "operator", "shapes", descending=[True, False, False], nulls_last=True
     )

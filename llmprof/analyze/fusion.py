@@ -1,0 +1,289 @@
+"""Chains of short kernels that always follow each other on a stream, and what one kernel in their place would save."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.changes import Change, make_one
+from llmprof.analyze.kernels import operators_of
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.what_if import what_if
+from llmprof.arguments import NotNegative
+from llmprof.errors import NotCapturedError
+from llmprof.names.replayable import DTYPES
+from llmprof.trace import Trace
+
+ALWAYS: Final = 0.9
+"""Share of the runs of both kernels in which one follows the other, for which it counts as always."""
+
+_LEAST_COUNT: Final = 4
+_MOST_MEMBERS: Final = 64
+
+_PARTS: Final = {
+    "norm": "n", "quantize": "q", "rope": "r", "kv_cache_write": "k", "activation": "a", "elementwise": "e",
+    "copy": "c", "fill": "f", "moe_routing": "m", "embedding": "d",
+}  # fmt: skip
+"""Categories of kernels that read and write memory and compute little, each with a letter."""
+
+_ALL_REDUCE: Final = "R"
+_UNKNOWN: Final = "x"
+
+KNOWN: Final = (
+    (r"Rnq", "all-reduce + norm + quantise"),
+    (r"Rn", "all-reduce + norm"),
+    (r"nq", "norm + quantise"),
+    (r"aq", "activation + quantise"),
+    (r"n+rk", "QK norm + RoPE + KV write"),
+    (r"n+r", "QK norm + RoPE"),
+    (r"rk", "RoPE + KV write"),
+    (r"rqk|rkq", "RoPE + quantise + KV write"),
+    (r"[ecf]{2,}", "elementwise and reductions"),
+)
+"""Fusions that engines and compilers have, by the categories of a whole chain in order: vLLM's compilation passes
+(``fuse_norm_quant``, ``fuse_act_quant``, ``fuse_allreduce_rms``, ``enable_qk_norm_rope_fusion``, ``fuse_rope_kvcache``)
+and what every compiler does with kernels that work element by element, or sum over a row."""
+
+_SCHEMA: Final = {
+    "phase": pl.String(), "fusion": pl.String(), "categories": pl.String(), "kernels": pl.String(),
+    "length": pl.Int64(), "count": pl.Int64(), "a_step": pl.Float64(), "launches_saved": pl.Int64(),
+    "total_ns": pl.Int64(), "gap_ns": pl.Int64(), "share": pl.Float64(), "bytes_saved": pl.Int64(),
+    "gain_ns": pl.Float64(), "gain_low_ns": pl.Float64(), "gain_high_ns": pl.Float64(), "recorded_ns": pl.Float64(),
+}  # fmt: skip
+
+
+@per_trace
+def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
+    """Chains of short kernels that always follow each other on a stream.
+
+    A kernel is a name in a stage of a phase. Two are linked where the second directly follows the first in at least
+    90 % of the runs of both (the first and last layer are often others), on one stream and in one step. Only kernels
+    that move memory count (norm, RoPE, cache write, activation, quantise, element by element, copies, routing of
+    experts), not products and attention; an all-reduce may begin a chain. Whether the results in between are needed
+    elsewhere is not recorded.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels.
+    most_ns : int
+        Median time of a kernel up to which it is short, in ns; an all-reduce may be longer, since it waits.
+    predict : int
+        For how many chains a replay predicts the gain, those with the most time first.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase, fusion`` (a fusion that engines or compilers have, if the categories of the whole chain are one; null
+        for any other), ``categories`` (in order, with ``+``), ``kernels`` (names, one a line), ``length``, ``count``
+        (chains), ``a_step`` (of those in a step: chains a step), ``launches_saved`` (of the recording), ``total_ns``
+        (time of the chains' kernels), ``gap_ns`` (between them), ``share`` (of the summed time of all kernels),
+        ``bytes_saved`` (of the recording: what need not be written and read again between the kernels; null where the
+        shapes of their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
+        ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted). The largest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no kernels.
+
+    Examples
+    --------
+    >>> found = analyze.fusion_candidates(trace, predict=0)
+    >>> bool((found["length"] >= 2).all())
+    True
+    """
+    if not trace.has("kernels"):
+        raise NotCapturedError("the trace has no kernels", hint=trace.platform.how_to_record("kernels"))
+    events = chains(trace, most_ns)
+    linked = events.filter(pl.col("chain").is_not_null())
+    if linked.is_empty():
+        return pl.DataFrame(schema=_SCHEMA)
+    linked = _with_bytes(linked, trace)
+    found, members = _summed(linked, events)
+    gains = [_gain(trace, members, row) if n < predict else {} for n, row in enumerate(found.iter_rows(named=True))]
+    names = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
+    found = found.with_columns(pl.Series(name, [one.get(name) for one in gains], dtype=pl.Float64) for name in names)
+    return found.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
+
+
+def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
+    """Device events in the order of their streams, with the number of the chain that each is in (null: in none).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event, rank, step, phase, stage, name, letter, start_ns, dur_ns, op_id, launch_start_ns, launch_thread`` and
+        ``chain``.
+    """
+    on = ["rank", "device", "stream"]
+    letter = (
+        pl.when((pl.col("category") == "collective") & _ALL_REDUCES)
+        .then(pl.lit(_ALL_REDUCE))
+        .otherwise(pl.col("category").replace_strict(_PARTS, default=_UNKNOWN, return_dtype=pl.String))
+    )
+    events = attribute(trace).filter(pl.col("source").is_in(["kernel", "copy"])).sort(*on, "start_ns")
+    events = events.select(
+        "event", *on, "step", "phase", "stage", "name", "source", "start_ns", "dur_ns", "op_id", "launch_start_ns",
+        "launch_thread", letter=pl.when(pl.col("source") == "kernel").then(letter).otherwise(pl.lit(_UNKNOWN)),
+        identity=pl.struct("phase", "stage", "name", "source").rank("dense"),
+    )  # fmt: skip
+    short = pl.col("dur_ns").median().over("identity") <= most_ns
+    eligible = (pl.col("letter") != _UNKNOWN) & (short | (pl.col("letter") == _ALL_REDUCE))
+    after = pl.col("identity").shift(-1)
+    same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in (*on, "step", "phase"))
+    events = events.with_columns(_eligible=eligible, _same=same.fill_null(value=False), _after=after)
+    pairs = pl.when("_same").then(pl.len().over("identity", "_after")).otherwise(0)
+    pairs = pl.when("_same").then(pl.col("_same").sum().over("identity", "_after")).otherwise(pairs)
+    events = events.with_columns(_pairs=pairs, _runs=pl.len().over("identity"))
+    always = pl.col("_pairs") >= ALWAYS * pl.max_horizontal("_runs", pl.col("_runs").shift(-1))
+    link = (
+        pl.col("_same") & always & pl.col("_eligible") & pl.col("_eligible").shift(-1)
+        & (pl.col("letter").shift(-1) != _ALL_REDUCE) & (pl.col("_pairs") >= _LEAST_COUNT)
+    )  # fmt: skip
+    events = events.with_columns(_link=link.fill_null(value=False))
+    joined = pl.col("_link").shift(1).fill_null(value=False)
+    events = events.with_columns(_joined=joined, chain=(~joined).cum_sum())
+    in_one = pl.col("_link") | pl.col("_joined")
+    return events.with_columns(chain=pl.when(in_one).then("chain")).drop("^_.*$")
+
+
+_ALL_REDUCES: Final = pl.col("name").str.contains(r"(?i)all_?reduce|cross_device_reduce")
+
+
+def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Members of chains with the bytes that need not go to memory between each and the next; null if not known."""
+    if not trace.has("ops"):
+        return linked.with_columns(bytes=pl.lit(None, dtype=pl.Int64))
+    rows = operators_of(linked, trace.ops)
+    last = pl.col("chain") != pl.col("chain").shift(-1)
+    after = ("op", "shapes", "dtypes")
+    rows = rows.with_columns(_last=last.fill_null(value=True), **{f"_{name}": pl.col(name).shift(-1) for name in after})
+    keys = ["shapes", "dtypes", "_shapes", "_dtypes"]
+    pairs = rows.filter(~pl.col("_last")).select(keys).unique()
+    sizes = pl.Series("bytes", [between(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
+    rows = rows.join(pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left")
+    part = pl.col("letter").shift(-1) == _PARTS["embedding"]  # a look-up reads only some rows
+    known = pl.when(~part.fill_null(value=False)).then("bytes")
+    return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
+
+
+def between(shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None) -> int | None:
+    """Bytes written by one operator and read by the next: twice the only tensor that both have.
+
+    Returns
+    -------
+    int or None
+        None where a shape is not recorded, or no tensor of two axes or several are in both.
+
+    Examples
+    --------
+    >>> between("[[4, 8], [8]]", '["float", "float"]', "[[4, 8]]", '["float"]')
+    256
+    """
+    both = _tensors(shapes, dtypes) & _tensors(next_shapes, next_dtypes)
+    return 2 * next(iter(both))[1] if len(both) == 1 else None
+
+
+def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...], int]]:
+    """Shapes and bytes of the tensors of at least two axes that are no indices."""
+    try:
+        sizes, types = json.loads(shapes or "[]"), json.loads(dtypes or "[]")
+    except ValueError:
+        return set()
+    out = set()
+    for size, kind in zip(sizes, types, strict=False) if isinstance(sizes, list) and isinstance(types, list) else ():
+        whole = isinstance(size, list) and len(size) > 1 and all(isinstance(n, int) and 0 < n < 1 << 32 for n in size)
+        known = DTYPES.get(kind) if isinstance(kind, str) else None
+        if whole and known and "int" not in known[0]:
+            out.add((tuple(size), math.prod(size) * known[1]))
+    return out
+
+
+def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Chains that are alike in one row; and the events of each."""
+    words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    each = linked.group_by("chain", maintain_order=True).agg(
+        pl.col("phase").first(), pl.col("step").first(), pl.col("rank").first(),
+        kernels=pl.col("name").str.join("\n"), stages=pl.col("stage").fill_null("").str.join("+"),
+        letters=pl.col("letter").str.join(""), length=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(),
+        gap_ns=(pl.col("start_ns").shift(-1) - end).clip(0).sum(), events=pl.col("event"),
+        bytes_saved=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
+    ).filter(pl.col("length") <= _MOST_MEMBERS)  # fmt: skip
+    keys = ["phase", "letters", "kernels", "stages"]
+    steps = events.filter(pl.col("step").is_not_null()).group_by("phase").agg(
+        _steps=pl.struct("rank", "step").n_unique()
+    )  # fmt: skip
+    whole = events.filter(pl.col("source") == "kernel")["dur_ns"].sum()
+    found = each.group_by(keys, maintain_order=True).agg(
+        pl.col("length").first(), count=pl.len().cast(pl.Int64), total_ns=pl.col("total_ns").sum(),
+        gap_ns=pl.col("gap_ns").sum(), events=pl.col("events").explode(), _in=pl.col("step").is_not_null().sum(),
+        bytes_saved=pl.when(pl.col("bytes_saved").is_not_null().all()).then(pl.col("bytes_saved").sum()),
+    ).filter(pl.col("count") >= _LEAST_COUNT)  # fmt: skip
+    found = found.join(steps, on="phase", how="left", nulls_equal=True, maintain_order="left")
+    made = [_named(letters) for letters in found["letters"]]
+    found = found.with_columns(
+        fusion=pl.Series(made, dtype=pl.String),
+        categories=pl.Series(
+            [" + ".join(words[one] for one in letters) for letters in found["letters"]], dtype=pl.String
+        ),
+        launches_saved=pl.col("count") * (pl.col("length") - 1),
+        share=pl.col("total_ns") / max(1, whole),
+        a_step=pl.when(pl.col("_steps") > 0).then(pl.col("_in") / pl.col("_steps")),
+    ).sort(pl.col("total_ns") + pl.col("gap_ns").clip(upper_bound=pl.col("total_ns")), descending=True)
+    found = found.with_row_index("_candidate")
+    members = found.select("_candidate", event="events").explode("event")
+    return found, members.join(linked.select("event", "chain"), on="event", how="left", maintain_order="left")
+
+
+def _named(letters: str) -> str | None:
+    """A known fusion, if the whole chain is one."""
+    return next((name for pattern, name in KNOWN if re.fullmatch(pattern, letters)), None)
+
+
+def _gain(trace: Trace, members: pl.DataFrame, row: dict[str, Any]) -> dict[str, float]:
+    """What a replay predicts for a step of the chain's phase."""
+    chosen = members.filter(pl.col("_candidate") == row["_candidate"]).select("event", _chain="chain")
+    found = what_if(trace, _one_kernel(chosen)).filter(pl.col("phase").eq_missing(pl.lit(row["phase"])))
+    if found.is_empty():
+        return {}
+    step = found.row(0, named=True)
+    recorded = step["recorded_ns"]
+    return {
+        "gain_ns": step["gain_ns"], "gain_low_ns": recorded - step["high_ns"],
+        "gain_high_ns": recorded - step["low_ns"], "recorded_ns": recorded,
+    }  # fmt: skip
+
+
+def _one_kernel(events: pl.DataFrame) -> Change:
+    """One kernel in place of each chain of events."""
+
+    def apply(plan: Plan, trace: Trace) -> None:
+        joined = plan.events.select("event").join(events, on="event", how="left", maintain_order="left")
+        chain = joined["_chain"].cast(pl.Int64).fill_null(-1).to_numpy()
+        rows = (chain >= 0) & plan.device
+        follows = np.zeros(len(rows), dtype=bool)
+        follows[1:] = rows[1:] & rows[:-1] & (chain[1:] == chain[:-1])
+        make_one(plan, rows, follows)
+
+    return Change("a chain fused", "between the longest part and the sum of the parts", apply)
+
+
+ANALYSIS = Analysis(
+    function=fusion_candidates,
+    question="Which short kernels always follow each other, and would be one kernel?",
+    help="chains of short kernels, launches and bytes that one kernel would save, and the gain of a step",
+    view="fusion",
+    columns=(
+        "phase", "gain_ns", "recorded_ns", "total_ns", "share", "count", "a_step", "length", "launches_saved",
+        "bytes_saved", "fusion", "categories",
+    ),
+)  # fmt: skip

@@ -23,7 +23,7 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from jupyter_client import BlockingKernelClient
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 from tests.browser.host import PATIENCE_S, SLOW, Host
 
@@ -126,6 +126,14 @@ def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"JupyterLab did not start:\n{log.read_text('utf-8', 'replace')[-4000:]}")
 
 
+def patient(page: Page) -> Page:
+    """A page that waits long enough for a busy machine."""
+    page.set_default_timeout(PATIENCE_S * 1000)
+    if SLOW > 1:
+        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+    return page
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium without a network."""
@@ -133,15 +141,7 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         expect.set_options(timeout=PATIENCE_S * 1000)
         new_page = chromium.new_page
-
-        def patient_page(**options: object) -> Page:
-            page = new_page(**options)
-            page.set_default_timeout(PATIENCE_S * 1000)
-            if SLOW > 1:
-                page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
-            return page
-
-        chromium.new_page = patient_page
+        chromium.new_page = lambda **options: patient(new_page(**options))
         yield chromium
         chromium.close()
 
@@ -221,8 +221,16 @@ class Notebook:
         ]
 
 
+@pytest.fixture(scope="session")
+def lab_context(browser: Browser) -> Iterator[BrowserContext]:
+    """What the pages of JupyterLab share: its scripts are fetched and compiled once."""
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
+def notebook(lab: Lab, lab_context: BrowserContext) -> Iterator[Callable[..., Notebook]]:
     """Open a notebook made of cells and run them all."""
     opened: list[tuple[Page, BlockingKernelClient]] = []
 
@@ -233,9 +241,9 @@ def notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=kernel)
         nbformat.write(content, lab.notebooks / name)
-        page = browser.new_page(
-            viewport={"width": width, "height": height}, reduced_motion="reduce" if reduced_motion else "no-preference"
-        )
+        page = patient(lab_context.new_page())
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(reduced_motion="reduce" if reduced_motion else "no-preference")
         shown = Notebook(page, BlockingKernelClient())
         page.on("pageerror", lambda error: shown.problems.append(str(error)))
         page.on("console", lambda message: _keep(shown.problems, message))

@@ -19,7 +19,7 @@ import {
  * @returns {[number, number]}
  */
 export function callDomain(values, least = 1.15) {
-  const known = values.filter((value) => value !== null && value > 0);
+  const known = values.flatMap((value) => (value !== null && value > 0 ? [value] : []));
   if (!known.length) return [1, 10];
   return [Math.min(...known) / least, Math.max(...known) * least];
 }

@@ -27,7 +27,9 @@ function render({ model, el }) {
   const theme = followTheme(root, model, () => panels.forEach((panel) => panel.redraw()));
   const says = status(model, root);
   const panels = [];
+  /** @type {import("./messages").Messages["view"]["answers"] | null} */
   let view = null;
+  /** @type {import("./messages").Messages["call"]["answers"] | null} */
   let one = null; // the picked call
   let close = false; // whether only its transfer is shown
 
@@ -67,15 +69,20 @@ function render({ model, el }) {
   const moves = h("span", { class: "lp-label" });
 
   const load = async () => {
-    if (model.get("kind") === null) return;
+    const kind = model.get("kind");
+    if (kind === null) return;
     const window = model.get("in_window") ? model.get("window") : null;
-    const args = { kind: model.get("kind"), phase: model.get("phase"), rank: model.get("rank"), window };
+    const args = { kind, phase: model.get("phase"), rank: model.get("rank"), window };
     try {
-      ({ msg: view } = await ask(model, "view", args));
+      const { msg } = await ask(model, "view", args);
+      view = msg;
+      drawView(msg);
+      root.dataset.shown = JSON.stringify(args);
     } catch (error) {
       report(error);
-      return;
     }
+  };
+  const drawView = (view) => {
     says.error("");
     const parts = [
       `${formatNumber(view.count)} kernels${model.get("rank") === null ? " on all ranks" : ` on rank ${model.get("rank")}`}.`,
@@ -91,7 +98,6 @@ function render({ model, el }) {
     note.textContent = parts.join(" ");
     panels.forEach((panel) => panel.redraw());
     drawList();
-    root.dataset.shown = JSON.stringify(args);
   };
   const drawList = () => {
     const table = plotTable(CALL_COLUMNS, view?.calls ?? [], {

@@ -55,6 +55,7 @@ export function callArrivals({ view, colour, rank, pick }) {
 
 /** Wait and transfer over time. */
 export function callsOverTime({ view, colour, rank, window, light, pick, setWindow }) {
+  /** @type {{x: import("../base/js/plot.mjs").Scale, unit: {ns: number}} | null} */
   let axis = null; // the scale of time and its unit
   return {
     label: "Wait and transfer over time. Enter picks the longest call of a bar; drag sets the window.",
@@ -117,6 +118,7 @@ export function callsOverTime({ view, colour, rank, window, light, pick, setWind
     ],
     pick: (row) => pick(row.call),
     drag: (from, to) => {
+      if (!axis) return;
       const { x, unit } = axis;
       setWindow([from, to].map((px) => Math.max(0, x.from(Math.min(Math.max(px, x.range[0]), x.range[1])) * unit.ns)));
     },

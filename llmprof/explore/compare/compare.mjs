@@ -32,7 +32,8 @@ function render({ model, el }) {
   const details = h("div", { class: "lp-details" });
   let panels = [];
   let pictures = []; // of the steps and the waterfalls
-  let grid = null;
+  /** @type {ReturnType<typeof tableGrid>} */
+  let grid;
   let largest = 0;
   let round = 0;
   const theme = followTheme(el, model, () => [tracks, ...pictures, ...panels].forEach((panel) => panel?.redraw()));
@@ -178,6 +179,7 @@ function render({ model, el }) {
   };
 
   // Both timelines
+  /** @type {any} */
   let aligned = null;
   const tracks = tracksPanel({
     shown: () => aligned,
@@ -238,7 +240,7 @@ function render({ model, el }) {
         ...side,
         rows: table(side.columns, buffers.slice(side.first, side.first + side.columns.length)),
       }));
-      const layer = msg.layers.includes(args.layer) ? `layer ${args.layer}` : "the step";
+      const layer = args.layer !== null && msg.layers.includes(args.layer) ? `layer ${args.layer}` : "the step";
       const skipped = msg.layers.length ? 0 : 1; // the lane of the layers is the first
       aligned = {
         ...msg,

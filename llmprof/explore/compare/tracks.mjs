@@ -46,12 +46,14 @@ export function tracksHeight(sides, lanes) {
  * go(window) is what zooming, moving and dragging do (null: all).
  */
 export function tracksPanel({ shown, colours, fill, go }) {
+  /** @type {import("../base/js/plot.mjs").Area | null} */
   let area = null;
   const move = (window) => go(clampWindow(window, shown().whole));
   const zoom = (factor, at = 0.5) => shown() && move(zoomWindow(shown().window, factor, at, shown().whole));
   const pan = (share) => shown() && move(panWindow(shown().window, share, shown().whole));
   const nsAt = (x) => {
     const { window } = shown();
+    if (!area) return window[0];
     const inside = Math.min(area.right, Math.max(area.left, x)) - area.left;
     return window[0] + inside * ((window[1] - window[0]) / (area.right - area.left));
   };
@@ -60,10 +62,12 @@ export function tracksPanel({ shown, colours, fill, go }) {
     if (!now_shown) return [];
     const { sides, lanes, window, origin, skipped } = now_shown;
     const left = width < 640 ? 88 : 124;
-    area = { left, top: 4, right: width - 14, bottom: height - 40 };
-    const scale = plotLinear(window, [area.left, area.right]);
+    const place = { left, top: 4, right: width - 14, bottom: height - 40 };
+    area = place;
+    const scale = plotLinear(window, [place.left, place.right]);
     const unit = plotUnit(Math.max(Math.abs(window[0]), Math.abs(window[1])));
-    const ticks = plotTicks(window[0] / unit.ns, window[1] / unit.ns, Math.max(2, (area.right - left) / 110));
+    const ticks = plotTicks(window[0] / unit.ns, window[1] / unit.ns, Math.max(2, (place.right - left) / 110));
+    /** @type {import("../base/js/plot.mjs").Mark[]} */
     const marks = [];
     tracksRows(sides, lanes).forEach((top, i) => {
       const side = sides[i];
@@ -79,14 +83,14 @@ export function tracksPanel({ shown, colours, fill, go }) {
         const words = left < 120 ? lane.replace("communication", "comm.") : lane;
         plotText(context, words, left - 8, y + LANE / 2, now.muted, { align: "right" });
         context.fillStyle = now.lane;
-        context.fillRect(left, y + 1, area.right - left, LANE - 3);
+        context.fillRect(left, y + 1, place.right - left, LANE - 3);
       });
       const zero = scale.to(0);
       const foot = top + HEAD + lanes.length * LANE;
       for (let k = 0; k < side.rows.length; k += 1) {
         const [start, dur] = [side.rows.get("start_ns", k), side.rows.get("dur_ns", k)];
-        const [from, to] = [Math.max(left, scale.to(start)), Math.min(area.right, scale.to(start + dur))];
-        if (to < left || from > area.right) continue;
+        const [from, to] = [Math.max(left, scale.to(start)), Math.min(place.right, scale.to(start + dur))];
+        if (to < left || from > place.right) continue;
         const lane = side.rows.get("lane", k) - skipped;
         const label = side.rows.get("label", k);
         const colour = fill(lanes[lane], label, side.rows.get("name", k), now);
@@ -101,12 +105,12 @@ export function tracksPanel({ shown, colours, fill, go }) {
         const data = { side: side.name, lane: lanes[lane], label, name: side.rows.get("name", k), start, dur };
         marks.push({ x: from, y, w, h: LANE - 3, data });
       }
-      if (zero >= left && zero <= area.right)
+      if (zero >= left && zero <= place.right)
         plotLine(context, [zero, top + HEAD], [zero, foot], now.accent, { width: 1.5, dash: [4, 3] });
     });
     const title = `time from the start of ${origin} (${unit.symbol})`;
     const format = (t) => plotLabel(Number((t / unit.ns).toPrecision(9)));
-    plotAxes(context, area, now, { x: { scale, ticks: ticks.map((t) => t * unit.ns), format, title } });
+    plotAxes(context, place, now, { x: { scale, ticks: ticks.map((t) => t * unit.ns), format, title } });
     return marks;
   };
   const panel = plotPanel({

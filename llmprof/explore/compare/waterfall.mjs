@@ -140,6 +140,7 @@ export function runsPanel({ runs, colours, fill, pick, what }) {
     const ticks = plotTicks(0, most / unit.ns, Math.max(2, (area.right - left) / 90)).map((t) => t * unit.ns);
     const format = (t) => plotLabel(t / unit.ns);
     plotAxes(context, area, now, { x: { scale, ticks, format, title: `${what} (${unit.symbol})`, over: 60 } });
+    /** @type {import("../base/js/plot.mjs").Mark[]} */
     const marks = [];
     runs.forEach((run, i) => {
       const y = area.top + i * tall;

@@ -114,7 +114,8 @@ export function detailShapes({ rows, why, total }) {
     { name: "mean_ns", title: "mean", number: true, format: (v) => formatNs(v) },
     { name: "total_ns", title: "total", number: true, format: (v) => formatNs(v) },
   ];
-  const more = total > rows.length ? h("p", { class: "lp-note", text: `${rows.length} of ${total} are shown.` }) : null;
+  const more =
+    total && total > rows.length ? h("p", { class: "lp-note", text: `${rows.length} of ${total} are shown.` }) : null;
   return plotPart("Shapes", plotTable(columns, rows, { caption: "Operators and shapes" }), more).el;
 }
 

@@ -42,7 +42,7 @@ function render({ model, el }) {
    */
   const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
   let shown = view(); // that of the rows which are on the screen
-  const picked = () => ({ kernel: model.get("kernel"), of: model.get("of") });
+  const picked = () => ({ kernel: model.get("kernel") ?? "", of: model.get("of") });
   const grid = tableGrid({
     label: "Kernels",
     columns: kernelColumns(model.get("colours"), model.get("has_metrics")),
@@ -177,7 +177,7 @@ function render({ model, el }) {
 
   const hardware = async (place, mine, kernelId = null) => {
     if (!model.get("has_metrics")) return fill(place, command());
-    const { msg } = await ask(model, "metrics", { kernel: model.get("kernel"), kernel_id: kernelId });
+    const { msg } = await ask(model, "metrics", { kernel: picked().kernel, kernel_id: kernelId });
     if (mine !== round) return place;
     if (!msg.launches.length) return fill(place, command());
     const view = metricView(msg, {
@@ -209,7 +209,8 @@ function render({ model, el }) {
       if (mine !== round) return;
       const colours = model.get("colours").category;
       const square = h("span", { class: "lp-square" });
-      square.style.background = colours[msg.category] ?? colours.other;
+      const colour = colours[msg.category ?? "other"] ?? colours.other;
+      square.style.background = colour;
       const of = Object.entries(model.get("of")).map(([name, value]) => `${name} ${value}`);
       const facts = [
         ["launches", formatNumber(msg.count)],
@@ -225,7 +226,7 @@ function render({ model, el }) {
       );
       const launches = detailLaunches(msg, buffers, {
         colours: theme.now,
-        colour: () => colours[msg.category] ?? colours.other,
+        colour: () => colour,
         chosen: () => model.get("event"),
         pick: (event) => ask(model, "launch", { event }).catch(failed),
       });
@@ -248,7 +249,7 @@ function render({ model, el }) {
       launches.redraw();
       hardware(place, mine).catch(failed);
       const found = await ask(model, "shapes", {
-        kernel: model.get("kernel"),
+        kernel: picked().kernel,
         rank: model.get("of").rank ?? model.get("rank"),
       });
       if (mine === round) fill(shapes, detailShapes(found.msg));

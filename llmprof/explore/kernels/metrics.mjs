@@ -38,13 +38,21 @@ export function metricText({ value, text, unit }) {
  * @returns {{x: [number, number], y: [number, number]}}
  */
 export function metricPlane(roofline) {
-  const ridges = roofline.bandwidth ? Object.values(roofline.peaks).map((peak) => peak / roofline.bandwidth) : [];
+  const { bandwidth } = roofline;
+  const ridges = bandwidth ? Object.values(roofline.peaks).map((peak) => peak / bandwidth) : [];
   const xs = [...roofline.points.map((p) => p.arithmetic_intensity), ...ridges];
   const ys = [...roofline.points.map((p) => p.flop_per_s), ...Object.values(roofline.peaks)];
   return { x: [Math.min(...xs) / 2.5, Math.max(...xs) * 2.5], y: [Math.min(...ys) / 3, Math.max(...ys) * 2] };
 }
 
-/** A bar of a share, with its name and its number; a name that is explained opens to its glossary text. */
+/**
+ * A bar of a share, with its name and its number; a name that is explained opens to its glossary text.
+ * @param {string} name
+ * @param {number} share
+ * @param {string} said
+ * @param {string} colour
+ * @param {HTMLElement[] | null} [gloss]
+ */
 function metricBar(name, share, said, colour, gloss = null) {
   const bar = h("div", { class: "lp-meter", role: "img", "aria-label": `${name}: ${said}` });
   const inner = h("div");

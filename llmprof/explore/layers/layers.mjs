@@ -16,8 +16,12 @@ function render({ model, el }) {
   const bar = h("div", { class: "lp-bar" });
   const note = h("p", { class: "lp-note" });
   const detail = h("div", {});
+  /** @type {{head: import("./messages").Messages["cells"]["answers"], values: any, outliers: any} | null} */
   let shown = null; // {head, values, outliers}
+  /** @type {[number, number] | null} */
   let range = null; // first and last step that are shown; all if null
+  /** @type {[number, number] | null} */
+  let whole = null; // first and last step of all, once they are known
 
   const report = (error) => error instanceof Superseded || says.error(error.message);
   const chosenRank = () => model.get("rank") ?? model.get("default_rank");
@@ -39,13 +43,14 @@ function render({ model, el }) {
     },
   });
 
-  const pick = (step, layer) => ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(report);
+  const pick = (step, layer) => shown && ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(report);
   const nextOutlier = () => {
-    const { columns, layers } = shown?.head ?? { columns: [], layers: [] };
-    const step = model.get("step");
+    if (!shown) return;
+    const { columns, layers } = shown.head;
+    const [step, layer] = [model.get("step"), model.get("layer")];
     const column = step === null ? -1 : columns.findIndex(([first, last]) => first <= step && step <= last);
-    const row = layers.indexOf(model.get("layer"));
-    const at = layerNext(shown?.outliers ?? [], column < 0 ? -1 : column * layers.length + row);
+    const row = layer === null ? -1 : layers.indexOf(layer);
+    const at = layerNext(shown.outliers, column < 0 ? -1 : column * layers.length + row);
     if (at >= 0) pick(columns[Math.floor(at / layers.length)][0], layers[at % layers.length]);
   };
   const zoomTo = (next) => {
@@ -53,21 +58,22 @@ function render({ model, el }) {
     refresh();
   };
   const zoomBy = (factor) => {
-    const { columns } = shown?.head ?? { columns: [] };
-    if (!columns.length) return;
+    if (!whole) return;
     // counted from what is asked for: the picture of the key before may be on its way
-    const [first, last] = range ?? [columns[0][0], columns[columns.length - 1][1]];
+    const [first, last] = range ?? whole;
     const chosen = model.get("step");
     const middle = chosen !== null && first <= chosen && chosen <= last ? chosen : (first + last) / 2;
     const half = (Math.max(1, last - first) * factor) / 2;
-    zoomTo([Math.floor(middle - half), Math.ceil(middle + half)]);
+    const [low, high] = [Math.max(whole[0], Math.floor(middle - half)), Math.min(whole[1], Math.ceil(middle + half))];
+    zoomTo(low <= whole[0] && high >= whole[1] ? null : [low, high]);
   };
 
   const refresh = async () => {
-    if (chosenRank() === null) return;
+    const rank = chosenRank();
+    if (rank === null) return;
     const args = {
       measure: model.get("measure"),
-      rank: chosenRank(),
+      rank,
       stage: model.get("stage"),
       phase: model.get("phase"),
       steps: range,
@@ -75,6 +81,8 @@ function render({ model, el }) {
     try {
       const { msg, buffers } = await ask(model, "cells", args);
       shown = { head: msg, values: typed(buffers[0], "f4"), outliers: typed(buffers[1], "u1") };
+      const { columns } = msg;
+      if (args.steps === null) whole = columns.length ? [columns[0][0], columns[columns.length - 1][1]] : null;
       says.error("");
       note.textContent = notes(msg);
       heat.redraw();
@@ -104,12 +112,12 @@ function render({ model, el }) {
   };
 
   const inside = async () => {
-    const [step, layer] = [model.get("step"), model.get("layer")];
-    if (step === null || layer === null || chosenRank() === null) {
+    const [step, layer, rank] = [model.get("step"), model.get("layer"), chosenRank()];
+    if (step === null || layer === null || rank === null) {
       return fill(detail, h("p", { class: "lp-note", text: "Pick a cell to see its stages, kernels and operators." }));
     }
     try {
-      const { msg } = await ask(model, "cell", { rank: chosenRank(), step, layer, stage: model.get("stage") });
+      const { msg } = await ask(model, "cell", { rank, step, layer, stage: model.get("stage") });
       drawDetail(msg);
     } catch (error) {
       report(error);
@@ -117,6 +125,7 @@ function render({ model, el }) {
     return null;
   };
 
+  /** @type {ReturnType<typeof cellParts>["panel"]} */
   let stages = null; // the panel of the cell that is shown
   const drawDetail = (msg) => {
     stages?.stop();

@@ -42,18 +42,22 @@ export function overlapGutter(width) {
  * picture may be on its way; go(window) is what zooming, moving and dragging do (null: everything). Returns the panel with zoom(factor) and pan(share).
  */
 export function overlapLanes({ shown, asked, colours, fill, go }) {
+  /** @type {import("../base/js/plot.mjs").Area | null} */
   let area = null; // where the lanes of the first side lie
   const move = (window) => window[1] - window[0] >= 1 && go(window);
   const zoom = (factor, at = 0.5) => shown()?.whole && move(zoomWindow(asked(), factor, at, shown().whole));
   const pan = (share) => shown()?.whole && move(panWindow(asked(), share, shown().whole));
   const nsAt = (x) => {
     const { window } = shown();
+    if (!area) return window[0];
     const inside = Math.min(area.right, Math.max(area.left, x)) - area.left;
     return window[0] + inside * ((window[1] - window[0]) / (area.right - area.left));
   };
   const draw = (context, width, now) => {
     const lanes = shown();
+    /** @type {import("../base/js/plot.mjs").Mark[]} */
     const marks = [];
+    let first = { left: 0, top: 0, right: width, bottom: 0 };
     let top = 6;
     lanes.sides.forEach((side, i) => {
       const name = `${side.of ? `${side.of}, ` : ""}rank ${side.rank}`;
@@ -61,18 +65,18 @@ export function overlapLanes({ shown, asked, colours, fill, go }) {
       top += 24;
       const { rows, height } = overlapRows(side.lanes);
       const place = { left: overlapGutter(width), top, right: width - 14, bottom: top + height };
-      if (i === 0) area = place;
+      if (i === 0) area = first = place;
       for (const { lane, y } of rows) drawLane(context, place, top + y, lane, side, i, now, marks, lanes, fill);
       top += height + 10;
     });
     const unit = plotUnit(lanes.window[1]);
     const scale = plotLinear(
       lanes.window.map((ns) => ns / unit.ns),
-      [area.left, area.right],
+      [first.left, first.right],
     );
-    const ticks = plotTicks(...scale.domain, Math.max(2, (area.right - area.left) / 110));
+    const ticks = plotTicks(...scale.domain, Math.max(2, (first.right - first.left) / 110));
     const title = `time from the start of the trace (${unit.symbol})${lanes.sides[1]?.of ? ", of A" : ""}`;
-    plotAxes(context, { ...area, bottom: top - 6 }, now, { x: { scale, ticks, title } });
+    plotAxes(context, { ...first, bottom: top - 6 }, now, { x: { scale, ticks, title } });
     return marks;
   };
   const panel = plotPanel({
@@ -97,7 +101,7 @@ export function overlapLanes({ shown, asked, colours, fill, go }) {
     reach: 2,
   });
   const wheel = (event) => {
-    if (!shown()?.whole || !(event.ctrlKey || event.metaKey)) return;
+    if (!shown()?.whole || !area || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     const at = (event.offsetX - area.left) / (area.right - area.left);
     zoom(Math.exp(Math.max(-50, Math.min(50, event.deltaY)) * 0.01), Math.min(1, Math.max(0, at)));

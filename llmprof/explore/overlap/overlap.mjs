@@ -14,8 +14,10 @@ function render({ model, el }) {
   const panels = new Set();
   const theme = followTheme(root, model, () => panels.forEach((panel) => panel.redraw()));
   const says = status(model, root);
+  /** @type {import("./messages").Messages["choices"]["answers"] | null} */
   let choices = null;
   let bars = []; // sides: {label, rank, rows}
+  /** @type {(import("./messages").Messages["lanes"]["answers"] & {buffers: DataView[], window: [number, number]}) | null} */
   let lanes = null; // {sides, buffers, summary, whole}
 
   const report = (error) => error instanceof Superseded || says.error(error.message);
@@ -23,7 +25,8 @@ function render({ model, el }) {
     model.set(name, value);
     model.save_changes();
   };
-  const rank = () => model.get("rank") ?? model.get("default_rank");
+  /** The rank that is shown; -1 where there is none. */
+  const rank = () => model.get("rank") ?? model.get("default_rank") ?? -1;
   const colourOf = (part, now) => (part === "idle" ? now.faint : model.get("colours").part[part]);
 
   const barsPanel = overlapBars({
@@ -39,7 +42,7 @@ function render({ model, el }) {
   });
   const lanesPanel = overlapLanes({
     shown: () => lanes,
-    asked: () => model.get("window") ?? lanes.whole,
+    asked: () => model.get("window") ?? lanes?.whole ?? [0, 1],
     colours: () => theme.now(),
     fill: colourOf,
     go: (window) => set("window", window),
@@ -48,7 +51,7 @@ function render({ model, el }) {
   panels.add(lanesPanel);
 
   const loadBars = async () => {
-    if (rank() === null) return;
+    if (rank() < 0) return;
     const args = { rank: rank(), phase: model.get("phase"), against: model.get("against") };
     try {
       const { msg, buffers } = await ask(model, "bars", args);
@@ -68,7 +71,7 @@ function render({ model, el }) {
   const sums = h("div", {});
   let width = 0; // for which the lanes were asked; a hidden tab has none
   const loadLanes = async () => {
-    if (rank() === null) return;
+    if (rank() < 0) return;
     width = root.clientWidth;
     const args = { rank: rank(), window: model.get("window"), against: model.get("against"), step: model.get("step") };
     try {
@@ -84,7 +87,7 @@ function render({ model, el }) {
     }
   };
   const drawSums = () => {
-    if (!lanes.sides.length) return fill(sums);
+    if (!lanes?.sides.length) return fill(sums);
     const ns = (value) => formatNs(value);
     const signed = (value) => `${value > 0 ? "+" : ""}${formatNs(value)}`;
     const columns = [
@@ -129,22 +132,23 @@ function render({ model, el }) {
     } catch (error) {
       return report(error);
     }
-    if (!choices.ranks.length)
+    const known = choices;
+    if (!known.ranks.length)
       return fill(root, says.el, h("p", { class: "lp-empty", text: "Nothing ran on a device in this trace." }));
     const sides = () => [
       ["", "nothing"],
-      ...choices.ranks.filter((r) => r !== rank()).map((r) => [`rank:${r}`, `rank ${r}`]),
-      ...choices.others.map((r) => [`other:${r}`, `other trace, rank ${r}`]),
+      ...known.ranks.filter((r) => r !== rank()).map((r) => [`rank:${r}`, `rank ${r}`]),
+      ...known.others.map((r) => [`other:${r}`, `other trace, rank ${r}`]),
     ];
     const selects = {
       rank: labelled(
         "Rank",
-        choices.ranks.map((r) => [r, String(r)]),
+        known.ranks.map((r) => [r, String(r)]),
         rank(),
         (value) => set("rank", Number(value)),
       ),
       against: labelled("Compare with", sides(), model.get("against"), (value) => set("against", value)),
-      phase: labelled("Phase", [["", "all"], ...choices.phases.map((p) => [p, p])], model.get("phase") ?? "", (value) =>
+      phase: labelled("Phase", [["", "all"], ...known.phases.map((p) => [p, p])], model.get("phase") ?? "", (value) =>
         set("phase", value || null),
       ),
       bars: labelled(
@@ -184,7 +188,7 @@ function render({ model, el }) {
       button("Whole recording", "Whole recording (0)", () => set("window", null)),
     );
     const legend = h("div", {});
-    const key = () => fill(legend, plotLegend(choices.parts.map((part) => [part, colourOf(part, theme.now())])));
+    const key = () => fill(legend, plotLegend(known.parts.map((part) => [part, colourOf(part, theme.now())])));
     key();
     model.on("change:theme", key);
     const bar = h("div", { class: "lp-bar" }, selects.rank.el, selects.against.el, selects.phase.el, selects.bars.el);

@@ -75,6 +75,7 @@ export function makeHelp(host) {
     close,
   );
   host.append(el);
+  /** @type {HTMLElement | null} */
   let before = null;
   const toggle = (open = el.hidden) => {
     if (open === !el.hidden) return;

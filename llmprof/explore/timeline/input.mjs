@@ -7,6 +7,7 @@ const LEAST_DRAG = 4;
 /** Hover, click, double-click and dragging on a pane of a timeline. */
 export function followPointer(timeline, pane) {
   const { canvas } = pane;
+  /** @type {{x: number, y: number, window: [number, number], pan: boolean, moved: boolean, id: number} | null} */
   let drag = null;
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
@@ -143,6 +144,7 @@ export function followGutter(timeline, pane) {
 
 /** Dragging the window, its ends or a new one on the minimap; the axis below it pans. */
 export function followMinimap(timeline, canvas, height) {
+  /** @type {{x: number, window: [number, number], part: string} | null} */
   let drag = null;
   const px = (event) => event.clientX - canvas.getBoundingClientRect().left;
   canvas.addEventListener("pointerdown", (event) => {

@@ -33,7 +33,32 @@ function render({ model, el }) {
 const Behaviour = /** @type {any} */ (class {});
 Object.assign(Behaviour.prototype, moving, selecting, drawing, marking);
 
+/**
+ * @typedef {{el: HTMLElement, inner: HTMLElement, gutter: HTMLElement, canvas: HTMLCanvasElement, items: any[],
+ *   shown: any[], height: number, content?: number}} Pane
+ */
+
 class TimelineView extends Behaviour {
+  // what build() and start() make
+  /** @type {ReturnType<typeof followTheme>} */
+  theme;
+  /** @type {ReturnType<typeof status>} */
+  status;
+  /** @type {ReturnType<typeof makeTools>} */
+  tools;
+  /** @type {Pane} */
+  pinnedPane;
+  /** @type {Pane} */
+  mainPane;
+  /** @type {HTMLElement} */
+  body;
+  /** @type {ReturnType<typeof makeCard>} */
+  card;
+  /** @type {ResizeObserver} */
+  observer;
+  /** @type {() => void} */
+  onScreen;
+
   /**
    * @param {import("./messages").Model} model
    * @param {HTMLElement} el
@@ -334,6 +359,7 @@ class TimelineView extends Behaviour {
 
   /** Close all ranks, or open them where all are closed. */
   closeAll() {
+    if (!this.described) return;
     const ranks = this.described.groups.map((group) => group.rank);
     const closed = ranks.every((rank) => this.state.closed.has(rank));
     this.state.closed = new Set(closed ? [] : ranks);
@@ -405,7 +431,7 @@ class TimelineView extends Behaviour {
 
   async requestOverview() {
     this.overview = { lanes: new Map(), columns: 1 };
-    const answer = await this.get("overview", { width: this.width, colour_by: this.colourBy });
+    const answer = await this.get("overview", { width: this.width ?? LEAST_ROOM, colour_by: this.colourBy });
     if (!answer) return;
     this.overview = readView(answer.msg, answer.buffers);
     this.draw();
@@ -432,6 +458,7 @@ class TimelineView extends Behaviour {
   }
 
   syncWindow() {
+    if (!this.window) return;
     this.sent = /** @type {[number, number]} */ ([...this.window]);
     this.model.set("window", this.sent);
     this.model.save_changes();

@@ -82,7 +82,9 @@ const LAYERS = { one: "layer", many: "layers", row: (layer) => `layer ${layer}` 
  * pick(step, layer), steps(first, last) and keys are what gestures do; of says what a row is.
  */
 export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of = LAYERS }) {
+  /** @type {{canvas: HTMLCanvasElement, of: any, theme: string} | null} */
   let image = null; // the cells, a pixel each
+  /** @type {{of: any, width: number, area: import("./plot.mjs").Area, marks: import("./plot.mjs").Mark[]} | null} */
   let grid = null; // their marks, made once for a picture
   const draw = (context, width, now) => {
     const { head, values, outliers } = shown();
@@ -90,11 +92,12 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of 
     if (!n || !m) return [];
     const area = layerArea(width, m, n, head.scales.length);
     const ramp = layerRamp(head.diverging, theme.name());
-    if (image?.of !== shown() || image.theme !== theme.name()) {
+    if (!image || image.of !== shown() || image.theme !== theme.name()) {
       image = { canvas: layerImage(head, values, ramp, theme.name()), of: shown(), theme: theme.name() };
     }
-    if (grid?.of !== shown() || grid.width !== width)
+    if (!grid || grid.of !== shown() || grid.width !== width)
       grid = { of: shown(), width, area, marks: layerMarks(area, n, m) };
+    const { marks } = grid;
     context.imageSmoothingEnabled = false;
     context.drawImage(image.canvas, area.left, area.top, area.right - area.left, area.bottom - area.top);
     const [w, t] = [(area.right - area.left) / n, (area.bottom - area.top) / m];
@@ -102,7 +105,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of 
     layerPhases(context, area, head, w, phases());
     layerLabels(context, area, head, now, w, t, of.one);
     const radius = Math.max(1.2, Math.min(3.2, w / 3, t / 3));
-    grid.marks.forEach((mark, at) => {
+    marks.forEach((mark, at) => {
       const [x, y] = [mark.x + w / 2, mark.y + t / 2];
       if (outliers[at]) layerOutlier(context, x, y, radius);
       else if (w > 9 && t > 9 && Number.isNaN(values[at])) plotText(context, "×", x, y, now.muted, { align: "center" });
@@ -119,7 +122,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of 
       context.strokeStyle = now.background;
       context.strokeRect(x - 1.5, y - 1.5, w + 3, t + 3);
     }
-    return grid.marks;
+    return marks;
   };
   /** @returns {(string | [string, string])[]} */
   const describe = ({ column, row }) => {
@@ -138,9 +141,9 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of 
     ];
     return outliers[at] ? [...lines, ["", "outlier of its step"]] : lines;
   };
-  const columnAt = (x) => {
+  const columnAt = (x, area) => {
     const count = shown().head.columns.length;
-    const share = (x - grid.area.left) / (grid.area.right - grid.area.left);
+    const share = (x - area.left) / (area.right - area.left);
     return shown().head.columns[Math.min(count - 1, Math.max(0, Math.floor(share * count)))];
   };
   return plotPanel({
@@ -150,7 +153,7 @@ export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of 
     draw: (context, width, _height, now) => (shown() ? draw(context, width, now) : []),
     describe,
     pick: ({ column, row }) => pick(shown().head.columns[column][0], shown().head.layers[row]),
-    drag: (from, to) => grid && steps(columnAt(from)[0], columnAt(to)[1]),
+    drag: (from, to) => grid && steps(columnAt(from, grid.area)[0], columnAt(to, grid.area)[1]),
     keys,
     reach: 2,
   });
@@ -181,7 +184,7 @@ function layerImage(head, values, ramp, theme) {
   const canvas = document.createElement("canvas");
   canvas.width = n;
   canvas.height = m;
-  const context = canvas.getContext("2d");
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   const cells = context.createImageData(n, m);
   const none = theme === "dark" ? [52, 60, 69] : [211, 215, 221];
   for (let column = 0; column < n; column += 1) {

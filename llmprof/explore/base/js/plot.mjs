@@ -50,7 +50,7 @@ export function plotTicks(low, high, count = 5) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999999);
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999999) ?? 10 * power;
   const first = Math.ceil(low / step - 1e-9);
   const last = Math.floor(high / step + 1e-9);
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
@@ -98,10 +98,7 @@ export function plotLabel(value) {
 export function plotEvery(count, step, room) {
   const least = Math.max(1, Math.ceil(room / Math.max(step, 1e-6)));
   const power = 10 ** Math.floor(Math.log10(least));
-  return Math.min(
-    Math.max(count, 1),
-    [1, 2, 5, 10].map((m) => m * power).find((n) => n >= least),
-  );
+  return Math.min(Math.max(count, 1), [1, 2, 5, 10].map((m) => m * power).find((n) => n >= least) ?? 10 * power);
 }
 
 /** Colour of a share (0..1) of a ramp of [r, g, b] stops. */
@@ -198,6 +195,7 @@ export function plotAxes(context, area, colours, { x, y }) {
  * @param {Pair} from
  * @param {Pair} to
  * @param {string} colour
+ * @param {{width?: number, dash?: number[]}} [style]
  */
 export function plotLine(context, from, to, colour, { width = 1, dash = [] } = {}) {
   context.strokeStyle = colour;
@@ -256,6 +254,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
   const tip = h("div", { class: "lp-tip", hidden: true });
   const said = h("span", { class: "lp-hidden", "aria-live": "polite" });
   const el = h("div", { class: "lp-panel" }, canvas, tip, said);
+  /** @type {{marks: Mark[], at: Mark | null, from: number | null, to: number | null}} */
   const state = { marks: [], at: null, from: null, to: null };
 
   const paint = () => {
@@ -266,7 +265,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
     const now = colours();
     context.fillStyle = now.background;
     context.fillRect(0, 0, width, tall);
-    const [index, count] = [state.marks.indexOf(state.at), state.marks.length];
+    const [index, count] = [state.at ? state.marks.indexOf(state.at) : -1, state.marks.length];
     state.marks = draw(context, width, tall, now) ?? [];
     state.at = state.marks.length === count ? (state.marks[index] ?? null) : null; // arrow keys go on from there
     if (state.at && !tip.hidden) {
@@ -330,7 +329,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
     const { from, to } = state;
     state.from = null;
     state.to = null;
-    if (from !== null && to !== null && Math.abs(to - from) > 4) {
+    if (drag && from !== null && to !== null && Math.abs(to - from) > 4) {
       drag(Math.min(from, x), Math.max(from, x));
       return paint();
     }
@@ -366,6 +365,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
  */
 export function plotKeys({ zoom, pan, all }) {
   const [closer, wider] = [() => zoom(0.5), () => zoom(2)];
+  /** @type {Record<string, () => void>} */
   const sideways = pan ? { a: () => pan(-0.25), d: () => pan(0.25) } : {};
   return { "+": closer, "=": closer, w: closer, "-": wider, s: wider, ...sideways, 0: all };
 }

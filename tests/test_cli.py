@@ -596,3 +596,15 @@ def test_an_interrupt_while_it_loads_ends_without_a_traceback(tmp_path):
         _, said = child.communicate(timeout=300)
         # in the first hundredths of a second the interpreter itself speaks, before the command line is there
         assert "llmprof/cli" not in said
+
+
+def test_the_list_of_commands_needs_none_of_the_libraries():
+    code = (
+        "import contextlib, sys; from llmprof.cli.main import main\n"
+        "with contextlib.suppress(SystemExit): main(['--help'])\n"
+        "heavy = {'numpy', 'polars', 'altair', 'llmprof.analyze', 'llmprof.launch'} & set(sys.modules)\n"
+        "raise SystemExit(', '.join(sorted(heavy)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "experiment" in done.stdout
+    assert (done.stderr.strip(), "what-if" in done.stdout) == ("", True)

@@ -95,8 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if argv is None else argv
     try:
-        args = parser().parse_args(argv)
+        args = parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     except KeyboardInterrupt:
         print(f"{_NAME}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -212,8 +213,18 @@ def _plain(message: object) -> str:
     return plain(" ".join(str(message).split()))
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """All commands, with the options of all or of one: those of some commands need much of the package.
+
+    Parameters
+    ----------
+    command : str, optional
+        Name of the command that will be parsed; all of them if not given.
+    """
+
+    def named(*names: str) -> bool:
+        return command is None or command in names
+
     shared = _shared()
     top = argparse.ArgumentParser(
         prog=_NAME,
@@ -224,9 +235,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, command: str, words: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(name: str, function: str, words: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=parents)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=function)
         return sub
 
     paths = argparse.ArgumentParser(add_help=False)
@@ -237,7 +248,9 @@ def parser() -> argparse.ArgumentParser:
     some.add_argument("paths", nargs="*", metavar="PATH", help="the same as of info")
     reading = _reading()
     add("info", "info", "what a trace holds", paths, reading, shared)
-    _analyze(add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared))
+    sub = add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared)
+    if named("analyze"):
+        _analyze(sub)
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
     sub.add_argument(
         "-o",
@@ -251,17 +264,20 @@ def parser() -> argparse.ArgumentParser:
     _findings(add("findings", "findings", "what takes the time, and what to try", some, reading, shared))
     sub = add("mcp", "mcp", "answer the questions of an agent about traces (Model Context Protocol)", shared)
     sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read")
-    _export(
-        add("export", "export", "write a trace for Perfetto, speedscope, Excel or data frames", paths, reading, shared)
-    )
+    words = "write a trace for Perfetto, speedscope, Excel or data frames"
+    sub = add("export", "export", words, paths, reading, shared)
+    if named("export"):
+        _export(sub)
     _convert(add("convert", "convert", "make a dataset of the files of many ranks", paths, shared))
     _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
     _what_if(add("what-if", "what_if", "the step time that a recording would have with changes", reading, shared))
     words = "a script that runs operators of a recording alone, and how they compare with it"
     _replay(add("replay", "replay", words, paths, reading, shared))
     _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
-    _launching(add, shared)
-    _theory(add("theory", "theory", "what a model costs on a device, and a trace against its bound", reading, shared))
+    _launching(add, shared, named)
+    sub = add("theory", "theory", "what a model costs on a device, and a trace against its bound", reading, shared)
+    if named("theory"):
+        _theory(sub)
     sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
@@ -302,16 +318,17 @@ def _convert(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser) -> None:
-    from llmprof.batch import PRESETS
-    from llmprof.cli.experiment import add_experiment_options
-    from llmprof.cli.run import add_config_options
-
+def _launching(
+    add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser, named: Callable[..., bool]
+) -> None:
     checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
     run = add("run", "run", "run a model under a profiler and read what it recorded", shared)
     sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
     sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
-    sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    if named("sweep"):
+        from llmprof.batch import PRESETS
+
+        sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     sweep.add_argument("--fresh-engine", action="store_true", help="start the engine for each point")
     sweep.add_argument("--shuffle", action="store_true", help="measure the points in a random order, against drift")
     for sub in (run, sweep):
@@ -319,7 +336,6 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
         sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")
         sub.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with an interrupted one")
         sub.add_argument("--report", action=reported, default=True, help="write report and charts (default: yes)")
-        add_config_options(sub)
     sub = add("runs", "runs", "list the runs in a folder, with what went wrong", shared)
     sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
     sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
@@ -331,9 +347,17 @@ def _launching(add: Callable[..., argparse.ArgumentParser], shared: argparse.Arg
     sub.add_argument("--init", nargs="?", const="default.yaml", metavar="FILE", help="write it (default: %(const)s)")
     doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
     doctor.add_argument("--self-test", action="store_true", help="time a known kernel by the timer and by the profiler")
-    add_config_options(doctor)
+    if named("run", "sweep", "doctor"):
+        from llmprof.cli.run import add_config_options
+
+        for sub in (run, sweep, doctor):
+            add_config_options(sub)
     words = "what the hardware reaches, and how a model scales with length and devices"
-    add_experiment_options(add("experiment", "experiment", words, shared))
+    sub = add("experiment", "experiment", words, shared)
+    if named("experiment"):
+        from llmprof.cli.experiment import add_experiment_options
+
+        add_experiment_options(sub)
 
 
 def _theory(sub: argparse.ArgumentParser) -> None:

@@ -21,11 +21,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from jupyter_client import BlockingKernelClient
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
 
-from tests.browser.host import PATIENCE_S, SLOW, Host
+from tests.browser.host import PATIENCE_S, SLOW, Host, artefacts, faults
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
@@ -205,28 +204,13 @@ class Notebook:
 
     def shot(self, name: str, target: Locator | None = None) -> Path:
         """Screenshot of the page or of a part, kept for people to look at."""
-        folder = Path(os.environ.get("LLMPROF_ARTEFACTS", ROOT / ".artefacts"))
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{name}.png"
+        path = artefacts() / f"{name}.png"
         (target or self.page).screenshot(path=path)
         return path
 
     def faults(self, selector: str) -> list[str]:
         """Serious and critical accessibility faults that axe finds in a part of the page."""
-        found = Axe().run(self.page, context={"include": [[selector]]}).response["violations"]
-        return [
-            f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
-            for fault in found
-            if fault["impact"] in ("serious", "critical")
-        ]
-
-
-@pytest.fixture(scope="session")
-def lab_context(browser: Browser) -> Iterator[BrowserContext]:
-    """What the pages of JupyterLab share: its scripts are fetched and compiled once."""
-    context = browser.new_context()
-    yield context
-    context.close()
+        return faults(self.page, selector, ("serious", "critical"))
 
 
 @pytest.fixture

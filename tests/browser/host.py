@@ -12,9 +12,11 @@ import os
 import queue
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 PATIENCE_S = 120
@@ -133,11 +135,33 @@ class Host:
             self.page.wait_for_timeout(30)
         return value
 
-    def shot(self, path: Path) -> Path:
-        """Screenshot of the widget."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.page.locator("#host").screenshot(path=path)
-        return path
+    def faults(self) -> list[str]:
+        """Moderate, serious and critical faults of accessibility that axe finds in the widget."""
+        return faults(self.page, "#host")
+
+    def shot(self, path: Path | str) -> Path:
+        """Screenshot of the widget: into a file, or under a name where people look at them."""
+        where = artefacts() / f"{path}.png" if isinstance(path, str) else path
+        where.parent.mkdir(parents=True, exist_ok=True)
+        self.page.locator("#host").screenshot(path=where)
+        return where
+
+
+def artefacts() -> Path:
+    """Folder of the pictures that tests keep for people to look at."""
+    folder = Path(os.environ.get("LLMPROF_ARTEFACTS", Path(__file__).resolve().parents[2] / ".artefacts"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def faults(page: Page, selector: str, impacts: Sequence[str] = ("moderate", "serious", "critical")) -> list[str]:
+    """Faults of accessibility that axe finds in a part of a page."""
+    found = Axe().run(page, context={"include": [[selector]]}).response["violations"]
+    return [
+        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
+        for fault in found
+        if fault["impact"] in impacts
+    ]
 
 
 SKIPPED = {"comm", "keys", "layout", "tabbable", "tooltip", "tooltips"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmprof import explore
 from tests.browser import drawn
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
@@ -95,20 +96,20 @@ def test_gestures_end_in_frames(notebook):
 @pytest.mark.parametrize(
     ("sample", "theme", "width"),
     [
-        ("torch_tp4_eager_nccl", "dark", 1250),
-        ("torch_tp4_eager_nccl", "light", 620),
-        ("torch_tp4_cudagraph", "light", 1250),
-        ("torch_pp2_eager", "light", 1250),
+        ("torch_tp4_eager_nccl", "dark", 1100),
+        ("torch_tp4_eager_nccl", "light", 480),
+        ("torch_tp4_cudagraph", "light", 1100),
+        ("torch_pp2_eager", "light", 1100),
     ],
 )
-def test_widths_and_themes(notebook, sample, theme, width):
-    setup = f"import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample({sample!r})"
-    shown = notebook([setup, "w = explore.all_reduce(trace)\nw"], width=width, theme=theme, height=2300)
+def test_widths_and_themes(host, sample_trace, sample, theme, width):
+    widget = explore.all_reduce(sample_trace(sample))
+    shown = host(widget, width=width, theme=theme, height=2300)
     settled(shown)
-    shown.output().locator("tbody button").first.click()
-    settled(shown, call=shown.wait("w.call is not None and [w.call]")[0])
-    shown.shot(f"all_reduce-{sample}-{theme}-{width}", shown.output())
-    root = shown.output().locator(".lp-collectives")
+    shown.page.locator("tbody button").first.click()
+    settled(shown, call=shown.wait(lambda: [widget.call] if widget.call is not None else None)[0])
+    shown.shot(f"all_reduce-{sample}-{theme}-{width}")
+    root = shown.page.locator(".lp-collectives")
     assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
     assert shown.problems == []
 

@@ -198,16 +198,18 @@ def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_tr
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_python_moves_the_widget_in_a_narrow_page(notebook, theme):
-    opened = notebook([SETUP, SHOW], width=620, height=1800, theme=theme)
-    widget = ready(opened)
-    opened.run("w.phase = 'decode'; w.picked = {'phase': 'decode', 'stage': 'all_reduce'}")
-    widget.get_by_text("Its kernels").wait_for()
-    opened.page.wait_for_timeout(300)
-    opened.shot(f"compare_narrow_{theme}", widget)
-    assert widget.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
-    assert opened.faults(".lp") == []
-    assert opened.problems == []
+def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
+    a, b = sample_trace("torch_tp4_eager_custom_allreduce"), sample_trace("torch_tp4_eager_nccl")
+    widget = explore.compare(a, b, names=("custom", "nccl"))
+    shown = host(widget, width=480, height=1800, theme=theme)
+    aligned(shown)
+    shown.page.locator("[aria-busy=false] tr[data-row] td").first.wait_for()
+    widget.picked = {"phase": "decode", "stage": "all_reduce"}
+    shown.page.get_by_text("Its kernels").wait_for()
+    shown.shot(f"compare_narrow_{theme}")
+    shown.wait(lambda: shown.page.locator(".lp").evaluate("el => el.scrollWidth <= el.clientWidth + 1"))
+    assert shown.faults() == []
+    assert shown.problems == []
 
 
 def test_hostile_names_and_a_trace_without_devices(notebook):

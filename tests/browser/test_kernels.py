@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+import llmprof
+from llmprof import explore
+
 SETUP = """import llmprof
 from llmprof import explore
 trace = llmprof.sample("torch_tp1_eager")
@@ -108,17 +111,18 @@ def test_keyboard_picks_a_row_and_the_command_of_a_kernel_without_metrics_is_wri
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_python_moves_the_widget_in_a_narrow_page(notebook, theme):
-    opened = notebook([SETUP, SHOW], width=620, height=2600, theme=theme)
-    widget = ready(opened)
-    opened.run("w.stage = 'attention'; w.kernel = w.table.drop_nulls('limit')['name'][0]")
-    widget.get_by_label("Roofline of all profiled launches").wait_for()
-    expect(widget.get_by_role("combobox", name="stage", exact=True)).to_have_value("attention")
-    opened.page.wait_for_timeout(300)
-    opened.shot(f"kernels_narrow_{theme}", widget)
-    assert widget.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
-    assert opened.faults(".lp") == []
-    assert opened.problems == []
+def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
+    widget = explore.kernels(sample_trace("torch_tp1_eager"), metrics=llmprof.sample_metrics("ncu_tp1_eager"))
+    shown = host(widget, width=480, height=2600, theme=theme)
+    shown.page.locator("tr[data-row] td").first.wait_for()
+    widget.stage = "attention"
+    widget.kernel = widget.table.drop_nulls("limit")["name"][0]
+    shown.page.get_by_label("Roofline of all profiled launches").wait_for()
+    expect(shown.page.get_by_role("combobox", name="stage", exact=True)).to_have_value("attention")
+    shown.shot(f"kernels_narrow_{theme}")
+    shown.wait(lambda: shown.page.locator(".lp").evaluate("el => el.scrollWidth <= el.clientWidth + 1"))
+    assert shown.faults() == []
+    assert shown.problems == []
 
 
 HOSTILE = "\"><img src=x onerror='window.hacked=1'><script>window.hacked=2</script>${window.hacked=3}"

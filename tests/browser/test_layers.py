@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmprof import explore
 from tests.browser import drawn
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
@@ -119,12 +120,13 @@ def test_python_moves_the_picture(notebook):
     assert shown.problems == []
 
 
-@pytest.mark.parametrize("width", [620, 420])
-def test_a_narrow_cell(notebook, width):
-    shown = notebook([SETUP, "w = explore.layers(trace, step=3, layer=2, rank=0)\nw"], width=width, height=1800)
-    settled(shown)
-    shown.shot(f"layers-{width}", shown.output())
-    root = shown.output().locator(".lp-layers")
+@pytest.mark.parametrize("width", [480, 300])
+def test_a_narrow_cell(host, sample_trace, width):
+    widget = explore.layers(sample_trace("torch_tp4_eager_nccl"), step=3, layer=2, rank=0)
+    shown = host(widget, width=width, height=1800)
+    settled(shown, cell=[0, 3, 2, None])
+    shown.shot(f"layers-{width}")
+    root = shown.page.locator(".lp-layers")
     assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
     assert shown.problems == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmprof import explore
 from tests.browser import drawn
 
 SETUP = (
@@ -26,7 +27,7 @@ def settled(shown, **shows) -> None:
 
 
 def steps(shown):
-    return shown.output().locator("canvas[aria-label^='Parts of the time']")
+    return shown.page.locator("canvas[aria-label^='Parts of the time']")
 
 
 def lanes(shown):
@@ -106,22 +107,24 @@ def test_gestures_end_in_frames(notebook):
     assert (shown.problems, shown.asked) == ([], set())
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1250), ("dark", 1250), ("light", 620)])
-def test_two_sides(notebook, theme, width):
-    shown = notebook([SETUP, "w = explore.overlap(trace, other=other)\nw"], width=width, theme=theme, height=1700)
+@pytest.mark.parametrize(("theme", "width"), [("light", 1100), ("dark", 1100), ("light", 480)])
+def test_two_sides(host, sample_trace, theme, width):
+    trace, other = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
+    widget = explore.overlap(trace, other=other)
+    shown = host(widget, width=width, theme=theme, height=1700)
     settled(shown)
-    shown.output().get_by_label("Compare with").select_option("rank:3")
-    shown.wait("w.against == 'rank:3'")
+    shown.page.get_by_label("Compare with").select_option("rank:3")
+    shown.wait(lambda: widget.against == "rank:3")
     settled(shown, against="rank:3")
-    assert shown.python("w.summary.filter(part='idle').select('b_ns').item()") > 4e8  # the rank that all wait for
-    shown.output().get_by_label("Compare with").select_option("other:0")
+    assert widget.summary.filter(part="idle").select("b_ns").item() > 4e8  # the rank that all wait for
+    shown.page.get_by_label("Compare with").select_option("other:0")
     settled(shown, against="other:0", bars={"rank": 0, "phase": None, "against": "other:0"})
     steps(shown).click(position=bar(shown, 5))
-    shown.wait("w.step == 5 and w.against == 'other:0' and w.window is not None")
-    settled(shown, window=shown.python("w.window"))
-    shown.output().get_by_role("columnheader", name="B − A").wait_for()
-    shown.shot(f"overlap-{theme}-{width}", shown.output())
-    root = shown.output().locator(".lp-overlap")
+    shown.wait(lambda: widget.step == 5 and widget.against == "other:0" and widget.window is not None)
+    settled(shown, window=widget.window)
+    shown.page.get_by_role("columnheader", name="B − A").wait_for()
+    shown.shot(f"overlap-{theme}-{width}")
+    root = shown.page.locator(".lp-overlap")
     assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
     assert shown.problems == []
 

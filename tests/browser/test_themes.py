@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from llmprof import explore, report
 from llmprof.charts.base.dark import GROUND, in_the_dark
 from llmprof.charts.base.theme import INK, PAPER, WHITE
+from tests.browser.host import faults
 
 SAMPLE, OTHER = "torch_tp4_eager_custom_allreduce", "torch_tp4_eager_nccl"
 WIDGETS = {
@@ -40,16 +40,6 @@ LIGHTNESS = """() => {
 }"""
 
 
-def faults(page, selector: str) -> list[str]:
-    """Moderate, serious and critical faults of accessibility."""
-    found = Axe().run(page, context={"include": [[selector]]}).response["violations"]
-    return [
-        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
-        for fault in found
-        if fault["impact"] in ("moderate", "serious", "critical")
-    ]
-
-
 def still(one) -> list[float]:
     """Lightness of the widget's parts, once it has drawn something and nothing in it changes any more."""
     one.page.locator("canvas, tr[data-row]").first.wait_for()
@@ -71,13 +61,13 @@ def test_a_widget_follows_a_switch_of_the_theme_while_it_is_open(name, host, sam
     one = host(widget, theme="light")
     light = still(one)
     assert light[0] > 0.95
-    assert faults(one.page, "#host") == []
+    assert one.faults() == []
     one.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
     one.wait(lambda: one.page.evaluate(LIGHTNESS)[0] < 0.2)
     dark = still(one)
     assert len(dark) == len(light)
     assert all(after < before for before, after in zip(light, dark, strict=True))
-    assert faults(one.page, "#host") == []
+    assert one.faults() == []
     one.page.evaluate("document.body.dataset.jpThemeLight = 'true'")
     one.wait(lambda: one.page.evaluate(LIGHTNESS)[0] > 0.95)
     assert one.problems == []

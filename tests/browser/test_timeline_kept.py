@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from llmprof import explore
@@ -23,16 +22,6 @@ def shown(host, sample_trace, request, tmp_path):
     one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4)
     one.page.wait_for_timeout(200)
     return one
-
-
-def faults(shown) -> list[str]:
-    """Moderate, serious and critical faults of accessibility inside the widget."""
-    found = Axe().run(shown.page, context={"include": [["#host"]]}).response["violations"]
-    return [
-        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
-        for fault in found
-        if fault["impact"] in ("moderate", "serious", "critical")
-    ]
 
 
 def window(shown) -> list[int]:
@@ -59,7 +48,7 @@ def test_marks_with_their_distance_and_notes(shown, tmp_path):
     assert "here it" in (tmp_path / "notes.json").read_text()
     panel.get_by_role("button", name="Go to mark 1").click()
     shown.wait(lambda: shown.widget.marks[0]["time"] == pytest.approx(sum(window(shown)) / 2, rel=0.5))
-    assert faults(shown) == []
+    assert shown.faults() == []
     panel.get_by_role("button", name="Remove mark 1").click()
     shown.wait(lambda: len(shown.widget.marks) == 1)
     panel.get_by_role("button", name="Remove mark 1").click()
@@ -96,7 +85,7 @@ def test_the_list_of_hits_has_totals_filters_and_goes_to_each(shown):
     longest = shown.widget._on_list(text="rms_norm", where="device", rank=2, sort="-dur")[0]["rows"][0]["hit"]
     region.locator("tr[data-row='0']").click()
     shown.wait(lambda: shown.widget.selection == {"row": longest["row"], "id": longest["id"]})
-    assert faults(shown) == []
+    assert shown.faults() == []
     region.get_by_role("button", name="Close").click()
     region.wait_for(state="hidden")
     assert shown.problems == []

@@ -86,6 +86,7 @@ class Host:
         self.widget = widget
         self.problems: list[str] = []
         self._news: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()
+        self._given: dict[str, Any] = {}
         self._due: list[tuple[float, dict[str, Any]]] = []
         self.page: Page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
@@ -104,6 +105,9 @@ class Host:
         self.page.evaluate(MODEL)
 
     def _changed(self, change: dict[str, Any]) -> None:
+        name, value = change["name"], change["new"]
+        if self._given.get(name, self) == value:  # the page knows: an echo would undo what it has set meanwhile
+            return
         self._tell({"state": {change["name"]: change["new"]}})
 
     def _send(self, content: dict[str, Any], buffers: Any = ()) -> None:
@@ -116,7 +120,9 @@ class Host:
 
     def _set(self, text: str) -> None:
         for name, value in json.loads(text).items():
+            self._given = {name: value}
             setattr(self.widget, name, value)
+        self._given = {}
 
     def _poll(self) -> str:
         while not self._news.empty():

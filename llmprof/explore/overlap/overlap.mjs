@@ -166,11 +166,7 @@ function render({ model, el }) {
         if (selects[name]) selects[name].select.value = String((name === "rank" ? rank() : model.get(name)) ?? "");
         then.forEach((one) => one());
       });
-    const offer = () => {
-      selects.against.select.replaceChildren(
-        ...sides().map(([value, text]) => h("option", { value, text, selected: value === model.get("against") })),
-      );
-    };
+    const offer = () => selects.against.update(sides(), model.get("against"));
     changed("rank", offer, loadBars, loadLanes);
     changed("against", loadBars, loadLanes);
     changed("phase", loadBars);

@@ -269,7 +269,9 @@ function render({ model, el }) {
     clearTimeout(typing);
     typing = setTimeout(() => set({ search: search.value }), 150);
   });
-  const alignBy = labelled("align by", [], "", (text) => set({ by: text.split(","), picked: null }));
+  const alignBy = labelled("align by", [], "", (text) =>
+    set({ by: /** @type {any} */ (text.split(",")), picked: null }),
+  );
   const sameUpTo = labelled("same up to", [], "", (text) => set({ tolerance: Number(text) }));
   fill(bar, search, alignBy.el, sameUpTo.el);
   const controls = () => {

@@ -77,7 +77,9 @@ function render({ model, el }) {
       return [name, labelled(name, [], "", (text) => set({ [name]: chosen(text) }))];
     }),
   );
-  const split = labelled("split by", [], "", (text) => set({ by: text ? text.split(",") : [], of: {} }));
+  const split = labelled("split by", [], "", (text) =>
+    set({ by: /** @type {any} */ (text ? text.split(",") : []), of: {} }),
+  );
   const fillFilters = (options) => {
     const offered = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null);
     for (const name of offered) {

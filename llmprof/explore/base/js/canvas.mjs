@@ -2,7 +2,12 @@
 
 export const FONT = '"Liberation Sans", Arial, Helvetica, sans-serif';
 
-/** Size a canvas in CSS pixels for the screen's resolution; returns its context, scaled to CSS pixels. */
+/**
+ * Size a canvas in CSS pixels for the screen's resolution; returns its context, scaled to CSS pixels.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ */
 export function fitCanvas(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   const [w, t] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
@@ -12,14 +17,19 @@ export function fitCanvas(canvas, width, height) {
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
   }
-  const context = canvas.getContext("2d");
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return context;
 }
 
 const advances = new Map();
 
-/** Width of a text (px) in a font of `size` px, from widths of characters that were measured once. */
+/**
+ * Width of a text (px) in a font of `size` px, from widths of characters that were measured once.
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ * @param {number} size
+ */
 export function textWidth(context, text, size) {
   let total = 0;
   for (const character of text) {
@@ -36,7 +46,13 @@ export function textWidth(context, text, size) {
   return total * size;
 }
 
-/** A text cut to a width with an ellipsis; "" where less than three characters would be left. */
+/**
+ * A text cut to a width with an ellipsis; "" where less than three characters would be left.
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ * @param {number} size
+ * @param {number} room
+ */
 export function fitText(context, text, size, room) {
   if (textWidth(context, text, size) <= room) return text;
   const characters = [...text].slice(0, Math.ceil(room / (size * 0.2)));

@@ -2,7 +2,13 @@
 import { whenReleased } from "./press.mjs";
 import { declareLost, onLost } from "./wire.mjs";
 
-/** Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children. */
+/**
+ * Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children.
+ * @param {string} tag
+ * @param {Record<string, any>} [props]
+ * @param {...any} children
+ * @returns {any}
+ */
 export function h(tag, props = {}, ...children) {
   const el = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -17,37 +23,60 @@ export function h(tag, props = {}, ...children) {
   return el;
 }
 
+/** @typedef {{words: string, at: number, tag: string}} Mark  Words of an element, and its place among its likes. */
+
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+/** @param {string | null} text */
 const plain = (text) => (text ?? "").replace(/[\d.,\s]+/g, " ").trim();
 
-/** Words that an element is known by: its own label, that around it, else its text. */
+/**
+ * Words that an element is known by: its own label, that around it, else its text.
+ * @param {Element} el
+ */
 function wordsFor(el) {
   return (
     el.getAttribute("aria-label") ?? el.closest("label")?.querySelector("span")?.textContent ?? el.textContent ?? ""
   );
 }
 
-/** The element that stands for another one after a redraw: the same words, else the same place among its likes. */
+/**
+ * The element that stands for another one after a redraw: the same words, else the same place among its likes.
+ * @param {Element} el
+ * @param {string} selector
+ * @param {Mark} known
+ * @returns {HTMLElement | null}
+ */
 function counterpart(el, selector, { words, at, tag }) {
   const all = /** @type {HTMLElement[]} */ ([...el.querySelectorAll(selector)]).filter((one) => one.tagName === tag);
   const same = all.filter((one) => wordsFor(one) === words);
   return same.length === 1 ? same[0] : (all.filter((one) => plain(wordsFor(one)) === plain(words))[at] ?? null);
 }
 
-/** What is needed to find the counterpart of an element. */
+/**
+ * What is needed to find the counterpart of an element.
+ * @param {Element} el
+ * @param {string} selector
+ * @param {Element} one
+ * @returns {Mark}
+ */
 function mark(el, selector, one) {
   const words = wordsFor(one);
+  /** @param {Element} other */
   const like = (other) => other.tagName === one.tagName && plain(wordsFor(other)) === plain(words);
   return { words, tag: one.tagName, at: [...el.querySelectorAll(selector)].filter(like).indexOf(one) };
 }
 
 const SCROLLED = ".lp-scroll";
 
-/** What a redraw of an element would lose: open details, the focus, and how far its parts are scrolled. */
+/**
+ * What a redraw of an element would lose: open details, the focus, and how far its parts are scrolled.
+ * @param {HTMLElement} el
+ */
 function keep(el) {
   const details = [...el.querySelectorAll("details[open] > summary")].map((one) => mark(el, "summary", one));
-  const active = el.getRootNode().activeElement;
-  const focus = active && active !== el && el.contains(active) ? active : null;
+  const root = /** @type {Document | ShadowRoot} */ (el.getRootNode());
+  const active = root.activeElement;
+  const focus = /** @type {HTMLElement | null} */ (active && active !== el && el.contains(active) ? active : null);
   const focused = focus && mark(el, FOCUSABLE, focus);
   const scrolled = [...el.querySelectorAll(SCROLLED)]
     .filter((one) => one.scrollTop || one.scrollLeft)
@@ -55,7 +84,7 @@ function keep(el) {
   return () => {
     for (const one of details) counterpart(el, "summary", one)?.parentElement?.setAttribute("open", "");
     for (const one of scrolled) counterpart(el, SCROLLED, one)?.scrollTo(one.left, one.top);
-    if (focus && focused && el.getRootNode().activeElement !== focus)
+    if (focus && focused && root.activeElement !== focus)
       (focus.isConnected ? focus : counterpart(el, FOCUSABLE, focused))?.focus({ preventScroll: true });
   };
 }
@@ -64,12 +93,20 @@ function keep(el) {
  * Replace the children of an element. What a user has in hand is not replaced before it is let go; details that were
  * opened stay open; the focus goes to what stands in the place of the element that had it. A child that was there
  * before is not taken out.
+ * @template {HTMLElement} E
+ * @param {E} el
+ * @param {...any} children
+ * @returns {E}
  */
 export function fill(el, ...children) {
   whenReleased(el, () => replace(el, children));
   return el;
 }
 
+/**
+ * @param {HTMLElement} el
+ * @param {any[]} children
+ */
 function replace(el, children) {
   const next = children.flat().filter((child) => child !== null && child !== undefined);
   if (!el.firstChild) {
@@ -79,9 +116,10 @@ function replace(el, children) {
   const restore = keep(el);
   const stay = new Set(next);
   for (const child of [...el.childNodes]) if (!stay.has(child)) child.remove();
+  /** @type {ChildNode | null} */
   let at = el.firstChild;
   for (const child of next) {
-    if (child === at) at = at.nextSibling;
+    if (child === at) at = child.nextSibling;
     else el.insertBefore(child instanceof Node ? child : document.createTextNode(child), at);
   }
   restore();
@@ -94,9 +132,11 @@ function replace(el, children) {
  */
 export function roving(el, { down = false } = {}) {
   const [next, before] = down ? ["ArrowDown", "ArrowUp"] : ["ArrowRight", "ArrowLeft"];
-  const own = (one) => one.matches("summary") || !one.closest("details"); // menus have tab stops of their own
+  /** @param {HTMLElement} one */
+  const own = (one) => one.tagName === "SUMMARY" || !one.closest("details"); // menus have tab stops of their own
   const every = () => /** @type {HTMLElement[]} */ ([...el.querySelectorAll("button, summary")]).filter(own);
   const buttons = () => every().filter((one) => one.offsetParent !== null && !one.matches(":disabled"));
+  /** @param {HTMLElement | undefined} current */
   const settle = (current) => {
     for (const one of every()) one.tabIndex = one === current ? 0 : -1;
   };
@@ -125,10 +165,18 @@ export function roving(el, { down = false } = {}) {
 /**
  * Select with a label: options are [value, text] pairs. Returns {el, select, update(options, value)}, which offers other
  * options in the same element: a list that is open or has the focus stays.
+ * @param {string} label
+ * @param {any[][]} options
+ * @param {any} value
+ * @param {(value: string) => void} changed
  */
 export function labelled(label, options, value, changed) {
   const select = h("select", { onchange: () => changed(select.value) });
   let offered = "";
+  /**
+   * @param {any[][]} now
+   * @param {any} chosen
+   */
   const update = (now, chosen) => {
     const text = JSON.stringify(now);
     if (text !== offered) {
@@ -146,6 +194,8 @@ export function labelled(label, options, value, changed) {
 /**
  * Line that says what is computed, what went wrong and that the kernel is gone.
  * Returns {el, error(text), stop()}; put el somewhere into the widget.
+ * @param {import("./model").Model} model
+ * @param {HTMLElement} host
  */
 export function status(model, host) {
   const busy = h("span", { class: "lp-busy" });
@@ -171,15 +221,20 @@ export function status(model, host) {
   };
   model.on("comm_live_update", () => queueMicrotask(look));
   const watch = new MutationObserver(look);
-  for (let up = host; up && up !== document.body; up = up.parentElement) {
+  for (let up = /** @type {HTMLElement | null} */ (host); up && up !== document.body; up = up.parentElement) {
     watch.observe(up, { attributes: true, attributeFilter: ["class"] });
   }
   // JupyterLab and Notebook tell what becomes of the kernel; elsewhere the first request that cannot be sent does
   const kernel = model.widget_manager?.kernel;
+  /**
+   * @param {unknown} _
+   * @param {string} state
+   */
   const follow = (_, state) => {
     if (["restarting", "autorestarting", "terminating", "dead"].includes(state)) declareLost(model);
   };
   kernel?.statusChanged?.connect?.(follow);
+  /** @param {string} text */
   const showError = (text) => {
     if (!lost) error.textContent = text;
   };

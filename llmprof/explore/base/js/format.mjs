@@ -1,11 +1,13 @@
 // Numbers as text, in the units of the charts.
 
+/** @type {[number, string][]} */
 const TIMES = [
   [1, "ns"],
   [1e3, "us"],
   [1e6, "ms"],
   [1e9, "s"],
 ];
+/** @type {[number, string][]} */
 const SIZES = [
   [1, "B"],
   [2 ** 10, "KiB"],
@@ -14,24 +16,36 @@ const SIZES = [
   [2 ** 40, "TiB"],
 ];
 
-/** Duration with the unit that fits it: 4.20 us, 58.1 ms. */
+/**
+ * Duration with the unit that fits it: 4.20 us, 58.1 ms.
+ * @param {number | null | undefined} ns
+ */
 export function formatNs(ns, digits = 3) {
   return withUnit(ns, TIMES, 1000, digits);
 }
 
-/** Size with a binary unit. */
+/**
+ * Size with a binary unit.
+ * @param {number | null | undefined} bytes
+ */
 export function formatBytes(bytes, digits = 3) {
   return withUnit(bytes, SIZES, 1024, digits);
 }
 
-/** Share of one as a percentage. */
+/**
+ * Share of one as a percentage.
+ * @param {number | null | undefined} share
+ */
 export function formatShare(share) {
-  return Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "unknown";
+  return typeof share === "number" && Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "unknown";
 }
 
-/** Number with three significant digits and separators of thousands. */
+/**
+ * Number with three significant digits and separators of thousands.
+ * @param {number | null | undefined} value
+ */
 export function formatNumber(value, digits = 3) {
-  if (value === null || !Number.isFinite(value)) return "unknown";
+  if (value === null || value === undefined || !Number.isFinite(value)) return "unknown";
   if (value === 0) return "0";
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
   const whole = Math.max(1, Math.floor(Math.log10(Math.abs(value))) + 1);
@@ -39,6 +53,12 @@ export function formatNumber(value, digits = 3) {
   return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 
+/**
+ * @param {number | null | undefined} value
+ * @param {[number, string][]} units
+ * @param {number} step
+ * @param {number} digits
+ */
 function withUnit(value, units, step, digits) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "unknown";
   const fitting = units.find(([size]) => Math.round(Math.abs(value) / size) < step) ?? units[units.length - 1];

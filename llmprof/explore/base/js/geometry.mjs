@@ -4,11 +4,21 @@
 
 const LEAST_NS = 10;
 
-/** Pixel of a time, and time of a pixel. */
+/**
+ * Pixel of a time, and time of a pixel.
+ * @param {number} ns
+ * @param {Window} window
+ * @param {number} width
+ */
 export function toPx(ns, window, width) {
   return ((ns - window[0]) / (window[1] - window[0])) * width;
 }
 
+/**
+ * @param {number} px
+ * @param {Window} window
+ * @param {number} width
+ */
 export function toNs(px, window, width) {
   return window[0] + (px / width) * (window[1] - window[0]);
 }
@@ -69,14 +79,24 @@ export function aroundSpan(start, end, whole, margin = 0.2) {
   return clampWindow([start - extra, end + extra], whole);
 }
 
-/** Distance between ticks: 1, 2 or 5 times a power of ten, so that each has at least `room` pixels. */
+/**
+ * Distance between ticks: 1, 2 or 5 times a power of ten, so that each has at least `room` pixels.
+ * @param {number} span
+ * @param {number} width
+ * @param {number} [room]
+ */
 export function tickStep(span, width, room = 90) {
   const least = (span * room) / Math.max(width, 1);
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1e-9)));
   return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= least * 0.999999) ?? 10 * power;
 }
 
-/** Times of the ticks of a window. */
+/**
+ * Times of the ticks of a window.
+ * @param {Window} window
+ * @param {number} width
+ * @param {number} [room]
+ */
 export function ticks(window, width, room = 90) {
   const step = tickStep(window[1] - window[0], width, room);
   const first = Math.ceil(window[0] / step);
@@ -84,7 +104,12 @@ export function ticks(window, width, room = 90) {
   return { step, at: Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step) };
 }
 
-/** Row that covers a height: the last of sorted tops that is at or above y, if y is inside its height. */
+/**
+ * Row that covers a height: the last of sorted tops that is at or above y, if y is inside its height.
+ * @param {number} y
+ * @param {number[]} tops
+ * @param {number[]} heights
+ */
 export function rowAt(y, tops, heights) {
   let lo = 0;
   let hi = tops.length - 1;

@@ -23,7 +23,9 @@ export const PLOT_TEXT = 12;
  */
 export function plotLinear(domain, range) {
   const span = domain[1] - domain[0] || 1;
+  /** @param {number} value */
   const to = (value) => range[0] + ((value - domain[0]) / span) * (range[1] - range[0]);
+  /** @param {number} px */
   const from = (px) => domain[0] + ((px - range[0]) / (range[1] - range[0] || 1)) * span;
   return { log: false, domain, range, to, from };
 }
@@ -37,15 +39,22 @@ export function plotLinear(domain, range) {
 export function plotLog(domain, range) {
   const [low, high] = [Math.log(domain[0]), Math.log(domain[1])];
   const span = high - low || 1;
+  /** @param {number} value */
   const to = (value) => {
     const share = value > 0 ? Math.max(0, (Math.log(value) - low) / span) : 0;
     return range[0] + share * (range[1] - range[0]);
   };
+  /** @param {number} px */
   const from = (px) => Math.exp(low + ((px - range[0]) / (range[1] - range[0] || 1)) * span);
   return { log: true, domain, range, to, from };
 }
 
-/** About `count` round values between two. */
+/**
+ * About `count` round values between two.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} [count]
+ */
 export function plotTicks(low, high, count = 5) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, count);
@@ -56,7 +65,12 @@ export function plotTicks(low, high, count = 5) {
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/** Powers of ten between two values, with 2 and 5 between them where they are few, and thinned where they are many. */
+/**
+ * Powers of ten between two values, with 2 and 5 between them where they are few, and thinned where they are many.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} [most]
+ */
 export function plotLogTicks(low, high, most = 8) {
   const decades = Math.log10(high / low);
   const steps = decades < 2.2 ? [1, 2, 5] : [1];
@@ -87,29 +101,48 @@ export function plotUnit(ns) {
   return { symbol, ns: size };
 }
 
-/** Tick label without needless digits. */
+/**
+ * Tick label without needless digits.
+ * @param {number} value
+ */
 export function plotLabel(value) {
   if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e7))
     return value.toExponential().replace("e+", "e");
   return value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
 }
 
-/** First and last place whose labels fit: every n-th of `count` places that are `step` px apart. */
+/**
+ * First and last place whose labels fit: every n-th of `count` places that are `step` px apart.
+ * @param {number} count
+ * @param {number} step
+ * @param {number} room
+ */
 export function plotEvery(count, step, room) {
   const least = Math.max(1, Math.ceil(room / Math.max(step, 1e-6)));
   const power = 10 ** Math.floor(Math.log10(least));
   return Math.min(Math.max(count, 1), [1, 2, 5, 10].map((m) => m * power).find((n) => n >= least) ?? 10 * power);
 }
 
-/** Colour of a share (0..1) of a ramp of [r, g, b] stops. */
+/**
+ * Colour of a share (0..1) of a ramp of [r, g, b] stops.
+ * @param {number[][]} stops
+ * @param {number} share
+ */
 export function plotRamp(stops, share) {
   const at = Math.min(1, Math.max(0, share)) * (stops.length - 1);
   const i = Math.min(stops.length - 2, Math.floor(at));
   return [0, 1, 2].map((c) => Math.round(stops[i][c] + (at - i) * (stops[i + 1][c] - stops[i][c])));
 }
 
-/** Mark under a point: the last drawn one that holds it, else the nearest within `reach` px; null if there is none. */
+/**
+ * Mark under a point: the last drawn one that holds it, else the nearest within `reach` px; null if there is none.
+ * @param {Mark[]} marks
+ * @param {number} x
+ * @param {number} y
+ * @param {number} [reach]
+ */
 export function plotHit(marks, x, y, reach = 6) {
+  /** @type {Mark | null} */
   let best = null;
   let least = reach;
   for (let i = marks.length - 1; i >= 0; i -= 1) {
@@ -123,14 +156,21 @@ export function plotHit(marks, x, y, reach = 6) {
   return best;
 }
 
-/** The next mark from one in the direction of an arrow key; the first one from none. */
+/**
+ * The next mark from one in the direction of an arrow key; the first one from none.
+ * @param {Mark[]} marks
+ * @param {Mark | null} from
+ * @param {string} key
+ */
 export function plotStep(marks, from, key) {
   if (!marks.length) return null;
   if (!from) return marks[0];
+  /** @param {Mark} mark */
   const middle = (mark) => [mark.x + mark.w / 2, mark.y + mark.h / 2];
   const [x, y] = middle(from);
   const axis = key === "ArrowLeft" || key === "ArrowRight" ? 0 : 1;
   const sign = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
+  /** @type {Mark | null} */
   let best = null;
   let least = Infinity;
   for (const mark of marks) {
@@ -279,6 +319,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
       context.fillRect(Math.min(state.from, state.to), 0, Math.abs(state.to - state.from), tall);
     }
   };
+  /** @param {Mark | null} mark */
   const show = (mark) => {
     state.at = mark;
     tip.hidden = !mark;
@@ -297,11 +338,12 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
     }
     paint();
   };
+  /** @param {MouseEvent} event */
   const place = (event) => {
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
-  canvas.addEventListener("pointermove", (event) => {
+  canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
     const [x, y] = place(event);
     if (state.from !== null && Math.abs(x - state.from) > 4) {
       state.to = x;
@@ -316,7 +358,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
   canvas.addEventListener("pointerleave", () => {
     if (state.from === null && state.at) show(null);
   });
-  canvas.addEventListener("pointerdown", (event) => {
+  canvas.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
     if (event.button !== 0) return;
     const [x] = place(event);
     if (drag) {
@@ -324,7 +366,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
       canvas.setPointerCapture(event.pointerId);
     }
   });
-  canvas.addEventListener("pointerup", (event) => {
+  canvas.addEventListener("pointerup", (/** @type {PointerEvent} */ event) => {
     const [x, y] = place(event);
     const { from, to } = state;
     state.from = null;
@@ -337,7 +379,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
     if (mark && pick) pick(mark.data, mark);
     return paint();
   });
-  canvas.addEventListener("keydown", (event) => {
+  canvas.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key.startsWith("Arrow") && !event.shiftKey) {
       show(plotStep(state.marks, state.at, event.key));
       said.textContent = state.at ? describe(state.at.data).flat().join(" ") : "";
@@ -370,14 +412,22 @@ export function plotKeys({ zoom, pan, all }) {
   return { "+": closer, "=": closer, w: closer, "-": wider, s: wider, ...sideways, 0: all };
 }
 
-/** Heading of a part of a widget, and the part. */
+/**
+ * Heading of a part of a widget, and the part.
+ * @param {string} title
+ * @param {...any} children
+ */
 export function plotPart(title, ...children) {
   const head = h("h4", { class: "lp-title", text: title });
   return { el: h("section", { class: "lp-part" }, head, ...children), head };
 }
 
-/** Squares of colours with their names. */
+/**
+ * Squares of colours with their names.
+ * @param {string[][]} entries
+ */
 export function plotLegend(entries) {
+  /** @param {string[]} entry */
   const one = ([name, colour]) => {
     const square = h("span", { class: "lp-square" });
     square.style.background = colour;
@@ -395,16 +445,23 @@ export function plotLegend(entries) {
  * @param {{caption?: string, pick?: (row: any) => void, chosen?: (row: any) => boolean, empty?: string}} [options]
  */
 export function plotTable(columns, rows, { caption, pick, chosen = () => false, empty = "none" } = {}) {
+  /**
+   * @param {{name: string, number?: boolean, format?: (value: any, row: any) => string}} column
+   * @param {Record<string, any>} row
+   * @param {boolean} first
+   */
   const cell = (column, row, first) => {
     const text = column.format ? column.format(row[column.name], row) : String(row[column.name] ?? "");
     const props = { class: column.number ? "lp-number" : undefined, title: text.length > 30 ? text : undefined };
     if (!first || !pick) return h("td", { ...props, text });
     return h("td", props, h("button", { class: "lp-link", type: "button", text, onclick: () => pick(row) }));
   };
+  /** @param {Record<string, any>} row */
   const line = (row) => {
     const cells = columns.map((column, i) => cell(column, row, i === 0));
     const el = h("tr", { "aria-selected": pick ? String(chosen(row)) : undefined }, cells);
-    if (pick) el.addEventListener("click", (event) => event.target.tagName !== "BUTTON" && pick(row));
+    if (pick)
+      el.addEventListener("click", (/** @type {any} */ event) => event.target.tagName !== "BUTTON" && pick(row));
     return el;
   };
   const head = h(

@@ -12,6 +12,7 @@ const waiting = new Map();
 /** Fields whose text counts when it is finished; a search field is followed while it is typed. */
 const FIELDS = "input[type=text], input[type=number], textarea";
 
+/** @param {Event} event */
 const elementOf = (event) => (event.target instanceof Element ? event.target : null);
 
 /** Work that waits for what is no longer in hand, in the order in which it came. */
@@ -42,9 +43,14 @@ function typed() {
 
 function listen() {
   listening = true;
+  /**
+   * @template {keyof WindowEventMap} T
+   * @param {T} type
+   * @param {(event: WindowEventMap[T]) => void} listener
+   */
   const on = (type, listener) => addEventListener(type, listener, true);
   on("pointerdown", (event) => (pressed = elementOf(event)));
-  for (const type of ["pointerup", "pointercancel", "change", "keyup", "blur"]) on(type, letGo);
+  for (const type of /** @type {const} */ (["pointerup", "pointercancel", "change", "keyup", "blur"])) on(type, letGo);
   // what a click does may draw anew what was clicked
   on("click", () => {
     pressed = null;
@@ -58,7 +64,7 @@ function listen() {
     if (event.key === " " && el?.matches("button, summary, input")) pressed = el; // clicked when the key comes up
   });
   on("input", (event) => (typing = elementOf(event)?.matches(FIELDS) ? elementOf(event) : typing));
-  for (const type of ["change", "blur"]) on(type, typed);
+  for (const type of /** @type {const} */ (["change", "blur"])) on(type, typed);
 }
 
 /**

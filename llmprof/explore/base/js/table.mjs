@@ -5,22 +5,41 @@ import { whenReleased } from "./press.mjs";
 export const TABLE_ROW = 27;
 export const TABLE_BLOCK = 60;
 
-/** First and last (exclusive) row to have as elements for a scroll position. */
+/**
+ * First and last (exclusive) row to have as elements for a scroll position.
+ * @param {number} scrollTop
+ * @param {number} height
+ * @param {number} total
+ * @param {number} [row]
+ * @param {number} [extra]
+ */
 export function tableRange(scrollTop, height, total, row = TABLE_ROW, extra = 6) {
   const first = Math.max(0, Math.min(Math.floor(scrollTop / row) - extra, total));
   return [first, Math.min(total, Math.ceil((scrollTop + height) / row) + extra)];
 }
 
-/** Blocks of rows that cover a range and are not known yet, as first rows. */
+/**
+ * Blocks of rows that cover a range and are not known yet, as first rows.
+ * @param {number[]} range
+ * @param {Map<number, any>} known
+ * @param {number} [block]
+ */
 export function tableMissing([first, last], known, block = TABLE_BLOCK) {
   const missing = [];
   for (let at = Math.floor(first / block) * block; at < last; at += block) if (!known.has(at)) missing.push(at);
   return missing;
 }
 
-/** Row that a key leads to, from a row (-1: none yet); null for keys that mean nothing here. */
+/**
+ * Row that a key leads to, from a row (-1: none yet); null for keys that mean nothing here.
+ * @param {string} key
+ * @param {number} from
+ * @param {number} total
+ * @param {number} page
+ */
 export function tableStep(key, from, total, page) {
   if (!total) return null;
+  /** @type {Record<string, number>} */
   const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page };
   if (key === "Home") return 0;
   if (key === "End") return total - 1;
@@ -29,14 +48,26 @@ export function tableStep(key, from, total, page) {
   return Math.max(0, Math.min(total - 1, from + steps[key]));
 }
 
-/** Order after a click on a column's head: numbers begin with the largest, texts with the first. */
+/**
+ * Order after a click on a column's head: numbers begin with the largest, texts with the first.
+ * @param {string} sort
+ * @param {string} column
+ * @param {boolean} [number]
+ */
 export function tableTurn(sort, column, number) {
   if (sort === column) return `-${column}`;
   if (sort === `-${column}`) return column;
   return number ? `-${column}` : column;
 }
 
-/** Scroll position that shows a row, as near as possible to the present one. */
+/**
+ * Scroll position that shows a row, as near as possible to the present one.
+ * @param {number} row
+ * @param {number} scrollTop
+ * @param {number} height
+ * @param {number} head
+ * @param {number} [size]
+ */
 export function tableReveal(row, scrollTop, height, head, size = TABLE_ROW) {
   const top = row * size;
   if (top < scrollTop) return top;
@@ -44,7 +75,12 @@ export function tableReveal(row, scrollTop, height, head, size = TABLE_ROW) {
   return top > scrollTop + room ? top - Math.max(room, 0) : scrollTop;
 }
 
-/** Points of a sparkline (0..255 each) as the path of an area. */
+/**
+ * Points of a sparkline (0..255 each) as the path of an area.
+ * @param {ArrayLike<number>} values
+ * @param {number} width
+ * @param {number} height
+ */
 export function tableSpark(values, width, height) {
   if (!values.length) return "";
   const step = width / values.length;
@@ -109,7 +145,9 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
   const el = h("div", { class: "lp-gridbox" }, grid);
   el.style.maxHeight = `${height}px`;
 
+  /** @param {number} i */
   const rowAt = (i) => state.blocks.get(Math.floor(i / TABLE_BLOCK) * TABLE_BLOCK)?.[i % TABLE_BLOCK];
+  /** @param {number} i */
   const line = (i) => {
     const row = rowAt(i);
     const props = { id: `${id}-${i}`, role: "row", "aria-rowindex": i + 2, "data-row": i };
@@ -143,20 +181,21 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
       grid.setAttribute("aria-activedescendant", `${id}-${state.active}`);
     else grid.removeAttribute("aria-activedescendant");
   };
+  /** @param {number} row */
   const activate = (row) => {
     state.active = row;
     el.scrollTop = tableReveal(row, el.scrollTop, el.clientHeight, head.offsetHeight);
     paint();
   };
   el.addEventListener("scroll", paint, { passive: true });
-  body.addEventListener("click", (event) => {
+  body.addEventListener("click", (/** @type {any} */ event) => {
     const tr = event.target.closest("tr[data-row]");
     if (!tr) return;
     state.active = Number(tr.dataset.row);
     paint();
     if (rowAt(state.active)) pick(state.active, rowAt(state.active));
   });
-  grid.addEventListener("keydown", (event) => {
+  grid.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.target !== grid) return;
     const page = Math.max(1, Math.floor((el.clientHeight - head.offsetHeight) / TABLE_ROW) - 1);
     const to = tableStep(event.key, state.active, state.total, page);
@@ -169,6 +208,10 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
   return {
     el,
     grid,
+    /**
+     * @param {number} total
+     * @param {any[]} rows
+     */
     show(total, rows) {
       state.total = total;
       state.blocks = new Map();
@@ -180,17 +223,24 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
       paint();
     },
     /** Scroll to a row. */
+    /** @param {number} row */
     reveal(row) {
       el.scrollTop = tableReveal(row, el.scrollTop, el.clientHeight, head.offsetHeight);
       paint();
     },
+    /**
+     * @param {number} first
+     * @param {any[]} rows
+     */
     put(first, rows) {
       state.blocks.set(first, rows);
       paint();
     },
+    /** @param {number} first */
     forget(first) {
       state.asked.delete(first);
     },
+    /** @param {string} sort */
     order(sort) {
       state.sort = sort;
       for (const [name, th] of heads) {
@@ -207,7 +257,13 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
   };
 }
 
-/** Sparkline as an element: a block of colour, cut to the area. */
+/**
+ * Sparkline as an element: a block of colour, cut to the area.
+ * @param {ArrayLike<number>} values
+ * @param {string} colour
+ * @param {number} [width]
+ * @param {number} [height]
+ */
 export function tableSparkline(values, colour, width = 120, height = 18) {
   const el = h("div", { class: "lp-spark", "aria-hidden": "true" });
   el.style.width = `${width}px`;

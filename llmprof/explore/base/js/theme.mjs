@@ -32,7 +32,11 @@ export const THEMES = {
   },
 };
 
-/** "light" or "dark" for a wish ("auto" or one of them) in this page. */
+/**
+ * "light" or "dark" for a wish ("auto" or one of them) in this page.
+ * @param {string} wish
+ * @returns {"light" | "dark"}
+ */
 export function chosenTheme(wish) {
   if (wish === "light" || wish === "dark") return wish;
   const body = document.body;
@@ -45,9 +49,12 @@ export function chosenTheme(wish) {
 /**
  * Keep an element in the theme of the page: sets data-theme, which the style sheet reads.
  * Returns {now(): colours, name(): "light" | "dark", stop()}; `changed` is called after a change.
+ * @param {HTMLElement} el
+ * @param {import("./model").Model} model
+ * @param {() => void} [changed]
  */
 export function followTheme(el, model, changed = () => {}) {
-  let name = "";
+  let name = chosenTheme(model.get("theme") ?? "auto");
   const look = () => {
     const found = chosenTheme(model.get("theme") ?? "auto");
     if (found === name) return;
@@ -57,7 +64,6 @@ export function followTheme(el, model, changed = () => {}) {
   };
   el.classList.add("lp");
   el.dataset.lmSuppressShortcuts = "true"; // else "a" on a canvas is JupyterLab's key for a new cell, and "d d" deletes one
-  name = chosenTheme(model.get("theme") ?? "auto");
   el.dataset.theme = name;
   const watch = new MutationObserver(look);
   watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
@@ -71,7 +77,10 @@ export function followTheme(el, model, changed = () => {}) {
   return { now: () => THEMES[name], name: () => name, stop };
 }
 
-/** Black or white text, whichever stands out more on a colour (#rrggbb): at least 4.58 : 1 (WCAG 2). */
+/**
+ * Black or white text, whichever stands out more on a colour (#rrggbb): at least 4.58 : 1 (WCAG 2).
+ * @param {string} colour
+ */
 export function inkOn(colour) {
   const channels = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16) / 255);
   const [r, g, b] = channels.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));

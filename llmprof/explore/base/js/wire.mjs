@@ -1,6 +1,14 @@
 // Requests to the Python side, and the packed arrays that come back.
 
+/**
+ * @typedef {{what: string, args: any, id?: string, resolve: (answer: any) => void, reject: (error: Error) => void}} Request
+ * @typedef {{model: import("./model").Model, name: string, sent: Map<string, Request>, next: Map<string, Request>,
+ *   listeners: (() => void)[], count: number, lost: boolean}} Wire
+ */
+
+/** @type {WeakMap<object, Wire>} */
 const connections = new WeakMap();
+/** @type {Record<string, any>} */
 const TYPES = {
   f8: Float64Array,
   f4: Float32Array,
@@ -55,7 +63,11 @@ export function setTraits(model, values) {
   model.save_changes();
 }
 
-/** Give up a request that is computed in the background, and those that wait behind it. */
+/**
+ * Give up a request that is computed in the background, and those that wait behind it.
+ * @param {import("./model").Model} model
+ * @param {string} what
+ */
 export function cancel(model, what) {
   const wire = connection(model);
   const request = wire.sent.get(what);
@@ -67,14 +79,21 @@ export function cancel(model, what) {
   model.send({ kind: "cancel", what });
 }
 
-/** Whether the kernel behind the widget is gone; `changed` is called when that is found out. */
+/**
+ * Whether the kernel behind the widget is gone; `changed` is called when that is found out.
+ * @param {import("./model").Model} model
+ * @param {() => void} changed
+ */
 export function onLost(model, changed) {
   const wire = connection(model);
   wire.listeners.push(changed);
   if (wire.lost) changed();
 }
 
-/** Note that the kernel does not answer any more: requests fail from here on. */
+/**
+ * Note that the kernel does not answer any more: requests fail from here on.
+ * @param {import("./model").Model} model
+ */
 export function declareLost(model) {
   const wire = connection(model);
   if (wire.lost) return;
@@ -85,17 +104,26 @@ export function declareLost(model) {
   for (const changed of wire.listeners) changed();
 }
 
+/**
+ * @param {import("./model").Model} model
+ * @returns {Wire}
+ */
 function connection(model) {
   let wire = connections.get(model);
   if (!wire) {
-    wire = { model, sent: new Map(), next: new Map(), listeners: [], count: 0, lost: false };
-    wire.name = Math.random().toString(36).slice(2);
+    const name = Math.random().toString(36).slice(2);
+    wire = { model, name, sent: new Map(), next: new Map(), listeners: [], count: 0, lost: false };
     connections.set(model, wire);
-    model.on("msg:custom", (content, buffers) => receive(wire, content, buffers ?? []));
+    const made = wire;
+    model.on("msg:custom", (content, buffers) => receive(made, content, buffers ?? []));
   }
   return wire;
 }
 
+/**
+ * @param {Wire} wire
+ * @param {Request} request
+ */
 function transmit(wire, request) {
   if (wire.lost) {
     request.reject(new Superseded(request.what));
@@ -111,6 +139,11 @@ function transmit(wire, request) {
   }
 }
 
+/**
+ * @param {Wire} wire
+ * @param {any} content
+ * @param {DataView[]} buffers
+ */
 function receive(wire, content, buffers) {
   if (content?.kind !== "answer") return;
   const request = wire.sent.get(content.what);
@@ -123,7 +156,11 @@ function receive(wire, content, buffers) {
   else request.resolve({ msg: content.msg, buffers });
 }
 
-/** Numbers of a buffer (DataView, ArrayBuffer or typed array) as a typed array; copied only where not aligned. */
+/**
+ * Numbers of a buffer (DataView, ArrayBuffer or typed array) as a typed array; copied only where not aligned.
+ * @param {any} buffer
+ * @param {string} dtype
+ */
 export function typed(buffer, dtype) {
   const Type = TYPES[dtype];
   const raw = buffer.buffer ?? buffer;
@@ -134,12 +171,18 @@ export function typed(buffer, dtype) {
   return new Type(raw, offset, bytes / size);
 }
 
-/** Columns that `_pack.pack` sent: {length, names, get(name, row)}; null where nothing is. */
+/**
+ * Columns that `_pack.pack` sent: {length, names, get(name, row)}; null where nothing is.
+ * @param {{name: string, dtype: string, values?: string[] | null}[]} columns
+ * @param {DataView[]} buffers
+ * @returns {{length: number, names: string[], get: (name: string, row: number) => any}}
+ */
 export function table(columns, buffers) {
   const found = new Map(
     columns.map((column, i) => [column.name, { ...column, data: typed(buffers[i], column.dtype) }]),
   );
-  const length = columns.length ? found.get(columns[0].name).data.length : 0;
+  const length = columns.length ? found.get(columns[0].name)?.data.length : 0;
+  /** @type {(name: string, row: number) => any} */
   const get = (name, row) => {
     const column = found.get(name);
     if (!column) return null;

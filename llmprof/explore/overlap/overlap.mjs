@@ -108,7 +108,7 @@ function render({ model, el }) {
     );
     const where = lanes.chosen ? `In the window of ${length}` : `In the whole recording of the rank (${length})`;
     const rows = lanes.summary.filter(
-      ({ part, a_ns, b_ns }) => part === "total" || choices.parts.includes(part) || a_ns || b_ns,
+      ({ part, a_ns, b_ns }) => part === "total" || choices?.parts.includes(part) || a_ns || b_ns,
     );
     const exposed = rows.filter(({ part }) => part.startsWith("exposed") && part !== "exposed copy");
     const of = (side) => formatNs(exposed.reduce((sum, row) => sum + (row[side] ?? 0), 0));

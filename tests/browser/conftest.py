@@ -213,6 +213,14 @@ class Notebook:
         return faults(self.page, selector, ("serious", "critical"))
 
 
+@pytest.fixture(scope="session")
+def lab_context(browser: Browser) -> Iterator[BrowserContext]:
+    """What the pages of JupyterLab share: its scripts are fetched and compiled once."""
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
 @pytest.fixture
 def notebook(lab: Lab, lab_context: BrowserContext) -> Iterator[Callable[..., Notebook]]:
     """Open a notebook made of cells and run them all."""

@@ -30,7 +30,7 @@ def settled(shown, nth: int = 0):
     host.locator(".lpt-main canvas").wait_for()
     shown.page.wait_for_function(
         """nth => { const host = document.querySelectorAll('.lpt')[nth];
-        return host.llmprofTimings.first > 0 && !host.querySelector('.lp-working'); }""",
+        return host.llmprofTimings.first > 0 && host.dataset.found && !host.querySelector('.lp-working'); }""",
         arg=nth,
     )
     shown.page.wait_for_timeout(300)

@@ -262,6 +262,7 @@ class TimelineView extends Behaviour {
     this.flame.update();
     this.recolour();
     if (this.hit) this.selectionFromPython();
+    this.host.dataset.found = "true";
   }
 
   recolour() {

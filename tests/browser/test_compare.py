@@ -137,6 +137,50 @@ def test_timelines_are_aligned_zoomed_and_moved(host, sample_trace, theme):
     assert shown.problems == []
 
 
+def test_what_a_user_has_in_hand_stays_while_the_widget_is_drawn_anew(host, sample_trace):
+    widget = explore.compare(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph"))
+    shown = host(widget, height=1800)
+    page = shown.page
+    aligned(shown)
+
+    def drawn(place: int) -> None:
+        shown.wait(lambda: aligned(shown)["place"] == place)
+
+    # half a number is not written over, and counts when it is finished
+    number = page.get_by_role("spinbutton", name="step of the phase")
+    number.fill("7")
+    widget.place = 3
+    drawn(3)
+    expect(number).to_have_value("7")
+    number.press("Enter")
+    shown.wait(lambda: widget.place == 7)
+    widget.place = 4
+    drawn(4)
+    expect(number).to_have_value("4")
+    # the focus stays, and so do details that were opened
+    button = page.get_by_role("button", name="Zoom in (+)")
+    button.focus()
+    widget.place = 5
+    drawn(5)
+    expect(button).to_be_focused()
+    summary = page.get_by_text("What differs between the runs")
+    summary.click()
+    summary.focus()
+    widget.rank = 0
+    page.wait_for_function("JSON.parse(document.querySelector('[data-story]').dataset.story).rank === 0")
+    expect(page.locator("details.lp-context")).to_have_attribute("open", "")
+    expect(summary).to_be_focused()
+    # a button that is pressed while it is drawn anew is clicked
+    box = button.bounding_box()
+    page.mouse.move(box["x"] + 4, box["y"] + 4)
+    page.mouse.down()
+    widget.place = 6
+    drawn(6)
+    page.mouse.up()
+    shown.wait(lambda: widget.close is not None)
+    assert shown.problems == []
+
+
 def test_three_runs_are_small_multiples_and_a_pair_is_chosen(host, sample_trace):
     runs = [sample_trace(f"torch_tp1_{kind}") for kind in ("eager", "cudagraph", "eager")]
     widget = explore.compare(*runs, names=("eager", "graphs", "again"))
@@ -164,6 +208,7 @@ def test_runs_that_differ_are_laid_side_by_side_as_far_as_they_can_be(host, shar
     shown.page.get_by_text("layers: 48 in moe, 28 in dense; layers with the same number").wait_for()
     shown.page.get_by_role("combobox", name="phase").select_option("mixed")
     shown.page.get_by_text("dense shares no mixed with moe.").wait_for()
+    expect(shown.page.get_by_text("layers: 48 in moe, 28 in dense; layers with the same number")).to_be_visible()
     assert shown.problems == []
 
 

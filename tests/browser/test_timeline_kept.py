@@ -43,8 +43,14 @@ def test_marks_with_their_distance_and_notes(shown, tmp_path):
     note = panel.get_by_label("Note of mark 2")
     expect(panel).to_contain_text(re.compile(r"Δ \d"))
     note.fill("here it <b>begins</b>")
+    shown.widget.marks = [*shown.widget.marks, {"time": marks[1]["time"] + 1_000_000, "text": ""}]
+    shown.page.wait_for_function("model.get('marks').length === 3")
+    expect(note).to_have_value("here it <b>begins</b>")  # the list waits for what is half written
     note.press("Enter")
     shown.wait(lambda: shown.widget.marks[1]["text"] == "here it <b>begins</b>")
+    panel.get_by_label("Note of mark 3").wait_for()
+    shown.widget.marks = shown.widget.marks[:2]
+    panel.get_by_label("Note of mark 3").wait_for(state="detached")
     assert "here it" in (tmp_path / "notes.json").read_text()
     panel.get_by_role("button", name="Go to mark 1").click()
     shown.wait(lambda: shown.widget.marks[0]["time"] == pytest.approx(sum(window(shown)) / 2, rel=0.5))

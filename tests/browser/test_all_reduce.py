@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from llmprof import explore
+from llmprof.trace import Trace
+from tests.analyze.test_collectives import calls
 from tests.browser import drawn
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
-FAULTS = """
-from llmprof.trace import Trace
-from tests.analyze.test_collectives import calls
-evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>ncclDevKernel_AllReduce"
-rows = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_000, 254_000)]
-hostile = calls(rows, evil, world=2, meta={"device": "<b>GPU</b>", "world_size": 2})
-empty = Trace({"kernels": hostile.kernels.clear()})
-alone = trace.select(ranks=[2])
-"""
+EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>ncclDevKernel_AllReduce"
 
 
 def settled(shown, **shows) -> None:
@@ -114,19 +108,21 @@ def test_widths_and_themes(host, sample_trace, sample, theme, width):
     assert shown.problems == []
 
 
-def test_names_are_text_and_nothing_is_said_so(notebook, root):
-    setup = f"import sys\nsys.path.insert(0, {str(root)!r})\n{SETUP}\n{FAULTS}"
-    cells = [setup, "explore.all_reduce(empty)", "explore.all_reduce(Trace({}))", "explore.all_reduce(alone)",
-             "w = explore.all_reduce(hostile, call=1)\nw"]  # fmt: skip
-    shown = notebook(cells, height=3000)
+def test_names_are_text_and_nothing_is_said_so(host, sample_trace):
+    rows = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_000, 254_000)]
+    hostile = calls(rows, EVIL, world=2, meta={"device": "<b>GPU</b>", "world_size": 2})
+    for trace, words in (
+        (Trace({"kernels": hostile.kernels.clear()}), "No collective was found"),
+        (Trace({}), "no kernels, copies or operators"),
+        (sample_trace("torch_tp4_eager_nccl").select(ranks=[2]), "Wait and transfer are unknown"),
+    ):
+        host(explore.all_reduce(trace)).page.get_by_text(words).wait_for()
+    shown = host(explore.all_reduce(hostile, call=1), height=1700)
     settled(shown)
-    shown.output(1).get_by_text("No collective was found").wait_for()
-    shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
-    shown.output(3).get_by_text("Wait and transfer are unknown").wait_for()
-    shown.output().get_by_text("No peak of a link is known for <b>GPU</b>").wait_for()
-    ranks = canvas(shown, "Ranks of the picked call")
+    shown.page.get_by_text("No peak of a link is known for <b>GPU</b>").wait_for()
+    ranks = shown.page.locator("canvas[aria-label^='Ranks of the picked call']")
     ranks.scroll_into_view_if_needed()
     ranks.hover(position={"x": 120, "y": 20})
-    shown.output().get_by_text("<img src=x").first.wait_for()
+    shown.page.get_by_text("<img src=x").first.wait_for()
     assert shown.page.evaluate("window.hacked === undefined")
     assert shown.problems == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 from playwright.sync_api import expect
 
@@ -257,26 +258,21 @@ def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
     assert shown.problems == []
 
 
-def test_hostile_names_and_a_trace_without_devices(notebook):
-    opened = notebook(
-        [
-            SETUP,
-            """import polars as pl
-bad = "<img src=x onerror='window.hacked=1'><script>window.hacked=2</script>"
-tables = {name: a.table(name) for name in ("kernels", "runtime", "markers")}
-norm = pl.col("name").str.contains("rms")
-tables["kernels"] = tables["kernels"].with_columns(name=pl.when(norm).then(pl.lit(bad)).otherwise("name"))
-w = explore.compare(llmprof.Trace(tables), a, names=("<b>x</b>", "y"), by=["name"], search="onerror")
-w""",
-            "missing = explore.compare(a, llmprof.Trace({}))\nmissing",
-        ],
-        height=1600,
-    )
-    opened.output().get_by_text("holds no kernels").first.wait_for()
-    widget = opened.output(1).locator(".lp")
-    widget.locator("tr[data-row]").first.click()
-    opened.wait("w.picked is not None")
-    widget.get_by_text("Its kernels").wait_for()
-    assert widget.locator("img, script, b:has-text('x')").count() == 0
-    assert opened.page.evaluate("window.hacked") is None
-    assert opened.python("missing.selected.height") == 0
+def test_hostile_names_and_a_trace_without_devices(host, sample_trace):
+    a = sample_trace("torch_tp4_eager_custom_allreduce")
+    bad = "<img src=x onerror='window.hacked=1'><script>window.hacked=2</script>"
+    tables = {name: a.table(name) for name in ("kernels", "runtime", "markers")}
+    norm = pl.col("name").str.contains("rms")
+    tables["kernels"] = tables["kernels"].with_columns(name=pl.when(norm).then(pl.lit(bad)).otherwise("name"))
+    missing = explore.compare(a, llmprof.Trace({}))
+    host(missing).page.get_by_text("holds no kernels").first.wait_for()
+    assert missing.selected.height == 0
+    hostile = llmprof.Trace(tables)
+    widget = explore.compare(hostile, a, names=("<b>x</b>", "y"), by=["name"], search="onerror")
+    shown = host(widget, height=1600)
+    shown.page.locator("[aria-busy=false] tr[data-row]").first.click()
+    shown.wait(lambda: widget.picked is not None)
+    shown.page.get_by_text("Its kernels").wait_for()
+    assert shown.page.locator("#host").locator("img, script, b:has-text('x')").count() == 0
+    assert shown.page.evaluate("window.hacked") is None
+    assert shown.problems == []

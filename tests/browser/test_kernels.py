@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from playwright.sync_api import expect
 
 import llmprof
-from llmprof import explore
+from llmprof import explore, schema
+from llmprof.trace import Trace
 
 SETUP = """import llmprof
 from llmprof import explore
@@ -128,41 +130,36 @@ def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
 HOSTILE = "\"><img src=x onerror='window.hacked=1'><script>window.hacked=2</script>${window.hacked=3}"
 
 
-def test_names_are_text_and_thousands_of_rows_are_few_elements(notebook):
-    many = f"""import polars as pl
-from llmprof.trace import Trace
-names = [{HOSTILE!r}] + [f"kernel_{{n}}<T>" for n in range(5000)]
-times = {{"rank": 0, "start_ns": range(len(names)), "dur_ns": range(9000, 9000 - len(names), -1)}}
-rows = pl.DataFrame({{**times, "name": names}}, schema_overrides={{"rank": pl.Int32}})
-w = explore.kernels(Trace({{"kernels": rows, "ops": rows.with_columns(kind=pl.lit("op"))}}))
-w"""
-    opened = notebook([SETUP, many])
-    widget = ready(opened)
-    assert names(widget)[0] == HOSTILE
-    assert widget.locator("tr").count() < 80
-    widget.locator("tr[data-row]").first.click()
-    opened.wait("w.kernel is not None")
-    widget.locator("h3, code").filter(has_text="onerror").first.wait_for()
-    grid = widget.get_by_role("grid")
-    grid.focus()
-    opened.page.keyboard.press("End")
-    widget.get_by_text("kernel_4999<T>", exact=True).wait_for()
-    assert widget.locator("tr").count() < 80
-    assert opened.page.evaluate("window.hacked") is None
-    assert widget.locator("img").count() == 0
-    assert opened.problems == []
+def test_names_are_text_and_thousands_of_rows_are_few_elements(host):
+    every = [HOSTILE] + [f"kernel_{n}<T>" for n in range(5000)]
+    times = {"rank": 0, "start_ns": range(len(every)), "dur_ns": range(9000, 9000 - len(every), -1)}
+    rows = pl.DataFrame({**times, "name": every}, schema_overrides={"rank": pl.Int32})
+    widget = explore.kernels(Trace({"kernels": rows, "ops": rows.with_columns(kind=pl.lit("op"))}))
+    shown = host(widget)
+    page = shown.page
+    page.locator("tr[data-row] td").first.wait_for()
+    assert names(page)[0] == HOSTILE
+    assert page.locator("tr").count() < 80
+    page.locator("tr[data-row]").first.click()
+    shown.wait(lambda: widget.kernel is not None)
+    page.locator("h3, code").filter(has_text="onerror").first.wait_for()
+    page.get_by_role("grid").focus()
+    page.keyboard.press("End")
+    page.get_by_text("kernel_4999<T>", exact=True).wait_for()
+    assert page.locator("tr").count() < 80
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+    assert shown.problems == []
 
 
 @pytest.mark.parametrize(
     ("tables", "words"),
-    [
-        ("{}", "holds no kernels"),
-        ("{'kernels': llmprof.schema.empty('kernels')}", "No kernel fits."),
-    ],
+    [({}, "holds no kernels"), ({"kernels": schema.empty("kernels")}, "No kernel fits.")],
     ids=["not recorded", "empty"],
 )
-def test_nothing_to_show_is_said(notebook, tables, words):
-    opened = notebook([SETUP, f"import llmprof.schema\nw = explore.kernels(llmprof.Trace({tables}))\nw"])
-    opened.output().locator(".lp").get_by_text(words).first.wait_for()
-    assert opened.python("w.selected.height") == 0
-    assert opened.problems == []
+def test_nothing_to_show_is_said(host, tables, words):
+    widget = explore.kernels(Trace(tables))
+    shown = host(widget)
+    shown.page.get_by_text(words).first.wait_for()
+    assert widget.selected.height == 0
+    assert shown.problems == []

@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from llmprof import explore
+from llmprof.trace import Trace
+from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
 from tests.browser import drawn
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
-HOSTILE = """
-import polars as pl
-from llmprof.trace import Trace
-from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
-evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>" + ATTENTION
-run = kernels([evil if name == ATTENTION else name for name in forward(4)])
-hostile = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-empty = Trace({"kernels": run.clear()})
-"""
+EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>" + ATTENTION
 LEFT, TOP, ROW = 38, 46 + 3 * 16, 15
 """Where the cells of 28 layers and three phases begin, and how tall they are (px)."""
 
@@ -131,20 +125,18 @@ def test_a_narrow_cell(host, sample_trace, width):
     assert shown.problems == []
 
 
-def test_names_are_text_and_nothing_is_said_so(notebook, root):
-    setup = f"import sys\nsys.path.insert(0, {str(root)!r})\n{SETUP}\n{HOSTILE}"
-    shown = notebook(
-        [
-            setup,
-            "explore.layers(empty)",
-            "explore.layers(Trace({}))",
-            "w = explore.layers(hostile, step=0, layer=1, rank=0)\nw",
-        ]
-    )
+def test_names_are_text_and_nothing_is_said_so(host):
+    run = kernels([EVIL if name == ATTENTION else name for name in forward(4)])
+    markers = labels([("execute_new_0_cached_4", -50, 10)])
+    hostile = Trace({"kernels": run, "runtime": launches(run), "markers": markers})
+    for trace, words in (
+        (Trace({"kernels": run.clear()}), "No layers were found"),
+        (Trace({}), "no kernels, copies or operators"),
+    ):
+        host(explore.layers(trace)).page.get_by_text(words).wait_for()
+    shown = host(explore.layers(hostile, step=0, layer=1, rank=0))
     settled(shown)
-    shown.output(1).get_by_text("No layers were found").wait_for()
-    shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
-    shown.output().get_by_role("cell", name="<img src=x").first.wait_for()
+    shown.page.get_by_role("cell", name="<img src=x").first.wait_for()
     assert shown.page.evaluate("window.hacked === undefined")
     assert shown.page.locator("img[src='x']").count() == 0
     assert shown.problems == []

@@ -5,20 +5,15 @@ from __future__ import annotations
 import pytest
 
 from llmprof import explore
+from llmprof.trace import Trace
+from tests.analyze.builders import kernels
 from tests.browser import drawn
 
 SETUP = (
     "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')\n"
     "other = llmprof.sample('torch_tp4_eager_custom_allreduce')"
 )
-HOSTILE = """
-import polars as pl
-from llmprof.trace import Trace
-from tests.analyze.builders import kernels
-evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
-hostile = Trace({"kernels": kernels([(evil, 1000), (evil, 500)])})
-empty = Trace({"kernels": kernels([evil]).clear()})
-"""
+EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 
 
 def settled(shown, **shows) -> None:
@@ -129,14 +124,17 @@ def test_two_sides(host, sample_trace, theme, width):
     assert shown.problems == []
 
 
-def test_names_are_text_and_nothing_is_said_so(notebook, root):
-    setup = f"import sys\nsys.path.insert(0, {str(root)!r})\n{SETUP}\n{HOSTILE}"
-    shown = notebook([setup, "explore.overlap(empty)", "explore.overlap(Trace({}))", "w = explore.overlap(hostile)\nw"])
+def test_names_are_text_and_nothing_is_said_so(host):
+    for trace, words in (
+        (Trace({"kernels": kernels([EVIL]).clear()}), "Nothing ran on a device"),
+        (Trace({}), "no kernels, copies or operators"),
+    ):
+        host(explore.overlap(trace)).page.get_by_text(words).wait_for()
+    shown = host(explore.overlap(Trace({"kernels": kernels([(EVIL, 1000), (EVIL, 500)])})), width=1100)
     settled(shown)
-    shown.output(1).get_by_text("Nothing ran on a device").wait_for()
-    shown.output(2).get_by_text("no kernels, copies or operators").wait_for()
-    lanes(shown).scroll_into_view_if_needed()
-    lanes(shown).hover(position={"x": 300, "y": 30 + 4 * 24 + 8 + 12})
-    shown.output().get_by_text("<img src=x").first.wait_for()
+    lanes = shown.page.locator("canvas[aria-label^='Lanes of the window']")
+    lanes.scroll_into_view_if_needed()
+    lanes.hover(position={"x": 300, "y": 30 + 4 * 24 + 8 + 12})
+    shown.page.get_by_text("<img src=x").first.wait_for()
     assert shown.page.evaluate("window.hacked === undefined")
     assert shown.problems == []

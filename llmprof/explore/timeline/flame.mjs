@@ -67,8 +67,11 @@ const tone = (name) => {
 
 /** The panel: {el, toggle(open), update(), recolour(), stop()}; update asks anew if what is selected has changed. */
 export function makeFlame(timeline) {
+  /** @type {any[]} */
   let frames = [];
+  /** @type {import("./messages").Messages["flame"]["answers"] | null} */
   let answer = null;
+  /** @type {any} */
   let root = null;
   let asked = "";
   const words = h("strong", { "aria-live": "polite" });
@@ -119,7 +122,7 @@ export function makeFlame(timeline) {
     describe: (frame) => [
       frame.name.slice(0, 300),
       ["time", formatNs(frame.end - frame.start)],
-      ["share", formatShare((frame.end - frame.start) / answer.total)],
+      ["share", formatShare((frame.end - frame.start) / (answer?.total ?? 1))],
     ],
     pick: (frame) => zoom(frame === root ? (frames[frame.parent] ?? null) : frame),
     keys: { Backspace: () => zoom(root ? (frames[root.parent] ?? null) : null), 0: () => zoom(null) },
@@ -161,22 +164,23 @@ export function makeFlame(timeline) {
     const wanted = by.select.value;
     const made = await timeline.get("flame", { by: wanted });
     if (!made || wanted !== by.select.value) return;
-    answer = made.msg;
-    frames = flameFrames(answer);
-    if (by.select.options.length !== answer.kinds.length)
-      fill(by.select, ...answer.kinds.map((kind) => h("option", { value: kind, text: WORDS[kind] })));
+    const answered = made.msg;
+    answer = answered;
+    frames = flameFrames(answered);
+    if (by.select.options.length !== answered.kinds.length)
+      fill(by.select, ...answered.kinds.map((kind) => h("option", { value: kind, text: WORDS[kind] })));
     by.select.value = wanted;
-    save.disabled = !answer.total;
-    words.textContent = answer.total
-      ? `${formatNs(answer.total)} of ${answer.events === 1 ? "1 kernel or copy" : `${formatNumber(answer.events)} kernels and copies`} in ${answer.of}`
-      : answer.problem || `No kernel or copy in ${answer.of}`;
-    const trunk = answer.trunk.length
-      ? `All stacks begin with ${formatNumber(answer.trunk.length)} frame${answer.trunk.length > 1 ? "s" : ""}, down to ${answer.trunk[answer.trunk.length - 1].slice(-80)}. `
+    save.disabled = !answered.total;
+    words.textContent = answered.total
+      ? `${formatNs(answered.total)} of ${answered.events === 1 ? "1 kernel or copy" : `${formatNumber(answered.events)} kernels and copies`} in ${answered.of}`
+      : answered.problem || `No kernel or copy in ${answered.of}`;
+    const trunk = answered.trunk.length
+      ? `All stacks begin with ${formatNumber(answered.trunk.length)} frame${answered.trunk.length > 1 ? "s" : ""}, down to ${answered.trunk[answered.trunk.length - 1].slice(-80)}. `
       : "";
-    const narrow = answer.left_out
-      ? `${formatShare(answer.left_out / answer.total)} are in frames too narrow to draw. `
+    const narrow = answered.left_out
+      ? `${formatShare(answered.left_out / answered.total)} are in frames too narrow to draw. `
       : "";
-    note.textContent = answer.total
+    note.textContent = answered.total
       ? `${trunk}${narrow}Times on the device, added up; work on two streams at once counts twice.`
       : "";
     zoom(null);

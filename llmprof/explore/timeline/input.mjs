@@ -84,14 +84,15 @@ export function followGutter(timeline, pane) {
   line.className = "lpt-dropline";
   line.hidden = true;
   pane.inner.append(line);
+  /** @type {{item: any, y: number, moved: boolean} | null} */
   let drag = null;
   const heightAt = (event) => event.clientY - gutter.getBoundingClientRect().top;
   const alike = (one, item) =>
     item.type === "group" ? one.type === "group" : one.type === "row" && one.rank === item.rank;
   /** Place among its like that a height means, and where the line stands. */
-  const target = (y) => {
-    const like = pane.items.filter((one) => alike(one, drag.item));
-    const from = like.indexOf(drag.item);
+  const target = (y, item) => {
+    const like = pane.items.filter((one) => alike(one, item));
+    const from = like.indexOf(item);
     const ends = like.map((one) => {
       if (one.type !== "group") return one.top + one.height;
       const rows = pane.items.filter((row) => row.rank === one.rank);
@@ -114,13 +115,13 @@ export function followGutter(timeline, pane) {
     if (!drag.moved && Math.abs(y - drag.y) < LEAST_DRAG) return;
     drag.moved = true;
     line.hidden = false;
-    line.style.top = `${target(y).top - 2}px`;
+    line.style.top = `${target(y, drag.item).top - 2}px`;
     gutter.classList.add("lpt-moving");
   };
   const done = (event) => {
     if (!drag) return;
     const { item, moved } = drag;
-    const by = moved && event.type === "pointerup" ? target(heightAt(event)).by : 0;
+    const by = moved && event.type === "pointerup" ? target(heightAt(event), item).by : 0;
     drag = null;
     line.hidden = true;
     gutter.classList.remove("lpt-moving");

@@ -54,6 +54,8 @@ class TimelineView extends Behaviour {
   body;
   /** @type {ReturnType<typeof makeCard>} */
   card;
+  /** @type {ReturnType<typeof makeFlame>} */
+  flame;
   /** @type {ResizeObserver} */
   observer;
   /** @type {() => void} */

@@ -242,5 +242,5 @@ def test_the_late_rank_of_many_is_on_the_first_screen(host, tmp_path, theme):
     one.page.get_by_role("button", name="Late: rank 33").click()
     one.wait(lambda: head.bounding_box()["y"] < below)
     assert head.evaluate("el => el === document.activeElement")
-    assert faults(one) == []
+    assert one.faults() == []
     assert one.problems == []

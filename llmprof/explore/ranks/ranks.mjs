@@ -29,8 +29,11 @@ function render({ model, el }) {
   const note = h("p", { class: "lp-note" });
   const groups = h("div", {});
   const detail = h("div", { class: "lp-picked" });
+  /** @type {any} */
   let shown = null; // {head, values, outliers}
+  /** @type {[number, number] | null} */
   let steps = null; // first and last step that are shown; all if null
+  /** @type {[number, number] | null} */
   let ranks = null; // first and last rank that are shown; all if null
 
   const report = (error) => error instanceof Superseded || says.error(error.message);

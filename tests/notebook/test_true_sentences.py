@@ -68,7 +68,7 @@ def test_no_sentence_of_a_report_contradicts_its_recording(kind):
     assert contradictions(one, page, figures=False) == []
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("0[1-6]*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("0[1-8]*.ipynb")), ids=lambda p: p.stem)
 def test_static_text_states_no_fact_of_a_recording(path):
     """No device, model, number of ranks or measured figure: those are computed."""
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
@@ -78,6 +78,31 @@ def test_static_text_states_no_fact_of_a_recording(path):
         for pattern in (DEVICES, MODELS, r"\b[TP]P ?= ?\d", r"\d+(?:\.\d+)? (?:ns|us|ms|GB/s|TB/s)\b"):
             found = re.search(pattern, text)
             assert found is None, f"{path.stem} says {found and found[0]!r} of any recording: {text[:200]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("run", "holds", "lacks"), [
+    ("tp2", ["on 2 ranks, NVIDIA H200", "comes first and waits for rank", "Of the bundled recordings"], ["on 1 rank"]),
+    ("pp2", ["on 2 ranks", "There is no all-reduce"], ["comes first and waits"]),
+])  # fmt: skip
+def test_timings_of_a_run_of_ones_own(run, holds, lacks):
+    said = _said("07_operator_timing", run=str(NOTEBOOKS / "data" / "h200" / run))
+    assert [text for text in holds if text not in said] == []
+    assert [text for text in lacks if text in said] == []
+
+
+@pytest.mark.slow
+def test_results_of_ones_own_hardware_are_not_told_as_the_bundled_ones(tmp_path):
+    text = (NOTEBOOKS / "data/h200/bandwidth_test_h200x2.json").read_text("utf-8")
+    (tmp_path / "bandwidth_test_1.json").write_text(text.replace("NVIDIA H200", "NVIDIA A100-SXM4-80GB"), "utf-8")
+    said = _said("08_hardware_and_scaling", results=str(tmp_path))
+    assert "**NVIDIA A100-SXM4-80GB**, 2 devices" in said
+    for word in ("H200", "undled", "Qwen", "Decode runs from a CUDA graph", "stacks of Python"):
+        assert word not in said
+
+
+def _said(name: str, **parameters: str) -> str:
+    return "\n".join(text for what, text in cells(NOTEBOOKS / f"{name}.ipynb", parameters) if what == "said")
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_a_change_that_there_is_not(run) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no-host-delay", "layers without waiting for the host (as under CUDA graphs)"),
+        ("no-host-delay", "layers without waiting for the host (as under graphs)"),
         ("remove:norm", "without norm"),
         ("fuse:norm|rope", "norm|rope fused"),
         ("balance", "no rank late"),

@@ -107,7 +107,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         plan.set_gap(rows, gap)
 
     return Change(
-        "layers without waiting for the host (as under CUDA graphs)",
+        "layers without waiting for the host (as under graphs)",
         "kernels stay as recorded, though a compiler that captures graphs often fuses some; the time of the call that "
         "replays the graph; whether every batch size has a graph",
         apply,

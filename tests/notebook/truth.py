@@ -247,7 +247,8 @@ def _faults(recording: Recording, said: str, *, figures: bool) -> Iterator[str]:
         no = rf"(?:no|not tell|nor|steady state of|There (?:is|are) no)[^.]*{phase}|{phase} from"
         if re.search(rf"\b{phase}\b", re.sub(no, "", plain)) and phase not in set(recording.steps["phase"]) - {None}:
             yield f"{phase}, which no step is"
-    if re.search(r"\bsteps? \d+\b|[1-9] steps?\b|\bof a step\b", plain) and not recording.steps.height:
+    told = not plain.lstrip("*").startswith("No ")
+    if told and re.search(r"\bsteps? \d+\b|[1-9] steps?\b|\bof a step\b", plain) and not recording.steps.height:
         yield "steps where there are none"
     if figures:
         yield from _figures(recording, plain)

@@ -30,6 +30,7 @@ __all__ = [
     "explore",
     "hardware",
     "launch",
+    "map",
     "metrics",
     "names",
     "open",
@@ -51,7 +52,7 @@ __all__ = [
 if TYPE_CHECKING:
     from llmprof.batch import BatchRunner
     from llmprof.bundled import sample, sample_metrics, samples
-    from llmprof.dataset import convert, open  # noqa: A004
+    from llmprof.dataset import convert, map, open  # noqa: A004
     from llmprof.launch import ConfigManager, ExperimentConfig, ExperimentRunner
     from llmprof.metrics.data import Metrics
     from llmprof.notebook.cell import profile
@@ -74,6 +75,7 @@ else:
             "Trace": "llmprof.trace",
             "Visualizer": "llmprof.report",
             "convert": "llmprof.dataset",
+            "map": "llmprof.dataset",
             "open": "llmprof.dataset",
             "profile": "llmprof.notebook.cell",
             "read": "llmprof.readers",

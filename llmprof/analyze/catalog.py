@@ -159,7 +159,7 @@ def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concaten
         bound.apply_defaults()
         trace, *others = bound.arguments.values()
         try:
-            key = (function.__module__, function.__qualname__, tuple(map(_frozen, others)), names.version())
+            key = (function.__module__, function.__qualname__, tuple(map(frozen, others)), names.version())
             hash(key)
         except TypeError:
             return _explained(function, trace, bound)
@@ -173,13 +173,34 @@ def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concaten
     return cached
 
 
-def _frozen(value: Any) -> Any:
+def frozen(value: Any) -> Any:
     """A value as part of a key: lists as tuples, mappings as their items."""
     if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
+        return tuple(map(frozen, value))
     if isinstance(value, Mapping):
-        return tuple((key, _frozen(value[key])) for key in sorted(value))
+        return tuple((key, frozen(value[key])) for key in sorted(value))
     return value
+
+
+def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **options: Any) -> None:
+    """Keep a result that was found elsewhere, as if :func:`per_trace` had computed it.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace that it is of.
+    function : callable
+        A function with :func:`per_trace`.
+    result : polars.DataFrame
+        What it would return.
+    **options
+        Its options.
+    """
+    bound = inspect.signature(function).bind(trace, **options)
+    bound.apply_defaults()
+    _, *others = bound.arguments.values()
+    key = (function.__module__, function.__qualname__, tuple(map(frozen, others)), names.version())
+    results_of(trace).put(key, result)
 
 
 def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArguments) -> R:

@@ -97,18 +97,21 @@ class Workers(Generic[T]):
     def _there(
         self, function: Callable[..., R], things: Sequence[T], shared: tuple[object, ...]
     ) -> Iterator[tuple[T, R | Lost]]:
-        if not things:
-            return
         finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # a task whose worker dies goes to another one by itself, three times: Dask's allowed-failures
-        futures = self._client.map(function, things, *([one] * len(things) for one in shared), pure=False)
-        left = {future.key: (thing, future) for thing, future in zip(things, futures, strict=True)}
-        for future in futures:
-            future.add_done_callback(finished.put)
-        del futures, future
+        left: dict[str, tuple[T, Any]] = {}
+        waiting = iter(things)
         silent = 0.0
         try:
-            while left:
+            while True:
+                # not all at once: what is done is fetched before more is begun, and no worker collects results
+                while len(left) < 2 * self.count + 2 and (thing := next(waiting, None)) is not None:
+                    # a task whose worker dies goes to another one by itself, three times: Dask's allowed-failures
+                    future = self._client.submit(function, thing, *shared, pure=False)
+                    left[future.key] = thing, future
+                    future.add_done_callback(finished.put)
+                    del future
+                if not left:
+                    return
                 try:
                     key = finished.get(timeout=_LOOK_EVERY_S).key
                 except queue.Empty:
@@ -120,9 +123,9 @@ class Workers(Generic[T]):
                         ) from None
                     continue
                 silent = 0.0
-                thing, future = left.pop(key)
-                yield thing, self._result(future)
-                future.release()
+                thing, done = left.pop(key)
+                yield thing, self._result(done)
+                done.release()
         finally:
             if left:  # interrupted, or the caller has seen enough
                 self._client.cancel([future for _, future in left.values()], force=True)
@@ -219,7 +222,7 @@ def local(count: int) -> Iterator[Any]:
         Its cluster ends with the block.
     """
     distributed: Any = import_module("dask.distributed")
-    threads = str(max(1, _cores() // count))
+    threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, _cores() // count))
     with (
         distributed.LocalCluster(
             n_workers=count,

@@ -350,6 +350,11 @@ def _add_plugins() -> None:
     KERNEL_PATTERNS[own:own] = added
 
 
+def registered() -> list[tuple[str, str]]:
+    """Patterns that this process has beside llmprof's own, in their order."""
+    return patterns()[: len(patterns()) - _OWN]
+
+
 def version() -> int:
     """Fingerprint of the table of patterns; it is part of the key of results that depend on the table."""
     return hash(tuple(patterns()))

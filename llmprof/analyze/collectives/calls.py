@@ -348,26 +348,24 @@ def _with_confidence(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.join(together, on="_set", how="left", maintain_order="left")
 
 
-def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Fill ``bytes, bytes_source, dtype`` from the operator's inputs where they are null.
-
-    The message is the largest input tensor; for an all-gather it is that times the ranks of the group, since the
-    size of a collective is that of the larger of its input and output.
+def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add the largest input tensor of the operator to collectives whose bytes are null.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Collectives with ``op_id`` and ``world`` (null where the size of the group is not known).
+        Collectives with ``rank, op_id`` and ``bytes``.
     trace : Trace
-        The trace, for its operators.
+        The trace, for its operators; those of the ranks of the frame are enough.
 
     Returns
     -------
     polars.DataFrame
-        The frame with the three columns filled where the shapes allow it.
+        With ``op_bytes`` (int64), ``op_dtype`` and ``op_calls`` (the operator is the collective itself), null where
+        the shapes do not tell.
     """
     if not trace.has("ops") or not frame["bytes"].is_null().any():
-        return frame
+        return frame.with_columns(_NO_INPUTS)
     wanted = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
     calls = (
         trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
@@ -412,7 +410,34 @@ def with_sizes(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     by_op = calls.join(sizes.drop("_call"), on=["shapes", "dtypes"], nulls_equal=True).select(
         "rank", "op_id", "op_bytes", "op_dtype", op_calls=pl.col("name").str.contains(_CALLS)
     )
-    frame = frame.join(by_op, on=["rank", "op_id"], how="left", maintain_order="left")
+    return frame.join(by_op, on=["rank", "op_id"], how="left", maintain_order="left")
+
+
+_NO_INPUTS = (
+    pl.lit(None, dtype=pl.Int64).alias("op_bytes"),
+    pl.lit(None, dtype=pl.String).alias("op_dtype"),
+    pl.lit(None, dtype=pl.Boolean).alias("op_calls"),
+)
+
+
+def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
+    """Fill ``bytes, bytes_source, dtype`` from the operator's inputs where they are null.
+
+    The message is the largest input tensor; for an all-gather it is that times the ranks of the group, since the
+    size of a collective is that of the larger of its input and output.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Matched collectives of :func:`with_inputs`, with ``world`` (null where the size of the group is not known).
+
+    Returns
+    -------
+    polars.DataFrame
+        The frame with the three columns filled where the shapes allow it.
+    """
+    if frame["op_bytes"].is_null().all():
+        return frame.drop("op_bytes", "op_dtype", "op_calls")
     # an operator that does more than communicate (a layer of experts) takes what its own rank brings: a call that
     # gathers or scatters moves what all ranks bring, which may differ
     parts = pl.col("kind").is_in(["all_gather", "reduce_scatter"]) & ~pl.col("op_calls")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import polars as pl
 
 from llmprof import names, schema
 from llmprof.analyze.catalog import Analysis, per_trace
-from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls, with_sizes
+from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls, with_inputs, with_sizes
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import LlmprofError
 from llmprof.hardware import device
@@ -61,14 +64,49 @@ def collectives(trace: Trace) -> pl.DataFrame:
     >>> calls["rank"].n_unique(), calls["kind"].unique().sort().to_list()
     (4, ['all_gather', 'all_reduce'])
     """
-    calls = _recorded(trace)
+    return matched(recorded_calls(trace), trace.meta, trace.ranks)
+
+
+def recorded_calls(trace: Trace) -> pl.DataFrame:
+    """The part of :func:`collectives` that each rank does by itself: its calls with their place in the run.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace of one rank or several.
+
+    Returns
+    -------
+    polars.DataFrame
+        What :func:`matched` takes, one row a call and rank.
+    """
+    return with_inputs(_recorded(trace), trace)
+
+
+def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.DataFrame:
+    """The part of :func:`collectives` that needs all ranks: which calls are one, who waited, and how fast it was.
+
+    Parameters
+    ----------
+    calls : polars.DataFrame
+        Of :func:`recorded_calls`, of all ranks.
+    meta : mapping
+        ``world_size, world_size_from, missing_ranks`` of the run.
+    ranks : sequence of int
+        Ranks that are there.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`collectives` returns it.
+    """
     if not calls.height:
         return pl.DataFrame(schema=_TYPES)
-    calls = match_calls(calls).with_columns(world=_world(trace))
+    calls = match_calls(calls).with_columns(world=_world(meta, ranks))
     # point-to-point kernels on more than two ranks at once are how NCCL exchanges all with all
     exchanges = (pl.col("kind") == "send_recv") & (pl.col("ranks_in_group") > 2)
     calls = calls.with_columns(kind=pl.when(exchanges).then(pl.lit("all_to_all")).otherwise("kind"))
-    calls = with_sizes(calls, trace)
+    calls = with_sizes(calls)
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     calls = calls.with_columns(_start=start, _end=start + pl.col("dur_ns"))
     per_call = (
@@ -198,14 +236,14 @@ def _called() -> pl.Expr:
     )
 
 
-def _world(trace: Trace) -> pl.Expr:
+def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     """Ranks in the group: from metadata or the kernel's name, else as many as call together.
 
     If ranks of the run are missing in the trace, or only one is there, those who call together may not be all.
     """
-    size = trace.meta.get("world_size")
-    absent = bool(trace.meta.get("missing_ranks")) or (isinstance(size, int) and size > len(trace.ranks))
-    alone = size == 1 and trace.meta.get("world_size_from") != "ranks"
+    size = meta.get("world_size")
+    absent = bool(meta.get("missing_ranks")) or (isinstance(size, int) and size > len(ranks))
+    alone = size == 1 and meta.get("world_size_from") != "ranks"
     whole = not absent and (pl.lit(alone) | (pl.col("ranks_in_group") > 1))
     return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))
 

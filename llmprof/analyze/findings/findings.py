@@ -345,10 +345,30 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     True
     """
     refuse_samples(trace, "what takes the time of a step")
-    scope = scope_of(trace, step=step)
+    return ranked(scope_of(trace, step=step), requests)
+
+
+def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace | None = None) -> Findings:
+    """What the rules find in a scope, the most first.
+
+    Parameters
+    ----------
+    scope : Scope
+        What stands for the run.
+    requests : polars.DataFrame, optional
+        As of :func:`findings`.
+    whole : Trace, optional
+        What remedies are replayed on, if the scope's trace holds only what the rules look up.
+
+    Returns
+    -------
+    Findings
+        As :func:`findings` returns them.
+    """
     found = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     told = [pair for pair in found if not pair[0].info]
-    gains = dict(zip((rule.name for rule, _ in told), gains_of(scope, [one for _, one in told]), strict=True))
+    predicted = gains_of(scope, [one for _, one in told], scope.trace if whole is None else whole)
+    gains = dict(zip((rule.name for rule, _ in told), predicted, strict=True))
     rows = [_sentence(rule, measure, scope, gains.get(rule.name)) for rule, measure in found]
     frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])

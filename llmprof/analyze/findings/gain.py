@@ -11,6 +11,7 @@ import polars as pl
 from llmprof.analyze.findings.scope import Measure, Scope
 from llmprof.analyze.replay.what_if import change_of, replayed
 from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 MOST_EVENTS: Final = 3_000_000
@@ -32,7 +33,7 @@ class Gain:
     words: str
 
 
-def gains_of(scope: Scope, measures: Sequence[Measure]) -> list[Gain | str]:
+def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Gain | str]:
     """What the remedy of each measure gains alone, in the time that findings speak about.
 
     Parameters
@@ -41,15 +42,16 @@ def gains_of(scope: Scope, measures: Sequence[Measure]) -> list[Gain | str]:
         That time.
     measures : sequence of Measure
         Their ``change`` is what is replayed.
+    trace : Trace
+        The recording.
 
     Returns
     -------
     list of Gain or str
         The gains; or why there is no prediction, in words.
     """
-    trace = scope.trace
     changes = [one.change if one.ns >= NOTHING * scope.span_ns else "" for one in measures]
-    events = sum(trace.table(name).height for name in ("kernels", "copies", "runtime") if trace.has(name))
+    events = sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     asked = tuple(sorted({change for change in changes if change}))
     if asked and events <= MOST_EVENTS:

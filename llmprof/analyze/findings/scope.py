@@ -238,16 +238,40 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
     if not step_rows.height and step is None:
         return Scope(trace, "whole recording", None, recorded, recorded_ns)
     windows = step_windows(trace)
-    every = step_rows.join(
-        windows.select("rank", "step").unique(), on=["rank", "step"], how="semi", maintain_order="left"
-    )
     if step is not None:
+        every = _with_work(step_rows, windows)
         return Scope(trace, f"step {step}", _only(every, step), windows.filter(pl.col("step") == step), recorded_ns)
-    steady = steady_state(trace)
-    whole = steady.height and steady["rank"].n_unique() == every["rank"].n_unique()
-    chosen, words = (steady, "steady decode steps") if whole else (every, "steps")
+    words, chosen = choose(step_rows, windows, steady_state(trace))
+    assert chosen is not None  # noqa: S101 - there are steps
     windows = windows.join(chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left")
     return Scope(trace, words, chosen, windows, recorded_ns)
+
+
+def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> tuple[str, pl.DataFrame | None]:
+    """What stands for a run, in words, and its steps: None where it has none.
+
+    Parameters
+    ----------
+    step_rows, windows, steady : polars.DataFrame
+        Of :func:`~llmprof.analyze.steps`, :func:`~llmprof.analyze.steps.summary.step_windows` and
+        :func:`~llmprof.analyze.steady_state`, of all ranks.
+
+    Returns
+    -------
+    tuple of (str, polars.DataFrame or None)
+        ``steady decode steps`` if every rank has some, else ``steps``, else ``whole recording``.
+    """
+    if not step_rows.height:
+        return "whole recording", None
+    every = _with_work(step_rows, windows)
+    if steady.height and steady["rank"].n_unique() == every["rank"].n_unique():
+        return "steady decode steps", steady
+    return "steps", every
+
+
+def _with_work(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    some = windows.select("rank", "step").unique()
+    return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
 
 
 def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:

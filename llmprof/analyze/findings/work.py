@@ -245,7 +245,7 @@ def unnamed(scope: Scope) -> Measure | None:
     )
 
 
-_FACTS = ("ascend_core", "ascend_op_type", "ascend_aic_mac_ratio", "ascend_aic_mac_time_ns", "ascend_aiv_vec_ratio",
+CORE_FACTS = ("ascend_core", "ascend_op_type", "ascend_aic_mac_ratio", "ascend_aic_mac_time_ns", "ascend_aiv_vec_ratio",
           "ascend_aiv_vec_time_ns")  # fmt: skip
 _UNITS = {"cube": ("ascend_aic_mac_time_ns", "ascend_aic_mac_ratio"),
           "vector": ("ascend_aiv_vec_time_ns", "ascend_aiv_vec_ratio")}  # fmt: skip
@@ -307,7 +307,7 @@ def _kernels(scope: Scope) -> pl.DataFrame | None:
     if not scope.trace.has("kernels"):
         return None
     kernels = scope.trace.kernels
-    facts = [column for column in _FACTS if column in kernels.columns]
+    facts = [column for column in CORE_FACTS if column in kernels.columns]
     if not facts:
         return None
     kept = kernels.select("rank", "device", "start_ns", "dur_ns", "name", *facts, whole_ns="dur_ns")

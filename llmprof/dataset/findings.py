@@ -1,0 +1,182 @@
+"""Findings of many ranks: each worker cuts its ranks to the steps that stand for the run, the rules look at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import schema
+from llmprof.analyze import catalog
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.findings.findings import ranked
+from llmprof.analyze.findings.scope import Scope, choose
+from llmprof.analyze.findings.work import CORE_FACTS
+from llmprof.analyze.idle.gaps import idle
+from llmprof.analyze.idle.host import call_kinds, launch_delay
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.steps.summary import recorded_windows, steady_state, step_windows, time_parts
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+
+FIRST: Final = ("recorded_calls", "steps", "steady_state", "step_windows", "recorded_windows")
+"""What is found of each rank first: it says which steps stand for the run, and whom each call waits for."""
+
+CALLS: Final = ("rank", "start_ns", "name", "wait_ns")
+"""What a worker has to know of the calls of its rank."""
+
+_EVENTS: Final = ("rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "launch_start_ns")
+_IDLE: Final = (
+    "rank", "device", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind", "sync_name",
+)  # fmt: skip
+
+
+def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
+    """Windows of one rank that stand for the run (``words``: steady decode steps, steps or whole recording)."""
+    if words == "whole recording":
+        return recorded_windows(trace)
+    windows = step_windows(trace)
+    if words == "steps":
+        return windows
+    chosen = steady_state(trace).select("rank", "step")
+    return windows.join(chosen, on=["rank", "step"], how="semi", maintain_order="left")
+
+
+def _scope(trace: Trace, words: str) -> Scope:
+    return Scope(trace, words, None, scope_windows(trace, words=words), 0)
+
+
+def scope_times(trace: Trace, *, words: str) -> pl.DataFrame:
+    """Windows of one rank in parts that add up to them."""
+    return time_parts(trace, scope_windows(trace, words=words))
+
+
+def scope_events(trace: Trace, *, words: str) -> pl.DataFrame:
+    """Device events in the windows of one rank; texts as categories, as few of them are many."""
+    return _numbered_texts(_scope(trace, words).events.select(_EVENTS))
+
+
+def scope_idle(trace: Trace, *, words: str) -> pl.DataFrame:
+    """Pauses of the device in the windows of one rank."""
+    return _numbered_texts(_scope(trace, words).idle.select(_IDLE))
+
+
+def scope_hosts(trace: Trace) -> pl.DataFrame:
+    """Whether operators of the host stand in for the device of one rank: ``rank, events, operators``."""
+    events = attribute(trace)
+    return events.group_by("rank").agg(events=pl.len(), operators=(pl.col("source") == "op").sum())
+
+
+def replays(trace: Trace) -> pl.DataFrame:
+    """Calls of one rank that replay a graph."""
+    if not trace.has("runtime"):
+        return schema.empty("runtime")
+    calls = trace.runtime
+    return calls.filter(call_kinds(calls["name"])["replays"]).select(list(schema.TABLES["runtime"].schema))
+
+
+def copies(trace: Trace) -> pl.DataFrame:
+    """Copies of one rank."""
+    return trace.copies.select(list(schema.TABLES["copies"].schema))
+
+
+def measured_kernels(trace: Trace) -> pl.DataFrame:
+    """Kernels of one rank whose cores were measured; none where no profiler did."""
+    kernels = trace.kernels
+    facts = [column for column in CORE_FACTS if column in kernels.columns]
+    kept = ["rank", "device", "start_ns", "dur_ns", "name", *facts]
+    return kernels.select(kept) if facts else kernels.select(kept).clear()
+
+
+def layer_times(trace: Trace) -> pl.DataFrame:
+    """Layers of one rank, without their stages."""
+    return layers(trace, per="layer")
+
+
+def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col(pl.String).cast(pl.Categorical))
+
+
+OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
+    one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_idle)
+}
+"""Functions of one rank that depend on which steps stand for the run."""
+
+OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
+    one.__name__: one for one in (scope_hosts, replays, copies, measured_kernels, layer_times)
+}
+"""The others, beside ``launch_delay``."""
+
+
+def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame | None]:
+    """What stands for the run, in words, and its steps, from :data:`FIRST` of all ranks.
+
+    Raises
+    ------
+    NotCapturedError
+        No rank has steps or device work.
+    """
+    found = {name: frame for name, frame in first.items() if frame is not None}
+    if "recorded_windows" not in found:
+        raise NotCapturedError("no rank of the dataset holds kernels, copies or operators", table="kernels")
+    return choose(found["steps"], found["step_windows"], found["steady_state"])
+
+
+def joined(
+    trace: Trace,
+    chosen: tuple[str, pl.DataFrame | None],
+    found: Mapping[str, pl.DataFrame | None],
+    calls: pl.DataFrame | None,
+) -> pl.DataFrame:
+    """Findings, from what all ranks gave.
+
+    Parameters
+    ----------
+    trace : Trace
+        The dataset.
+    chosen : tuple of (str, polars.DataFrame or None)
+        What stands for the run, and its steps: of :func:`choice`.
+    found : mapping of str to polars.DataFrame or None
+        What the ranks gave of :data:`FIRST`, :data:`OF_SCOPE`, :data:`OF_RANK` and ``launch_delay``.
+    calls : polars.DataFrame or None
+        The matched calls.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`llmprof.analyze.findings` returns them.
+    """
+    tables: dict[str, Any] = {name: found.get(of) for name, of in _TABLES.items()}
+    # a trace of what the rules look up in tables; everything else they take from what is kept with it here
+    small = Trace({name: frame for name, frame in tables.items() if frame is not None}, trace.meta, trace.coverage)
+    kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
+        (collectives, calls, {}),
+        (launch_delay, found.get("launch_delay"), {}),
+        (layers, found.get("layer_times"), {"per": "layer"}),
+    ]
+    for function, frame, options in kept:
+        if frame is not None:
+            catalog.keep(small, function, frame, **options)
+    texts = pl.col(pl.Categorical).cast(pl.String)
+    windows, events, gaps = (found[name] for name in ("scope_windows", "scope_events", "scope_idle"))
+    recorded = found["recorded_windows"]
+    assert windows is not None and recorded is not None  # noqa: S101, PT018 - choice looked at them
+    scope = Scope(small, *chosen, windows, int(recorded["dur_ns"].sum()))
+    hosts = found["scope_hosts"]
+    on_host = hosts is not None and hosts["events"].sum() > 0 and hosts["events"].sum() == hosts["operators"].sum()
+    cut = None if gaps is None else gaps.with_columns(texts)
+    if cut is not None:
+        catalog.keep(small, idle, cut.clear())
+    scope.__dict__.update(  # cached properties, which would look at the whole trace
+        events=None if events is None else events.with_columns(texts),
+        idle=cut,
+        times=found["scope_times"],
+        on_host=on_host,
+    )
+    return ranked(scope)
+
+
+_TABLES: Final = {"runtime": "replays", "copies": "copies", "kernels": "measured_kernels"}
+"""Tables that the rules look into, and the functions that find what they need of them."""

@@ -1,0 +1,360 @@
+"""Analyses of a dataset on many workers: each rank by itself, and what needs all ranks from what they found."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from llmprof import names
+from llmprof.analyze import catalog
+from llmprof.analyze.collectives.collectives import collectives, matched, recorded_calls
+from llmprof.analyze.idle.gaps import idle
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.operator_times import refuse_samples
+from llmprof.analyze.steps.summary import recorded_windows, step_windows
+from llmprof.dataset import findings as of_findings
+from llmprof.dataset.cluster import Lost, Workers, workers
+from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
+from llmprof.progress import Progress
+from llmprof.storage import deferred
+from llmprof.storage.deferred import Deferred
+from llmprof.storage.places import Place
+from llmprof.trace import Trace
+
+APART: Final[dict[str, tuple[str, ...]]] = {
+    "steps": (),
+    "steady_state": (),
+    "step_windows": (),
+    "recorded_windows": (),
+    "layers": ("per",),
+    "layer_gaps": (),
+    "overlap": ("by",),
+    "launch_delay": (),
+    "ops_to_kernels": (),
+    "coverage": (),
+    "host_synchronisation": (),
+    "attribute": (),
+    "launch_path": (),
+    "stream_gaps": ("min_ns",),
+    "idle": ("min_ns",),
+    "recorded_calls": (),
+}
+"""Analyses whose rows of one rank do not depend on the other ranks, with the options of which that is true."""
+
+NUMBERED: Final[dict[str, dict[str, str]]] = {
+    "attribute": {"event": "events"},
+    "launch_path": {"event": "events"},
+    "stream_gaps": {"next_event": "events"},
+    "idle": {"gap": "gaps", "next_event": "events"},
+    "scope_times": {"window": "windows"},
+}
+"""Columns that number rows over all ranks: the numbers of a rank follow those of the rank before it."""
+
+NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "collectives": (),
+    "collective_sizes": (),
+    "collective_arrivals": (),
+    "step_time": ("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
+    "rank_balance": ("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
+    "expert_exchange": ("attribute",),
+    "findings": of_findings.FIRST,
+}
+"""Analyses that need all ranks, and what the workers find for them first, beside the calls of collectives."""
+
+_FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
+    **of_findings.OF_SCOPE,
+    **of_findings.OF_RANK,
+    "step_windows": step_windows,
+    "recorded_windows": recorded_windows,
+    "recorded_calls": recorded_calls,
+}
+"""Functions beside those of the catalogue that workers are asked for."""
+
+
+class Asked(NamedTuple):
+    """An analysis and its options."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+class View(NamedTuple):
+    """The part of a dataset that is looked at, and what its analyses depend on."""
+
+    root: str
+    written: str
+    """Changes when the dataset does."""
+    window: tuple[float, float] | None
+    tables: tuple[str, ...]
+    asked: tuple[str, ...] | None
+    patterns: tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Found:
+    """What one rank gave: frames by what was asked, why there is none, and how many rows are numbered."""
+
+    frames: dict[Asked, pl.DataFrame] = field(default_factory=dict)
+    absent: dict[Asked, NotCapturedError] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def map(  # noqa: A001
+    analysis: str | Callable[..., pl.DataFrame],
+    trace: Trace,
+    *,
+    client: Any = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> pl.DataFrame:
+    """An analysis of a dataset, each rank on a worker: the same frame as the analysis of the whole trace gives.
+
+    What a rank does by itself (:data:`APART`) is done there. What needs all ranks is split: workers find the calls of
+    their rank, and a join on this machine matches them (collectives, arrivals, sizes), or what they found is put
+    together (findings, the time of steps, the balance of ranks). Other analyses (sums over all kernels, the critical
+    path) load the tables that they need on this machine.
+
+    Parameters
+    ----------
+    analysis : str or callable
+        Name of an analysis (:func:`llmprof.analyze.catalog.analyses` lists them) or its function.
+    trace : Trace
+        Of :func:`llmprof.open`, or a part of it. A trace that was read is analysed in this process.
+    client : dask.distributed.Client, str, None or False
+        Who does it: a client of Dask, the address of a scheduler, by default as many processes of this machine as it
+        has cores, or False for this process alone.
+    progress : callable, optional
+        Called with what is done, how many ranks are done, and how many there are.
+    **options
+        Options of the analysis.
+
+    Returns
+    -------
+    polars.DataFrame
+        As the analysis returns it.
+
+    Raises
+    ------
+    LlmprofError
+        There is no such analysis.
+    NotCapturedError
+        No rank recorded what it needs.
+    ReadError
+        A partition is damaged.
+    ClusterError
+        Dask is not installed, or its scheduler or all of its workers are gone.
+
+    Examples
+    --------
+    >>> many = llmprof.convert(sample_folder, "dataset", client=False)
+    >>> llmprof.map("overlap", many, client=False).equals(analyze.overlap(many))
+    True
+    """
+    name = analysis if isinstance(analysis, str) else getattr(analysis, "__name__", "")
+    wanted = catalog.analysis(name)
+    options = {**wanted.options, **options}
+    if not isinstance(trace._tables, Deferred):
+        return wanted.function(trace, **options)
+    (frame,) = several({wanted.name: options}, trace, client=client, progress=progress).values()
+    return frame
+
+
+def several(
+    analyses: Mapping[str, Mapping[str, Any]] | Sequence[str],
+    trace: Trace,
+    *,
+    client: Any = None,
+    progress: Progress | None = None,
+) -> dict[str, pl.DataFrame]:
+    """Several analyses of a dataset, for which each worker reads its ranks once: see :func:`map`.
+
+    Parameters
+    ----------
+    analyses : mapping of str to mapping, or sequence of str
+        Names of analyses, with their options.
+    trace : Trace
+        Of :func:`llmprof.open`, or a part of it.
+    client, progress
+        As of :func:`map`.
+
+    Returns
+    -------
+    dict of str to polars.DataFrame
+        Frames by the names of the analyses.
+    """
+    given = analyses if isinstance(analyses, Mapping) else {name: {} for name in analyses}
+    chosen = {catalog.analysis(name).name: dict(options) for name, options in given.items()}
+    with workers(client, len(trace.ranks)) as team:
+        return _Work(trace, team, progress).frames(chosen)
+
+
+class _Work:
+    """Analyses of one dataset on some workers."""
+
+    def __init__(self, trace: Trace, team: Workers[Any], progress: Progress | None) -> None:
+        assert isinstance(trace._tables, Deferred)  # noqa: S101 - map checked it
+        self.trace, self.team, self.progress = trace, team, progress
+        tables = trace._tables
+        asked = None if trace.asked is None else tuple(trace.asked)
+        self.view = View(
+            tables.place.root, _written(tables), tables.window, tables.names, asked, tuple(names.registered())
+        )
+
+    def frames(self, chosen: Mapping[str, Mapping[str, Any]]) -> dict[str, pl.DataFrame]:
+        """Frames of analyses by their names."""
+        every: dict[Asked, None] = {}
+        for name, options in chosen.items():
+            every |= dict.fromkeys(_first(name, options))
+        parts = self.by_rank(list(every))
+        whole = self.trace.select()  # results that are kept belong to this call
+        calls = self._matched(parts)
+        if calls is not None:
+            catalog.keep(whole, collectives, calls)
+        for asked in every:
+            if asked.name != "recorded_calls":
+                frame = self._joined(asked, parts)
+                if frame is not None:
+                    catalog.keep(whole, _function(asked.name), frame, **dict(asked.options))
+        out = {}
+        for name, options in chosen.items():
+            asked = _asked(name, options)
+            if asked in every:
+                out[name] = _or_raise(asked, parts, self._joined(asked, parts))
+            elif name == "findings" and not options:
+                out[name] = self._findings(parts, calls)
+            else:
+                out[name] = _function(name)(whole, **options)
+        return out
+
+    def by_rank(self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None) -> dict[int, Found]:
+        """What each rank gives, in the order of the ranks."""
+        if not every:
+            return {}
+        what = f"analysing {len(self.trace.ranks):,} rank(s)"
+        found: dict[int, Found] = {}
+        things = [(rank, None if more is None else more.get(rank)) for rank in self.trace.ranks]
+        for (rank, _), result in self.team.each(
+            _of_rank, things, self.view, tuple(every), what=what, progress=self.progress
+        ):
+            if isinstance(result, Lost):
+                raise ClusterError(
+                    f"rank {rank} could not be analysed: {result}",
+                    hint="fewer workers with more memory each, or fewer columns and steps: trace.select(…)",
+                )
+            found[rank] = result
+        return dict(sorted(found.items()))
+
+    def _joined(self, asked: Asked, parts: Mapping[int, Found]) -> pl.DataFrame | None:
+        """One frame of all ranks; None where no rank has one."""
+        frames = []
+        before = dict.fromkeys(("events", "gaps", "windows"), 0)
+        for found in parts.values():
+            frame = found.frames.get(asked)
+            if frame is not None:
+                shifts = [
+                    pl.col(column) + before[of]
+                    for column, of in NUMBERED.get(asked.name, {}).items()
+                    if before[of] and column in frame.columns
+                ]
+                frames.append(frame.with_columns(shifts) if shifts else frame)
+            for name, count in found.counts.items():
+                before[name] += count
+        if not frames:
+            return None
+        return pl.concat(frames, how="vertical_relaxed")
+
+    def _matched(self, parts: Mapping[int, Found]) -> pl.DataFrame | None:
+        calls = self._joined(Asked("recorded_calls"), parts)
+        if calls is None:
+            return None
+        return matched(calls, self.trace._meta, self.trace.ranks)
+
+    def _findings(self, parts: Mapping[int, Found], calls: pl.DataFrame | None) -> pl.DataFrame:
+        """Findings: which steps stand for the run follows from the first pass, what happens in them is the second."""
+        refuse_samples(self.trace, "what takes the time of a step")
+        first = {name: self._joined(Asked(name), parts) for name in of_findings.FIRST}
+        words, steps = of_findings.choice(first)
+        more = None
+        if calls is not None:
+            kept = calls.select(of_findings.CALLS).partition_by("rank", as_dict=True)
+            more = {rank: kept.get((rank,), calls.clear().select(of_findings.CALLS)) for rank in self.trace.ranks}
+        every = [Asked(name, (("words", words),)) for name in of_findings.OF_SCOPE]
+        every += [Asked(name) for name in (*of_findings.OF_RANK, "launch_delay")]
+        parts = self.by_rank(every, more)
+        second = {asked.name: self._joined(asked, parts) for asked in every}
+        return of_findings.joined(self.trace, (words, steps), {**first, **second}, calls)
+
+
+def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
+    """What workers are asked for an analysis."""
+    own = _asked(name, options)
+    ranks_first = (options.get("by") or ("rank",))[0] == "rank" or "rank" not in options["by"]
+    if name in APART and set(options) <= set(APART[name]) and ranks_first:
+        yield own
+    elif name in NEEDS:
+        yield Asked("recorded_calls")
+        yield from (Asked(one) for one in NEEDS[name])
+
+
+def _asked(name: str, options: Mapping[str, Any]) -> Asked:
+    return Asked(name, tuple((key, catalog.frozen(options[key])) for key in sorted(options)))
+
+
+def _function(name: str) -> Callable[..., pl.DataFrame]:
+    return _FUNCTIONS[name] if name in _FUNCTIONS else catalog.analysis(name).function
+
+
+def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | None) -> pl.DataFrame:
+    if frame is not None:
+        return frame
+    absent = [found.absent[asked] for found in parts.values() if asked in found.absent]
+    raise absent[0] if absent else AnalysisError(f"the dataset has no rank for {asked.name}")
+
+
+def _written(tables: Deferred) -> str:
+    """Names of the partitions, which change with what they hold."""
+    return str(hash(tuple(one.folder for one in tables.partitions)))
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(root: str, written: str) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
+    """A dataset, opened once in a process."""
+    return deferred.load(Place(root))
+
+
+def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[Asked, ...]) -> Found:
+    """What analyses find in one rank. It runs on a worker."""
+    rank, calls = thing
+    for category, pattern in reversed(view.patterns):
+        if (category, pattern) not in names.registered():
+            names.register(category, pattern)
+    tables, meta, _ = _opened(view.root, view.written)
+    part = tables.narrow(ranks=[rank], window=view.window, tables=view.tables)
+    own = {**meta, "ranks": [one for one in meta.get("ranks", ()) if one.get("rank") == rank]}
+    asked = {} if view.asked is None else {"asked": dict.fromkeys(view.asked)}
+    trace = Trace(part, own, {"files": [], "warnings": [], **asked})
+    if calls is not None:
+        catalog.keep(trace, collectives, calls)
+    found = Found()
+    for one in every:
+        try:
+            found.frames[one] = _function(one.name)(trace, **dict(one.options))
+        except NotCapturedError as error:
+            found.absent[one] = error
+    numbered = {of for one in every for of in NUMBERED.get(one.name, {}).values()}
+    try:
+        if "events" in numbered:
+            found.counts["events"] = attribute(trace).height
+        if "gaps" in numbered:
+            gaps = idle(trace)["gap"].max()
+            found.counts["gaps"] = gaps + 1 if isinstance(gaps, int) else 0
+        if "windows" in numbered:
+            (of,) = (one for one in every if one.name == "scope_windows")
+            found.counts["windows"] = found.frames[of].height
+    except LlmprofError:
+        pass
+    return found

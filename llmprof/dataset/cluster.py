@@ -208,13 +208,15 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
 
 
 @contextmanager
-def local(count: int) -> Iterator[Any]:
+def local(count: int, *, processes: bool = True) -> Iterator[Any]:
     """A client of as many processes of this machine, with one thread each, as no two of them share a core.
 
     Parameters
     ----------
     count : int
         Number of processes.
+    processes : bool
+        False for threads of this process.
 
     Yields
     ------
@@ -222,15 +224,16 @@ def local(count: int) -> Iterator[Any]:
         Its cluster ends with the block.
     """
     distributed: Any = import_module("dask.distributed")
-    threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, _cores() // count))
+    threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, _cores() // max(1, count)))
     with (
         distributed.LocalCluster(
             n_workers=count,
             threads_per_worker=1,
-            processes=True,
+            processes=processes,
             dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server takes any port
             silence_logs=logging.CRITICAL,
-            env={"POLARS_MAX_THREADS": threads},
+            **({"env": {"POLARS_MAX_THREADS": threads}} if processes else {}),
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):

@@ -18,7 +18,7 @@ import polars as pl
 from isal import igzip
 
 from llmprof import bundled
-from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.collectives.collectives import recorded_calls
 from llmprof.arguments import AtLeastOne, Share
 from llmprof.dataset.cluster import Lost, workers
 from llmprof.errors import ClusterError, OutputError, ReadError, TraceWarning
@@ -228,11 +228,11 @@ _PAUSE_NS: Final = 30_000_000
 
 
 def _bytes_of_calls(file: Path) -> list[int]:
-    """Message sizes of the collective calls in the order of their times."""
+    """What the rank itself brings to each collective call (bytes), in the order of their times."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # of the ranks that are not read
-        calls = collectives(read(file, cache=False))
-    return calls.sort("start_ns")["bytes"].fill_null(0).to_list()
+        calls = recorded_calls(read(file, cache=False))
+    return calls.sort("start_ns")["op_bytes"].fill_null(0).to_list()
 
 
 def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[bytes, Times, Times]:
@@ -240,8 +240,8 @@ def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[by
     found = sorted(_CALLS.finditer(body), key=lambda match: _ns(match[2]))
     about = {}
     for match, size in zip(found, sizes, strict=True):
-        elements = size // 2
-        inside = elements // group_size if match[1] != b"AllReduce" else elements
+        inside = size // 2  # elements of bf16
+        elements = inside * (group_size if match[1] == b"AllGather" else 1)
         about[match.start()] = (
             f'"Collective name": "{_NAMED.get(match[1], "other")}", "In msg nelems": {inside}, '
             f'"Out msg nelems": {elements}, "Group size": {group_size}, "dtype": "BFloat16", '

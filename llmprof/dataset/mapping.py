@@ -156,7 +156,6 @@ def map(  # noqa: A001
     """
     name = analysis if isinstance(analysis, str) else getattr(analysis, "__name__", "")
     wanted = catalog.analysis(name)
-    options = {**wanted.options, **options}
     if not isinstance(trace._tables, Deferred):
         return wanted.function(trace, **options)
     (frame,) = several({wanted.name: options}, trace, client=client, progress=progress).values()

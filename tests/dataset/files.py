@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-STEP_NS = 1_000_000
+_NONE = (0, 0, 0)
 
 
-def rank_file(folder: Path, rank: int, *, world: int = 3, late_us: float = 0, base_us: float = 1e9) -> Path:
+def rank_file(
+    folder: Path,
+    rank: int,
+    *,
+    world: int = 3,
+    late_us: float = 0,
+    base_us: float = 1e9,
+    jitter_us: Sequence[float] = _NONE,
+) -> Path:
     """Three steps of a rank: a label, two launches, a matrix product and an all-reduce that ends on all ranks at once.
 
     The step is 1,000 us long; the product ends and the all-reduce begins ``late_us`` later than on a rank in time.
     """
     events = []
     for step in range(3):
-        at = base_us + 1000 * step
+        at = base_us + 1000 * step + jitter_us[step]
         batch = "execute_context_0(0)_generation_4(4)"
         events += [
             {"ph": "X", "cat": "user_annotation", "name": batch, "pid": 100 + rank, "tid": 1, "ts": at, "dur": 900},

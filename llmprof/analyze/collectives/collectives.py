@@ -9,7 +9,15 @@ import polars as pl
 
 from llmprof import names, schema
 from llmprof.analyze.catalog import Analysis, per_trace
-from llmprof.analyze.collectives.calls import LEAVES_EARLY, NEAR_NS, SURE, match_calls, with_inputs, with_sizes
+from llmprof.analyze.collectives.calls import (
+    CLOCK_CALLS,
+    LEAVES_EARLY,
+    NEAR_NS,
+    SURE,
+    match_calls,
+    with_inputs,
+    with_sizes,
+)
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import LlmprofError
 from llmprof.hardware import device
@@ -122,7 +130,7 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
         )
     )
     calls = calls.join(per_call, on="call", how="left", maintain_order="left")
-    unmatched = _why_no_wait()
+    unmatched = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = pl.when(left_early).then(0).otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
     factor = bus_factor(pl.col("world"))
@@ -156,8 +164,9 @@ def bus_factor(ranks: pl.Expr) -> pl.Expr:
     )
 
 
-def _why_no_wait() -> pl.Expr:
+def _why_no_wait(*, unrelated: bool) -> pl.Expr:
     """Why the waiting of a call cannot be told, as a text; null where it can."""
+    few = pl.col("call").is_not_null().sum().over("rank", "group", "kind") < CLOCK_CALLS
     seen, world, sure = pl.col("ranks_seen"), pl.col("world"), pl.col("match_confidence")
     apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
     return (
@@ -165,6 +174,8 @@ def _why_no_wait() -> pl.Expr:
         .then(pl.lit(None, dtype=pl.String))
         .when(pl.col("call").is_null() | (seen < pl.col("ranks_in_group")))
         .then(pl.lit("the recording of another rank of the group lacks this call"))
+        .when(pl.lit(unrelated) & few & (pl.col("ranks_in_group") > 1))
+        .then(pl.lit("the clocks of the ranks are unrelated, and so few calls do not tell how far they are apart"))
         .when(world.is_null() & (pl.col("ranks_in_group") > 1))
         .then(pl.lit("ranks of the run are not in the trace, and how many of them the group has is unknown"))
         .when(world.is_null())

@@ -1,0 +1,318 @@
+"""What goes wrong with a dataset: it is named, the rest answers, and the same call goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze
+from llmprof.cli.main import main
+from llmprof.dataset import cluster
+from llmprof.errors import ClusterError, MixedRunsError, OutputError, ReadError, TraceWarning
+from llmprof.storage.dataset import MANIFEST, PART_FILE
+from llmprof.storage.places import UNFINISHED
+from tests.dataset.files import rank_file, run_folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    return run_folder(tmp_path / "run", rank1=150)
+
+
+@pytest.fixture
+def many(run, tmp_path):
+    llmprof.convert(run, tmp_path / "out", client=False)
+    return tmp_path / "out"
+
+
+@contextmanager
+def warned(*matches):
+    """Each of the texts is among the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TraceWarning)
+        yield
+    said = [str(one.message) for one in caught]
+    for match in matches:
+        assert any(re.search(match, words) for words in said), (match, said)
+
+
+def partition_of(folder: Path, rank: int) -> Path:
+    return next(path.parent for path in folder.glob(f"*/{PART_FILE}") if json.loads(path.read_text())["rank"] == rank)
+
+
+def same(one, other):
+    assert one.table_names == other.table_names
+    for name in one.table_names:
+        assert_frame_equal(one.table(name), other.table(name))
+
+
+def whole(folder: Path) -> None:
+    """Each partition is there as it was written, and nothing else."""
+    assert not list(folder.glob(f"{UNFINISHED}*"))
+    for part in folder.glob("part-*"):
+        stored = json.loads((part / PART_FILE).read_text())["tables"]
+        assert {path.stem: path.stat().st_size for path in part.glob("*.parquet")} == {
+            name: table["bytes"] for name, table in stored.items()
+        }
+
+
+# --- partitions that are missing or damaged
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda part: [path.unlink() for path in part.iterdir()] and part.rmdir(), "its folder is missing"),
+        (lambda part: (part / "kernels.parquet").unlink(), "kernels.parquet is missing"),
+        (lambda part: os.truncate(part / "runtime.parquet", 10), "runtime.parquet has 10 of "),
+    ],
+)
+def test_a_partition_that_is_not_whole_is_named_and_the_rest_answers(many, run, harm, said):
+    harm(partition_of(many, 1))
+    with pytest.warns(TraceWarning, match=rf"rank 1 \(rank1.pt.trace.json\) is left out: {said}"):
+        trace = llmprof.open(many)
+    assert trace.ranks == [0, 2]
+    assert trace.meta["missing_ranks"] == [1]
+    (damaged,) = trace.coverage["damaged"]
+    assert (damaged["rank"], damaged["file"]) == (1, "rank1.pt.trace.json")
+    assert [file["rank"] for file in trace.coverage["files"]] == [0, 2]
+    assert trace.coverage["events"] == sum(file["events"] for file in trace.coverage["files"])
+    calls = llmprof.map("collectives", trace, client=False)
+    assert calls["wait_ns"].null_count() == calls.height == 6
+    assert calls["unmatched"].unique().to_list() == [
+        "ranks of the run are not in the trace, and how many of them the group has is unknown"
+    ]
+    with pytest.warns(TraceWarning, match=said):
+        assert llmprof.read(many).ranks == [0, 2]
+    same(llmprof.convert(run, many, client=False), llmprof.read(run, cache=False))  # only what is missing is done again
+    whole(many)
+
+
+def test_damage_inside_of_a_file_is_found_when_it_is_read(many):
+    file = partition_of(many, 1) / "kernels.parquet"
+    content = file.read_bytes()
+    file.write_bytes(b"\0" * len(content))
+    trace = llmprof.open(many)
+    with pytest.raises(ReadError, match=r"kernels.parquet of rank 1 is damaged .*leave the rank out") as raised:
+        _ = trace.kernels
+    assert raised.value.facts["ranks"] == [1]
+    assert trace.select(ranks=[0, 2]).kernels.height == 12
+    with pytest.raises(ReadError, match=r"kernels.parquet of rank 1 is damaged"):
+        llmprof.map("overlap", trace, client=False)
+
+
+def test_a_file_that_cannot_be_read_is_named_and_tried_again(run, tmp_path):
+    rank_file(run, 2)
+    good = (run / "rank2.pt.trace.json").read_bytes()
+    (run / "rank2.pt.trace.json").write_text('{"traceEvents": [], "schemaVersion": ' + "[" * 2000)
+    with warned(r"rank2.pt.trace.json could not be converted and is left out", r"1 of 3 ranks are missing"):
+        trace = llmprof.convert([*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome")
+    assert trace.ranks == [0, 1]
+    (failed,) = trace.coverage["failed"]
+    assert failed["file"] == "rank2.pt.trace.json"
+    assert trace.meta["missing_ranks"] == [2]
+    (run / "rank2.pt.trace.json").write_bytes(good)
+    assert llmprof.convert([*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome").ranks == [0, 1, 2]
+
+
+def test_nothing_that_can_be_read_is_an_error(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank0.json").write_text('{"traceEvents": ' + "[" * 2000)
+    with pytest.raises(ReadError, match=r"none of 1 file\(s\) could be read"):
+        llmprof.convert(run / "rank0.json", tmp_path / "out", client=False, format="chrome")
+
+
+# --- runs, versions, clocks
+
+
+def test_two_runs_in_one_folder_are_refused(run, tmp_path):
+    rank_file(run, 2, base_us=9e9)
+    with pytest.raises(MixedRunsError, match=r"begins .* after .* ended"):
+        llmprof.convert(run, tmp_path / "out", client=False)
+    rank_file(run, 2, world=64)
+    with pytest.raises(MixedRunsError, match=r"different world sizes"):
+        llmprof.convert(run, tmp_path / "out", client=False)
+    with pytest.raises(ReadError, match=r"is no dataset"):
+        llmprof.open(tmp_path / "out")
+    rank_file(run, 2)
+    same(llmprof.convert(run, tmp_path / "out", client=False), llmprof.read(run, cache=False))
+    other = run_folder(tmp_path / "other")
+    with pytest.raises(OutputError, match=r"is the dataset of other files: rank0.pt.trace.json"):
+        llmprof.convert(other, tmp_path / "out", client=False)
+
+
+@pytest.mark.parametrize("key", ["version", "schema"])
+def test_a_dataset_of_another_version_says_so_and_is_made_anew(many, run, key, capsys):
+    manifest = json.loads((many / MANIFEST).read_text()) | {key: 0, "llmprof": "0.0.9"}
+    (many / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ReadError, match=r"written by llmprof 0.0.9; expected version .*convert the files again"):
+        llmprof.open(many)
+    assert main(["info", str(many)]) == 2
+    assert "written by llmprof 0.0.9" in capsys.readouterr().err
+    (many / MANIFEST).write_text("{")
+    with pytest.raises(ReadError, match=r"is damaged"):
+        llmprof.open(many)
+    same(llmprof.convert(run, many, client=False), llmprof.read(run, cache=False))
+
+
+def test_ranks_whose_clocks_share_nothing_have_no_waits_and_it_is_said(run, tmp_path, capsys):
+    rank_file(run, 1, base_us=9e9, jitter_us=(0, 70_000, 20_000))
+    with pytest.raises(MixedRunsError):
+        llmprof.convert(run, tmp_path / "out", client=False)
+    with pytest.warns(TraceWarning, match=r"the clocks of the ranks are unrelated"):
+        trace = llmprof.convert(run, tmp_path / "out", client=False, clocks="unrelated")
+    assert trace.meta["clock"] == "unrelated"
+    assert trace.span_ns[0] == 0
+    calls = analyze.collectives(trace)
+    assert calls.filter(rank=1)["wait_ns"].null_count() == 3
+    assert calls.filter(rank=1)["unmatched"].null_count() == 0
+    assert_frame_equal(llmprof.map("collectives", trace, client=False), calls)
+    out = str(tmp_path / "again")
+    assert main(["convert", str(run), "-o", out, "--workers", "1", "--unrelated-clocks", "--no-progress"]) == 0
+    assert "the clocks of the ranks are unrelated" in capsys.readouterr().err
+
+
+# --- interrupts, a full disk, lost processes
+
+
+def test_an_interrupt_leaves_what_is_done(run, tmp_path):
+    def interrupt(what, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        llmprof.convert(run, tmp_path / "out", client=False, progress=interrupt)
+    assert len(list((tmp_path / "out").glob("part-*"))) == 2
+    whole(tmp_path / "out")
+    with pytest.raises(ReadError, match=r"is no dataset.*goes on where it was interrupted"):
+        llmprof.open(tmp_path / "out")
+    told = []
+    same(llmprof.convert(run, tmp_path / "out", client=False, progress=lambda *words: told.append(words)),
+         llmprof.read(run, cache=False))  # fmt: skip
+    assert told[-1] == ("converting files", 1, 1)
+
+
+FULL = """
+import json, resource, sys
+import llmprof
+from llmprof.errors import OutputError
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+try:
+    llmprof.convert(sys.argv[1], sys.argv[2], client=False)
+except OutputError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_in_the_middle_ends_it_and_the_next_call_goes_on(run, tmp_path):
+    pytest.importorskip("resource")
+    out = tmp_path / "out"
+    largest = max(path.stat().st_size for path in _converted(run, tmp_path / "sizes").glob("part-*/*"))
+    command = [sys.executable, "-c", FULL, str(run), str(out), str(largest - 100)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    assert "cannot write" in json.loads(done.stdout)
+    assert not (out / MANIFEST).exists()
+    whole(out)
+    same(llmprof.convert(run, out, client=False), llmprof.read(run, cache=False))
+
+
+def _converted(run: Path, out: Path) -> Path:
+    llmprof.convert(run, out, client=False)
+    return out
+
+
+def test_a_cluster_that_cannot_be_reached_is_an_error(run, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("dask.distributed")
+    monkeypatch.setattr(cluster, "REACHED_WITHIN", "0.3s")
+    address = "tcp://127.0.0.1:9"
+    with pytest.raises(ClusterError, match=r"the cluster at tcp://127.0.0.1:9 cannot be reached.*check the address"):
+        llmprof.convert(run, tmp_path / "out", client=address)
+    assert main(["convert", str(run), "-o", str(tmp_path / "out"), "--cluster", address, "--no-progress"]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_dask_the_error_names_the_extra(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask.distributed", None)
+    with pytest.raises(ClusterError, match=r"pip install 'llmprof\[scale\]'"):
+        llmprof.convert(run, tmp_path / "out", client="tcp://127.0.0.1:9")
+    monkeypatch.setattr(cluster, "_cores", lambda: 1)
+    assert llmprof.convert(run, tmp_path / "out").ranks == [0, 1, 2]
+
+
+def test_a_cluster_without_workers_is_given_up(run, tmp_path, monkeypatch):
+    pytest.importorskip("dask.distributed")
+    monkeypatch.setattr(cluster, "WITHOUT_WORKERS_S", 0.2)
+    monkeypatch.setattr(cluster, "_LOOK_EVERY_S", 0.1)
+    with (
+        cluster.local(0, processes=False) as client,
+        pytest.raises(ClusterError, match=r"has had no worker for .*what was converted stays"),
+    ):
+        llmprof.convert(run, tmp_path / "out", client=client)
+
+
+def test_a_rank_whose_workers_die_again_and_again_is_left_out_and_named(run, tmp_path, monkeypatch):
+    lost = cluster.Lost("the workers that had it died")
+    real = cluster.Workers._here
+
+    def dying(function, things, shared):
+        for thing, result in real(function, things, shared):
+            yield thing, lost if getattr(thing, "name", "").startswith("rank1") else result
+
+    monkeypatch.setattr(cluster.Workers, "_here", staticmethod(dying))
+    with warned(r"rank1.pt.trace.json could not be converted .*: the workers that had it died"):
+        assert llmprof.convert(run, tmp_path / "out", client=False).ranks == [0, 2]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_replaced(tmp_path):
+    pytest.importorskip("dask.distributed")
+    run = run_folder(tmp_path / "run", ranks=24)
+    killed = []
+    with cluster.local(2) as client:
+
+        def kill(what, done, total):
+            if done == 2 and not killed:
+                killed.extend(client.run(os.getpid).values())
+                os.kill(killed[0], signal.SIGKILL)
+
+        trace = llmprof.convert(run, tmp_path / "out", client=client, progress=kill)
+        same(trace, llmprof.read(run, cache=False))
+        whole(tmp_path / "out")
+        client.wait_for_workers(2)
+        assert killed[0] not in client.run(os.getpid).values()
+        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        assert_frame_equal(llmprof.map("overlap", trace, client=client), analyze.overlap(trace))
+
+
+@pytest.mark.slow
+def test_a_client_that_is_killed_is_followed_by_one_that_finishes(tmp_path):
+    run = run_folder(tmp_path / "run", ranks=32)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "llmprof", "convert", str(run), "-o", str(out), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and len(list(out.glob("part-*"))) < 2:
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    for part in out.glob("part-*"):  # what has its name is whole
+        assert (part / PART_FILE).exists()
+    trace = llmprof.convert(run, out, client=False)
+    assert trace.ranks == list(range(32))
+    same(trace, llmprof.read(run, cache=False))
+    whole(out)

@@ -1,0 +1,149 @@
+"""Analyses on workers: the same frame as of the whole trace, for each analysis in the catalogue."""
+
+from __future__ import annotations
+
+import pickle
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import llmprof
+from llmprof import analyze, names
+from llmprof.analyze import catalog
+from llmprof.dataset import cluster, mapping, several
+from llmprof.errors import LlmprofError, NotCapturedError
+from tests.dataset.files import run_folder
+
+SAMPLES = ("torch_tp4_eager_nccl", "torch_ep2_dp2_eager", "nsys_tp2_cudagraph")
+WITHOUT_NEEDS = [one.name for one in catalog.analyses() if not one.needs]
+WHOLE = {
+    "kernel_summary", "kernel_categories", "critical_path", "slack", "memory", "hotspots", "totals", "event_waits",
+    "links", "core_time", "operator_shapes", "memory_by_component", "cuda_gpu_kern_sum", "cuda_api_sum",
+    "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum",
+    "nvtx_gpu_proj_sum", "osrt_sum", "openacc_sum", "openmp_sum", "mpi_event_sum", "cuda_kern_exec_sum",
+    "nvtx_pushpop_trace", "nvtx_kernels", "cuda_gpu_kern_pace", "gpu_time_util_map",
+}  # fmt: skip
+"""Analyses that cannot be said rank by rank: sums and medians over all ranks, paths through all of them."""
+
+
+@pytest.fixture(scope="module", params=SAMPLES)
+def both(request, tmp_path_factory, sample_trace):
+    folder = tmp_path_factory.mktemp("many") / request.param
+    return llmprof.convert(llmprof.bundled.files(request.param), folder, client=False), sample_trace(request.param)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return run_folder(tmp_path / "run", rank1=150)
+
+
+def test_every_analysis_is_said_by_rank_or_named_here():
+    split = {*mapping.APART, *mapping.NEEDS}
+    for name in WITHOUT_NEEDS:
+        assert (name in split) != (name in WHOLE), name
+    assert set(WITHOUT_NEEDS) >= WHOLE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITHOUT_NEEDS)
+def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both):
+    many, trace = both
+    view = catalog.analysis(name)
+    again = llmprof.open(many.meta["dataset"])  # nothing of it is loaded or kept
+    expected = absent = None
+    try:
+        expected = view.function(trace, **view.options)
+    except NotCapturedError as error:
+        absent = error.facts["table"]
+    if expected is not None:
+        assert_frame_equal(llmprof.map(name, again, client=False, **view.options), expected)
+        return
+    with pytest.raises(NotCapturedError) as raised:
+        llmprof.map(name, again, client=False, **view.options)
+    assert raised.value.facts["table"] == absent
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("layers", {"per": "layer"}),
+        ("overlap", {"by": ("rank", "stage")}),
+        ("overlap", {"by": ("step", "rank")}),
+        ("idle", {"min_ns": 50_000}),
+        ("layer_gaps", {"stage": "all_reduce"}),
+        ("kernel_summary", {"by": ("layer",)}),
+        ("findings", {"step": 1}),
+    ],
+)
+def test_options_are_those_of_the_analysis(name, options, tmp_path):
+    many = llmprof.convert(run_folder(tmp_path / "run", rank1=150), tmp_path / "out", client=False)
+    function = catalog.analysis(name).function
+    assert_frame_equal(llmprof.map(function, many, client=False, **options), function(many, **options))
+
+
+def test_several_read_each_rank_once(run, tmp_path, monkeypatch):
+    many = llmprof.convert(run, tmp_path / "out", client=False)
+    asked = []
+    real = mapping._of_rank
+    monkeypatch.setattr(mapping, "_of_rank", lambda thing, *rest: asked.append(thing) or real(thing, *rest))
+    found = several({"overlap": {}, "collectives": {}, "steps": {}}, many, client=False)
+    assert [rank for rank, _ in asked] == [0, 1, 2]
+    whole = llmprof.read(run, cache=False)
+    assert_frame_equal(found["overlap"], analyze.overlap(whole))
+    assert_frame_equal(found["collectives"], analyze.collectives(whole))
+    assert_frame_equal(found["steps"], analyze.steps(whole))
+
+
+def test_a_late_rank_is_found_by_hand(run, tmp_path):
+    many = llmprof.convert(run, tmp_path / "out", client=False)
+    calls = llmprof.map("collectives", many, client=False)
+    assert calls.filter(rank=0)["wait_ns"].to_list() == [150_000] * 3
+    assert calls.filter(rank=1)["wait_ns"].to_list() == [0] * 3
+    assert calls["last_rank"].unique().to_list() == [1]
+    arrivals = llmprof.map("collective_arrivals", many, client=False)
+    assert arrivals.filter(rank=1)["share_last"].item() == 1.0
+
+
+def test_a_part_of_a_dataset_is_analysed_as_such(run, tmp_path):
+    many = llmprof.convert(run, tmp_path / "out", client=False)
+    whole = llmprof.read(run, cache=False)
+    window = (1_000_000, 3_000_000)
+    part = many.select(ranks=[0, 2], window=window)
+    assert_frame_equal(
+        llmprof.map("overlap", part, client=False), analyze.overlap(whole.select(ranks=[0, 2], window=window))
+    )
+    with pytest.raises(NotCapturedError, match=r"holds no kernels, copies or operators|read without"):
+        llmprof.map("overlap", many.select(tables=["markers"]), client=False)
+
+
+def test_a_trace_that_was_read_is_analysed_here(sample_trace):
+    trace = sample_trace("torch_pp2_eager")
+    assert_frame_equal(llmprof.map("overlap", trace), analyze.overlap(trace))
+    with pytest.raises(LlmprofError, match=r"there is no analysis 'speed'"):
+        llmprof.map("speed", trace)
+
+
+def test_workers_know_the_names_that_were_registered(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(names, "KERNEL_PATTERNS", list(names.KERNEL_PATTERNS))
+    many = llmprof.convert(run, tmp_path / "out", client=False)
+    names.register("attention", "^gemm_bf16")
+    view = mapping._Work(many, mapping.Workers(None), None).view
+    assert view.patterns == (("attention", "^gemm_bf16"),)
+    assert pickle.loads(pickle.dumps(view)) == view
+    events = llmprof.map("attribute", many, client=False)
+    assert events.filter(pl.col("name").str.starts_with("gemm"))["category"].unique().to_list() == ["attention"]
+
+
+def test_threads_of_a_cluster_do_the_same(run, tmp_path):
+    pytest.importorskip("dask.distributed")
+    told = []
+    with cluster.local(2, processes=False) as client:
+        many = llmprof.convert(run, tmp_path / "out", client=client, progress=lambda *words: told.append(words))
+        found = llmprof.map("findings", many, client=client, progress=lambda *words: told.append(words))
+        by_address = llmprof.map("collectives", many, client=client.scheduler.address)
+    whole = llmprof.read(run, cache=False)
+    assert_frame_equal(found, analyze.findings(whole))
+    assert_frame_equal(by_address, analyze.collectives(whole))
+    assert told[0] == ("converting files", 0, 3)
+    assert ("analysing 3 rank(s)", 3, 3) in told

@@ -283,5 +283,5 @@ def test_values_are_handed_on_in_one_form():
 def test_checks_keep_name_signature_and_docstring():
     assert analyze.overlap.__name__ == "overlap"
     assert "Parameters" in (analyze.overlap.__doc__ or "")
-    assert list(inspect.signature(analyze.overlap).parameters) == ["trace", "by"]
+    assert list(inspect.signature(analyze.overlap).parameters) == ["trace", "by", "waits"]
     assert checked(analyze.overlap) is analyze.overlap

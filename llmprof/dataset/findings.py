@@ -24,7 +24,7 @@ from llmprof.trace import Trace
 FIRST: Final = ("recorded_calls", "steps", "steady_state", "step_windows", "recorded_windows")
 """What is found of each rank first: it says which steps stand for the run, and whom each call waits for."""
 
-CALLS: Final = ("rank", "start_ns", "name", "wait_ns")
+CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
 """What a worker has to know of the calls of its rank."""
 
 _EVENTS: Final = ("rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "launch_start_ns")

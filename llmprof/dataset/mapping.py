@@ -45,6 +45,13 @@ APART: Final[dict[str, tuple[str, ...]]] = {
 }
 """Analyses whose rows of one rank do not depend on the other ranks, with the options of which that is true."""
 
+WITH_CALLS: Final[dict[str, tuple[str, ...]]] = {
+    "overlap": ("by", "waits"),
+    "layer_gaps": ("stage", "measure"),
+    "rank_steps": (),
+}
+"""The same once it is known whom each call waits for: a second pass over the ranks, with their matched calls."""
+
 NUMBERED: Final[dict[str, dict[str, str]]] = {
     "attribute": {"event": "events"},
     "launch_path": {"event": "events"},
@@ -218,11 +225,15 @@ class _Work:
                 frame = self._joined(asked, parts)
                 if frame is not None:
                     catalog.keep(whole, _function(asked.name), frame, **dict(asked.options))
+        after = [_asked(name, options) for name, options in chosen.items() if _after(name, options)]
+        second = self.by_rank(after, self._calls_of(calls))
         out = {}
         for name, options in chosen.items():
             asked = _asked(name, options)
             if asked in every:
                 out[name] = _or_raise(asked, parts, self._joined(asked, parts))
+            elif _after(name, options):
+                out[name] = _or_raise(asked, second, self._joined(asked, second))
             elif name == "findings" and not options:
                 out[name] = self._findings(parts, calls)
             else:
@@ -272,15 +283,19 @@ class _Work:
             return None
         return matched(calls, self.trace._meta, self.trace.ranks)
 
+    def _calls_of(self, calls: pl.DataFrame | None) -> dict[int, pl.DataFrame] | None:
+        """The matched calls of each rank."""
+        if calls is None:
+            return None
+        kept = calls.partition_by("rank", as_dict=True)
+        return {rank: kept.get((rank,), calls.clear()) for rank in self.trace.ranks}
+
     def _findings(self, parts: Mapping[int, Found], calls: pl.DataFrame | None) -> pl.DataFrame:
         """Findings: which steps stand for the run follows from the first pass, what happens in them is the second."""
         refuse_samples(self.trace, "what takes the time of a step")
         first = {name: self._joined(Asked(name), parts) for name in of_findings.FIRST}
         words, steps = of_findings.choice(first)
-        more = None
-        if calls is not None:
-            kept = calls.select(of_findings.CALLS).partition_by("rank", as_dict=True)
-            more = {rank: kept.get((rank,), calls.clear().select(of_findings.CALLS)) for rank in self.trace.ranks}
+        more = self._calls_of(None if calls is None else calls.select(of_findings.CALLS))
         every = [Asked(name, (("words", words),)) for name in of_findings.OF_SCOPE]
         every += [Asked(name) for name in (*of_findings.OF_RANK, "launch_delay")]
         parts = self.by_rank(every, more)
@@ -291,12 +306,26 @@ class _Work:
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
     """What workers are asked for an analysis."""
     own = _asked(name, options)
-    ranks_first = (options.get("by") or ("rank",))[0] == "rank" or "rank" not in options["by"]
-    if name in APART and set(options) <= set(APART[name]) and ranks_first:
+    if name in APART and set(options) <= set(APART[name]) and _by_rank_first(options):
         yield own
+    elif _after(name, options):
+        yield Asked("recorded_calls")
     elif name in NEEDS:
         yield Asked("recorded_calls")
         yield from (Asked(one) for one in NEEDS[name])
+
+
+def _after(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether an analysis is done of each rank once the calls are matched."""
+    if name in APART and set(options) <= set(APART[name]):
+        return False
+    return name in WITH_CALLS and set(options) <= set(WITH_CALLS[name]) and _by_rank_first(options)
+
+
+def _by_rank_first(options: Mapping[str, Any]) -> bool:
+    """Whether the rows of a result are in the order of the ranks."""
+    by = options.get("by") or ("rank",)
+    return by[0] == "rank" or "rank" not in by
 
 
 def _asked(name: str, options: Mapping[str, Any]) -> Asked:

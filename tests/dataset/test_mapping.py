@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 def test_every_analysis_is_said_by_rank_or_named_here():
-    split = {*mapping.APART, *mapping.NEEDS}
+    split = {*mapping.APART, *mapping.WITH_CALLS, *mapping.NEEDS}
     for name in WITHOUT_NEEDS:
         assert (name in split) != (name in WHOLE), name
     assert set(WITHOUT_NEEDS) >= WHOLE
@@ -70,6 +70,7 @@ def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both):
         ("layers", {"per": "layer"}),
         ("overlap", {"by": ("rank", "stage")}),
         ("overlap", {"by": ("step", "rank")}),
+        ("overlap", {"by": ("rank", "step"), "waits": True}),
         ("idle", {"min_ns": 50_000}),
         ("layer_gaps", {"stage": "all_reduce"}),
         ("kernel_summary", {"by": ("layer",)}),

@@ -27,7 +27,9 @@ FIRST: Final = ("recorded_calls", "steps", "steady_state", "step_windows", "reco
 CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
 """What a worker has to know of the calls of its rank."""
 
-_EVENTS: Final = ("rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "launch_start_ns")
+_EVENTS: Final = (
+    "rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "layer", "launch_start_ns",
+)  # fmt: skip
 _IDLE: Final = (
     "rank", "device", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind", "sync_name",
 )  # fmt: skip
@@ -149,6 +151,9 @@ def joined(
         As :func:`llmprof.analyze.findings` returns them.
     """
     tables: dict[str, Any] = {name: found.get(of) for name, of in _TABLES.items()}
+    # one row a rank in a table that no rule looks at, so that it has the ranks of the dataset
+    there = pl.Series(trace.ranks, dtype=pl.Int32)
+    tables["counters"] = pl.DataFrame({"rank": there}).with_columns(time_ns=0, name=pl.lit(""), value=0.0)
     # a trace of what the rules look up in tables; everything else they take from what is kept with it here
     small = Trace({name: frame for name, frame in tables.items() if frame is not None}, trace.meta, trace.coverage)
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
@@ -175,7 +180,7 @@ def joined(
         times=found["scope_times"],
         on_host=on_host,
     )
-    return ranked(scope)
+    return ranked(scope, whole=trace)
 
 
 _TABLES: Final = {"runtime": "replays", "copies": "copies", "kernels": "measured_kernels"}

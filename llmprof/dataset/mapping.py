@@ -68,6 +68,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "step_time": ("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
     "rank_balance": ("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
     "expert_exchange": ("attribute",),
+    "late_groups": (),
     "findings": of_findings.FIRST,
 }
 """Analyses that need all ranks, and what the workers find for them first, beside the calls of collectives."""

@@ -189,10 +189,13 @@ def diff(args: Namespace, terminal: Terminal) -> str:
         from llmprof import charts
 
         charts.save(charts.diff(frame, names=names), args.chart)
+    apart = analyze.diff_context(a, b, names=names)["words"].drop_nulls().to_list()
     if args.fail_over is None and not args.markdown:
-        return _diff_text(frame, names, args, terminal)
+        return _diff_text(frame, names, apart, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
-    answer = markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, args, terminal)
+    answer = (
+        markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, apart, args, terminal)
+    )
     judged = gate(frame, over=over)
     slower = judged.filter(verdict="slower")
     if not args.markdown and not args.json and not args.csv:
@@ -231,14 +234,17 @@ DEFAULT_OVER = 0.03
 """Share that ``--markdown`` allows where ``--fail-over`` does not say."""
 
 
-def _diff_text(frame: pl.DataFrame, names: tuple[str, str], args: Namespace, terminal: Terminal) -> str:
+def _diff_text(
+    frame: pl.DataFrame, names: tuple[str, str], apart: list[str], args: Namespace, terminal: Terminal
+) -> str:
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
         return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
-        *analyze.diff_words(frame),
+        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in apart),
+        *(wrapped(words, terminal.width, "", "") for words in analyze.diff_words(frame)),
     ]
     lines.append("")
     for row in steps.iter_rows(named=True):
@@ -316,7 +322,9 @@ def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
     what = "the whole recording" if row["level"] == "recording" else f"{row['phase']}: a step"
     for side, other in (("a", "b"), ("b", "a")):
         if not row[f"{side}_steps"]:
-            return f"  {row['phase']}: only in {names[other == 'b']} ({row[f'{other}_steps']} steps)"
+            count = row[f"{other}_steps"]
+            steps = "" if row["phase"] is None else f" ({count} step{'s' if count != 1 else ''})"
+            return f"  {row['phase'] or 'the whole recording'}: only in {names[other == 'b']}{steps}"
     noise = ""
     if row["low_ns"] is not None and row["beyond_noise"]:
         noise = f"; 95 % interval of the change {_signed(row['low_ns'])} to {_signed(row['high_ns'])}"

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof import bundled, text
+from llmprof import analyze, bundled, text
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
 from llmprof.cli.output import SAMPLE, Terminal, open_trace, places, rows_of, to_json, wrapped
-from llmprof.errors import LaunchError, LlmprofError
+from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch.run import process
 from llmprof.progress import Progress
 from llmprof.readers.ncu.reader import read_metrics
@@ -63,7 +63,10 @@ def report(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
         return to_json(every)
-    top = findings_text(written.findings.head(MOST_FINDINGS), terminal.width)
+    try:
+        top = findings_text(analyze.findings(trace).head(MOST_FINDINGS), terminal.width)
+    except NotCapturedError as error:
+        top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{paths_of(written)}"
 
 

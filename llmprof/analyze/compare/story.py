@@ -242,8 +242,20 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
         other = "b" if side == "a" else "a"
         alone = _totals(frame).filter((pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0))["phase"]
         if alone.len():
-            sentences.append(f"Only {name} has steps of {' and '.join(alone)}: they are not compared.")
+            if phases := [str(phase) for phase in alone.drop_nulls()]:
+                sentences.append(f"Only {name} has {_steps_of(phases)}: they are not compared.")
+            if alone.null_count():
+                sentences.append(f"Only {name} holds work on a device: there is nothing to compare it with.")
+    if not sentences:
+        sentences.append("Neither run holds work on a device: there is nothing to compare.")
     return sentences
+
+
+def _steps_of(phases: Sequence[str]) -> str:
+    """Steps of some phases in words; those of an unknown one are called so."""
+    known = [phase for phase in phases if phase != "other"]
+    words = [f"steps of {' and '.join(known)}"] if known else []
+    return " and ".join([*words, *(["steps whose phase is unknown"] if "other" in phases else [])])
 
 
 def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
@@ -253,7 +265,8 @@ def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
             f"Not both runs have steps, so whole recordings are compared: {format_ns(before)} in {first}, "
             f"{format_ns(after)} in {second}. How long a recording lasts says nothing of speed."
         )
-    what = f"A step of {total['phase']} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
+    of = "a step whose phase is unknown" if total["phase"] == "other" else f"a step of {total['phase']}"
+    what = f"{of[:1].upper()}{of[1:]} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
     if before == after:
         return f"{what}: the same."
     more = "more" if after > before else "less"

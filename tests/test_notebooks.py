@@ -273,3 +273,24 @@ def test_many_ranks_runs_on_other_traces(sample, tmp_path):
     assert not found["synthetic"]
     assert found["late_group"] is None
     assert found["ranks"] == {"torch_tp4_eager_nccl": 4, "torch_tp1_cudagraph": 1}.get(sample, 2)
+
+
+@pytest.mark.slow
+def test_what_would_i_gain_goes_from_a_finding_to_a_decision(tmp_path):
+    found = figures(execute("10_what_would_i_gain.ipynb", tmp_path))
+    assert (found["pace"], found["first_finding"]) == ("host", "host_bound")
+    assert found["changes"] == ["no-host-delay:decode", "scale:attention:0.5", "scale:linear:0.5"]
+    graphs, attention, linear, together = found["gains_ns"]
+    # 34.4 ms become 4.9; faster kernels alone gain less than 1 % where the host sets the pace
+    assert graphs == pytest.approx(29.5e6, rel=0.02)
+    assert max(attention, linear) < 0.01 * 34.4e6
+    assert together > graphs
+    checked = found["checked"]
+    assert checked["predicted_ns"] == pytest.approx(checked["recorded_ns"], rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["torch_tp4_cudagraph", "torch_cpu_tp2_layer_annotations"])
+def test_what_would_i_gain_reads_other_recordings(tmp_path, sample):
+    found = figures(execute("10_what_would_i_gain.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
+    assert found["checked"] is None

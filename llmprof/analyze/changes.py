@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.collectives.collectives import bus_factor, collectives
+from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH
-from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.plan import Plan, calls_of_rows, new_transfer
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError, listed
@@ -243,8 +243,8 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
         raise AnalysisError("transfer() without a change", expected="bandwidth=, latency= or like=")
 
     def apply(plan: Plan, trace: Trace) -> None:
-        rows = _calls_of_rows(plan, trace)
-        new = _new_transfer(rows, bandwidth, latency, like)
+        rows = calls_of_rows(plan, trace)
+        new = new_transfer(rows, bandwidth, latency, like)
         known = new.filter(pl.col("new_ns").is_not_null())
         if not known.height:
             raise AnalysisError(
@@ -267,40 +267,6 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
         "collectives that share the link with other traffic" if like is None else "sizes that it does not have",
         apply,
     )
-
-
-def _calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
-    """Matched collectives with their row, kind, size and own transfer."""
-    calls = collectives(trace).select("rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks_seen")
-    rows = plan.events.filter(pl.Series(plan.collectives())).select(
-        "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
-    )
-    own = plan.own_duration()
-    matched = rows.join(calls, on=["rank", "start_ns", "dur_ns", "name"], how="left").unique("row")
-    return matched.with_columns(own_ns=pl.Series(own[matched["row"].to_numpy()], dtype=pl.Int64))
-
-
-def _new_transfer(
-    rows: pl.DataFrame, bandwidth: float | None, latency: float | None, like: Trace | None
-) -> pl.DataFrame:
-    if like is not None:
-        other = (
-            collectives(like)
-            .filter(pl.col("transfer_ns").is_not_null() & pl.col("wait_ns").is_not_null())
-            .group_by("call", "kind", "bytes")
-            .agg(pl.col("transfer_ns").min())
-            .group_by("kind", "bytes")
-            .agg(new_ns=pl.col("transfer_ns").median())
-        )
-        return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
-    factor = bus_factor(pl.coalesce("world", "ranks_seen"))
-    smallest = pl.col("own_ns").quantile(0.1).over("kind") if latency is None else pl.lit(latency * 1e3)
-    if bandwidth is None:
-        # the size-dependent part stays as it is
-        return rows.with_columns(
-            new_ns=pl.lit(latency) * 1e3 + (pl.col("own_ns") - pl.col("own_ns").quantile(0.1).over("kind")).clip(0)
-        )
-    return rows.with_columns(new_ns=smallest + factor * pl.col("bytes") / bandwidth)
 
 
 def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **options: Any) -> Change:

@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from llmprof.analyze.collectives.collectives import bus_factor, collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH, Graph
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
+from llmprof.trace import Trace
 
 Level = Literal["low", "middle", "high"]
 
@@ -198,3 +200,38 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
         .filter(pl.col("period_ns").is_not_null())
         .select("rank", "step", "phase", "period_ns")
     )
+
+
+def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
+    """Matched collectives with their row, kind, size and own transfer."""
+    calls = collectives(trace).select("rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks_seen")
+    rows = plan.events.filter(pl.Series(plan.collectives())).select(
+        "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
+    )
+    own = plan.own_duration()
+    matched = rows.join(calls, on=["rank", "start_ns", "dur_ns", "name"], how="left").unique("row")
+    return matched.with_columns(own_ns=pl.Series(own[matched["row"].to_numpy()], dtype=pl.Int64))
+
+
+def new_transfer(
+    rows: pl.DataFrame, bandwidth: float | None, latency: float | None, like: Trace | None
+) -> pl.DataFrame:
+    """Rows of :func:`calls_of_rows` with ``new_ns``: of a link, or as another recording has it; null if unknown."""
+    if like is not None:
+        other = (
+            collectives(like)
+            .filter(pl.col("transfer_ns").is_not_null() & pl.col("wait_ns").is_not_null())
+            .group_by("call", "kind", "bytes")
+            .agg(pl.col("transfer_ns").min())
+            .group_by("kind", "bytes")
+            .agg(new_ns=pl.col("transfer_ns").median())
+        )
+        return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
+    factor = bus_factor(pl.coalesce("world", "ranks_seen"))
+    smallest = pl.col("own_ns").quantile(0.1).over("kind") if latency is None else pl.lit(latency * 1e3)
+    if bandwidth is None:
+        # the size-dependent part stays as it is
+        return rows.with_columns(
+            new_ns=pl.lit(latency) * 1e3 + (pl.col("own_ns") - pl.col("own_ns").quantile(0.1).over("kind")).clip(0)
+        )
+    return rows.with_columns(new_ns=smallest + factor * pl.col("bytes") / bandwidth)

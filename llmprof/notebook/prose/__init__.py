@@ -16,11 +16,13 @@ Ranks         :func:`matched_calls`, :func:`late_rank`, :func:`of_communication`
 Other runs    :func:`of_two_transfers`, :func:`decode_step`, :func:`of_decode_steps`, :func:`of_a_pipeline`
 Kernels       :func:`hottest_kernel`, :func:`of_hottest_kernel`, :func:`of_weights_bound`, :func:`of_report`,
               :func:`of_bounds`, :func:`of_stalls`, :func:`of_reached_bound`, :func:`of_savings`
+Gain          :func:`of_pace`, :func:`of_predictions`, :func:`compared`, :func:`of_decision`
 ============= ====================================================================================================
 """
 
 from __future__ import annotations
 
+from llmprof.notebook.prose.gain import compared, of_decision, of_pace, of_predictions
 from llmprof.notebook.prose.kernels import (
     device_of,
     events_of_steps,
@@ -66,6 +68,7 @@ from llmprof.notebook.prose.timeline import (
 from llmprof.notebook.prose.words import counted, joined, listed, or_why_not, say, what_ran
 
 __all__ = [
+    "compared",
     "counted",
     "decode_step",
     "device_of",
@@ -80,6 +83,7 @@ __all__ = [
     "of_bounds",
     "of_communication",
     "of_coverage",
+    "of_decision",
     "of_decode_steps",
     "of_exposed",
     "of_findings",
@@ -89,6 +93,8 @@ __all__ = [
     "of_layer_times",
     "of_layers_found",
     "of_lead",
+    "of_pace",
+    "of_predictions",
     "of_reached_bound",
     "of_report",
     "of_savings",

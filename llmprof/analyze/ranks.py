@@ -19,6 +19,9 @@ DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
 """Dimensions of parallelism: data, pipeline, tensor, experts."""
 
 _IN_FILE: Final = re.compile(r"(?<![a-z])(dp|pp|tp|ep)[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
+_NAME_OF_A_RANK: Final = re.compile(r"(?i)(?:worker|rank|gpu|npu|device|trace|step|proc(?:ess)?)[-_]?\d")
+"""Names of files that number a rank, where another tool writes its host."""
+
 _HOST_IN_FILE: Final = re.compile(r"([A-Za-z][\w-]*(?:\.[\w-]+)*?)_(\d{1,8})\.\d{12,}\.pt\.trace\.json")
 """``host_process.time.pt.trace.json``: how torch.profiler.tensorboard_trace_handler names a file."""
 _IN_DESCRIPTION: Final = {
@@ -116,7 +119,8 @@ def _recorded(told: Mapping[str, Any]) -> dict[str, Any]:
 def _in_file(told: Mapping[str, Any]) -> dict[str, Any]:
     name = str(told.get("file", ""))
     out: dict[str, Any] = {dimension.lower(): int(number) for dimension, number in _IN_FILE.findall(name)}
-    if host := _HOST_IN_FILE.fullmatch(name.removesuffix(".gz")):
+    host = _HOST_IN_FILE.fullmatch(name.removesuffix(".gz"))
+    if host and not _NAME_OF_A_RANK.match(host[1]):
         out["node"] = host[1]
     return out
 

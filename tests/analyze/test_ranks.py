@@ -54,6 +54,12 @@ def sixteen() -> Trace:
     return run_of(**on_hosts())
 
 
+def test_a_worker_in_the_name_of_a_file_is_no_host() -> None:
+    files = [f"worker{rank}_step_12.1694128201545.pt.trace.json" for rank in range(RANKS)]
+    trace = run_of(ranks=[{"rank": rank, "file": file} for rank, file in enumerate(files)])
+    assert rank_groups(trace)["node"].null_count() == RANKS
+
+
 def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
     groups = rank_groups(sixteen)
     assert groups["node"].to_list() == [f"node{rank // 4}" for rank in range(RANKS)]

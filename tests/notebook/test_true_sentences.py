@@ -17,7 +17,9 @@ from tests.notebook.truth import DEVICES, MODELS, Recording, cells, contradictio
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
-OF_A_TRACE = ("01_gpu_timeline", "02_kernel_drilldown", "04_explorers", "05_npu_timeline", "06_roofline")
+OF_A_TRACE = (
+    "01_gpu_timeline", "02_kernel_drilldown", "04_explorers", "05_npu_timeline", "06_roofline", "09_many_ranks",
+)  # fmt: skip
 """Notebooks that read a trace; a new one that does is named here, and checked on every recording below."""
 
 SAMPLES, REAL = ROOT / "sample_traces", ROOT.parent / "shared" / "real"

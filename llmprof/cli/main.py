@@ -213,14 +213,11 @@ def _plain(message: object) -> str:
     return plain(" ".join(str(message).split()))
 
 
-def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """All commands, with the options of all or of one: those of some commands need much of the package.
+_Options = Callable[[argparse.ArgumentParser], None]
 
-    Parameters
-    ----------
-    command : str, optional
-        Name of the command that will be parsed; all of them if not given.
-    """
+
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """All commands, with the options of all or of the one that will be parsed: some need much of the package."""
 
     def named(*names: str) -> bool:
         return command is None or command in names
@@ -235,9 +232,13 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, function: str, words: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(
+        name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | None = None
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=parents)
         sub.set_defaults(command=function)
+        if options and named(name):
+            options(sub)
         return sub
 
     paths = argparse.ArgumentParser(add_help=False)
@@ -248,9 +249,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     some.add_argument("paths", nargs="*", metavar="PATH", help="the same as of info")
     reading = _reading()
     add("info", "info", "what a trace holds", paths, reading, shared)
-    sub = add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared)
-    if named("analyze"):
-        _analyze(sub)
+    add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared, options=_analyze)
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
     sub.add_argument(
         "-o",
@@ -261,23 +260,21 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")
-    _findings(add("findings", "findings", "what takes the time, and what to try", some, reading, shared))
+    add("findings", "findings", "what takes the time, and what to try", some, reading, shared, options=_findings)
     sub = add("mcp", "mcp", "answer the questions of an agent about traces (Model Context Protocol)", shared)
     sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read")
     words = "write a trace for Perfetto, speedscope, Excel or data frames"
-    sub = add("export", "export", words, paths, reading, shared)
-    if named("export"):
-        _export(sub)
-    _convert(add("convert", "convert", "make a dataset of the files of many ranks", paths, shared))
-    _diff(add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared))
-    _what_if(add("what-if", "what_if", "the step time that a recording would have with changes", reading, shared))
+    add("export", "export", words, paths, reading, shared, options=_export)
+    add("convert", "convert", "make a dataset of the files of many ranks", paths, shared, options=_convert)
+    add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared, options=_diff)
+    words = "the step time that a recording would have with changes"
+    add("what-if", "what_if", words, reading, shared, options=_what_if)
     words = "a script that runs operators of a recording alone, and how they compare with it"
-    _replay(add("replay", "replay", words, paths, reading, shared))
-    _exploring(add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared))
+    add("replay", "replay", words, paths, reading, shared, options=_replay)
+    add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
-    sub = add("theory", "theory", "what a model costs on a device, and a trace against its bound", reading, shared)
-    if named("theory"):
-        _theory(sub)
+    words = "what a model costs on a device, and a trace against its bound"
+    add("theory", "theory", words, reading, shared, options=_theory)
     sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
@@ -353,11 +350,13 @@ def _launching(
         for sub in (run, sweep, doctor):
             add_config_options(sub)
     words = "what the hardware reaches, and how a model scales with length and devices"
-    sub = add("experiment", "experiment", words, shared)
-    if named("experiment"):
-        from llmprof.cli.experiment import add_experiment_options
+    add("experiment", "experiment", words, shared, options=_experiment)
 
-        add_experiment_options(sub)
+
+def _experiment(sub: argparse.ArgumentParser) -> None:
+    from llmprof.cli.experiment import add_experiment_options
+
+    add_experiment_options(sub)
 
 
 def _theory(sub: argparse.ArgumentParser) -> None:
@@ -441,24 +440,9 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
 
 
 def _replay(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
-    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that it launched")
-    sub.add_argument("--layer", type=int, metavar="N", help="only operators that were called in this layer")
-    sub.add_argument("--phase", metavar="NAME", help="only operators that were called in this phase, such as decode")
-    sub.add_argument(
-        "--top", type=int, default=1, metavar="N", help="how many, the longest first (default: %(default)s)"
-    )
-    sub.add_argument("-o", "--output", metavar="FILE", help="where to write the script; printed if not given")
-    sub.add_argument("--run", action="store_true", help="run it on this machine and compare")
-    sub.add_argument(
-        "--results", metavar="FILE", help="compare what the script wrote, on whatever machine (its --json)"
-    )
-    sub.add_argument("--python", metavar="FILE", help="interpreter that has PyTorch, and vLLM for its operators")
-    sub.add_argument("--device", choices=("cuda", "cpu"), help="where to run it (default: a GPU, if there is one)")
-    sub.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="how long to time each one (default: %(default)s)"
-    )
-    sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
+    from llmprof.cli.operators import add_replay_options
+
+    add_replay_options(sub)
 
 
 def _share(text: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 import polars as pl
 
@@ -12,6 +12,28 @@ from llmprof.operator_replay import replay as replay_operators
 from llmprof.units import format_ns
 
 _TIMES = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
+
+
+def add_replay_options(sub: ArgumentParser) -> None:
+    """Add the options of ``replay``."""
+    sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
+    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that it launched")
+    sub.add_argument("--layer", type=int, metavar="N", help="only operators that were called in this layer")
+    sub.add_argument("--phase", metavar="NAME", help="only operators that were called in this phase, such as decode")
+    sub.add_argument(
+        "--top", type=int, default=1, metavar="N", help="how many, the longest first (default: %(default)s)"
+    )
+    sub.add_argument("-o", "--output", metavar="FILE", help="where to write the script; printed if not given")
+    sub.add_argument("--run", action="store_true", help="run it on this machine and compare")
+    sub.add_argument(
+        "--results", metavar="FILE", help="compare what the script wrote, on whatever machine (its --json)"
+    )
+    sub.add_argument("--python", metavar="FILE", help="interpreter that has PyTorch, and vLLM for its operators")
+    sub.add_argument("--device", choices=("cuda", "cpu"), help="where to run it (default: a GPU, if there is one)")
+    sub.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="how long to time each one (default: %(default)s)"
+    )
+    sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
 
 
 def replay(args: Namespace, terminal: Terminal) -> str:

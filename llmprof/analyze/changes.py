@@ -12,7 +12,6 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH
 from llmprof.analyze.replay.plan import Plan, calls_of_rows, new_transfer
-from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
@@ -337,7 +336,7 @@ def fuse(pattern: str) -> Change:
             raise AnalysisError(
                 f"no two kernels that match {pattern!r} follow each other directly", expected="a chain of at least two"
             )
-        make_one(plan, rows, follows)
+        plan.make_one(rows, follows)
 
     return Change(
         f"{pattern} fused",
@@ -345,34 +344,6 @@ def fuse(pattern: str) -> Change:
         "saved is not recorded",
         apply,
     )
-
-
-def make_one(plan: Plan, rows: Rows, follows: Rows) -> None:
-    """Make one kernel of each run of rows, in a plan.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan to rewrite.
-    rows : numpy.ndarray of bool
-        Kernels that become parts of others.
-    follows : numpy.ndarray of bool
-        Those of them that join the one before on their stream.
-    """
-    dur = plan.own_duration()
-    head = np.flatnonzero(rows & ~follows)
-    group = np.searchsorted(head, np.arange(len(rows)), side="right") - 1
-    chosen = np.flatnonzero(rows)
-    total, most = np.zeros(len(head)), np.zeros(len(head))
-    np.add.at(total, group[chosen], dur[chosen])
-    np.maximum.at(most, group[chosen], dur[chosen])
-    new = dur.astype(np.float64)
-    new[follows] = 0
-    new[head] = plan.choose(most, (most + total) / 2, total)  # type: ignore[arg-type]
-    plan.set_duration(rows, new)
-    plan.set_gap(follows, 0)
-    plan.rest[0::2][follows] = 0
-    plan.without_call(follows)
 
 
 def overlap_with(collective: str, with_: str) -> Change:

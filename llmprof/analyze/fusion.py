@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, per_trace
-from llmprof.analyze.changes import Change, make_one
+from llmprof.analyze.changes import Change
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.replay.plan import Plan
@@ -272,7 +272,7 @@ def _one_kernel(events: pl.DataFrame) -> Change:
         rows = (chain >= 0) & plan.device
         follows = np.zeros(len(rows), dtype=bool)
         follows[1:] = rows[1:] & rows[:-1] & (chain[1:] == chain[:-1])
-        make_one(plan, rows, follows)
+        plan.make_one(rows, follows)
 
     return Change("a chain fused", "between the longest part and the sum of the parts", apply)
 

@@ -240,7 +240,7 @@ class Bench:
 
     def _count(self, once: float) -> int:
         """Calls that fit the time of one of the six series."""
-        return int(min(MOST_CALLS, max(8, self.seconds / once / 6)))
+        return int(min(MOST_CALLS, max(5, self.seconds / once / 6)))
 
     def _took(self, before: Callable[[], None] | None) -> float:
         """Seconds that the preparation of a call takes, the second time."""

@@ -152,6 +152,23 @@ class Plan:
         self.weight[2 * calls + 1] = 0
         self.weight[2 * calls] = (self.weight[2 * calls] * self.choose(0.0, 0.5, 1.0)).astype(np.int64)
 
+    def make_one(self, rows: Rows, follows: Rows) -> None:
+        """Make one kernel of each run of rows; ``follows`` are those that join the one before in their chain."""
+        dur = self.own_duration()
+        head = np.flatnonzero(rows & ~follows)
+        group = np.searchsorted(head, np.arange(len(rows)), side="right") - 1
+        chosen = np.flatnonzero(rows)
+        total, most = np.zeros(len(head)), np.zeros(len(head))
+        np.add.at(total, group[chosen], dur[chosen])
+        np.maximum.at(most, group[chosen], dur[chosen])
+        new = dur.astype(np.float64)
+        new[follows] = 0
+        new[head] = self.choose(most, (most + total) / 2, total)  # type: ignore[arg-type]
+        self.set_duration(rows, new)
+        self.set_gap(follows, 0)
+        self.rest[0::2][follows] = 0
+        self.without_call(follows)
+
     def times(self) -> Ints:
         """Times of all nodes under the changes, in ns."""
         return times_of([self])[:, 0]

@@ -305,8 +305,9 @@ def ranks(trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> 
 
     Examples
     --------
-    >>> w = explore.ranks(ranks, measure="wait", picked=[3])
+    >>> from llmprof import explore
+    >>> w = explore.ranks(trace, measure="idle", picked=[0])
     >>> w.selected["rank"].unique().to_list()
-    [3]
+    [0]
     """
     return Ranks(trace, ranks_per_node=ranks_per_node, **traits)

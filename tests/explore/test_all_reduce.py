@@ -9,7 +9,7 @@ from llmprof import explore, schema
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
 from llmprof.errors import NotCapturedError
 from llmprof.explore.collectives import explorer
-from llmprof.explore.collectives.explorer import beside, call_of, calls_of, choices, histogram, over_time, view
+from llmprof.explore.collectives.explorer import banded, beside, call_of, calls_of, choices, histogram, over_time, view
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 
@@ -127,3 +127,16 @@ def test_a_view_without_calls(sample_trace) -> None:  # type: ignore[no-untyped-
     shown = explore.all_reduce(sample_trace("torch_tp4_eager_nccl"))
     message, _ = shown._on_view(kind="all_reduce", phase=None, rank=None, window=[0.0, 1.0])
     assert (message["count"], message["over_time"], message["calls"]) == (0, [], [])
+
+
+def test_many_ranks_share_rows_that_show_the_latest_of_them():
+    rows = pl.DataFrame({"kind": "all_reduce", "rank": range(1024)}, schema_overrides={"rank": pl.Int32}).with_columns(
+        late_median_ns=pl.when(pl.col("rank") == 99).then(900.0).otherwise(10.0), last=1, share_last=0.25
+    )
+    shared = banded(rows, "late_median_ns", sums=("last", "share_last"))
+    assert shared.height == 32
+    named = shared.select("label", "rank", "late_median_ns", "last", "share_last").row(3)
+    assert named == ("ranks 96 to 127", 99, 900.0, 32, 8.0)
+    assert shared.row(0, named=True)["rank"] == 0
+    few = rows.head(32)
+    assert banded(few, "late_median_ns").equals(few)

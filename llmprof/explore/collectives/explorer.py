@@ -63,6 +63,9 @@ MAX_BARS = 160
 MAX_LISTED = 100
 """Calls in the list, those with the greatest skew first."""
 
+MAX_RANKS = 32
+"""Ranks that have a row each; of more, consecutive ones share a row."""
+
 
 def choices(trace: Trace) -> dict[str, Any]:
     """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be chosen."""
@@ -103,7 +106,7 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
         "sizes": collective_sizes_of(own, peak_gbps=link_peak_gbps(trace)).to_dicts(),
         "peak_gbps": link_peak_gbps(trace),
         "device": trace.meta.get("device"),
-        "arrivals": collective_arrivals_of(rows).to_dicts(),
+        "arrivals": banded(collective_arrivals_of(rows), "late_median_ns", sums=("last", "share_last")).to_dicts(),
         "over_time": over_time(own).to_dicts(),
         "calls": listed(rows).to_dicts(),
     }
@@ -115,6 +118,30 @@ def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
     bins = pl.DataFrame({"ns": values}).filter(pl.col("ns") > 0).group_by(place=place).len().sort("place")
     edge = pl.lit(10.0).pow(pl.col("place") / PER_DECADE)
     return bins.select(edge, end=edge * 10 ** (1 / PER_DECADE), n="len").rows()
+
+
+def banded(rows: pl.DataFrame, latest: str, *, sums: Sequence[str] = ()) -> pl.DataFrame:
+    """Rows by rank, of which consecutive ranks share one where there are more than ``MAX_RANKS``.
+
+    A shared row is that of its rank with the greatest ``latest``, with the sums of some columns over its ranks and
+    ``label``, which names them. Its ranks are a power of two, so that nodes stay together.
+    """
+    if rows["rank"].n_unique() <= MAX_RANKS:
+        return rows
+    size, last = 1, int(rows["rank"].max() or 0)  # type: ignore[arg-type]
+    while last >= MAX_RANKS * size:
+        size *= 2
+    band = [*(["kind"] if "kind" in rows.columns else []), "_band"]
+    rows = rows.with_columns(_band=pl.col("rank") // size)
+    end = (pl.col("_band") * size + size - 1).clip(0, last)
+    return (
+        rows.with_columns(pl.col(column).sum().over(band) for column in sums)
+        .sort(latest, "rank", descending=[True, False], nulls_last=True)
+        .unique(band, keep="first", maintain_order=True)
+        .with_columns(label=pl.format("ranks {} to {}", pl.col("_band") * size, end))
+        .sort(band)
+        .drop("_band")
+    )
 
 
 def over_time(rows: pl.DataFrame) -> pl.DataFrame:
@@ -259,7 +286,7 @@ class AllReduce(Explorer):
     @answers(CALL)
     def _on_call(self, *, call: int | None, kind: str | None, phase: str | None) -> Answer:
         before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
-        rows = call_of(self.trace, call).to_dicts() if call is not None else []
+        rows = banded(call_of(self.trace, call), "aligned_ns").to_dicts() if call is not None else []
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 
     @answers(PICK)

@@ -4,6 +4,10 @@ import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { PLOT_TEXT, plotAxes, plotLine, plotLinear, plotText, plotTicks, plotUnit } from "../base/js/plot.mjs";
 import { callNothing } from "./charts.mjs";
 
+/** Words for a row: a rank, or several where there are many; then the row is that of the latest of them. */
+const named = (row) => row.label ?? `rank ${row.rank}`;
+const latest = (row) => (row.label ? [["the latest of them", `rank ${row.rank}`]] : []);
+
 /** How late each rank starts, and how often it is the last. */
 export function callArrivals({ view, colour, rank, pick }) {
   return {
@@ -12,7 +16,7 @@ export function callArrivals({ view, colour, rank, pick }) {
     draw: (context, width, tall, now) => {
       const rows = view()?.arrivals ?? [];
       if (!rows.length) return callNothing(context, width, tall, now, "calls could not be matched over the ranks");
-      const left = Math.max(...rows.map((row) => textWidth(context, `rank ${row.rank}`, PLOT_TEXT))) + 14;
+      const left = Math.max(...rows.map((row) => textWidth(context, named(row), PLOT_TEXT))) + 14;
       const area = { left, right: width - 104, top: 22, bottom: 22 + rows.length * 26 };
       const most = Math.max(1, ...rows.map((row) => row.late_p90_ns));
       const unit = plotUnit(most);
@@ -28,7 +32,7 @@ export function callArrivals({ view, colour, rank, pick }) {
       return rows.map((row, i) => {
         const y = area.top + i * 26;
         const [median, p90] = [x.to(row.late_median_ns / unit.ns), x.to(row.late_p90_ns / unit.ns)];
-        plotText(context, `rank ${row.rank}`, left - 8, y + 13, now.ink, { align: "right", bold: rank() === row.rank });
+        plotText(context, named(row), left - 8, y + 13, now.ink, { align: "right", bold: rank() === row.rank });
         context.fillStyle = colour("late");
         context.fillRect(left, y + 5, Math.max(1, median - left), 16);
         plotLine(context, [median, y + 13], [p90, y + 13], now.ink, { width: 1.5 });
@@ -41,8 +45,9 @@ export function callArrivals({ view, colour, rank, pick }) {
       });
     },
     describe: (row) => [
-      `rank ${row.rank}`,
-      ["last to arrive", `${formatNumber(row.last)} of ${formatNumber(row.calls)} calls`],
+      named(row),
+      ...latest(row),
+      ["last to arrive", `${formatNumber(row.last)} of ${formatNumber(row.count)} calls`],
       ["late, median", formatNs(row.late_median_ns)],
       ["late, 90th percentile", formatNs(row.late_p90_ns)],
       ["late, at most", formatNs(row.late_max_ns)],
@@ -134,7 +139,7 @@ export function callRanks({ call, close, colour }) {
       const rows = call()?.rows ?? [];
       if (!rows.length)
         return callNothing(context, width, tall, now, "Pick a call: a bar over time, or a row of the list.");
-      const left = Math.max(...rows.map((row) => textWidth(context, `rank ${row.rank}`, PLOT_TEXT))) + 14;
+      const left = Math.max(...rows.map((row) => textWidth(context, named(row), PLOT_TEXT))) + 14;
       const area = { left, right: width - 78, top: 8, bottom: 8 + rows.length * 28 };
       const most = Math.max(1, ...rows.map((row) => row.aligned_ns + row.dur_ns));
       const unit = plotUnit(most);
@@ -160,7 +165,7 @@ export function callRanks({ call, close, colour }) {
           row.aligned_ns + (row.wait_ns ?? 0),
           row.aligned_ns + row.dur_ns,
         ].map((ns) => Math.max(area.left, x.to(ns / unit.ns)));
-        plotText(context, `rank ${row.rank}`, left - 8, y + 14, now.ink, {
+        plotText(context, named(row), left - 8, y + 14, now.ink, {
           align: "right",
           bold: row.rank === row.last_rank,
         });
@@ -183,7 +188,8 @@ export function callRanks({ call, close, colour }) {
       });
     },
     describe: (row) => [
-      `rank ${row.rank}`,
+      named(row),
+      ...latest(row),
       ["late by", formatNs(row.aligned_ns)],
       ["waits", formatNs(row.wait_ns)],
       ["transfer", formatNs(row.transfer_ns)],

@@ -169,13 +169,18 @@ def csv(frame: pl.DataFrame) -> str:
     -------
     str
         CSV with a heading. A text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return has an
-        apostrophe in front, by which spreadsheets take it as text; numbers are as they are.
+        apostrophe in front, by which spreadsheets take it as text; numbers are as they are, and the values of a list
+        stand in one cell, with spaces between them.
 
     Examples
     --------
     >>> csv(pl.DataFrame({"name": ["=1+1", "k"], "value": [-1, 2]}))
     "name,value\n'=1+1,-1\nk,2\n"
+    >>> csv(pl.DataFrame({"ranks": [[0, 1], [2]]}))
+    'ranks\n0 1\n2\n'
     """
+    lists = [name for name, dtype in frame.schema.items() if dtype == pl.List]
+    frame = frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
     guarded = [
         pl.when(pl.col(name).str.contains(_FORMULA.pattern)).then("'" + pl.col(name)).otherwise(name).alias(name)

@@ -33,7 +33,7 @@ ROWS_SHOWN = 20
 
 
 def _name_at_the_end(args: Namespace) -> None:
-    """Take the name of an analysis behind the paths for what is asked, unless a file is called so."""
+    """Use the last path as the name of an analysis (``analyze PATH steps``), unless a file has that name."""
     last = str(args.paths[-1])
     if len(args.paths) > 1 and (last in views() or last in VIEWS) and not Path(last).exists():
         args.what, args.paths = last, args.paths[:-1]
@@ -77,7 +77,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
-    """The frame of a view; of the wanted ranks only, but computed with all of them where it has ranks."""
+    """Compute a view; ``--rank`` filters its rows, so that waiting for the other ranks stays known."""
     options = dict(view.options) | _by(view, args.by) | _needed(view, args)
     frame = view.function(trace, **options)
     if not args.rank:
@@ -88,7 +88,7 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
 
 
 def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
-    """Columns of a view's table: its own, and behind the rank those that ``--by`` names; None shows all."""
+    """Choose the columns of a table: those of the view, with those of ``--by`` after the rank; None shows all."""
     names = [name for name in view.columns if name in frame.columns]
     if names and by and view.grouped_by == "by":
         behind = int(names[0] == "rank")
@@ -98,7 +98,7 @@ def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | N
 
 
 def _needed(view: Analysis, args: Namespace) -> dict[str, Any]:
-    """What the analysis needs beside the trace, from the options of the same names."""
+    """Collect the arguments that an analysis needs beside the trace from the options with the same names."""
     for name in view.needs:
         if getattr(args, name) is None:
             raise AnalysisError(f"{view.view} needs --{name}", hint=f"see llmprof analyze --help for --{name}")
@@ -153,14 +153,14 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
 
 
 def _place(row: Mapping[str, Any]) -> str:
-    """Rank and moment at which a finding is worst, in words."""
+    """Say on which rank and when a finding is worst."""
     if row.get("rank") is None or row.get("start_ns") is None:
         return ""
     return f"; worst on rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} to {row['end_ns'] / 1e6:,.3f} ms"
 
 
 def _view_of(name: str) -> str:
-    """Name on the command line of an analysis that is evidence."""
+    """Translate the name of an analysis into its name on the command line."""
     of_profile = name.replace("_", "-")
     return next((one.view for one in analyses() if one.name == name), of_profile if of_profile in VIEWS else name)
 
@@ -231,7 +231,7 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
 _PREDICTED = ("recorded", "predicted", "low", "high")
 
 DEFAULT_OVER = 0.03
-"""Share that ``--markdown`` allows where ``--fail-over`` does not say."""
+"""Share that ``--markdown`` allows if ``--fail-over`` is not given."""
 
 
 def _diff_text(
@@ -300,12 +300,12 @@ def _largest(
 
 
 def _runs(args: Namespace, names: tuple[str, str]) -> list[str]:
-    """Names of the runs and where they are."""
+    """Say what each run is called and where it is."""
     return [f"{name}: {text.plain(path)}" for name, path in zip(names, (args.a, args.b), strict=True)]
 
 
 def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
-    """A comparison with the names of the runs in place of a and b."""
+    """Replace a and b in the columns of a comparison by the names of the runs."""
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}

@@ -35,13 +35,13 @@ _MOST_KERNELS: Final = 10
 
 
 def is_profile(paths: Sequence[str]) -> bool:
-    """Whether all that is named holds hardware metrics and no timeline."""
+    """Return whether all paths hold hardware metrics and no timeline."""
     named = places(paths)
     return bool(named) and all(hardware_metrics_only(path) for path in named)
 
 
 def open_profile(paths: Sequence[str]) -> Profile:
-    """Metrics at the paths, and the report that holds the samples of the instructions, where there is one."""
+    """Read the metrics at the paths, and find the one report that can hold samples of instructions."""
     named = places(paths)
     inside = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
@@ -49,7 +49,7 @@ def open_profile(paths: Sequence[str]) -> Profile:
 
 
 def info_of_profile(args: Namespace, terminal: Terminal) -> str:
-    """What the metrics hold, which kernels take the time, and what is not in them."""
+    """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
     one = open_profile(args.paths)
     metrics = one.metrics
     try:
@@ -84,7 +84,7 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
 
 
 def view_of_profile(args: Namespace) -> pl.DataFrame:
-    """The frame of a view of Nsight Compute; the findings where no view is named.
+    """Compute a view of hardware metrics; the findings if no view is named.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
 
 
 def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
-    """What takes the profiled time, as sentences or JSON."""
+    """Print the findings of hardware metrics as sentences or JSON."""
     from llmprof.cli.analyze import findings_text
 
     one = open_profile(args.paths)
@@ -121,7 +121,7 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
 
 
 def nothing_found(one: Profile, terminal: Terminal) -> str:
-    """Why hardware metrics have no findings."""
+    """Say why hardware metrics have no findings."""
     if one.metrics.kernels["duration_ns"].count():
         return "No rule found anything worth saying in these metrics."
     words = "No findings: the metrics hold no duration of any launch. Record them with ncu --section SpeedOfLight."

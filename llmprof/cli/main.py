@@ -27,13 +27,13 @@ _COMMANDS: Final = {
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
 }
-"""Functions of the commands by their module, which is imported when the command runs: options in, text or JSON out."""
+"""Commands by the module that has their functions; it is imported when the command runs."""
 _TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
-"""Commands that take minutes and say how far they are, whoever reads it."""
+"""Commands that take minutes: they show their progress even if stderr is no terminal."""
 
 
 class ProgressLine:
-    """One line on stderr that changes; a line each where stderr is no terminal.
+    """Progress on stderr: one line that is written over on a terminal, else one line after the other.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class ProgressLine:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             self._stream.write(f"\r{' ' * len(self._shown)}\r")
             self._stream.flush()
@@ -150,7 +150,7 @@ def _say(words: str, progress: ProgressLine | _Silent) -> None:
 
 
 def _print(words: str) -> None:
-    """Print at once; a disk that is full, to which the output goes, is an error of ours.
+    """Print without buffering; a full disk raises an error that says so.
 
     Raises
     ------
@@ -169,12 +169,12 @@ def _print(words: str) -> None:
 
 
 def _close_stdout() -> None:
-    """Let go of what is still buffered: it must not be written when the interpreter ends."""
+    """Discard what is buffered, so that the interpreter does not try to write it when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Silent:
-    """Progress that nobody wants to see."""
+    """Progress that is not shown."""
 
     def clear(self) -> None:
         """Do nothing."""
@@ -187,14 +187,14 @@ def _progress(args: argparse.Namespace) -> ProgressLine | _Silent:
 
 
 def _width() -> int | None:
-    """Columns of the terminal, or of ``COLUMNS``; None where the output is no terminal, so that nothing is cut."""
+    """Width of the terminal in columns; None if the output is a file or a pipe, in which nothing is cut."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return max(40, shutil.get_terminal_size().columns)
     return None
 
 
 def _show_warnings(progress: ProgressLine | _Silent) -> None:
-    """Inside ``catch_warnings``: warnings of traces as one line each, others as ever."""
+    """Print warnings about traces as one line each; other warnings keep Python's form."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands that make something to look at: ``llmprof report``, ``notebook``, ``demo`` and ``explore``; and samples."""
+"""``llmprof report``, ``export``, ``notebook``, ``demo``, ``explore``, ``redact``, ``samples`` and ``mcp``."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def report(args: Namespace, terminal: Terminal) -> str:
 
 
 def is_page(output: str) -> bool:
-    """Whether a report goes into one page of this name, and not into a folder."""
+    """Return whether the output is one HTML file (``-o x.html``) instead of a folder."""
     target = Path(output)
     return target.suffix.lower() in {".html", ".htm"} and not target.is_dir()
 
 
 def paths_of(written: Report, *more: tuple[str, str]) -> str:
-    """Where the files of a report are."""
+    """List the files of a report."""
     pngs, csvs = written.folder / "*.png", written.folder / "*.csv"
     named = [("Report", str(written.index)), ("Charts", f"{pngs} ({len(written.pngs)})")]
     return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
@@ -94,7 +94,7 @@ def export(args: Namespace, terminal: Terminal) -> str:
 
 
 def mcp(args: Namespace, terminal: Terminal) -> str:
-    """Serve the questions of agents on stdin and stdout until the client goes."""
+    """Answer an agent over stdin and stdout until it disconnects."""
     from llmprof.agents import server
 
     server(args.folders).run()
@@ -133,7 +133,7 @@ def _cells(terminal: Terminal) -> Progress | None:
 
 
 def parameter(item: str) -> tuple[str, Any]:
-    """``key=value`` as a name and a value: JSON and Python's constants where the value is one, else text."""
+    """Split ``key=value``; a value that is JSON or a Python constant is converted, any other stays text."""
     key, equals, value = item.partition("=")
     if not key or not equals:
         raise LlmprofError(f"the parameter {item!r} has no value", expected="-p name=value")
@@ -192,7 +192,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
 
 
 def redact(args: Namespace, terminal: Terminal) -> str:
-    """Write a copy that can be handed on and say what was left out, or only list what would be."""
+    """Write a redacted copy and list what was removed; with ``--check`` only list it."""
     from llmprof import redaction
 
     if args.check:
@@ -211,7 +211,7 @@ def redact(args: Namespace, terminal: Terminal) -> str:
 
 
 def _key(path: str | None) -> bytes | None:
-    """Key of the pseudonyms out of a file; None if none is named."""
+    """Read the key of the pseudonyms from a file; None if no file is named."""
     if path is None:
         return None
     try:
@@ -227,7 +227,7 @@ HOST: Final = "127.0.0.1"
 NEEDED: Final = ("voila", "ipywidgets", "anywidget", "ipykernel", "psutil")
 _START_S: Final = 60.0
 _SAID: Final = 2_000
-"""Characters of the server's log that an error shows."""
+"""Most characters of the server's log in an error message."""
 
 
 def convert(args: Namespace, terminal: Terminal) -> str:
@@ -302,7 +302,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
 
 
 def command(port: int) -> list[str]:
-    """Arguments of the server: bound to this machine, behind the token of ``JUPYTER_TOKEN``."""
+    """Command line of the server, which listens on this machine only and asks for the token in ``JUPYTER_TOKEN``."""
     from llmprof import explore as package
 
     notebook = Path(str(package.__file__)).with_name("explore.ipynb")
@@ -314,7 +314,7 @@ def command(port: int) -> list[str]:
 
 
 def _templates() -> str:
-    """``JUPYTER_PATH`` with the folder of our template, which asks nothing of the network."""
+    """``JUPYTER_PATH`` with the folder of our page template, which loads nothing from the network."""
     from llmprof import explore as package
 
     ours = Path(str(package.__file__)).with_name("jupyter")
@@ -350,7 +350,7 @@ def _name(path: str) -> str:
 
 
 def _port(wished: int) -> int:
-    """The port that was wished for, or a free one.
+    """Return the requested port, or a free one for 0.
 
     Raises
     ------
@@ -371,7 +371,7 @@ def _port(wished: int) -> int:
 
 
 def _greet(address: str, port: int, args: Namespace, terminal: Terminal) -> None:
-    """Say the address once the server answers, and open it."""
+    """Print the address as soon as the server answers, and open it in a browser."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until:
         try:

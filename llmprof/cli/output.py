@@ -26,7 +26,7 @@ from llmprof.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """How wide the output may be (None: as wide as it is), whom to tell of progress, and what prints at once."""
+    """Where a command writes: width of the output (None: unlimited), progress callback, and a function that prints."""
 
     width: int | None = None
     progress: Progress | None = None
@@ -39,13 +39,13 @@ class Terminal:
 
 
 class Failing(str):
-    """What a command prints where its answer is that something failed: the command ends with the exit code 1."""
+    """Output of a command that ends with exit code 1, such as a comparison beyond its limit."""
 
     __slots__ = ()
 
 
 def to_json(value: object) -> str:
-    """JSON for a program: paths as text, what is not finite as null."""
+    """Format a value as JSON: paths become text, infinities and NaN become null."""
     return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)
 
 
@@ -71,7 +71,7 @@ def to_csv(frame: pl.DataFrame, file: str) -> str:
 
 
 def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
-    """Words broken into lines of a width, with what the first line and the others begin with."""
+    """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the other lines."""
     if width is None:
         return first + text.plain(words)
     together = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text.plain(words))
@@ -82,14 +82,14 @@ def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
 
 
 _UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
-"""A figure and its unit, which belong on one line."""
+"""A figure and its unit, which are not separated by a line break."""
 
 
 SAMPLE = "sample:"
 
 
 def places(paths: Sequence[str]) -> list[Path]:
-    """Files and folders that are named, samples as the files they are made of."""
+    """Resolve the paths of a command; ``sample:NAME`` becomes the files of the sample."""
     named: list[Path] = []
     for path in paths:
         named += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
@@ -110,7 +110,7 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
 
 
 def reading(terminal: Terminal) -> Progress | None:
-    """Progress of reading files, on the terminal; None where the terminal shows none."""
+    """Return a callback that shows how much of a file was read; None if no progress is shown."""
     tell = terminal.progress
     if tell is None:
         return None

@@ -112,7 +112,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _default(name: str) -> str:
-    """What a run does where an option is not given, in words."""
+    """Describe the default of an option."""
     usual = _usual()[name]
     if usual is None or name == "python":
         return ""
@@ -150,7 +150,7 @@ def _flag(name: str) -> str:
 
 
 def changes(args: Namespace) -> dict[str, Any]:
-    """What the options say, by the names of the configuration; what was not given is absent."""
+    """Collect the options that were given, under their names in the configuration."""
     names = [name for name, *_ in (*_PLAIN, *_SWITCHES)]
     names += ["model", "prompt_file", "profile_mode", "engine", "all_reduce"]
     flags = {name: _flag(name).removeprefix("--").replace("-", "_") for name in names}
@@ -172,7 +172,7 @@ def changes(args: Namespace) -> dict[str, Any]:
 
 
 def config_of(args: Namespace) -> ExperimentConfig:
-    """The configuration: the file first, the options over it; mappings are joined key by key."""
+    """Build the configuration from the file, then from the options; mappings are merged key by key."""
     from llmprof.launch import ConfigManager, ExperimentConfig
 
     given = changes(args)
@@ -188,7 +188,7 @@ def config_of(args: Namespace) -> ExperimentConfig:
 
 
 def lengths(text: str) -> int | tuple[int, int]:
-    """``64`` as 64, ``32:128`` as (32, 128)."""
+    """Convert ``64`` to 64 and ``32:128`` to (32, 128)."""
     parts = text.split(":")
     if len(parts) > 2 or not all(part.isdigit() for part in parts):
         raise ConfigError(f"--input-tokens {text!r} is no length", expected="N, or LOW:HIGH")
@@ -197,7 +197,7 @@ def lengths(text: str) -> int | tuple[int, int]:
 
 
 def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
-    """``key=value`` as a name and a value: JSON where the value is JSON, else text."""
+    """Split ``key=value``; a value that is JSON is converted, any other stays text."""
     key, equals, value = item.lstrip("-").partition("=")
     if not key or not equals:
         raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
@@ -223,7 +223,7 @@ _NAMES = {
 
 
 def run(args: Namespace, terminal: Terminal) -> str:
-    """Run one experiment and say what came out."""
+    """Run one experiment and print its results."""
     from llmprof import launch
 
     if args.resume is not None:
@@ -245,7 +245,7 @@ def run(args: Namespace, terminal: Terminal) -> str:
 
 
 def commands_of(config: ExperimentConfig, *, json: bool) -> str:
-    """Command lines of a run, as a shell would take them; nothing is started or written."""
+    """Print the command lines of a run without starting or writing anything."""
     from llmprof import launch
     from llmprof.launch.config import disclosure
     from llmprof.launch.run.command import environment
@@ -298,7 +298,7 @@ def _rate(value: float | None) -> str:
 
 
 def _capture(done: Run, terminal: Terminal) -> str:
-    """What the trace says, if there is one."""
+    """Summarise the findings of the run's trace, if there is one."""
     try:
         trace = done.trace
     except NotCapturedError as error:
@@ -317,7 +317,7 @@ def _capture(done: Run, terminal: Terminal) -> str:
 
 
 def _cost(row: dict[str, Any]) -> str:
-    """What the profiler costs, in words."""
+    """Say what the profiler costs."""
     share, clear = row["overhead"], row.get("clear")
     more = f"{100 * share:+.1f} %"
     if clear is False and abs(share) <= _SMALL:
@@ -350,7 +350,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
 
 
 def config(args: Namespace, terminal: Terminal) -> str:
-    """A commented configuration with every option and its default, on the screen or as a file."""
+    """Print or write a commented configuration with every option and its default."""
     from llmprof.launch import ExperimentConfig
     from llmprof.launch.config.files import template
     from llmprof.storage import files
@@ -368,7 +368,7 @@ def config(args: Namespace, terminal: Terminal) -> str:
 
 
 def runs(args: Namespace, terminal: Terminal) -> str:
-    """The runs in a folder with their states; those that failed are removed if that is asked for."""
+    """List the runs in a folder with their states; ``--clean`` removes those that failed."""
     from llmprof import launch
 
     if args.clean:
@@ -394,7 +394,7 @@ def _listed(path: Path, state: dict[str, Any]) -> dict[str, str]:
 
 
 def doctor(args: Namespace, terminal: Terminal) -> str:
-    """Whether the machine can run an experiment."""
+    """Check whether this machine can run an experiment."""
     from llmprof.launch.doctor.doctor import doctor as ask
 
     given = changes(args)
@@ -472,7 +472,7 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
 
 
 def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
-    """The comparison with means as text, each with half of its 95 % interval; a cost within the noise is no figure."""
+    """Format the means of a comparison with half of their 95 % interval; a cost within the noise is called so."""
     from llmprof.report.sweep import overhead_in_words, with_interval
 
     rows = comparison.to_dicts()

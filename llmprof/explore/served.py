@@ -1,4 +1,4 @@
-"""The page that ``llmprof explore`` serves: what to show, told by one process to the other, and the tabs of it."""
+"""Page that ``llmprof explore`` serves: the command passes what to show to the server's process, which opens it."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ MEASURES = {
     "launch": "its launch call",
     "operator": "an operator",
 }
-"""What device time has by the measures of ``llmprof.analyze.coverage``."""
+"""What each measure of ``llmprof.analyze.coverage`` says that device time has."""
 
 _LOST = {"truncated", "lost_bytes", "lost_pieces"}
 
 
 def headline(trace: Trace) -> str:
-    """Title of a report that was given none."""
+    """Default title of a report."""
     count = len([rank for rank in trace.ranks if rank >= 0])
     device = trace.meta.get("device")
     ranks = {0: "no rank", 1: "one rank"}.get(count, f"{count} ranks")
@@ -78,7 +78,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
 
 
 def files(trace: Trace) -> list[tuple[str, str]]:
-    """Files that were read: name, and what of it was kept."""
+    """List the files that were read, with how many of their events were kept."""
     out = []
     for file in _list(trace.coverage.get("files")):
         kept, events = file.get("kept"), file.get("events")
@@ -91,7 +91,7 @@ def files(trace: Trace) -> list[tuple[str, str]]:
 
 
 def reading(trace: Trace) -> list[tuple[str, str]]:
-    """What reading the files kept and left aside."""
+    """Say what was kept and what was left out when the files were read."""
     coverage = trace.coverage
     if not coverage:
         return [("Reading", "nothing is known of how this trace was read")]
@@ -143,7 +143,7 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def version(key: str, value: Any) -> str:
-    """A version as people write it: CUDA's 13000 is 13.0."""
+    """Format a version as people write it (CUDA's 13000 is 13.0)."""
     text = str(value)
     if key.startswith(("cuda_", "cupti_")) and text.isdigit() and len(text) in (5, 6):
         number = int(text)
@@ -162,7 +162,7 @@ def _label(key: str) -> str:
 
 
 def _runs(ranks: list[int]) -> str:
-    """Numbers with runs joined: ``0-3, 6``."""
+    """Format numbers, with consecutive ones as a range (``0-3, 6``)."""
     out: list[list[int]] = []
     for rank in ranks:
         if out and rank == out[-1][-1] + 1:
@@ -177,10 +177,10 @@ def _list(value: Any) -> list[Any]:
 
 
 MOST_EVENTS: Final = 1_000_000
-"""A card of a trace with more kernels and copies does not look for steps: it is there at once."""
+"""Most kernels and copies for which the card of a trace shows steps: it should appear at once."""
 
 MOST_FOUND: Final = 200_000
-"""A card of a trace with more kernels and copies does not look for what takes the time."""
+"""Most kernels and copies for which the card of a trace shows findings."""
 
 _MOST_FINDINGS: Final = 3
 _QUESTIONS: Final = 6
@@ -190,7 +190,7 @@ _FINDINGS: Final = ("title", "detail", "suggestion", "prediction", "severity", "
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A small table of a card: texts, the first column to the left."""
+    """A small table in a card; its first column is aligned to the left."""
 
     title: str
     heads: Sequence[str]
@@ -247,7 +247,7 @@ def card(
 
 @cache
 def _template() -> jinja2.Template:
-    """The card's template, without the rest of a report, which would take a second to import."""
+    """Load the template of a card without importing the other modules of a report, which takes a second."""
 
     def visible(value: object) -> object:
         return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -285,7 +285,7 @@ def of_trace(trace: Trace) -> str:
 
 
 def _first_findings(trace: Trace) -> list[dict[str, Any]]:
-    """What takes the most time, with the expression that shows it."""
+    """First findings, each with the expression that opens its place in the explorer."""
     try:
         found = analyze.findings(trace)
     except LlmprofError:

@@ -1,4 +1,4 @@
-"""Everything a report says of a trace, computed once."""
+"""Contents of the report of a trace: results of the analyses, figures, tables and sections."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sections(
 
 
 def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
-    """The table of an analysis, if it has one; why there is none where no figure says it."""
+    """Make the table of an analysis, or say why there is none if no figure of it says so."""
     if frame is None or not (analysis.table or analysis.package):
         return []
     if isinstance(frame, Absent):
@@ -137,7 +137,7 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
 
 
 def _ran(trace: Trace, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Model, engine, batch and step time, but for what the run itself says."""
+    """Facts about what ran (model, engine, batch, step time) that the run has not stated already."""
     known = {"Device", *(name for name, _ in more)}
     return [pair for pair in facts_in_words(analyze.run_facts(trace)) if pair[0] not in known]
 
@@ -214,13 +214,13 @@ def contents(
 
 
 def _ordered(first: Sequence[Section], of_trace: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
-    """Sections of the run, what a step is made of, and the others by the time that their findings are about."""
+    """Order the sections: those of the run, the overview of a step, then the others by the time of their findings."""
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     return [*first, *overview, *by_share([section for section in of_trace if section.anchor != OVERVIEW], findings)]
 
 
 OVERVIEW: Final = "steps"
-"""Section of what a step is made of, which stands before the others."""
+"""Anchor of the overview of a step, which comes before the other sections of a trace."""
 
 
 def _silent(what: str, done: int, total: int) -> None:

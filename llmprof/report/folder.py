@@ -74,7 +74,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def _listed(folder: Path) -> set[str]:
-    """Names of files that the summary of an earlier report lists; plain names of its own kinds only."""
+    """Files that the summary of an earlier report lists; only plain names of PNG and CSV files count."""
     try:
         summary = json.loads((folder / SUMMARY).read_text("utf-8"))
     except (OSError, ValueError):
@@ -267,7 +267,7 @@ def _report(target: Path, content: Contents, pngs: Sequence[str], csvs: Sequence
 
 
 def summary(trace: Trace, content: Contents) -> dict[str, Any]:
-    """What a program wants of a report: findings, coverage, metadata, and what is absent.
+    """Summary of a report for programs: findings, coverage, metadata, and what is absent.
 
     Returns
     -------
@@ -298,7 +298,7 @@ def _absent(content: Contents) -> list[dict[str, Any]]:
 
 
 def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON can hold them: what is not finite is null."""
+    """Convert rows for JSON: infinities and NaN become null."""
     return [
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in frame.iter_rows(named=True)

@@ -1,4 +1,4 @@
-"""The page of a report: its sections, figures and tables, Vega once for all of them, and their HTML."""
+"""HTML page of a report: sections, figures and tables as records, and their rendering with one copy of Vega."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
             if file.exists():
                 out += json.loads(file.read_text())["operators"]
             else:
-                why = f"the ranks ended with {failed}"
+                why = f"the ranks ended with {', '.join(map(str, failed))}"
                 out += [{"key": one.key, "operator": one.name, "error": why} for one in mine]
     return out
 

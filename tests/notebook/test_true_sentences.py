@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 OF_A_TRACE = (
     "01_gpu_timeline", "02_kernel_drilldown", "04_explorers", "05_npu_timeline", "06_roofline", "09_many_ranks",
+    "10_what_would_i_gain",
 )  # fmt: skip
 """Notebooks that read a trace; a new one that does is named here, and checked on every recording below."""
 

@@ -247,7 +247,7 @@ def _faults(recording: Recording, said: str, *, figures: bool) -> Iterator[str]:
         no = rf"(?:no|not tell|nor|steady state of|There (?:is|are) no)[^.]*{phase}|{phase} from"
         if re.search(rf"\b{phase}\b", re.sub(no, "", plain)) and phase not in set(recording.steps["phase"]) - {None}:
             yield f"{phase}, which no step is"
-    told = not plain.lstrip("*").startswith("No ")
+    told = not plain.lstrip("*").startswith(("No ", "Each part "))
     if told and re.search(r"\bsteps? \d+\b|[1-9] steps?\b|\bof a step\b", plain) and not recording.steps.height:
         yield "steps where there are none"
     if figures:

@@ -26,7 +26,7 @@ def test_page_pngs_csvs_and_summary(written):
     assert "<title>A title</title>" in written.index.read_text("utf-8")
     assert {path.stem for path in written.pngs} == {
         "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
-        "layer_timeline",
+        "layer_timeline", "critical_path",
     }  # fmt: skip
     assert all(path.read_bytes().startswith(PNG) for path in written.pngs)
     present = sorted(path.name for path in written.folder.iterdir())

@@ -225,7 +225,7 @@ class Trace:
         --------
         >>> import llmprof
         >>> llmprof.sample("torch_tp1_eager").rows["copies"]
-        136
+        94
         """
         tables = self._tables
         if not isinstance(tables, Deferred):

@@ -44,6 +44,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are as long as they are: some libraries set the width of a terminal for all that comes after them."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def sample_trace() -> Callable[[str], Trace]:
     """A bundled sample by name, read once in a session."""

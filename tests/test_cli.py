@@ -43,11 +43,6 @@ def run(capsys):
     return run
 
 
-@pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 def rows(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines()]
 

@@ -21,11 +21,6 @@ from tests.batch.runners import FakeRun, Runs, fail
 from tests.report.builders import build
 
 
-@pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 @pytest.fixture
 def run(capsys):
     """Run a command; return its exit code, what it printed, and what it said on stderr."""

@@ -12,11 +12,6 @@ from llmprof.cli import main
 EAGER, GRAPHS = "sample:torch_tp1_eager", "sample:torch_tp1_cudagraph"
 
 
-@pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 def said(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     assert main.main(list(args)) == 0
     return capsys.readouterr().out

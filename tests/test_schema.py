@@ -47,9 +47,9 @@ def test_vendor_columns_come_last_and_keep_their_type():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": ["red"]}, r"unknown columns \['colour'\]"),
+        ({"colour": ["red"]}, "unknown columns colour; expected"),
         ({"name": None}, "lacks the column name"),
-        ({"name": [None]}, r"nulls in \['name'\]"),
+        ({"name": [None]}, "nulls in name; expected"),
         ({"start_ns": ["soon"]}, "wrong type"),
         ({"start_ns": [2**64 - 1]}, "wrong type"),
         ({"dur_ns": [float("nan")]}, "wrong type"),

@@ -11,14 +11,14 @@ import polars as pl
 
 from llmprof import text
 from llmprof.analyze.findings.document import hardware_findings_document
+from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
+from llmprof.analyze.ncu.profile import Profile
 from llmprof.cli.output import Terminal, places, rows_of, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
 from llmprof.readers.reading import hardware_metrics_only
-from llmprof.report import hardware as pages
-from llmprof.report.hardware import Profile
 from llmprof.storage import files
 
 _SHOWN: Final = {
@@ -43,9 +43,13 @@ def is_profile(paths: Sequence[str]) -> bool:
 def open_profile(paths: Sequence[str]) -> Profile:
     """Read the metrics at the paths, and find the one report that can hold samples of instructions."""
     named = places(paths)
+    return Profile(ncu.read_metrics(named), _report(named), " ".join(paths))
+
+
+def _report(named: Sequence[Path]) -> Path | None:
     inside = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
-    return Profile(ncu.read_metrics(named), reports[0] if len(reports) == 1 else None, " ".join(paths))
+    return reports[0] if len(reports) == 1 else None
 
 
 def info_of_profile(args: Namespace, terminal: Terminal) -> str:
@@ -53,19 +57,19 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     one = open_profile(args.paths)
     metrics = one.metrics
     try:
-        kernels = pages.limits(metrics)
+        kernels = profile.limits(metrics)
         why = ""
     except NotCapturedError as error:
         kernels, why = pl.DataFrame(), str(error)
     if args.json:
-        about = {name.lower(): value for name, value in pages.facts(metrics)}
+        about = {name.lower(): value for name, value in profile.facts(metrics)}
         names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
         return to_json(
             {"facts": about, "kernels": rows_of(kernels), "metrics": names, "reading": metrics.coverage}
-            | {"not_recorded": pages.NEEDS_TIMELINE[0]}
+            | {"not_recorded": profile.NEEDS_TIMELINE[0]}
         )
     width = terminal.width
-    parts = [pages.headline(metrics), text.pairs(pages.facts(metrics)), "Kernels"]
+    parts = [profile.headline(metrics), text.pairs(profile.facts(metrics)), "Kernels"]
     if kernels.height:
         top = kernels.head(_MOST_KERNELS).select(pl.col(column).alias(head) for column, head in _SHOWN.items())
         top = top.with_columns(displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1))
@@ -77,8 +81,8 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             )
     else:
         parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
-    parts += ["Reading", text.pairs(pages.reading(metrics))]
-    missing, how = pages.NEEDS_TIMELINE
+    parts += ["Reading", text.pairs(profile.reading(metrics))]
+    missing, how = profile.NEEDS_TIMELINE
     parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
     return "\n".join(parts)
 
@@ -93,20 +97,19 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
     """
     if args.by or args.rank:
         raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
-    one = open_profile(args.paths)
     if args.what == "findings":
-        return one.findings
+        return open_profile(args.paths).findings
     view = VIEWS.get(args.what)
     if view is None:
         raise AnalysisError(
             f"{args.what} needs a timeline, and these are hardware metrics of single launches",
             expected=f"one of findings, {', '.join(VIEWS)}",
-            hint=pages.NEEDS_TIMELINE[1],
+            hint=profile.NEEDS_TIMELINE[1],
         )
     if view.of_metrics is not None:
-        return view.of_metrics(one.metrics)
+        return view.of_metrics(open_profile(args.paths).metrics)
     assert view.of_source is not None  # noqa: S101 - a view has one of the two
-    return view.of_source(one.source)
+    return view.of_source(profile.samples_of(_report(places(args.paths))))
 
 
 def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
@@ -132,6 +135,7 @@ def report_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Write the report of hardware metrics."""
     from llmprof.cli.analyze import findings_text
     from llmprof.cli.make import MOST_FINDINGS, is_page, paths_of
+    from llmprof.report import hardware as pages
 
     one = open_profile(args.paths)
     if args.model:

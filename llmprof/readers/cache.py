@@ -110,7 +110,8 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
         if where.exists() and load(where) is None:  # damaged, or else it would have been loaded
             shutil.rmtree(where, ignore_errors=True)
         trace.save(where)
-        where.chmod(0o700)
+        with contextlib.suppress(FileNotFoundError):  # another process is putting its own in the same place
+            where.chmod(0o700)
         _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
         if load(where) is not None:  # another process read the same files and stored them first

@@ -187,7 +187,9 @@ def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metric
     assert "device" in found.note
     name = found.limits()["name"][0]
     message = hardware.shown(found, name)
-    assert message["roofline"] is None
+    assert {name: message["roofline"][name] for name in ("bandwidth", "peaks", "device")} == {
+        "bandwidth": None, "peaks": {}, "device": None,
+    }  # fmt: skip
     assert message["stalls"]
 
 

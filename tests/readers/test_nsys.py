@@ -269,7 +269,7 @@ def test_a_trimmed_export_without_processes_is_read(shared, name, kernels):
 def test_text_named_sqlite(tmp_path):
     path = tmp_path / "report.sqlite"
     path.write_text("no database")
-    with pytest.raises(UnknownFormatError, match="something that begins with"):
+    with pytest.raises(UnknownFormatError, match="a text that begins with “no database”"):
         llmprof.read(path)
 
 

@@ -148,7 +148,10 @@ def test_efficiencies_scale_the_peaks():
         (lambda: Requests(0, 1, 1), "count=0"),
         (lambda: Requests(1, 5, 4), "context of 4"),
         (lambda: number_format("int3"), "int3"),
-        (lambda: Plan(tp=3).check(shape("Qwen3-8B")), r"does not divide the 32 attention heads.*\[1, 2, 4"),
+        (
+            lambda: Plan(tp=3).check(shape("Qwen3-8B")),
+            "does not divide the 32 attention heads.*expected one of 1, 2, 4",
+        ),
         (lambda: Plan(tp=14).check(shape("Qwen2.5-0.5B")), "inner size"),
         (lambda: Plan(pp=99).check(shape("Qwen3-8B")), "36 layers"),
         (lambda: Plan(tp=7).check(shape("Qwen2.5-7B")), "4 heads of keys and values"),

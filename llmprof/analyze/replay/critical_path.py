@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from llmprof.analyze.replay.graph import (
     graph,
 )
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
+from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.trace import Trace
 
@@ -177,14 +177,14 @@ def slack(trace: Trace) -> pl.DataFrame:
     )
 
 
-def path_share(trace: Trace, *, by: Sequence[str] = ("layer",)) -> pl.DataFrame:
+def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
     """How much of the time of kernels or layers lies on the critical path, and how much later they could end.
 
     Parameters
     ----------
     trace : Trace
         A trace with device activity.
-    by : sequence of str
+    by : str or sequence of str
         Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or several.
 
     Returns

@@ -296,6 +296,9 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
         speed = speed_of_light(metrics)
         named = metrics.kernels["device_name"].drop_nulls()
         peaks = hardware.device(named[0]) if named.len() else None
+        note = (
+            "" if named.len() else "these metrics do not name their device: there are no roofs, and no shares of them"
+        )
     except LlmprofError as error:
         note = str(error)
         nothing = {"bound": pl.String, "dtype": pl.String, "memory_level": pl.String, "stall": pl.String}

@@ -1,0 +1,156 @@
+"""What Nsight Compute measured without a timeline: its reports, their facts, and what limits the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.ncu.findings import hardware_findings, short_name
+from llmprof.analyze.ncu.hardware import speed_of_light
+from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from llmprof.metrics.data import Metrics
+from llmprof.readers.ncu.source import read_source
+
+NEEDS_TIMELINE: Final = (
+    "steps, layers over time, overlap, idle time, collectives and the host",
+    "record a timeline of the same program: llmprof run --profile-mode torch (or nsys)",
+)
+"""What hardware metrics cannot show, and what would."""
+
+
+def samples_of(report: Path | None) -> pl.DataFrame:
+    """Samples of the instructions: :func:`llmprof.read_source`.
+
+    Raises
+    ------
+    NotCapturedError
+        There is no report, it cannot be opened here, or it holds no samples.
+    """
+    if report is None:
+        raise NotCapturedError(
+            "pages in CSV hold no samples of instructions", hint="pass the report itself, a file .ncu-rep"
+        )
+    try:
+        return read_source(report)
+    except (ReadError, UnknownFormatError) as error:
+        raise NotCapturedError(error.found, hint=error.hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What Nsight Compute measured, for a report.
+
+    Parameters
+    ----------
+    metrics : Metrics
+        Metrics and rules of the launches.
+    path : pathlib.Path, optional
+        The report (``.ncu-rep``) that holds the samples of the instructions, if there is one.
+    name : str
+        The files as their reader names them, for the commands that a page shows.
+    """
+
+    metrics: Metrics
+    path: Path | None = None
+    name: str = "PATH"
+
+    @property
+    def source(self) -> pl.DataFrame:
+        """Samples of the instructions: :func:`samples_of` the report."""
+        return samples_of(self.path)
+
+    @property
+    def findings(self) -> pl.DataFrame:
+        """Findings, with the hottest line where it is known."""
+        try:
+            source = self.source
+        except NotCapturedError:
+            return hardware_findings(self.metrics)
+        return hardware_findings(self.metrics, source=source)
+
+
+def limits(metrics: Metrics) -> pl.DataFrame:
+    """Kernels by their time, with what limits the launches of each that take most of it.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``kernel_name, count, total_ns, share`` (of all launches)``, median_ns, min_ns, max_ns, bound, compute_pct,
+        memory_pct, roof_share, stall``; the last five of the longest launch.
+
+    Raises
+    ------
+    NotCapturedError
+        The metrics hold no durations.
+
+    Examples
+    --------
+    >>> limits(metrics).select("kernel_name", "count", "bound").row(0)
+    ('nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT', 2, 'compute')
+    """
+    length = pl.col("duration_ns")
+    return (
+        speed_of_light(metrics)
+        .sort(length, descending=True, nulls_last=True)
+        .group_by("kernel_name", maintain_order=True)
+        .agg(
+            pl.len().alias("count"),
+            length.sum().alias("total_ns"),
+            median_ns=length.median(),
+            min_ns=length.min(),
+            max_ns=length.max(),
+            bound=pl.col("bound").first(),
+            compute_pct=pl.col("compute_pct").first(),
+            memory_pct=pl.col("memory_pct").first(),
+            roof_share=pl.col("roof_share").first(),
+            stall=pl.col("stall").first(),
+        )
+        .sort("total_ns", descending=True, maintain_order=True)
+        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .select(
+            *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
+            *("bound", "compute_pct", "memory_pct", "roof_share", "stall"),
+        )
+    )
+
+
+def facts(metrics: Metrics) -> list[tuple[str, str]]:
+    """What was profiled, as names and values."""
+    launches = metrics.kernels
+    devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list())))
+    sections = metrics.metrics["section"].drop_nulls().n_unique()
+    processes = launches.select("run", "process").unique().height
+    rows = [
+        ("Device", devices or "not named in these metrics"),
+        ("Launches", f"{launches.height:,} of {launches['kernel_name'].n_unique():,} kernels"),
+        ("Processes", f"{processes:,}" if processes > 1 else ""),
+        ("Metrics", f"{metrics.metrics['metric'].n_unique():,} by name, in {sections:,} sections of the details page"),
+        ("Rules", f"{metrics.rules.height:,} results of the profiler's own rules"),
+        ("Files", f"{metrics.coverage.get('files', 0):,}"),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def reading(metrics: Metrics) -> list[tuple[str, str]]:
+    """What reading the files kept and lost."""
+    coverage = metrics.coverage
+    lost = {name: int(coverage.get(name) or 0) for name in ("cut_rows", "broken_rows")}
+    words = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)
+    timed = metrics.kernels["duration_ns"].count()
+    return [
+        ("Launches with a duration", f"{timed:,} of {metrics.kernels.height:,}"),
+        ("Lost to damage", words or "nothing"),
+    ]
+
+
+def headline(metrics: Metrics) -> str:
+    """Device and number of launches."""
+    launches = metrics.kernels
+    devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list()))) or "device not named"
+    count = "one launch" if launches.height == 1 else f"{launches.height:,} launches"
+    longest = launches.sort("duration_ns", descending=True, nulls_last=True)
+    first = f", most time in {short_name(longest['kernel_name'][0])}" if longest["duration_ns"].count() else ""
+    return f"Hardware metrics of {count} on {devices}{first}"

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 SETUP = """import llmprof
 from llmprof import explore
 trace = llmprof.sample("torch_tp4_eager_nccl")"""
-TITLES = ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Kernels", "Compare"]
+TITLES = ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Ranks", "Kernels", "Compare"]
 SHOW = """w = explore.open(trace, other=llmprof.sample("torch_tp4_eager_custom_allreduce"), names=("nccl", "custom"))
 w"""
 
@@ -25,7 +25,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.page.wait_for_timeout(400)
     opened.shot(f"open_findings_{theme}", opened.output())
     assert opened.faults(".llmprof-findings") == []
-    names = ["timeline", "layers", "overlap", "all_reduce", "kernels", "compare"]
+    names = ["timeline", "layers", "overlap", "all_reduce", "ranks", "kernels", "compare"]
     for count, (title, name) in enumerate(zip(TITLES[1:], names, strict=True), 1):
         tabs.get_by_role("tab", name=title).click()
         opened.wait(f"{name!r} in w.explorers")
@@ -52,17 +52,17 @@ def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
     buttons = opened.output().get_by_role("button", name="Show me")
     buttons.first.wait_for()
     opened.output().get_by_text("4 x NVIDIA H200").wait_for()
-    buttons.first.click()
+    buttons.nth(1).click()
     opened.wait("w.titles[w.selected_index] == 'Collectives'")
-    assert opened.python("w['timeline'].rank == w._front.rows[0]['rank'] and w['all_reduce'].kind == 'all_reduce'")
+    assert opened.python("w['timeline'].rank == w._front.rows[1]['rank'] and w['all_reduce'].kind == 'all_reduce'")
     tabs = opened.output().get_by_role("tablist")
     tabs.get_by_role("tab", name="Findings").click()
-    buttons.nth(1).focus()
+    buttons.first.focus()
     opened.page.keyboard.press("Enter")
     opened.wait("w.titles[w.selected_index] == 'Timeline'")
     canvas = opened.output().locator(".lp canvas:visible").first
     canvas.wait_for()
-    assert opened.python("list(w['timeline'].span) == [w._front.rows[1]['start_ns'], w._front.rows[1]['end_ns']]")
+    assert opened.python("list(w['timeline'].span) == [w._front.rows[0]['start_ns'], w._front.rows[0]['end_ns']]")
     opened.page.wait_for_timeout(600)
     opened.shot("open_shown", opened.output())
     assert opened.problems == []

@@ -153,10 +153,11 @@ def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:
     chart = charts.critical_path(frames.path())
     said = " ".join(specs.texts(chart))
     # decode: 1 and 3 ms of the host, 2 and 2 of compute, 0.1 unexplained in one of two steps: 2 + 2 + 0.05 ms
-    assert "decode (2 steps)" in said
+    named = {row["row"] for data in chart.to_dict()["datasets"].values() for row in data}
+    assert named == {"prefill (1 step)", "decode (2 steps)"}
     assert "4.05 ms" in said
     assert "10.0 ms" in said
     # 10 of 18.1 ms
     assert "55 % of the critical path is compute" in said
-    with pytest.raises(AnalysisError, match="no step ends on a device"):
+    with pytest.raises(AnalysisError, match="the frame has no rows"):
         charts.critical_path(frames.path().clear())

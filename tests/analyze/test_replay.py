@@ -208,6 +208,14 @@ def test_a_recorded_wait_of_a_stream_is_an_edge(told: bool) -> None:
     assert plan.times()[2 * norm] == 22 * US
 
 
+def test_a_named_wait_is_not_for_work_on_an_unknown_stream() -> None:
+    trace = two_streams(recorded=True)
+    nowhere = trace.kernels.with_columns(stream=pl.when(pl.col("stream") != 8).then("stream"))
+    built = graph(Trace({"kernels": nowhere, "runtime": trace.runtime}))
+    waits = edges_of(built, SYNCHRONISE)
+    assert waits == [(GEMM, "cudaEventSynchronize", 4, "recorded"), (GEMM, "cudaDeviceSynchronize", 10, "recorded")]
+
+
 def test_a_wait_that_is_not_recorded_is_assumed_and_marked() -> None:
     built = graph(two_streams(recorded=False))
     assert edges_of(built, STREAM_WAIT) == []

@@ -321,7 +321,8 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
     rank, begin, end, noted = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "noted"))
     named = waits["awaited_stream"]
     for stream in work.partition_by("chain", maintain_order=True):
-        this = named.is_null() | (named == stream["stream"][0]).fill_null(value=False)
+        number = stream["stream"][0]
+        this = named.is_null() if number is None else (named == number).fill_null(value=True)
         here = np.flatnonzero((rank == stream["rank"][0]) & this.to_numpy())
         issued = np.maximum.accumulate(stream["issued"].to_numpy())
         ended = np.maximum.accumulate(stream["end_ns"].to_numpy())

@@ -163,4 +163,4 @@ def test_a_report_says_how_near_a_known_model_comes_to_its_bound(tmp_path):
     assert "How near does it come to the bound?" in text
     assert "bound_gap.png" in {path.name for path in written.pngs}
     wrong = report.write(trace, tmp_path / "wrong", model="Qwen3-8B")
-    assert "28] layers in a step" in wrong.index.read_text()
+    assert "28 layers in a step" in wrong.index.read_text()

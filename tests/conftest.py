@@ -45,9 +45,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_terminal() -> None:
     """Lines are as long as they are: some libraries set the width of a terminal for all that comes after them."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -173,7 +173,7 @@ def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
     page.mouse.move(x_of(shown, 110), y)
     page.mouse.down()
     page.mouse.move(x_of(shown, 150), y, steps=3)
-    page.wait_for_function("[...window.painted].some((text) => /^(39|40|41)(\\\\.\\\\d)? ns/.test(text))")
+    page.wait_for_function(r"[...window.painted].some((text) => /^(39|40|41)(\.\d+)? ns/.test(text))")
     page.mouse.up()
     low, high = shown.wait(lambda: shown.widget.span)
     assert (low, high) == (pytest.approx(110, abs=1), pytest.approx(150, abs=1))

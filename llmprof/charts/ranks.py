@@ -144,7 +144,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
     if gone.height:
         marks.append(alt.Chart(inline(gone.select("step", "row"))).mark_rect(color=MISSING).encode(x=x, y=y))
     marks += phase_strip(cells, x, plot / len(steps))
-    if nodes is not None and 1 < nodes["node"].n_unique() <= 32:
+    if nodes is not None:
         marks += _borders(nodes, y, plot)
     return layered(*marks).properties(width=plot, height=height)
 
@@ -163,7 +163,7 @@ def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
     names = base.mark_text(align="left", baseline="top", color=MUTED, fontSize=LABEL_PX).encode(
         y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.value(plot + 6), text="text:N"
     )
-    return [lines, *([names] if first.height <= 16 else [])]
+    return [lines, *([names] if first.height <= MOST_NAMES else [])]
 
 
 def _headline(frame: pl.DataFrame, value: str) -> str:

@@ -45,6 +45,16 @@ class Column(Record):
     values: list[str] | None = None
 
 
+class Scale(Record):
+    """Scale of the colours of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
+
+    phase: str | None
+    low: float
+    high: float
+    most: float
+    log: bool
+
+
 @dataclass(frozen=True)
 class Message:
     """One kind of request and its answer.

@@ -16,7 +16,7 @@ from llmprof.analyze.layers.layers import Measure as TimeColumn
 from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
 from llmprof.charts.base.theme import PHASES, STAGES
-from llmprof.explore.base.messages import Message, Record, Row, array
+from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.trace import Trace
 
@@ -29,16 +29,6 @@ class Measured(Record):
     name: Measure
     title: str
     meaning: str
-
-
-class Scale(Record):
-    """Scale of the colors of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
-
-    phase: str | None
-    low: float
-    high: float
-    most: float
-    log: bool
 
 
 CHOICES: Final = Message(

@@ -1,7 +1,7 @@
 // Explorer of layers: a heat map over steps, and what is inside a cell.
 import { fill, h, labelled, status } from "../base/js/dom.mjs";
-import { formatNs, formatNumber } from "../base/js/format.mjs";
-import { layerHeat, layerNext } from "../base/js/heat.mjs";
+import { formatNumber } from "../base/js/format.mjs";
+import { layerCut, layerHeat, layerNext } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, typed } from "../base/js/wire.mjs";
@@ -100,11 +100,7 @@ function render({ model, el }) {
       parts.push(
         `Dots: ${formatNumber(head.outliers)} ${head.outliers === 1 ? "outlier" : "outliers"}, off the median layer of their step by over 10 % and 4 robust standard deviations.`,
       );
-    const cut = head.scales.filter(({ most, high }) => most > high);
-    if (cut.length)
-      parts.push(
-        `≥: the 99th percentile; the greatest value is ${formatNs(Math.max(...cut.map(({ most }) => most)))}.`,
-      );
+    parts.push(...layerCut(head.scales));
     if (head.missing) parts.push(`Grey: not captured (${formatNumber(head.missing)} cells).`);
     if (head.condensed > 1)
       parts.push(`A column is the median of ${head.condensed} steps; drag over some to see them alone.`);

@@ -13,7 +13,7 @@ from llmprof.analyze.ranks import late_groups, latest_group, ranges, rank_groups
 from llmprof.charts.base.theme import PHASES
 from llmprof.charts.ranks import MEANING
 from llmprof.errors import LlmprofError
-from llmprof.explore.base.messages import Message, Record, Row, array
+from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -27,16 +27,6 @@ class Measured(Record):
     name: Measure
     title: str
     meaning: str
-
-
-class Scale(Record):
-    """Scale of the colours of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
-
-    phase: str | None
-    low: float
-    high: float
-    most: float
-    log: bool
 
 
 CHOICES: Final = Message(

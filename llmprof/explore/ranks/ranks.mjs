@@ -1,7 +1,7 @@
 // Explorer of many ranks: a heat map of ranks over steps, the groups that come late, and what was picked.
 import { fill, h, labelled, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
-import { layerHeat } from "../base/js/heat.mjs";
+import { layerCut, layerHeat } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, typed } from "../base/js/wire.mjs";
@@ -95,11 +95,7 @@ function render({ model, el }) {
     if (head.banded > 1) parts.push(`A row is ${head.banded} ranks, and shows the largest of them.`);
     if (head.condensed > 1)
       parts.push(`A column is the median of ${head.condensed} steps; drag over some to see them.`);
-    const cut = head.scales.filter(({ most, high }) => most > high);
-    if (cut.length)
-      parts.push(
-        `≥: the 99th percentile; the greatest value is ${formatNs(Math.max(...cut.map(({ most }) => most)))}.`,
-      );
+    parts.push(...layerCut(head.scales));
     if (head.missing) parts.push(`Grey: not known (${formatNumber(head.missing)} cells).`);
     return parts.join(" ");
   };

@@ -48,6 +48,12 @@ export function layerShare(value, { low, high, log }) {
   return Math.log(Math.max(value, low) / low) / Math.log(high / low);
 }
 
+/** Sentence on values beyond the ends of their scales; none where no scale is cut. */
+export function layerCut(scales) {
+  const beyond = scales.filter(({ most, high }) => most > high).map(({ most }) => most);
+  return beyond.length ? [`≥: the 99th percentile; the greatest value is ${formatNs(Math.max(...beyond))}.`] : [];
+}
+
 /** Where the heat map lies on its canvas, under the legend with a line for each scale of colours. */
 export function layerArea(width, layers, steps, scales = 1) {
   const top = 46 + 16 * scales;

@@ -153,6 +153,19 @@ class Host:
         return where
 
 
+def until(page: Page, expression: str, arg: Any = None) -> None:
+    """Wait until an expression is true in a page whose security policy forbids `eval`, as that of a report does.
+
+    Playwright's own ``wait_for_function`` evaluates the expression inside the page from the second time on, so on
+    such a page it fails unless the expression is true at once.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while not page.evaluate(expression, arg):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {PATIENCE_S} s it is still not true: {expression}")
+        page.wait_for_timeout(30)
+
+
 def artefacts() -> Path:
     """Folder of the pictures that tests keep for people to look at."""
     folder = Path(os.environ.get("LLMPROF_ARTEFACTS", Path(__file__).resolve().parents[2] / ".artefacts"))

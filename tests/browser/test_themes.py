@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from llmprof import explore, report
 from llmprof.charts.base.dark import GROUND, in_the_dark
 from llmprof.charts.base.theme import INK, PAPER, WHITE
-from tests.browser.host import faults
+from tests.browser.host import faults, until
 
 SAMPLE, OTHER = "torch_tp4_eager_custom_allreduce", "torch_tp4_eager_nccl"
 WIDGETS = {
@@ -92,7 +92,7 @@ def opened(browser, address, *, scheme="light", width=1200):
 
 def drawn(page, scheme: str) -> None:
     wanted = {"light": "yes", "dark": "dark"}[scheme]
-    page.wait_for_function("word => document.documentElement.dataset.drawn === word", arg=wanted)
+    until(page, "word => document.documentElement.dataset.drawn === word", wanted)
 
 
 def grounds(page) -> set[str]:
@@ -164,10 +164,10 @@ def test_a_report_on_a_telephone(browser, address):
     for _ in range(5):
         page.keyboard.press("ArrowRight")
     # the first that can be scrolled, which is not the first of all where its chart is narrow
-    page.wait_for_function("box => box.scrollLeft > 0", arg=region.element_handle())
+    until(page, "box => box.scrollLeft > 0", region.element_handle())
     assert faults(page, "body") == []
     page.set_viewport_size({"width": 1200, "height": 900})
-    page.wait_for_function("!document.querySelector('.room[tabindex]')")
+    until(page, "!document.querySelector('.room[tabindex]')")
     expect(hint).to_be_hidden()
     assert page.problems == []
     page.close()

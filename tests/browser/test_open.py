@@ -56,8 +56,12 @@ def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
     opened.wait("w.titles[w.selected_index] == 'Collectives'")
     assert opened.python("w['timeline'].rank == w._front.rows[1]['rank'] and w['all_reduce'].kind == 'all_reduce'")
     tabs = opened.output().get_by_role("tablist")
+    # the kernel has changed the tab already, and the page follows a moment later
+    expect(tabs.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
     tabs.get_by_role("tab", name="Findings").click()
+    expect(buttons.first).to_be_visible()
     buttons.first.focus()
+    expect(buttons.first).to_be_focused()
     opened.page.keyboard.press("Enter")
     opened.wait("w.titles[w.selected_index] == 'Timeline'")
     canvas = opened.output().locator(".lp canvas:visible").first

@@ -96,6 +96,7 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
     shown.page.wait_for_function(f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'")
 
     # the minimap: dragging its window's end, then a click beside the window
+    settled(shown)
     map_ = host.locator(".lpt-head").bounding_box()
     shown.page.mouse.move(map_["x"] + map_["width"] - 1, map_["y"] + 15)
     shown.page.mouse.down()

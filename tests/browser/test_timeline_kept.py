@@ -244,3 +244,28 @@ def test_the_late_rank_of_many_is_on_the_first_screen(host, tmp_path, theme):
     assert head.evaluate("el => el === document.activeElement")
     assert one.faults() == []
     assert one.problems == []
+
+
+TOPS = """() => {
+  window.tops = new Set();
+  const look = () => {
+    window.tops.add(document.querySelector(".lpt-head").getBoundingClientRect().top);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_nothing_moves_under_the_pointer_while_more_is_found(host, sample_trace, tmp_path):
+    """Neither the line that says what is computed nor the button to the late rank makes room above the rows."""
+    trace = sample_trace("torch_tp4_eager_nccl")
+    explorer = explore.timeline(trace, notes=tmp_path / "notes.json")
+    shown = host(explorer)
+    shown.page.locator(".lpt-group").first.wait_for()
+    shown.page.evaluate(TOPS)
+    shown.page.get_by_role("button", name="Late: rank 3").wait_for()
+    for window in ((200_000_000, 201_000_000), None):
+        explorer.window = window
+        first, last = window or trace.span_ns
+        shown.page.wait_for_function(f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'")
+    assert shown.page.evaluate("[...window.tops].length") == 1

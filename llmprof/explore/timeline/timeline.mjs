@@ -131,7 +131,7 @@ class TimelineView extends Behaviour {
     this.body = h(
       "div",
       { class: "lpt-body" },
-      h("div", { class: "lpt-corner" }, this.edge),
+      h("div", { class: "lpt-corner" }, this.status.busy, this.edge),
       this.head,
       this.pinnedPane.el,
       this.mainPane.el,

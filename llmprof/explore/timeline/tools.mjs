@@ -47,6 +47,7 @@ export function makeTools(timeline) {
     colour.el,
     view.el,
     zoom,
+    view.late,
   );
   const update = (described) => {
     goto.el.hidden = !described.rows.some((row) => row.kind === "steps");
@@ -265,8 +266,10 @@ function makeViewMenu(timeline) {
     order.select.options[3].disabled = !state.ranks?.length;
     anew.disabled = !state.ranks?.length && !state.moved?.length;
     const culprit = described.groups.find((group) => group.late && !state.hidden.has(group.rank));
-    late.hidden = !culprit;
-    late.textContent = culprit ? `Late: ${culprit.label}` : "";
+    // who is late is found later than the rest: the button keeps its place, so that nothing moves under the pointer
+    late.hidden = described.groups.length < 2;
+    late.style.visibility = culprit ? "" : "hidden";
+    late.textContent = `Late: ${(culprit ?? described.groups.at(-1))?.label}`;
     late.title = culprit ? `Go to ${culprit.label}: the others wait for it` : "";
     if (named.value !== (state.named ?? "")) named.value = state.named ?? "";
     const present = Object.keys(KINDS).filter((kind) => described.rows.some((row) => row.kind === kind));
@@ -293,5 +296,5 @@ function makeViewMenu(timeline) {
     const again = [...menu.querySelectorAll("fieldset label")].find((label) => label.textContent === focused);
     again?.querySelector("input")?.focus();
   };
-  return { el: h("span", { class: "lpt-set" }, all, menu, late), update };
+  return { el: h("span", { class: "lpt-set" }, all, menu), late, update };
 }

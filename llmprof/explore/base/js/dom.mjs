@@ -193,17 +193,19 @@ export function labelled(label, options, value, changed) {
 
 /**
  * Line that says what is computed, what went wrong and that the kernel is gone.
- * Returns {el, error(text), stop()}; put el somewhere into the widget.
+ * Returns {el, busy, error(text), stop()}; put el somewhere into the widget, and its part busy elsewhere if it should
+ * not make room there.
  * @param {import("./model").Model} model
  * @param {HTMLElement} host
  */
 export function status(model, host) {
-  const busy = h("span", { class: "lp-busy" });
+  const busy = h("span", { class: "lp-busy", role: "status" });
   const error = h("span", { class: "lp-error", role: "alert" });
-  const el = h("div", { class: "lp-status", role: "status" }, busy, error);
+  const el = h("div", { class: "lp-status" }, busy, error);
   let lost = false;
   const say = () => {
     busy.textContent = lost ? "" : (model.get("busy") ?? "");
+    busy.title = busy.textContent;
     el.classList.toggle("lp-working", !lost && Boolean(model.get("busy")));
   };
   model.on("change:busy", say);
@@ -242,5 +244,5 @@ export function status(model, host) {
     watch.disconnect();
     kernel?.statusChanged?.disconnect?.(follow);
   };
-  return { el, error: showError, stop };
+  return { el, busy, error: showError, stop };
 }

@@ -32,7 +32,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a rank and layer of a pass in which tokens are exchanged:
+        One row for each rank and layer of a pass in which tokens are exchanged:
 
         - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank without requests; its
           layer is that of the ranks with requests), ``exchange`` (the same number on all ranks of one exchange, null
@@ -228,12 +228,12 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a rank: ``rank, group`` (from 0; null where it calls collectives whose other ranks are not known),
-        ``steps``, ``prefill_tokens, decode_tokens`` (of its steps; null where the engine does not say them),
-        ``compute_ns`` (time in which anything but collectives runs), ``communication_ns``, ``wait_ns`` (in
-        collectives, for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that
-        belongs to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank),
-        ``busy_share`` (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
+        One row for each rank: ``rank, group`` (from 0; null where it calls collectives whose other ranks are not
+        known), ``steps``, ``prefill_tokens, decode_tokens`` (of its steps; null where the engine does not say them),
+        ``compute_ns`` (time in which anything but collectives runs), ``communication_ns``, ``wait_ns`` (in collectives,
+        for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that belongs to no step),
+        ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank), ``busy_share``
+        (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
 
     Raises
     ------

@@ -125,7 +125,7 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
     frame : polars.DataFrame
         Rows with the columns of ``by``.
     groups : polars.DataFrame
-        One row a group: the columns of ``by`` and the values; without ``by`` a single row.
+        One row for each group: the columns of ``by`` and the values; without ``by`` a single row.
     by : sequence of str
         Keys of the groups; null is a key like any other.
 
@@ -213,7 +213,7 @@ def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Exp
     -------
     polars.DataFrame
         ``<by...>, first_ns, last_ns`` (first start and last end of all rows of the group), then one column
-        (ns) a subset. One row a group, in the order of ``by``, nulls last; without ``by`` always one row, with
+        (ns) a subset. One row for each group, in the order of ``by``, nulls last; without ``by`` always one row, with
         null bounds if there are no intervals.
 
     Raises

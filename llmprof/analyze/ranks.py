@@ -57,8 +57,8 @@ def rank_groups(
     Returns
     -------
     polars.DataFrame
-        One row a rank: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each dimension, from 0;
-        ranks with the same ``dp`` are one replica); null where nothing says it. ``evidence`` says what did, as
+        One row for each rank: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each dimension,
+        from 0; ranks with the same ``dp`` are one replica); null where nothing says it. ``evidence`` says what did, as
         ``node: file name; tp: process groups``, null where nothing is known. Sorted by rank.
 
     Raises
@@ -156,8 +156,8 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a rank and step that ran on the device: ``rank, step, phase, start_ns, end_ns, step_ns`` (from its
-        first event to its last), ``wait_ns`` (in collectives, for ranks that came later; null where the waiting of
+        One row for each rank and step that ran on the device: ``rank, step, phase, start_ns, end_ns, step_ns`` (from
+        its first event to its last), ``wait_ns`` (in collectives, for ranks that came later; null where the waiting of
         one of its collectives cannot be told), ``exposed_communication_ns`` and ``idle_ns`` as in
         :func:`~llmprof.analyze.overlap`. Sorted by rank and step. Empty where the trace has no steps.
 
@@ -218,7 +218,7 @@ def late_groups(
     Returns
     -------
     polars.DataFrame
-        One row a group: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the node, or the place as text),
+        One row for each group: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the node, or the place as text),
         ``ranks`` (list), ``calls`` (that count), ``last`` (in which one of its ranks arrives last), ``share_last``,
         ``expected_share`` (its part of the ranks of these calls: what it would be by chance), ``late_median_ns``
         (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks outside the group in

@@ -39,8 +39,9 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
     Returns
     -------
     polars.DataFrame
-        One row a stack and thread, most first: ``rank, thread, stack`` (list of frames, outermost first), ``value,
-        unit`` (ns, or samples) and ``count`` (calls, kernels or samples; rows of the table where that holds sums).
+        One row for each stack and thread, most first: ``rank, thread, stack`` (list of frames, outermost first),
+        ``value, unit`` (ns, or samples) and ``count`` (calls, kernels or samples; rows of the table where that holds
+        sums).
 
     Raises
     ------
@@ -183,9 +184,10 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     Returns
     -------
     polars.DataFrame
-        One row a function of a rank, the largest first: ``rank, name``, ``self`` (in the function itself), ``total``
-        (with what it calls; a function that calls itself counts once), ``unit`` (ns, or samples), ``self_share`` and
-        ``total_share`` (of all that was recorded of the rank in that unit) and ``stacks`` (different call stacks).
+        One row for each function of a rank, the largest first: ``rank, name``, ``self`` (in the function itself),
+        ``total`` (with what it calls; a function that calls itself counts once), ``unit`` (ns, or samples),
+        ``self_share`` and ``total_share`` (of all that was recorded of the rank in that unit) and ``stacks`` (different
+        call stacks).
 
     Raises
     ------

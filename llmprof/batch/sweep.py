@@ -217,7 +217,7 @@ class Sweep:
 
     @property
     def comparison(self) -> pl.DataFrame:
-        """One row a point.
+        """One row for each point.
 
         Returns
         -------

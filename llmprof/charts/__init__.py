@@ -1,8 +1,7 @@
 """Charts: a frame of an analysis goes in, an Altair chart comes out.
 
-Nothing is analysed here, and nothing is read or written except by :func:`save`. A frame without rows, or without
-the columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altair is imported when the first
-chart is asked for.
+Charts do no analysis, and only :func:`save` writes a file. A frame without rows, or without the columns that a chart
+needs, raises :class:`~llmprof.errors.AnalysisError`. Altair is imported with the first chart.
 """
 
 from __future__ import annotations

@@ -57,15 +57,15 @@ def breakdown(
         Any frame with a row name, a part and a time: rows of ``attribute(trace)``, of ``layers(trace)`` or of
         ``kernel_summary(trace, by=("phase",))``. Times of a row and part are added up.
     rows : {"phase", "rank", "step"}
-        What gets a bar.
+        What each bar stands for.
     color : {"stage", "category"}
-        What a bar is made of.
+        What the parts of a bar stand for.
     value : str, optional
-        Column of time (ns); ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever is there, if not given.
+        Column of time (ns); by default ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever the frame has.
     min_share : float
-        Parts that reach this share of no bar are gathered in ``other (n)``, which a panel of its own takes apart.
+        Parts that are smaller than this share in every bar are merged into ``other (n)``; a second panel shows them.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
 
 
 def _gathered(sums: pl.DataFrame, min_share: float, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Parts with the small ones in one, and the small ones alone, whose rows add up to themselves."""
+    """The parts, with small ones merged into one, and the small parts by themselves."""
     minor = ((pl.col("ns") / pl.col("row_ns")).max().over("part") < min_share).alias("minor")
     marked = sums.with_columns(minor)
     small = marked.filter("minor").drop("minor").with_columns(row_ns=pl.col("ns").sum().over("row"))
@@ -140,7 +140,7 @@ def _palette(by: str, parts: pl.DataFrame, rest: str = REST) -> dict[str, str]:
 
 
 def _merged(by: str, outer: dict[str, str], inner: dict[str, str]) -> dict[str, str]:
-    """One legend for both: names in their order, then what is gathered."""
+    """One legend for both panels: names in their order, then the merged part."""
     both = outer | inner
     rest = {name: fill for name, fill in both.items() if fill in (REST, MISSING)}
     return colours(by, set(both) - set(rest)) | rest
@@ -158,7 +158,7 @@ def _row_order(rows: str) -> pl.Expr:
 
 
 def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, title: str) -> alt.LayerChart:
-    """Bars of 100 %, with the name and share in each part that has room."""
+    """Bars of 100 %, with the name and share in each part that is wide enough."""
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
     axis = alt.Axis(title="share (%)", grid=False, tickCount=10)
@@ -183,7 +183,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
 
 
 def _headline(parts: pl.DataFrame, rows: str) -> str:
-    """The part that is largest over all the bars, and its share of each."""
+    """Sentence on the part that is largest over all bars, with its share of each bar."""
     named = parts.filter(~pl.col("gathered"))
     if named.is_empty():
         return "Where the device time goes"
@@ -228,20 +228,20 @@ _ROW = 34
 def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
 
-    Exposed communication is parted into waiting for the last rank and transfer where the frame parts it. The parts of a
-    bar add up to its total. Steps of a rank are added up; a frame with phases gets a panel for each.
+    If the frame divides exposed communication into waiting for the last rank and transfer, so does the chart. The parts
+    of a bar add up to its total. Steps of a rank are added up. A frame with phases has one panel for each.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``overlap(trace, waits=True)``, by rank and, if wanted, step or phase.
+        Rows of ``overlap(trace, waits=True)``, by rank and optionally by step or phase.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide. Each phase has a time axis of its own, all in one unit.
+        900 px wide. Each phase has its own time axis; all have the same unit.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def _phase_order(phase: str) -> tuple[int, str]:
 
 
 def _parts(sums: pl.DataFrame) -> pl.DataFrame:
-    """The wide frame made long: ``phase, row, part, ns``."""
+    """The frame in long form: ``phase, row, part, ns``."""
     hidden = pl.col("hidden_communication_ns")
     exposed = {"exposed communication": "exposed_communication_ns"}
     if set(EXPOSED) <= set(sums.columns):

@@ -1,4 +1,4 @@
-"""All-reduce: how long it takes, how much of that is waiting, and for whom."""
+"""Charts of collectives: duration, waiting and transfer, by size and by rank."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ _MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
 def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None) -> alt.VConcatChart:
     """Three views of a collective: distribution, by size, and wait against transfer by rank.
 
-    A rank's wait is the time from its own start to that of the last rank in the same call; the rest of its kernel is
-    the transfer. Calls that were not matched over the ranks have neither and count only as durations.
+    The wait of a rank is the time from its own start to the start of the last rank in the same call; the rest of its
+    kernel is the transfer. Calls that could not be matched over the ranks have neither, and count only in the
+    distribution of durations.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     kind : str
         Kind of collective.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -191,7 +192,7 @@ def _spread(rows: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
 
 
 def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
-    """Sums of wait and transfer, a bar a rank; of durations where the split is unknown."""
+    """Sums of wait and transfer, a bar for each rank; of durations where the split is unknown."""
     split = matched.height > 0
     columns = {"wait": "wait_ns", "transfer": "transfer_ns"} if split else {"duration": "dur_ns"}
     source = matched if split else rows

@@ -1,4 +1,4 @@
-"""Difference of two traces: what got faster, what got slower, what is only in one."""
+"""Charts of the difference of two traces: what got faster or slower, and what only one of them has."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MIN_PX = 2
 """Least length of a bar, so that its colour shows."""
 
 AXIS_FROM = 0.7
-"""Share of the longer step above which all changes must lie for the axis of a waterfall not to begin at 0."""
+"""The axis of a waterfall does not begin at 0 if all bars lie above this share of the longer step."""
 
 MIN_SHARE = 0.002
 """Share of a phase's time, in the trace where it is shorter, below which a change goes into ``other (n)``."""
@@ -51,7 +51,7 @@ MIN_SHARE = 0.002
 def diff(
     frame: pl.DataFrame, *, names: tuple[str, str] | None = None, top: AtLeastOne = 12, title: str | None = None
 ) -> alt.VConcatChart:
-    """Diverging bars of the change from a to b, the largest first, a panel a phase.
+    """Diverging bars of the change from a to b, the largest first, a panel for each phase.
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ def diff(
     names : (str, str), optional
         What the two traces are called; by default as the frame says.
     top : int
-        Bars a phase; the rest, and changes below 0.2 % of the phase, are gathered in ``other (n)``.
+        Most bars of a phase; other changes, and those below 0.2 % of the phase, are merged into ``other (n)``.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide. Each phase has a time axis of its own, all in one unit.
+        900 px wide. Each phase has its own time axis; all have the same unit.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def diff(
 def diff_waterfall(
     frame: pl.DataFrame, *, phase: str | None = None, names: tuple[str, str] | None = None, title: str | None = None
 ) -> alt.VConcatChart:
-    """The way from the step time of one run to that of the other, a bar a part, which add up.
+    """Waterfall from the step time of one run to that of the other: a bar for each part; the parts add up.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def diff_waterfall(
     names : (str, str), optional
         What the two runs are called; by default as the frame says.
     title : str, optional
-        Title instead of the sentence that says what changed.
+        Title of the chart; by default it says what changed.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def diff_waterfall(
 
 
 def _axis_start(bars: pl.DataFrame) -> float:
-    """Where the axis of a waterfall begins (ns): not at 0 where the changes would be slivers at its end."""
+    """Start of the axis of a waterfall (ns): not 0 if the changes would be too small to see."""
     most = number(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
     inner = bars.filter(pl.col("group") != "total")
     least = min(number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()), number(bars["to_ns"][-1]))
@@ -186,7 +186,7 @@ def _axis_start(bars: pl.DataFrame) -> float:
 
 
 def _above_each_other(bars: pl.DataFrame) -> pl.DataFrame:
-    """Bars with the name of their row, their text and which way they go."""
+    """Bars with the name of their row, their text and their direction."""
     total = pl.col("group") == "total"
     rows = [shorten(label, 44) for label in bars["label"]]
     if rows[0] == rows[-1]:
@@ -216,7 +216,7 @@ def _parts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _row_name(frame: pl.DataFrame) -> pl.Expr:
-    """Stage; with its category where a stage has several."""
+    """Stage; with its category if a stage has several."""
     stage, category = pl.col("stage").fill_null("other"), pl.col("category").fill_null("other")
     several = category.n_unique().over(pl.col("phase"), stage) > 1
     return pl.when(several & (stage != category)).then(pl.format("{} ({})", stage, category)).otherwise(stage)

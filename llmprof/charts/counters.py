@@ -1,4 +1,4 @@
-"""Counters: what the monitors sampled beside a run."""
+"""Charts of counters: samples of the monitors during a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIRST: Final = (
     "cpu.utilization", "memory.used", "disk.read", "disk.written", "network.received", "network.sent",
 )  # fmt: skip
 _QUIET: Final = ("gpu.throttle.gpu_idle", "gpu.throttle_reasons")
-"""Counters that say nothing in a picture: an idle GPU, and a mask."""
+"""Counters that are not drawn: the flag of an idle GPU, and a bit mask."""
 
 _SWITCH: Final = "gpu.throttle."
 _PREFIXES: Final = {
@@ -51,7 +51,7 @@ class Scale(NamedTuple):
 
 
 def panels_of(frame: pl.DataFrame) -> list[str]:
-    """Counters with something to see, those that tell most first."""
+    """Counters that are worth drawing, the most informative first."""
     finite = frame.filter(pl.col("value").is_finite() & (pl.col("value") != 0) & ~pl.col("name").is_in(_QUIET))
     order = {name: i for i, name in enumerate(_FIRST)}
     return sorted(finite["name"].unique().to_list(), key=lambda name: (order.get(name, len(order)), name))
@@ -68,7 +68,7 @@ def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def scale_of(rows: pl.DataFrame) -> Scale:
-    """Unit in which the greatest value of a counter has at least one digit."""
+    """Largest unit in which the greatest value of a counter is at least 1."""
     name, unit = str(rows["name"][0]), rows["unit"][0] or ""
     greatest = number(rows["value"].abs().max())
     prefixes = _PREFIXES.get(unit, ((1, "" if unit == "1" else unit),))
@@ -79,7 +79,7 @@ def scale_of(rows: pl.DataFrame) -> Scale:
 def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
     """At most ``most`` points a line: ``line, time`` (s), and the least, mean and greatest value of each.
 
-    Samples are put together by time, so that a short peak stays in sight.
+    Samples are merged by time, and the greatest value keeps a short peak visible.
     """
     width = max(1, -(-int(number(rows["time_ns"].max()) - number(rows["time_ns"].min()) + 1) // most))
     bins = (pl.col("time_ns") // width).alias("bin")
@@ -98,7 +98,7 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
 
 
 def throttled(frame: pl.DataFrame) -> str:
-    """Reasons for lower clocks with the share of their samples, in words; empty where there is none."""
+    """Reasons for lower clocks with the share of their samples, as text; empty if there is none."""
     reasons = frame.filter(pl.col("name").str.starts_with(_SWITCH) & ~pl.col("name").is_in(_QUIET))
     shares = reasons.group_by("name").agg(share=pl.col("value").mean()).filter(pl.col("share") > 0)
     words = [
@@ -130,7 +130,7 @@ _LINES = (COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", CAUSES
 
 
 def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """A small panel for each counter over the time of the run, a line a device.
+    """A small panel for each counter over the time of the run, a line for each device.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         Counters of a trace. Those that are always zero, and those beyond the first 15, are named below the title
         instead.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------

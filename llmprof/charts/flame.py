@@ -1,4 +1,4 @@
-"""Flame graph of call stacks, and the same as a file for speedscope."""
+"""Flame graph of call stacks, and export of the stacks to a file for speedscope."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
 _COLUMNS: Final = ("stack", "value", "unit")
 _LEAST: Final = 1 / 900
-"""Narrowest frame that is drawn, of the whole width: about one pixel."""
+"""Narrowest frame that is drawn, as a share of the whole width: about one pixel."""
 
 _ROW: Final = 18
 _LEAST_ROWS: Final = 6
@@ -33,23 +33,23 @@ _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F
 
 
 def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> alt.LayerChart:
-    """Flame graph: each frame as wide as what was spent in it and in what it called; the outermost frames are on top.
+    """Flame graph: the width of a frame is the time in it and in its callees; the outermost frames are on top.
 
-    Drag to move, turn the wheel to zoom in; the whole name is in the tooltip.
+    Drag to move, and turn the wheel to zoom in. The tooltip has the full name.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``stacks(trace)``, or some of them.
     depth : int
-        Most frames of a stack that are drawn, from the first at which stacks part.
+        Most frames of a stack that are drawn, counted from the first frame in which stacks differ.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.LayerChart
-        900 px wide. What all stacks begin with is left out and named in the title.
+        900 px wide. The frames that all stacks begin with are not drawn; the subtitle names them.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def trunk_of(stacks: pl.Series) -> list[str]:
 
 
 def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """``name, level, x, value``: frames of all stacks laid side by side, equal beginnings put together."""
+    """``name, level, x, value``: frames of all stacks side by side; equal first frames are merged."""
     sums = rows.group_by("stack").agg(pl.col("value").sum())
     order = sums.with_columns(_text=pl.col("stack").list.join("\x00")).sort("_text")
     order = order.with_columns(x=pl.col("value").cum_sum() - pl.col("value"))
@@ -158,7 +158,7 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
     frame : polars.DataFrame
         Rows of ``stacks(trace)``; each rank and thread becomes a profile.
     path : path
-        Where to write, by custom ``*.speedscope.json``.
+        File to write, usually ``*.speedscope.json``.
     name : str
         Name of the recording.
 

@@ -15,7 +15,7 @@ _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unkn
 
 
 def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
-    """Measured memory bandwidth and best matrix products beside the peaks that the vendor states.
+    """Measured memory bandwidth and best matrix products, compared with the vendor's stated peaks.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def link_bandwidth(links: pl.DataFrame) -> Any:
     Returns
     -------
     altair.Chart
-        A line a pair and direction.
+        A line for each pair and direction.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def link_bandwidth(links: pl.DataFrame) -> Any:
 
 
 def all_reduce_bandwidth(rows: pl.DataFrame) -> Any:
-    """Bus bandwidth of the all-reduce by size, for each way that it was done.
+    """Bus bandwidth of the all-reduce by size, for each algorithm.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def all_reduce_bandwidth(rows: pl.DataFrame) -> Any:
     Returns
     -------
     altair.Chart
-        A line an algorithm.
+        A line for each algorithm.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
     Returns
     -------
     altair.Chart
-        A point a layout, phase and point of the workload.
+        A point for each layout, phase and point of the workload.
 
     Raises
     ------
@@ -193,12 +193,12 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
     )
     height = 34 * rows["layout"].n_unique()
     return finish(
-        chart.properties(width=_INNER - 40, height=height), "Several devices against one", "A point a workload"
+        chart.properties(width=_INNER - 40, height=height), "Several devices against one", "A point for each workload"
     )
 
 
 def history(rows: pl.DataFrame, metric: str) -> Any:
-    """A figure over the runs of ``watch``.
+    """One metric over the runs of ``watch``.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
     Returns
     -------
     altair.LayerChart
-        A point a repeat, a line through the medians.
+        A point for each repeat, a line through the medians.
 
     Raises
     ------

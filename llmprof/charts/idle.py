@@ -1,4 +1,4 @@
-"""Idle time of the device: by cause and rank, and how long the gaps are."""
+"""Charts of idle time of the device: by cause and rank, and by length of the gaps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     frame : polars.DataFrame
         Rows of ``idle(trace)``: parts of the gaps in which no stream of a device ran anything.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -138,14 +138,14 @@ _TABLE = {"median": COMPUTE, "least to 95th percentile": "#A9CBE3"}
 
 
 def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Time from the host's launch call to the start of the kernel over the steps, a panel a rank.
+    """Time from the host's launch call to the start of the kernel over the steps, a panel for each rank.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``launch_delay(trace)``; those outside steps are left out.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConca
 
 
 def _scale(data: pl.DataFrame, unit: Unit, ratio: float) -> tuple[alt.Scale, alt.Axis]:
-    """Vertical scale of all panels; logarithmic where the ranks are worlds apart."""
+    """Vertical scale of all panels; logarithmic if the ranks differ by orders of magnitude."""
     low, high = number(data["min"].min()), number(data["p95"].max())
     if low > 0 and ratio > _LOG_RATIO:
         low, high = low / 1.3, high * 1.3
@@ -221,14 +221,14 @@ _PATH_SOURCE = "llmprof.analyze.critical_path(trace)"
 
 
 def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """What sets the pace of a step: the parts of the critical path, as a mean step of each phase.
+    """Parts of the critical path, which set the time of a step, as a mean step of each phase.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``critical_path(trace)``.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------

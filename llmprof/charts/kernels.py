@@ -1,4 +1,4 @@
-"""Kernels: which of them take the time, how often they run, and what their warps wait for."""
+"""Charts of kernels: their time and number of launches, and what their warps wait for."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def kernels(
     frame : polars.DataFrame
         Rows of ``kernel_summary(trace)`` or ``kernels_within(trace)``.
     top : int
-        Bars; the rest is gathered in one more.
+        Most bars; one more bar sums up all other kernels.
     variants : bool
-        Give each row of the frame a bar of its own; else all variants of a kernel function are one bar.
+        Draw one bar for each row of the frame; otherwise all variants of a kernel function share one bar.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def kernels(
 
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
-    """The longest kernels, and the rest in one row: ``row, name, part, ns, count, label``."""
+    """The longest kernels, and one row for all others: ``row, name, part, ns, count, label``."""
     named = frame.select("name", "count", row=names_kernels.displayed(frame["name"]), part=_part(), ns="total_ns")
     if variants:
         sums = named.with_columns(pl.col("count").cast(pl.Int64))
@@ -130,7 +130,7 @@ KINDS = {
     "memory": CAUSES["queued"],
     "other": REST,
 }
-"""What a call is for, and its colour."""
+"""Purpose of a call, and its colour."""
 
 _PATTERNS = (
     ("launch", r"(?i)launch|graphlaunch"),
@@ -141,7 +141,7 @@ _PATTERNS = (
 
 
 def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.VConcatChart:
-    """Bars of the API calls with the longest total time, coloured by what they are for.
+    """Bars of the API calls with the longest total time, coloured by purpose.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     top : int
         Bars.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -202,7 +202,7 @@ def _kind() -> pl.Expr:
 _STALLS_SOURCE = "llmprof.analyze.stalls(metrics)"
 _STALLS_COLUMNS = ("kernel_id", "reason", "share")
 READY = "could run"
-"""Part of a bar in which warps waited for nothing."""
+"""Part of a bar in which warps did not wait."""
 
 REASONS = {
     "long_scoreboard": "#332288",
@@ -229,23 +229,23 @@ _LEAST = 1e-4
 
 
 def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Bars of 100 % for each kernel: the reasons for which its warps waited, and the rest, in which they could run.
+    """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in which they could run.
 
-    Launches of a kernel (and stage) are one bar, the mean of them weighted by duration.
+    All launches of a kernel (and stage) share one bar: their mean, weighted by duration.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of ``speed_of_light(metrics)``, joined
-        by ``kernel_id``) the longest kernels come first; with ``stage`` (of ``name_layers(metrics)``) bars are named
-        by it. Without a name a bar is a launch.
+        by ``kernel_id``) the longest kernels come first; with ``stage`` (of ``name_layers(metrics)``) they name the
+        bars. Without names each launch has a bar.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide; at most 16 bars. Reasons of less than 10 % in every bar are one part.
+        900 px wide; at most 16 bars. Reasons of less than 10 % in every bar are merged.
 
     Raises
     ------
@@ -304,9 +304,9 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bars(states: pl.DataFrame) -> pl.DataFrame:
-    """``bar, stage, ns, row``: longest first, in their order where not all have a duration.
+    """``bar, stage, ns, row``: longest first; in the order of the frame if some have no duration.
 
-    ``row`` is what is written: the stage alone where it has one kernel.
+    ``row`` is the label: the stage alone if it has only one kernel.
     """
     launches = states.unique("kernel_id", keep="first", maintain_order=True)
     bars = launches.group_by("bar", "stage", maintain_order=True).agg(pl.col("ns").sum())
@@ -329,7 +329,7 @@ def _means(states: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _gathered(means: pl.DataFrame) -> pl.DataFrame:
-    """``bar, part, share``: reasons that are small in every bar in one part, and what is left of a bar as another."""
+    """``bar, part, share``: reasons that are small in every bar are one part, and the rest of the bar is another."""
     small = means.group_by("reason").agg(pl.col("share").max()).filter(pl.col("share") < _MIN_SHARE)["reason"]
     name = f"other ({len(small)})" if len(small) > 1 else None
     part = pl.when(pl.col("reason").is_in(small.implode()) & (pl.lit(name).is_not_null())).then(pl.lit(name))
@@ -339,7 +339,7 @@ def _gathered(means: pl.DataFrame) -> pl.DataFrame:
 
 
 def _palette(parts: pl.DataFrame) -> dict[str, str]:
-    """Colours of the parts, the largest first; what is gathered and what is no waiting come last."""
+    """Colours of the parts, the largest first; merged reasons and the time without waiting come last."""
     sums = parts.group_by("part").agg(pl.col("share").sum()).sort("share", "part", descending=[True, False])
     names = sums["part"].to_list()
     last = [name for name in names if name.startswith("other (")] + [READY] * (READY in names)
@@ -347,7 +347,7 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
 
 
 def _stacked(parts: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str]) -> pl.DataFrame:
-    """``bar, row, part, start, end, percent``: where each part lies on its bar of 100 %."""
+    """``bar, row, part, start, end, percent``: place of each part on its bar of 100 %."""
     places = {bar: i for i, bar in enumerate(bars["bar"])}
     ordered = parts.join(bars.select("bar", "row"), on="bar").sort(
         pl.col("bar").replace_strict(places, return_dtype=pl.Int64)

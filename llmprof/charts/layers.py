@@ -1,4 +1,4 @@
-"""Heat map: how long every layer took in every step."""
+"""Heat map of the time of every layer in every step."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _AXIS, _PHASE_PX = 40, 18
 
 
 def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None) -> alt.VConcatChart:
-    """Heat map of layers over steps, a panel a rank, with the phase of each step above it.
+    """Heat map of layers over steps, a panel for each rank, with the phase of each step above it.
 
-    The scale of colours is one for all ranks. It ends at the 99th percentile where single cells are far longer, and
-    is logarithmic where it ends at over eight times the median (a prefill among decode steps). A cell without a row
-    or with a null is grey and crossed. With more than 120 steps a column is the median of consecutive steps. The
-    subtitle says so where any of this is the case.
+    All ranks share one scale of colours. If a few cells are far longer than the others, it ends at the 99th percentile.
+    If it ends above eight times the median (a prefill among decode steps), it is logarithmic. A cell without a row or
+    with a null is grey and crossed. With more than 120 steps a column is the median of consecutive steps. The subtitle
+    names each of these cases.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -102,13 +102,13 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
 
 
 def end_of_scale(known: pl.Series) -> float:
-    """End of the scale of colours (ns): the longest, or the 99th percentile where that is far from it."""
+    """End of the scale of colours (ns): the longest time, or the 99th percentile if that is far below."""
     longest, nearly = number(known.max()), number(known.quantile(0.99))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
 def colour_of_time(known: pl.Series, cap: float, unit: Unit, rows: int, *, offset: int = 18) -> alt.Color:
-    """Colour of the field ``time``, logarithmic where its end dwarfs its middle; ``rows`` is the height of its key."""
+    """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``: height of its legend."""
     least = number(known.min())
     log = least > 0 and cap > 8 * number(known.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
@@ -136,7 +136,7 @@ def _headline(cells: pl.DataFrame, value: str) -> str:
 
 
 def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
-    """Steps as columns; where there are too many for the pixels, medians of consecutive ones."""
+    """Steps as columns; if there are more steps than pixels allow, medians of consecutive steps."""
     steps = rows["step"].unique().sort()
     rows = rows.with_columns(pl.col("phase").fill_null("other"))
     if steps.len() <= MAX_COLUMNS:
@@ -149,7 +149,7 @@ def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
 
 
 def _grid(rows: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Every step and every layer of each rank, whether there is a row or not."""
+    """Every combination of step and layer of each rank, also those without a row."""
     steps = rows.group_by("step").agg(pl.col("phase").mode().sort().first())
     layers = rows.select("rank", "layer").unique()
     full = layers.join(steps, how="cross").sort("rank", "step", "layer")

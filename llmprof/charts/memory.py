@@ -1,4 +1,4 @@
-"""Device memory over time, and what holds it at the peak."""
+"""Charts of device memory: over time, and its holders at the peak."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     frame : polars.DataFrame
         Rows of ``memory(trace, per="time")``.
     title : str, optional
-        Title instead of the one that names the peak.
+        Title of the chart; by default it names the peak.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide. Of long recordings the largest value of each pixel's time is drawn.
+        900 px wide. In a long recording each pixel shows the largest value of its time.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def _unit(most: float) -> tuple[int, str]:
 
 
 def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
-    """The row with the most allocated of each of some thousand spans of time."""
+    """The row with most allocated memory in each of some thousand intervals of time."""
     if rows.height <= _MOST_POINTS:
         return rows
     first, last = number(rows["time_ns"].min()), number(rows["time_ns"].max())
@@ -125,16 +125,16 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.LayerChart:
-    """Bars of what holds memory at one moment, by what it is for.
+    """Bars of the holders of memory at one moment, coloured by purpose.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``memory(trace, per="holder")``.
     top : int
-        Bars; the rest is gathered in one more.
+        Most bars; one more bar sums up all other holders.
     title : str, optional
-        Title instead of the one that names the largest part.
+        Title of the chart; by default it names the largest part.
 
     Returns
     -------

@@ -31,7 +31,7 @@ def layer_performance_heatmap(timings: Timings) -> Any:
     Returns
     -------
     altair.Chart
-        A cell a layer.
+        A cell for each layer.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def layer_performance_heatmap(timings: Timings) -> Any:
 
 
 def operation_time_distribution(timings: Timings) -> Any:
-    """How the times of the operators of a decode step (of any step if there is none) spread: quartiles and extremes.
+    """Quartiles and extremes of the times of each operator in decode steps (in all steps if there are none).
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def operation_time_distribution(timings: Timings) -> Any:
     Returns
     -------
     altair.Chart
-        A bar an operator.
+        A bar for each operator.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def compute_vs_communication(timings: Timings) -> Any:
     Returns
     -------
     altair.Chart
-        A bar a rank and phase; one device has no communication, and the chart says so.
+        A bar for each rank and phase; one device has no communication, and the chart says so.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def memory_usage_analysis(timings: Timings) -> Any:
     Returns
     -------
     altair.Chart
-        A line a rank.
+        A line for each rank.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def memory_usage_analysis(timings: Timings) -> Any:
 
 
 def performance_bottlenecks(timings: Timings) -> Any:
-    """Operators by the time that a step spends in them, over all layers; those that hold others are left out.
+    """Operators by their time in a step, over all layers; operators that contain others are left out.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def performance_bottlenecks(timings: Timings) -> Any:
     Returns
     -------
     altair.Chart
-        A bar an operator, the largest first, for each phase.
+        A bar for each operator, the largest first, for each phase.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def bandwidth_analysis(timings: Timings) -> Any:
     Returns
     -------
     altair.Chart
-        A point a kind, size and rank.
+        A point for each kind, size and rank.
 
     Raises
     ------
@@ -278,7 +278,7 @@ CHARTS: Final[dict[str, Callable[[Timings], Any]]] = {
     "performance_bottlenecks": performance_bottlenecks,
     "bandwidth_analysis": bandwidth_analysis,
 }
-"""Charts of the results of mode ``ops`` by the name of their file; add one of your own here, or for one call."""
+"""Charts of the results of mode ``ops``, by file name. Add your chart here, or pass it to one call."""
 
 
 def _short(column: str) -> pl.Expr:

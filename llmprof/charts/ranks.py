@@ -1,4 +1,4 @@
-"""Many ranks: a heat map of their steps, and how often each group of them comes last."""
+"""Charts of many ranks: a heat map of their steps, and how often each group arrives last."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ MEANING: Final = {
     "idle_ns": ("Idle time in a step", "time in which nothing of the rank runs"),
     "exposed_communication_ns": ("Exposed communication in a step", "communication with no compute beside it"),
 }
-"""What the heat map can show: the beginning of its title, and its meaning."""
+"""Values that the heat map can show, each with the beginning of its title and its meaning."""
 
 MAX_ROWS, MAX_COLUMNS = 128, 75
 MOST_LINES, MOST_NAMES = 32, 16
-"""Nodes up to which lines can be told apart, and names fit below each other."""
+"""Most nodes whose lines can be told apart, and whose names fit below each other."""
 _OFFSET: Final = 84
 
 
 def rank_heatmap(
     frame: pl.DataFrame, *, value: str = "step_ns", groups: pl.DataFrame | None = None, title: str | None = None
 ) -> alt.LayerChart:
-    """Heat map of ranks over steps: who is slow, who waits, and when.
+    """Heat map of ranks over steps: which ranks are slow, which wait, and when.
 
-    With more than 128 ranks a row stands for consecutive ranks and shows the largest of them, so that a single late
-    rank stays visible; with more than 75 steps a column is the median of consecutive steps. The scale of colours is
-    logarithmic, or ends at the 99th percentile, where single cells are far longer.
+    With more than 128 ranks a row stands for several consecutive ranks and shows their largest value, so that a single
+    late rank stays visible. With more than 75 steps a column is the median of consecutive steps. If a few cells are far
+    longer than the others, the scale of colours is logarithmic or ends at the 99th percentile.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def rank_heatmap(
     value : {"step_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
         What the colour shows.
     groups : polars.DataFrame, optional
-        Rows of ``rank_groups(trace)``: nodes are parted by lines, as far as they are known, and named in the hints.
+        Rows of ``rank_groups(trace)``: lines divide the known nodes, and tooltips name them.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
 
 
 def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
-    """A line between nodes, and their names at the side; only of nodes whose rows no other one shares."""
+    """Lines between nodes, and their names at the side; only for nodes that share no row with another node."""
     rows = nodes.group_by("row").agg(pl.col("node").unique().sort()).filter(pl.col("node").list.len() == 1)
     first = rows.with_columns(pl.col("node").list.first()).sort("row")
     first = first.filter(pl.col("node").ne_missing(pl.col("node").shift())).with_columns(
@@ -167,7 +167,7 @@ def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
 
 
 def _headline(frame: pl.DataFrame, value: str) -> str:
-    """Median of all ranks in the most frequent phase, and the ranks at both ends."""
+    """Sentence on the most frequent phase: median of all ranks, and the ranks with the largest and smallest value."""
     phase = frame["phase"].drop_nulls().mode().sort()
     rows = frame if phase.is_empty() else frame.filter(pl.col("phase") == phase[0])
     by_rank = rows.group_by("rank").agg(pl.col(value).median()).drop_nulls().sort(value, "rank")
@@ -193,14 +193,14 @@ MAX_GROUPS, _NAME_PX = 12, 150
 
 
 def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """How often each node or parallel group arrives last, beside what it would be by chance.
+    """How often each node or parallel group arrives last, compared with chance.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``late_groups(trace)``.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------

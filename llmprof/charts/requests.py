@@ -1,4 +1,4 @@
-"""Requests: their latencies, what each waited for over time, and a run on one page with its monitors."""
+"""Charts of requests: their latencies, what each waited for over time, and a dashboard of a run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     frame : polars.DataFrame
         Rows of ``launch.run.requests.summarize(run.requests)``.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -69,12 +69,12 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     Raises
     ------
     AnalysisError
-        A column is missing, or the engine told no latency.
+        A column is missing, or the engine reported no latency.
     """
     require(frame, _COLUMNS, chart="requests", made_by=_SOURCE)
     chart = requests_panel(frame, WIDTH - 2 * PADDING - 8)
     if chart is None:
-        raise nothing("requests", "the engine told no latency of a request", _SOURCE)
+        raise nothing("requests", "the engine reported no latency of a request", _SOURCE)
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
     words = [
         f"{name} {format_ns(number(rows['p50'][0]))}"
@@ -93,7 +93,7 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
 
 
 def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
-    """Dots and lines of the latencies; None where there are none above zero."""
+    """Dots and lines of the latencies; None if none is above zero."""
     rows = frame.filter(
         pl.col("metric").is_in(list(LATENCIES)) & pl.col("phase").is_in(list(_PHASES)) & (pl.col("p50") > 0)
     )
@@ -134,31 +134,31 @@ _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 
 def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Share of the requests that are at most so slow, for each latency that the engine told.
+    """Cumulative distribution of each latency that the engine reported.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``run.requests``: a request each. Warm-up is left out; all repeats of a phase are put together.
+        Rows of ``run.requests``, one for each request. Warm-up is left out; all repeats of a phase are merged.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.VConcatChart
         900 px wide; a panel for each of time to first token, time per output token, inter-token latency and end to
-        end, a line with and one without profiler. Up to 60 requests, each is a dot.
+        end, one line with and one without the profiler. With up to 60 requests each request is a dot.
 
     Raises
     ------
     AnalysisError
-        A column is missing, or the engine told none of the latencies.
+        A column is missing, or the engine reported none of the latencies.
     """
     require(frame, ("phase", "ttft_ns", "tpot_ns", "e2e_ns"), chart="request_latency", made_by=_REQUEST_LATENCY_SOURCE)
     rows = frame.filter(pl.col("phase") != _WARM_UP)
     values = {name: points for name in _SHOWN if (points := _values(rows, name)).height}
     if not values:
-        raise nothing("request_latency", "the engine told no latency of a request", _REQUEST_LATENCY_SOURCE)
+        raise nothing("request_latency", "the engine reported no latency of a request", _REQUEST_LATENCY_SOURCE)
     phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
     across = len(values) if len(values) < 4 else 2
     plot = (WIDTH - 2 * PADDING - _AXIS + _SPACE) // across - _SPACE
@@ -185,7 +185,7 @@ def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
 
 
 def _values(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-    """``phase, ns`` of a latency, without nulls; a list has a row an element."""
+    """``phase, ns`` of a latency, without nulls; a list has a row for each element."""
     if name not in rows.columns:
         return pl.DataFrame(schema={"phase": pl.String, "ns": pl.Float64})
     column = rows.select("phase", ns=pl.col(name))
@@ -231,7 +231,7 @@ def _panel(
 
 
 def _steps(values: pl.DataFrame, phases: dict[str, tuple[str, str]]) -> pl.DataFrame:
-    """Points of the share of values that are at most so large: ``part, ns, share``; at most 400 a phase."""
+    """Points of the cumulative distribution: ``part, ns, share``; at most 400 of each phase."""
     parts = []
     for phase, (part, _) in phases.items():
         ns = values.filter(phase=phase)["ns"].sort()
@@ -246,7 +246,7 @@ def _steps(values: pl.DataFrame, phases: dict[str, tuple[str, str]]) -> pl.DataF
 
 
 def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]]) -> str:
-    """Medians of what a user feels."""
+    """Sentence with the medians of the latencies that a user notices."""
     phase, (part, _) = next(iter(phases.items()))
     words = []
     for name, what in (("ttft_ns", "first token after"), ("tpot_ns", "a token every"), ("e2e_ns", "end after")):
@@ -271,7 +271,7 @@ def dashboard(
     title: str = "A run at a glance",
     subtitle: str | Sequence[str] = "",
 ) -> alt.VConcatChart:
-    """Panels of a run; one without data is left out.
+    """Dashboard of a run: panels of its latencies, steps, kernels and monitors; panels without data are left out.
 
     Parameters
     ----------
@@ -369,20 +369,21 @@ _WATERFALL_ROW, _MOST = 15, 60
 
 
 def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Requests over time, one a row: waiting, prefill and decode.
+    """Requests over time, one in each row: waiting, prefill and decode.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of :func:`llmprof.analyze.requests`.
     title : str, optional
-        Title instead of the one that says what the slow first tokens are made of.
+        Title of the chart; by default it says what the slow first tokens are made of.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide, a row a request by arrival; of more than 60 the 60 with the latest first token. The parts of the
-        waiting stand in one order and not when they were; prefill ends with the first token.
+        900 px wide, a row for each request in the order of arrival; if there are more than 60, the 60 with the latest
+        first token. The parts of the waiting are drawn in a fixed order, not at the times at which they happened;
+        prefill ends with the first token.
 
     Raises
     ------

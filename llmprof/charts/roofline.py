@@ -1,4 +1,4 @@
-"""Roofline: how fast each kernel computes, over how much it computes for each byte of memory."""
+"""Roofline chart: FLOP/s of each kernel over its FLOPs for each byte of memory traffic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _EXACT = 1e-6
-"""Relative difference below which two rates are one."""
+"""Relative difference below which two rates count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,18 @@ class Plane:
 
 
 def given(device: hardware.Device, rows: pl.DataFrame) -> Roofs:
-    """Roofs of a device for the types of number that occur."""
+    """Roofs of a known device for the number types that occur."""
     types = rows["dtype"].drop_nulls().unique().sort()
     return Roofs(device.memory_bytes_per_s, {t: rate for t in types if (rate := device.flop_per_s.get(t))})
 
 
 def derived(rows: pl.DataFrame) -> Roofs:
-    """Roofs that follow from those of the launches.
+    """Roofs that follow from the ``roof_flop_per_s`` of the launches.
 
-    The roof of a launch is the lower of the peak of its type and intensity x bandwidth. So roof / intensity is at most
-    the bandwidth, and where it is less than that of another launch, the roof is a peak. The greatest is the bandwidth
-    itself where launches of two intensities agree on it, or a launch that has it stays below the peak of its type.
+    The roof of a launch is the lower of the peak of its number type and intensity x bandwidth. So roof / intensity is
+    at most the bandwidth. If it is less than that of another launch, the roof is a peak. The greatest roof / intensity
+    is the bandwidth itself if launches of two intensities agree on it, or if its launch stays below the peak of its
+    type.
     """
     known = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
     slope = pl.col("roof_flop_per_s") / pl.col("arithmetic_intensity")
@@ -89,7 +90,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
 
 
 def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
-    """Marks of the roofs with their names, and what they cover."""
+    """Marks of the roofs with their names, and the areas that they cover."""
     marks: list[alt.Chart] = []
     taken: list[Box] = []
     by_rate: dict[float, list[str]] = {}
@@ -165,9 +166,8 @@ def roofline(
 ) -> alt.LayerChart:
     """Every profiled launch under the roofs of its device, on logarithmic axes.
 
-    A point under the slope can at most use the whole bandwidth of the memory; one under a flat roof, the whole
-    arithmetic of its type of number. Launches without floating-point operations have no place here and are named in
-    the subtitle.
+    Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number type does. Launches
+    without floating-point operations are not drawn; the subtitle names them.
 
     Parameters
     ----------
@@ -175,10 +175,10 @@ def roofline(
         Rows of ``speed_of_light(metrics)``. With a column ``stage`` (of ``name_layers(metrics)``, joined by
         ``kernel_id``) points have the colours and names of stages, else the colours of their bounds.
     peaks : str or Device, optional
-        The device; its roofs are then drawn for all types of number in the frame. If not given, those are drawn that
-        follow from ``roof_flop_per_s``: a type has its flat roof where a launch of it lies under that.
+        The device; the chart then has its roofs for all number types in the frame. By default the roofs follow from
+        ``roof_flop_per_s``: a type has its flat roof if a launch of this type lies under it.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def roofline(
 
 
 def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
-    """Ranges that hold all points and, where both are known, the ridges; to the right is room for a label."""
+    """Axis ranges that include all points and, if known, the ridges, with space for a label on the right."""
     intensity, rate = rows["arithmetic_intensity"], rows["flop_per_s"]
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
     left, right = min(number(intensity.min()), *ridges, math.inf) / 2.5, max(number(intensity.max()), *ridges, 0.0)
@@ -277,7 +277,7 @@ def _area(rows: pl.DataFrame) -> pl.Series:
 
 
 def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Chart]:
-    """Names of the longest launches, a name once, where they have room."""
+    """Names of the longest launches, each name once, as far as there is space."""
     rows = every.head(_MAX_AVOIDED)
     rates = rows.select("arithmetic_intensity", "flop_per_s").iter_rows()
     radii = [math.sqrt(area / math.pi) for area in _area(rows)]
@@ -323,7 +323,7 @@ def _headline(rows: pl.DataFrame) -> str:
 
 
 def _left_out(rows: pl.DataFrame) -> str:
-    """Launches that have no place: their kernels, launches and time."""
+    """Sentence on the launches that are not drawn: their kernels, number and time."""
     if rows.is_empty():
         return ""
     none = (pl.col("flop_per_s") == 0).fill_null(value=False)

@@ -55,7 +55,7 @@ class Axes:
 
 
 def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
-    """Parameters of a sweep: those given, or the columns between the label of a point and its state.
+    """Parameters of a sweep: those given, or the columns between the label and the state of a point.
 
     Raises
     ------
@@ -128,12 +128,12 @@ def sweep_latency(
     parameters : sequence of str, optional
         Parameters in another order, or some of them; all of the sweep if not given.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.HConcatChart
-        900 px wide; a panel for each latency that the engine told, with an axis of its own.
+        900 px wide; a panel with its own axis for each latency that the engine reported.
 
     Raises
     ------
@@ -182,9 +182,9 @@ def sweep_throughput(
     frame : polars.DataFrame
         ``sweep.comparison``.
     parameters : sequence of str, optional
-        Parameters in another order, or some of them; all of the sweep if not given.
+        Parameters in another order, or some of them; by default all of the sweep.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -217,7 +217,7 @@ def sweep_throughput(
 
 
 def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
-    """Rows with ``low, high``, the interval of the mean of a column; whether any is known."""
+    """Rows with ``low, high``, the interval of the mean of a column, and whether any interval is known."""
     low, high = f"{name}_ci95_low", f"{name}_ci95_high"
     if low not in data.columns or data[low].null_count() == data.height:
         return data, False
@@ -233,7 +233,7 @@ def _with_interval(row: Mapping[str, Any], name: str) -> str:
 
 
 def _beyond(larger: Mapping[str, Any], smaller: Mapping[str, Any], name: str) -> bool | None:
-    """Whether the intervals of two figures do not touch; None where one is not known."""
+    """Whether the intervals of two figures are disjoint; None if one is not known."""
     low, high = larger.get(f"{name}_ci95_low"), smaller.get(f"{name}_ci95_high")
     return None if low is None or high is None else low > high
 
@@ -286,10 +286,10 @@ def sweep_scaling(
     parameters : sequence of str, optional
         Some of the parameters of the sweep; all if not given.
     over : str, optional
-        The parameter that scales, a number; tensor or pipeline parallel size, batch size or the first number of them
-        if not given.
+        The parameter that scales, which must be a number; by default tensor or pipeline parallel size, batch size, or
+        the first parameter that is a number.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -355,7 +355,7 @@ def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
 
 
 def _times(last: Mapping[str, Any]) -> str:
-    """A speed-up in words; not a figure where the repeats leave it open."""
+    """A speed-up in words; without a figure if the repeats differ too much."""
     low, high, ideal = last["speedup_low"], last["speedup_high"], last["ideal"]
     rate = "the output tokens a second"
     if last.get("output_tokens_per_s_ci95_low") is None:
@@ -368,7 +368,7 @@ def _times(last: Mapping[str, Any]) -> str:
 
 
 _OPEN = 3.0
-"""Ratio of the ends of an interval from which on a speed-up is not said."""
+"""If the ends of an interval differ by this ratio, no speed-up is stated."""
 
 
 _SWEEP_TIME_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).where"
@@ -378,19 +378,19 @@ MAX_POINTS = 40
 
 
 def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Bars of one step at each point: compute, communication, copies and idle time, a panel a phase.
+    """Bars of one step at each point: compute, communication, copies and idle time, a panel for each phase.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``sweep.where``.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
     altair.VConcatChart
-        900 px wide; each phase has an axis of time of its own. At most 40 points.
+        900 px wide; each phase has its own time axis. At most 40 points.
 
     Raises
     ------

@@ -95,7 +95,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options go over it")
     what.add_argument("--model", metavar="NAME", help="folder, hub name, or random:NAME (random weights)")
     what.add_argument("--prompt", action="append", metavar="TEXT", help="prompt; may be given several times")
-    what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt a line, or JSON lines")
+    what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt in each line, or JSON lines")
     what.add_argument("--input-tokens", metavar="N", help="synthetic prompts of N tokens, or LOW:HIGH")
     what.add_argument("--profile-mode", choices=MODES, metavar="MODE", help=f"one of {', '.join(MODES)}")
     _add_sizes(parser)

@@ -63,7 +63,7 @@ def convert(
     Parameters
     ----------
     paths : path or iterable of paths
-        What :func:`llmprof.read` takes: a folder with one file a rank, or files; or URLs that fsspec knows
+        What :func:`llmprof.read` takes: a folder with one file for each rank, or files; or URLs that fsspec knows
         (``s3://…``), which workers copy to a temporary folder one at a time.
     folder : path
         The dataset: a new folder, or one that an earlier call made of the same files. It may be a URL.
@@ -257,7 +257,7 @@ class _Whole:
 
 
 def _parts(path: Path, source: Source) -> tuple[list[Part], _Whole | None]:
-    """What a file holds, as parts; of a format whose files stand alone, a part a rank and what is said of all."""
+    """Parts of a file; a format whose files stand alone has a part for each rank, and metadata of all."""
     reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
     if reader is None:
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")

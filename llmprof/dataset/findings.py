@@ -151,7 +151,7 @@ def joined(
         As :func:`llmprof.analyze.findings` returns them.
     """
     tables: dict[str, Any] = {name: found.get(of) for name, of in _TABLES.items()}
-    # one row a rank in a table that no rule looks at, so that it has the ranks of the dataset
+    # one row for each rank in a table that no rule looks at, so that it has the ranks of the dataset
     there = pl.Series(trace.ranks, dtype=pl.Int32)
     tables["counters"] = pl.DataFrame({"rank": there}).with_columns(time_ns=0, name=pl.lit(""), value=0.0)
     # a trace of what the rules look up in tables; everything else they take from what is kept with it here

@@ -1,4 +1,4 @@
-"""The first page of ``explore.open``: what ran, and what takes the time, each with a button that shows where."""
+"""First page of ``explore.open``: the run and its findings, each with a button that shows the place in the trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 WHERE: Final = {"collectives": "all_reduce", "attribute": "kernels", "overlap": "overlap", "layers": "layers"}
-"""Tab that shows the evidence of a finding; the timeline for all others."""
+"""Tab that shows the evidence of a finding, by its evidence; the timeline for all others."""
 
 PROFILE_NOTE: Final = (
     "Nsight Compute replays each launch alone and does not record when it ran: the table of kernels has them one after "
@@ -47,7 +47,7 @@ _STYLE: Final = """<style>
 
 
 class Front(ipywidgets.VBox):  # type: ignore[misc]
-    """What ran, and the findings; made by ``explore.open``.
+    """Facts about the run, and its findings; made by ``explore.open``.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
     show : callable
         Called with the row of a finding whose button was pressed.
     found : polars.DataFrame, optional
-        Its findings, where they are not those of :func:`llmprof.analyze.findings`: of hardware metrics.
+        Findings of hardware metrics, in place of those of :func:`llmprof.analyze.findings`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ def tab_of(row: Mapping[str, Any]) -> str:
 
 
 def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """What of the condition of a finding an explorer can filter by: a stage, a category or a kind of collective.
+    """Filters of an explorer that follow from the condition of a finding: a stage, a category or a kind of collective.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        ``stage``, ``category`` or ``kind`` and its value; empty where the condition says something else.
+        ``stage``, ``category`` or ``kind`` and its value; empty for other conditions.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def kernel_of(condition: str) -> str | None:
-    """Name of the kernel that a condition is about; None where it is about something else.
+    """Name of the kernel in a condition; None for other conditions.
 
     >>> kernel_of("kernel_name = 'f<int>'")
     'f<int>'
@@ -130,7 +130,7 @@ def kernel_of(condition: str) -> str | None:
 
 
 def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
-    """Rows of the evidence of a finding: those of its analysis that fulfil its condition.
+    """Evidence of a finding: the rows of its analysis that fulfil its condition.
 
     Parameters
     ----------

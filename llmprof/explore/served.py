@@ -1,4 +1,4 @@
-"""Page that ``llmprof explore`` serves: the command passes what to show to the server's process, which opens it."""
+"""Page that ``llmprof explore`` serves: the command passes the files to the server's process, which opens them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
 
 @dataclass(frozen=True)
 class Wanted:
-    """Files to show, as the process that serves the page passes them on.
+    """Files to show, as the command passes them to the server's process.
 
     Attributes
     ----------
     files, other, metrics : list of str
         Files of the trace, of the one it is compared with, and of hardware metrics.
     names : list of str
-        What the two traces are called.
+        Names of the two traces.
     format : str or None
-        Format of the files; found from their content if None.
+        Format of the files; detected from their content if None.
     cache : bool or None
         Whether to use the cache of parsed files.
     finding : int or None
-        Number of the finding whose place is shown first.
+        Number of the finding to show first.
     """
 
     files: list[str]
@@ -53,7 +53,7 @@ class Wanted:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Wanted:
-        """What the environment says.
+        """Files from the environment variable.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Wanted:
 
 
 def _run_of(files: Sequence[str]) -> AnyRun | None:
-    """The run of a folder whose requests can be joined to its trace; None of anything else."""
+    """The run in a folder, if its requests can be joined to its trace; otherwise None."""
     from llmprof.launch import open_run
     from llmprof.readers.saved import is_run
 
@@ -81,7 +81,7 @@ def _run_of(files: Sequence[str]) -> AnyRun | None:
 
 
 def page(environment: Mapping[str, str] = os.environ) -> Any:
-    """The tabs, or why there are none."""
+    """The tabs, or the reason why there are none."""
     try:
         wanted = Wanted.of_environment(environment)
         options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}

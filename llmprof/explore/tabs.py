@@ -1,4 +1,4 @@
-"""``explore.open``: all explorers of a trace in tabs."""
+"""All explorers of a trace in tabs: ``explore.open``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
 Stage = tuple[str, Callable[[], object]]
-"""What is computed, in words, and the function that does it; results are kept with the trace."""
+"""Description of a computation, and its function; the results are kept with the trace."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Given:
     names: tuple[str, str] | None = None
     run: AnyRun | None = None
     profile: pl.DataFrame | None = None
-    """Findings of the hardware metrics, where there is nothing but these."""
+    """Findings of the hardware metrics, if there is no trace."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One tab: its name, its title, how its widget is made, and what is computed first."""
+    """One tab: its name, its title, the function that makes its widget, and the computations before it."""
 
     name: str
     title: str
@@ -152,8 +152,7 @@ PANELS: Final = (
         lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
     ),
 )
-"""All panels in the order of their tabs; requests only with a run, ranks where there are several, and the last only
-with another trace."""
+"""All panels in the order of their tabs. Requests need a run, ranks several ranks, and the last panel another trace."""
 
 
 class Preparation:
@@ -162,9 +161,10 @@ class Preparation:
     Parameters
     ----------
     stages : sequence of Stage
-        What to compute. One that fails is left to the panel, which says why when it asks for the same.
+        Computations. If one fails, the panel repeats it and shows the error.
     told : callable
-        Called in the thread with what begins, how many stages are done, and how many there are.
+        Called in the thread with the name of the next stage, the number of finished stages, and the number of all
+        stages.
     done : callable
         Called in the thread at the end, unless it was cancelled.
     """
@@ -181,7 +181,7 @@ class Preparation:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Stop after the stage that is being computed; nothing more is told."""
+        """Stop after the running stage; ``told`` and ``done`` are not called any more."""
         self._cancelled.set()
 
     def join(self, timeout: float | None = None) -> None:
@@ -215,14 +215,14 @@ FINDINGS: Final = Panel(
 
 
 def findings_of(given: Given) -> pl.DataFrame:
-    """Findings of what is shown."""
+    """Findings of the trace, or of the hardware metrics alone."""
     return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
 class Open(ipywidgets.Tab):  # type: ignore[misc]
-    """Findings, and tabs of explorers, each made when it is first shown and linked with the others; see :func:`open`.
+    """Findings, and linked tabs of explorers, each made when it is first shown; see :func:`open`.
 
-    ``w["kernels"]`` is the explorer of a tab (made then, if it was not), ``w.show("kernels")`` brings it to the front.
+    ``w["kernels"]`` is the explorer of a tab, which is made if necessary; ``w.show("kernels")`` brings it to the front.
     """
 
     def __init__(self, given: Given, **options: Any) -> None:
@@ -272,7 +272,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self.selected_index = 0 if name == FINDINGS.name else 1 + self._panels.index(self._panel(name))
 
     def show_finding(self, order: int) -> Open:
-        """Open the tab that shows a finding, at its rank, window and filter; as its button does.
+        """Open the tab that shows a finding, at its rank, window and filter, like the button of the finding.
 
         Parameters
         ----------
@@ -313,7 +313,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self.show(name)
 
     def _show_kernel(self, row: Mapping[str, Any]) -> None:
-        """Open the table of kernels at the one that a finding of hardware metrics is about."""
+        """Open the table of kernels at the kernel of a finding of hardware metrics."""
         kernel = kernel_of(str(row["where"]))
         if kernel is not None:
             self["kernels"].set_trait("kernel", kernel)
@@ -321,7 +321,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     @property
     def selected(self) -> pl.DataFrame:
-        """What is selected in the tab that is shown; of the findings the rows of the one that was shown last."""
+        """Selection in the visible tab; in the tab of findings, the rows of the finding that was shown last."""
         if not self.selected_index:
             if self._finding is None or self._given.profile is not None:
                 return pl.DataFrame()
@@ -343,7 +343,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         return box
 
     def _place(self, panel: Panel) -> Explorer:
-        """Make the explorer of a tab, put it there and link it with the others; once."""
+        """Make the explorer of a tab, unless it exists, put it into the tab, and link it with the others."""
         if panel.name not in self._made:
             made = panel.make(self._given)
             self._made[panel.name] = made
@@ -353,7 +353,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         return self._made[panel.name]
 
     def _shown(self, index: int | None) -> None:
-        """Prepare a tab that is shown for the first time, and say how far it is."""
+        """Prepare a tab that is shown for the first time, and report the progress."""
         panel = self._panels[index - 1] if index else FINDINGS
         if panel.name in self._made or (self._front is not None and panel is FINDINGS) or panel.name in self._preparing:
             return
@@ -392,14 +392,14 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self._preparing.pop(panel.name, None)
 
     def _later(self, work: Callable[[], None]) -> None:
-        """Do it in the thread of the kernel, whose messages go to the right place; at once where there is none."""
+        """Call a function in the thread of the Jupyter kernel, so that its messages arrive; at once without one."""
         if self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(work)
         else:
             work()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live tabs, and an image of the one that is shown for notebooks that are looked at without a kernel."""
+        """The live tabs, and an image of the visible one for notebooks that are opened without a kernel."""
         data = super()._repr_mimebundle_(**kwargs)
         made = self._made.get(self._panels[max(0, (self.selected_index or 0) - 1)].name)
         try:
@@ -428,29 +428,28 @@ def open(  # noqa: A001
 ) -> Open:
     """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives, ranks, kernels, compare.
 
-    They are linked: what is chosen in one (window, rank, step, layer, stage) holds for all. A tab is made when it is
-    first shown; what that takes is computed in the background, and can be cancelled.
+    The tabs are linked: a choice in one of them (window, rank, step, layer, stage) applies to all. A tab is made when
+    it is first shown. Its computations run in the background and can be cancelled.
 
     Parameters
     ----------
     trace : Trace or Metrics
-        What is shown. Of hardware metrics alone: their findings and the table of kernels, since nothing says when the
-        launches ran.
+        The trace. With hardware metrics alone, there are only their findings and the table of kernels, since the
+        metrics do not say when launches ran.
     metrics : Metrics, optional
         What Nsight Compute measured of its kernels.
     other : Trace, optional
         Another trace, to compare with.
     names : (str, str), optional
-        What the two traces are called; by default as :func:`llmprof.analyze.run_names` calls them.
+        Names of the two traces; by default those of :func:`llmprof.analyze.run_names`.
     run : Run, optional
-        The run that the trace is of, whose requests are known: a tab of the slowest ones, and a row of each in the
-        timeline.
+        The run of the trace. It adds a tab of the slowest requests, and a row for each request in the timeline.
 
     Returns
     -------
     Open
-        The tabs. ``w["timeline"].selected`` is the frame of what is selected in a tab, ``w.selected`` that of the tab
-        that is shown.
+        The tabs. ``w["timeline"].selected`` is the selection in a tab as a frame, ``w.selected`` that of the visible
+        tab.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Explorer of theory: sliders for batch, lengths, ranks and number formats, and the charts that follow them."""
+"""Explorer of theory: sliders for batch, lengths, ranks and number formats, and their charts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BOUND: Final = "Measured"
 
 
 class Theory(ipywidgets.VBox):  # type: ignore[misc]
-    """A model on a device by theory. Made by :func:`theory`."""
+    """Theory of a model on a device, with sliders. Made by :func:`theory`."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         self._shown(None)
 
     def _shown(self, change: object) -> None:
-        """Draw the chart of the tab that is open, unless it is there."""
+        """Draw the chart of the open tab, unless it exists."""
         del change
         index = self.tabs.selected_index or 0
         box = self.tabs.children[index]
@@ -159,14 +159,14 @@ def theory(
     model : str, path, mapping or Shape
         A name of the catalogue, a ``config.json``, its folder or its content.
     device : str, path or Device, optional
-        Name, YAML file or device; the one that the trace names if not given.
+        Name, YAML file or device; by default the device of the trace.
     trace : Trace, optional
-        A trace of the model: its decode steps are drawn as measured points over the batch, and a tab shows its stages
-        against their bound.
+        A trace of the model. Its decode steps are drawn as measured points over the batch, and a tab compares its
+        stages with their bound.
     measured : polars.DataFrame, optional
         Measured points instead: ``value`` (requests) and any of ``prefill_s, decode_s, tokens_per_s``.
     calibration : Calibration, optional
-        Adds predicted times; the one that comes with the package, where the device has one, if not given.
+        Adds predicted times; by default the calibration of the package for this device, if there is one.
 
     Returns
     -------

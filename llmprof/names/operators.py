@@ -169,7 +169,7 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
     Returns
     -------
     polars.Series
-        One value a name, in the same order; null where the name is.
+        One value for each name, in the same order; null where the name is.
     """
     coded = names.cast(pl.Categorical)
     distinct = coded.drop_nulls().unique()

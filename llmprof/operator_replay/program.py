@@ -1,4 +1,4 @@
-"""Part of a replay script: its command line, its results, and the all-reduce in a process a rank.
+"""Part of a replay script: its command line, its results, and the all-reduce in a process for each rank.
 
 The script holds the text of this module after that of :mod:`llmprof.operator_replay.timer`.
 """

@@ -87,15 +87,15 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
     Returns
     -------
     polars.DataFrame
-        One row an operator that is in both: ``key, operator, kind, shapes, count`` (recorded calls), ``recorded_ns``
-        (median of a call) with ``recorded_low_ns, recorded_high_ns`` (95 % interval), ``warm_ns`` (everything in the
-        caches) with its interval, ``in_turn_ns`` (as in a step: other kernels ran, inputs were just written, weights
-        are in memory), ``weights_cold_ns`` (without the other kernels; null where there are no weights), ``cold_ns``
-        (nothing in the caches), ``ratio`` (recorded over warm), ``clock`` (``profiler``: sums
-        of kernels, as in the recording; ``events``: between two events on the device; ``wall``), ``same_kernels``
-        (null on a CPU), ``verdict`` (``the kernel``: alone it takes as long; ``its surroundings``: in the run it takes
-        longer than alone with cold caches; ``unknown``), ``words`` (why), ``host_recorded_ns, host_alone_ns`` (the
-        operator on the host), ``device`` (that it was run on).
+        One row for each operator that is in both: ``key, operator, kind, shapes, count`` (recorded calls),
+        ``recorded_ns`` (median of a call) with ``recorded_low_ns, recorded_high_ns`` (95 % interval), ``warm_ns``
+        (everything in the caches) with its interval, ``in_turn_ns`` (as in a step: other kernels ran, inputs were just
+        written, weights are in memory), ``weights_cold_ns`` (without the other kernels; null where there are no
+        weights), ``cold_ns`` (nothing in the caches), ``ratio`` (recorded over warm), ``clock`` (``profiler``: sums of
+        kernels, as in the recording; ``events``: between two events on the device; ``wall``), ``same_kernels`` (null on
+        a CPU), ``verdict`` (``the kernel``: alone it takes as long; ``its surroundings``: in the run it takes longer
+        than alone with cold caches; ``unknown``), ``words`` (why), ``host_recorded_ns, host_alone_ns`` (the operator on
+        the host), ``device`` (that it was run on).
 
     Raises
     ------

@@ -49,11 +49,12 @@ class Timings:
     Attributes
     ----------
     calls : polars.DataFrame
-        A row a call: ``rank, step, phase, method, held, name`` (path of the module), ``kind`` (model, layer, module,
-        functional, user), ``layer`` (null outside the layers), ``operator`` (the path below the layer), ``start_ns,
-        dur_ns`` (on the timeline of the device; of the host on a CPU), ``host_start_ns, host_dur_ns, behind_ns`` (how
-        long after the host the device ended it), ``nested`` (others were timed inside it), ``outermost`` (it lies in no
-        other but the model), ``shapes`` (JSON), ``bytes_before, bytes_after, values`` (the user's metrics, as JSON).
+        A row for each call: ``rank, step, phase, method, held, name`` (path of the module), ``kind`` (model, layer,
+        module, functional, user), ``layer`` (null outside the layers), ``operator`` (the path below the layer),
+        ``start_ns, dur_ns`` (on the timeline of the device; of the host on a CPU), ``host_start_ns, host_dur_ns,
+        behind_ns`` (how long after the host the device ended it), ``nested`` (others were timed inside it),
+        ``outermost`` (it lies in no other but the model), ``shapes`` (JSON), ``bytes_before, bytes_after, values`` (the
+        user's metrics, as JSON).
     steps : polars.DataFrame
         ``rank, step, label, phase, method, held, start_ns, dur_ns, host_dur_ns, bytes_before, bytes_after``.
     collectives : polars.DataFrame

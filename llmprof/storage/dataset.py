@@ -1,10 +1,10 @@
 """A dataset: the trace of many ranks as partitions of Parquet, and a manifest of them.
 
-A partition is a folder with one Parquet file a table, sorted by time, and :data:`PART_FILE`, which says what it is of:
-the head and the coverage of the file that was read, numbers of rows, and the time that it spans. The manifest,
-:data:`MANIFEST`, holds the same of all partitions with what is known of the run, so that a dataset is opened by
-reading one file. Delta Lake and Apache Iceberg do it alike: data files that nobody changes, small files that say what
-counts, and names that appear when all is written.
+A partition is a folder with one Parquet file for each table, sorted by time, and :data:`PART_FILE`, which says what it
+is of: the head and the coverage of the file that was read, numbers of rows, and the time that it spans. The manifest,
+:data:`MANIFEST`, holds the same of all partitions with what is known of the run, so that a dataset is opened by reading
+one file. Delta Lake and Apache Iceberg do it alike: data files that nobody changes, small files that say what counts,
+and names that appear when all is written.
 """
 
 from __future__ import annotations

@@ -74,5 +74,5 @@ def test_a_missing_column_is_named(column):
 
 @pytest.mark.parametrize("rows", [frame(5, phase="warmup"), frame(5, ttft_ns=None)], ids=["warm-up", "nothing-told"])
 def test_nothing_to_draw(rows):
-    with pytest.raises(AnalysisError, match="the engine told no latency of a request"):
+    with pytest.raises(AnalysisError, match="the engine reported no latency of a request"):
         charts.request_latency(rows)

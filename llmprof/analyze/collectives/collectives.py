@@ -86,7 +86,7 @@ def recorded_calls(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        What :func:`matched` takes, one row a call and rank.
+        What :func:`matched` takes, one row for each call and rank.
     """
     return with_inputs(_recorded(trace), trace)
 

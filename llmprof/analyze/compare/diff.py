@@ -216,11 +216,11 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a phase (one in all where whole recordings are compared): ``phase, a_ns, b_ns, change`` (share of a),
-        ``low, high`` (95 % interval of it, null where there are too few steps), ``verdict``. A phase is ``slower`` if
-        its change is more than allowed and the interval leaves out 0. A change beyond what is allowed is
-        ``within noise`` if the interval holds 0, and ``too few steps`` where there is none; of whole recordings, which
-        have no interval, the change alone decides.
+        One row for each phase (one in all where whole recordings are compared): ``phase, a_ns, b_ns, change`` (share of
+        a), ``low, high`` (95 % interval of it, null where there are too few steps), ``verdict``. A phase is ``slower``
+        if its change is more than allowed and the interval leaves out 0. A change beyond what is allowed is ``within
+        noise`` if the interval holds 0, and ``too few steps`` where there is none; of whole recordings, which have no
+        interval, the change alone decides.
 
     Raises
     ------

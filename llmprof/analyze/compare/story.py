@@ -65,7 +65,7 @@ def run_names(*traces: Trace) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        One name a run; ``run 1`` and so on where nothing is known, a number behind those that are the same.
+        One name for each run; ``run 1`` and so on where nothing is known, a number behind those that are the same.
 
     Examples
     --------

@@ -312,8 +312,8 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     Returns
     -------
     polars.DataFrame
-        One row a finding, by what its remedy would gain: by the prediction, and where there is none by the time it is
-        about (what speaks of labels and not of the run comes last):
+        One row for each finding, by what its remedy would gain: by the prediction, and where there is none by the time
+        it is about (what speaks of labels and not of the run comes last):
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info for
           what is no fault), ``title`` (one sentence with the figure);

@@ -46,7 +46,7 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a part of a gap, by rank, device and time; the parts of a gap add up to it:
+        One row for each part of a gap, by rank, device and time; the parts of a gap add up to it:
 
         - ``rank, device``; ``gap``: number of the gap, the same for its parts; ``step``: step of the event that ends
           the gap; ``in_step``: whether that step had already begun on the device (else the gap lies between steps;
@@ -351,9 +351,9 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     polars.DataFrame
         ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns, next_event,
         next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream of the device was busy) and
-        ``share_busy_elsewhere`` (of ``dur_ns``). One row a gap, by stream and time. Events whose stream is not known
-        (PyTorch shows kernels of annotated CUDA graphs on lanes that are no streams) make no gaps of their own, but
-        they keep the device busy.
+        ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap, by stream and time. Events whose stream is not
+        known (PyTorch shows kernels of annotated CUDA graphs on lanes that are no streams) make no gaps of their own,
+        but they keep the device busy.
 
     Raises
     ------

@@ -162,8 +162,8 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a kernel, in the order of the device: ``rank, step, event, stream, name, category``, ``operator`` (name,
-        null where nothing links them), ``call`` (call of AscendCL), the starts on the host ``operator_start_ns,
+        One row for each kernel, in the order of the device: ``rank, step, event, stream, name, category``, ``operator``
+        (name, null where nothing links them), ``call`` (call of AscendCL), the starts on the host ``operator_start_ns,
         enqueue_start_ns, dequeue_start_ns, call_start_ns, launch_start_ns``, and on the device ``start_ns, dur_ns``;
         the delays ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue), ``to_launch_ns``
         (dequeue, or the operator where there is no queue, to launch), ``to_device_ns`` (launch to start) and
@@ -258,7 +258,7 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns), ``call``, and the
+        One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns), ``call``, and the
         ``operator`` of the thread that holds the call (the outermost one), null where there is none or operators were
         not recorded.
 

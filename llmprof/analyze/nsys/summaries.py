@@ -145,7 +145,8 @@ def calls_of(trace: Trace, *libraries: str) -> pl.DataFrame:
 def cuda_gpu_kern_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel by name.
 
-    A CUDA graph that was traced as a whole counts as one kernel a launch, ``[CUDA graph N]``; nsys leaves it out.
+    A CUDA graph that was traced as a whole counts as one kernel for each launch, ``[CUDA graph N]``; nsys leaves it
+    out.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class Recording:
     """Events in the order of their chains, and what every edge is made of."""
 
     rows: pl.DataFrame
-    """One row an event, as :attr:`llmprof.analyze.replay.graph.Graph.events` describes them."""
+    """One row for each event, as :attr:`llmprof.analyze.replay.graph.Graph.events` describes them."""
     chains: Ints
     """First row of each chain, and the number of rows."""
     time: Ints

@@ -97,7 +97,7 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A row a request, by arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
+        A row for each request, by arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
         first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the longest from token to token; null where
         the client did not see them), ``prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns`` and
         ``ttft_others_ns`` (of the time to the first token: waiting for its first step, and the prefill of others

@@ -43,12 +43,12 @@ def request_spans(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A row a span, by request and time: ``request, id``; ``part``: ``waiting`` (arrived, no step carried it yet),
-        ``prefill``, ``prefill with others`` (more than a tenth of the tokens of its step were not its own),
-        ``decode``, ``decode beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or
-        no room); ``start_ns, dur_ns`` (on the clock of the trace); of a step ``step`` (of
-        :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``tokens`` (of this request),
-        ``context_tokens, generation_tokens`` (of all) and ``preempted``.
+        A row for each span, by request and time: ``request, id``; ``part``: ``waiting`` (arrived, no step carried it
+        yet), ``prefill``, ``prefill with others`` (more than a tenth of the tokens of its step were not its own),
+        ``decode``, ``decode beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or no
+        room); ``start_ns, dur_ns`` (on the clock of the trace); of a step ``step`` (of :func:`llmprof.analyze.steps`;
+        null where the profiler had stopped), ``tokens`` (of this request), ``context_tokens, generation_tokens`` (of
+        all) and ``preempted``.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""Parts that all charts share: theme, data, bars, places of labels, and saving."""
+"""Parts that all charts share: theme, data, bars, placement of labels, and saving."""

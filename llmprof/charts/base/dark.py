@@ -1,4 +1,4 @@
-"""Dark charts: a pure function of the specification of a light one, applied where a chart is drawn."""
+"""Dark theme of charts: a pure function from the specification of a light chart to that of a dark one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmprof.charts.base.theme import BLACK, IDLE, INK, MISSING, MUTED, PAPER, R
 Theme = Literal["light", "dark"]
 
 GROUND: Final = "#1C2229"
-"""Ground of dark charts, that of the cards of a dark report."""
+"""Background of dark charts: that of the cards in a dark report."""
 
 NEUTRAL: Final[Mapping[str, str]] = {
     PAPER: GROUND,
@@ -30,16 +30,16 @@ NEUTRAL: Final[Mapping[str, str]] = {
     "#C6CDD6": "#8994A1",
     "#DFE4EA": "#A5AFBB",
 }
-"""Colours of paper, text, lines and of what is nothing in particular, in the dark."""
+"""Dark colours of background, text, lines and neutral marks, by the light ones."""
 
 LEAST: Final = 0.36
-"""Least lightness (0 to 1, of the weighted channels) that shows on the dark ground."""
+"""Least lightness (0 to 1, of the weighted channels) that is visible on the dark background."""
 
 _COLOUR = re.compile(r'"(#[0-9A-Fa-f]{6})"')
 
 
 def lightened(colour: str) -> str:
-    """A colour, mixed with white where it would hardly show on a dark ground.
+    """The colour, mixed with white if it would hardly be visible on a dark background.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def lightened(colour: str) -> str:
 
 
 def in_the_dark(colour: str) -> str:
-    """A colour of a light chart as it is in a dark one; black and white are text on a colour and stay.
+    """Colour in a dark chart of a colour in a light one; black and white are text on coloured marks and do not change.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def in_the_dark(colour: str) -> str:
 
 
 def dark_colours(specs: Iterable[str]) -> dict[str, str]:
-    """The colours of specifications (JSON) that are other ones in the dark, by the light one.
+    """Dark colours of the colours in specifications (JSON) that change in the dark theme.
 
-    A page that has them can draw its charts in both themes from one specification.
+    With this table a page can draw its charts in both themes from one specification.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[s
     chart : altair chart or mapping
         A chart of :mod:`llmprof.charts`, or its specification.
     theme : str
-        ``light`` (as it is) or ``dark``.
+        ``light`` (no change) or ``dark``.
 
     Returns
     -------
     dict
-        Vega-Lite specification; the chart stays as it was.
+        Vega-Lite specification; the chart itself does not change.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[s
 
 
 def _replaced(value: Any, table: Mapping[str, str]) -> Any:
-    """A value of JSON in which whole texts are replaced."""
+    """A JSON value in which whole strings are replaced."""
     if isinstance(value, str):
         return table.get(value, value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""From frames to the data of a chart: checks, values that travel inside it, and stacked bars with their texts."""
+"""Data of a chart from a frame: checks, inline values, and stacked bars with their labels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
     alt = Later("altair")
 
 MAX_ROWS = 60_000
-"""Rows that a chart may carry inside it (about 10 MB); charts condense what is larger before they get here."""
+"""Most rows that a chart may carry as inline data (about 10 MB); charts condense larger frames before."""
 
 
 def extent(events: pl.DataFrame) -> tuple[int, int]:
@@ -88,8 +88,8 @@ def check_choice(value: str, allowed: Iterable[str], *, chart: str, option: str)
 def inline(frame: pl.DataFrame) -> dict[str, Any]:
     """Rows of a frame as data inside the chart.
 
-    Altair's own limit of 5,000 rows and its global data transformers play no part in it: the size is checked
-    here. Values that JSON cannot hold (NaN, infinities) become null.
+    Altair's limit of 5,000 rows and its global data transformers do not apply, since the size is checked here. Values
+    that JSON cannot hold (NaN, infinities) become null.
 
     Raises
     ------
@@ -114,12 +114,12 @@ def constant(*rows: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number(value: object) -> float:
-    """A statistic of a column of numbers as a float; 0 for that of an empty column."""
+    """A statistic of a column of numbers as a float; 0 if the column is empty."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 
 def ranks_shown(frame: pl.DataFrame, limit: int) -> tuple[pl.DataFrame, list[int], str]:
-    """Rows of the first ranks, these ranks, and a note where some were left out."""
+    """Rows of the first ranks, these ranks, and a note if some were left out."""
     ranks: list[int] = frame["rank"].unique().sort().to_list()
     if len(ranks) <= limit:
         return frame, ranks, ""
@@ -147,18 +147,18 @@ def log_bins(
 
 
 def log_unit(values: pl.Series) -> Unit:
-    """Unit for a logarithmic axis: the one that fits the middle between the least and the greatest value."""
+    """Unit of a logarithmic axis: the one that fits the middle of the axis."""
     positive = values.filter(values > 0)
     return time_unit((number(positive.quantile(0.01)) * number(positive.max())) ** 0.5)
 
 
 def domain_of(bins: pl.DataFrame) -> tuple[float, float]:
-    """First and last edge, with a little air on both sides."""
+    """First and last edge of the axis, with a small margin on both sides."""
     return number(bins["start"].min()) / 1.15, number(bins["end"].max()) * 1.15
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Tick values of a logarithmic axis: powers of ten, with 2 and 5 between them where they are few."""
+    """Tick values of a logarithmic axis: powers of ten, with 2 and 5 between them if there are few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if math.log10(high / low) < 2.2 else (1,)
     ticks = [float(f"{step}e{power}") for power in decades for step in steps]
@@ -182,11 +182,11 @@ def rule(x: alt.X, at: float) -> alt.Chart:
 
 
 TOTAL_PX = 68
-"""Room behind the longest bar for its total."""
+"""Space behind the longest bar for its total."""
 
 
 def stack(parts: pl.DataFrame, table: Mapping[str, str], unit: Unit) -> pl.DataFrame:
-    """Where each part begins and ends on its bar.
+    """Start and end of each part on its bar.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def stacked_bars(
     inside: bool = True,
     extra: tuple[str, ...] = (),
 ) -> list[alt.Chart]:
-    """Marks of stacked bars of time: parts, what fits into them, and the totals.
+    """Marks of stacked bars of time: parts, labels that fit into them, and totals.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def stacked_bars(
 
 
 def _inside(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:
-    """Name and share in the middle of a part, or its share, or nothing: whatever has room."""
+    """Text in the middle of a part: its name and share, its share alone, or nothing, as space allows."""
     columns = data.select("part", "percent", pl.col("end") - pl.col("start")).iter_rows()
     labels = [fitting((f"{part} {percent(share)}", percent(share)), length * px) for part, share, length in columns]
     texts = data.select(
@@ -290,7 +290,7 @@ def centred(texts: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
 
 
 def fitting(texts: tuple[str, ...], room: float, margin: float = 8) -> str | None:
-    """First of the texts that has room (px) with a margin around it."""
+    """First of the texts that fits into the width (px) with a margin."""
     return next((text for text in texts if text_px(text, LABEL_PX) + margin <= room), None)
 
 

@@ -1,4 +1,4 @@
-"""Charts as files that open without a network, with labels placed so that no text lies on another."""
+"""Saving charts to files that open without a network, and placing labels so that no text covers another."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
     chart : altair chart
         What to draw.
     scale : float
-        Pixels of the image a pixel of the chart.
+        Pixels of the image for each pixel of the chart.
     theme : str
         ``light`` or ``dark``.
 
@@ -106,7 +106,7 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
 
 
 def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
-    """Page with one chart, Vega included, in the theme of the reader's screen; it loads nothing from anywhere.
+    """HTML page with one chart in the theme of the reader's screen; it includes Vega and loads nothing.
 
     Parameters
     ----------
@@ -134,14 +134,14 @@ def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
 
 
 def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme = "light") -> Path:
-    """Write a chart to a file that needs no network to be looked at.
+    """Write a chart to a file that opens without a network.
 
     Parameters
     ----------
     chart : altair chart
         What to write.
     path : path
-        Where to; the suffix chooses the format: ``.png`` (two pixels for each of the chart), ``.svg``, ``.html``
+        File to write; the suffix chooses the format: ``.png`` (two pixels for each of the chart), ``.svg``, ``.html``
         (Vega included) or ``.json`` (the Vega-Lite specification). Missing folders are made.
     theme : str
         ``light`` or ``dark``; a page (``.html``) follows the reader's screen.
@@ -154,7 +154,7 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme
     Raises
     ------
     OutputError
-        The suffix is none of these, or the file cannot be written.
+        The suffix is unknown, or the file cannot be written.
 
     Examples
     --------
@@ -193,7 +193,7 @@ _AWAY = (0, 12, 24, 40, 60, 85, 110)
 """Further distances from the point that are tried (px)."""
 
 _AROUND = (0, 8, 4, 12, 2, 6, 14, 10, 1, 15, 3, 5, 7, 9, 11, 13)
-"""Directions that are tried, in sixteenths of a turn: right, left, under, above, then what is between."""
+"""Directions that are tried, in sixteenths of a turn: right, left, below, above, then those in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def place(
     plot: tuple[float, float],
     taken: Sequence[Box],
 ) -> tuple[Box, Segment | None] | None:
-    """First free place for a text: beside the point, under or above it, at its corners, then further away.
+    """First free place for a text: beside the point, below or above it, at its corners, then further away.
 
     Parameters
     ----------
@@ -247,12 +247,12 @@ def place(
     plot : tuple of float
         Width and height of the plot (px).
     taken : sequence of Box
-        What must stay free, the point itself left out.
+        Areas that must stay free, without the point itself.
 
     Returns
     -------
     tuple of Box and Segment, or None
-        Where the text goes, and a line to it from the point where it is away from that; None if it has no place.
+        Place of the text, and a line from the point to it if it is further away; None if there is no place.
     """
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
@@ -281,7 +281,7 @@ def _side(share: float) -> int:
 
 
 def _leader(point: tuple[float, float], radius: float, box: Box) -> Segment:
-    """Line from the edge of a point to the nearest place of a text."""
+    """Line from the edge of a point to the nearest point of a text."""
     x, y = point
     end = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
     share = radius / max(radius, math.dist(point, end))

@@ -20,12 +20,12 @@ IDLE = "#E4E7EB"
 MISSING = "#D3D7DD"
 REST = "#C3CAD3"
 PAPER = "#FEFEFE"
-"""Ground of a chart, and the lines between its bars; white itself is for text on dark colours."""
+"""Background of a chart, and the lines between its bars; pure white is kept for text on dark colours."""
 
 INK = "#1F2933"
 MUTED = "#52606D"
 BLACK, WHITE = "#000000", "#FFFFFF"
-"""Text on a colour; it stays when the page turns dark."""
+"""Text on coloured marks; it does not change in the dark theme."""
 
 RULE = "#CBD2D9"
 COMPUTE = "#0072B2"
@@ -134,8 +134,7 @@ def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
     kind : str
         ``stage``, ``category``, ``phase``, ``cause`` or ``path``.
     present : iterable of str
-        Names to colour. One that the palette does not know comes last, in the order of the alphabet, with a
-        spare colour.
+        Names to colour. Names that the palette does not know come last, in alphabetical order, with spare colours.
 
     Returns
     -------
@@ -149,7 +148,7 @@ def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white text, whichever has the higher contrast on a colour: at least 4.58 : 1, whatever the colour."""
+    """Black or white text, whichever has the higher contrast on the colour; the contrast is at least 4.58 : 1."""
     return BLACK if contrast(colour, BLACK) > contrast(colour, WHITE) else WHITE
 
 
@@ -177,7 +176,7 @@ TEXT_PX = 12
 NUMBER = ",~f"
 
 _FIGURE = re.compile(r"(\d) (%|[num]?s\b)")
-"""A figure and its unit, between which no line ends."""
+"""A number and its unit, between which no line may break."""
 
 ChartT = TypeVar("ChartT", "alt.Chart", "alt.LayerChart", "alt.ConcatChart", "alt.HConcatChart", "alt.VConcatChart")
 
@@ -191,7 +190,7 @@ class Unit:
 
 
 def time_unit(largest_ns: float | None) -> Unit:
-    """Largest unit of which a duration has at least one; chosen once for a chart."""
+    """Largest unit in which a duration is at least 1; chosen once for a chart."""
     for unit in (Unit("s", NS_PER_S), Unit("ms", NS_PER_MS), Unit("us", NS_PER_US)):
         if abs(largest_ns or 0) >= unit.ns:
             return unit
@@ -199,13 +198,13 @@ def time_unit(largest_ns: float | None) -> Unit:
 
 
 def text_px(text: str, size: int = LABEL_PX) -> float:
-    """Width of a text (px), rather too much than too little."""
+    """Width of a text (px); an estimate that is rather too large than too small."""
     wide = sum(0.88 if c in "MW@%mw" else 0.31 if c in "ijltfr.,:;|' I()[]" else 0.57 for c in text)
     return wide * size
 
 
 def balanced(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` characters and of about one length, so that no word is left alone."""
+    """Lines of at most ``width`` characters and of about the same length, so that the last line is no single word."""
     whole = _FIGURE.sub("\\1\u00a0\\2", text)
     lines = textwrap.wrap(whole, width)
     narrow = len(text) // max(1, len(lines)) + 12
@@ -224,7 +223,7 @@ def layered(*marks: alt.Chart | alt.LayerChart) -> alt.LayerChart:
 
 
 def beside(text: str) -> alt.Chart:
-    """Title of a panel that stands beside another: as a mark, so that both are at one height."""
+    """Title of a panel beside another one, as a mark, so that both titles have the same height."""
     mark = alt.Chart({"values": ({},)}).mark_text(
         align="left", baseline="bottom", fontSize=13, fontWeight="bold", color=INK
     )
@@ -233,14 +232,14 @@ def beside(text: str) -> alt.Chart:
 
 
 def percent(figure: float) -> str:
-    """Percentage without decimals; with one where rounding would say all or nothing."""
+    """Percentage without decimals; with one decimal if rounding would give 0 % or 100 %."""
     if 99.5 <= figure < 100:
         return f"{min(figure, 99.9):.1f} %"
     return "< 1 %" if 0 < figure < 0.5 else f"{figure:.0f} %"
 
 
 def spread(lowest: str, highest: str) -> str:
-    """Two figures as a range; one where they are written alike."""
+    """Two figures as a range; one figure if both have the same text."""
     return highest if lowest == highest else f"{lowest} to {highest}"
 
 
@@ -269,9 +268,9 @@ def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "") -> Cha
     chart : altair chart
         What to draw.
     title : str
-        What is seen, in one sentence.
+        What the chart shows, in one sentence.
     subtitle : str or sequence of str
-        How it is meant, and what is left out; wrapped at the width of the chart.
+        How to read the chart, and what it leaves out; wrapped at the width of the chart.
     """
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     heads, lines = balanced(title, 86), [line for note in notes for line in balanced(note, 128)]

@@ -1,1 +1,1 @@
-"""Charts of theory: a model's structure and costs, its latencies over a range, and measured time against its bound."""
+"""Charts of theory: structure and costs of a model, latencies over a range, and measured times beside their bounds."""

@@ -1,4 +1,4 @@
-"""Least latency, throughput and memory over a range, and measured time against the bound, stage by stage."""
+"""Charts of least latency, throughput and memory over a range, and of measured times beside their bounds."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ def theory_curves(
     measured : polars.DataFrame, optional
         ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
     title : str, optional
-        Title instead of the one that says the range.
+        Title of the chart; by default it says the range.
 
     Returns
     -------
     altair.HConcatChart
-        900 px wide; logarithmic axes. A line for the least time, one for predicted times (no bounds), measured points.
+        900 px wide; logarithmic axes. One line is the least time, one the predicted times (no bounds); points are
+        measured.
 
     Raises
     ------
@@ -143,14 +144,14 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
 
 
 def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Memory of a rank over a range: weights, KV cache, activations, and what the device has.
+    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory.
 
     Parameters
     ----------
     sweep : polars.DataFrame
         ``theory.sweep(model, device)``.
     title : str, optional
-        Title instead of the one that says what fits.
+        Title of the chart; by default it says what fits.
 
     Returns
     -------
@@ -222,7 +223,7 @@ REASONS = {
     "at the roof": "#C7DCEF",
     "no bound": REST,
 }
-"""What a step's time is: its least time, and the reasons of what goes beyond."""
+"""Parts of a step's time: its least time, and the reasons of the gap."""
 
 _GAPS_NEEDED = ("phase", "step", "stage", "measured_ns", "bound_ns", "why")
 _MOST = 14
@@ -236,7 +237,7 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     joined : polars.DataFrame
         ``analyze.roofline_join(trace, model)`` by stage.
     title : str, optional
-        Title instead of the one that says how near the steps come to their bound.
+        Title of the chart; by default it says how near the steps come to their bound.
 
     Returns
     -------
@@ -341,7 +342,7 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     frame : polars.DataFrame
         ``calibration.predict(observations)``.
     title : str, optional
-        Title instead of the one that says the error.
+        Title of the chart; by default it says the error.
 
     Returns
     -------

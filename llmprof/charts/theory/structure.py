@@ -1,4 +1,4 @@
-"""Structure of a model as a graph, with parameters, FLOPs and least times, and its operators under the roofs."""
+"""Charts of a model's structure: its graph with parameters, FLOPs and least times, and its operators under roofs."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _TITLES = {"prefill": "Prefill", "decode": "Decode step"}
 def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """The operators of a model in the order in which they run, with FLOPs, bytes and least time of each.
 
-    A column for each phase. A node says its name and how many layers have it; its colour is what bounds it; beside it
-    stand the FLOPs, the bytes that have to cross the device memory and the least time of all its layers together, on
-    one rank. The frame marks what is repeated in every layer.
+    Each phase has a column. A node has its name and the number of its layers; its colour says what bounds it. Beside it
+    are the FLOPs, the bytes that must cross the device memory, and the least time of all its layers together on one
+    rank. The frame encloses the nodes that every layer repeats.
 
     Parameters
     ----------
     components : polars.DataFrame
         ``theory.profile(...).components``.
     title : str, optional
-        Title instead of the one that says what takes most time.
+        Title of the chart; by default it says what takes most time.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
 
 
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:
-    """Nodes in order; what layers of several kinds have in common is one node, and so are a layer's collectives."""
+    """Nodes in order; nodes that several kinds of layers share are merged, and so are the collectives of a layer."""
     order = pl.int_range(pl.len())
     sums = pl.col("layers", "flops", "memory_bytes", "message_bytes", "latency_s").sum()
     nodes = rows.with_columns(order=order, inside=pl.col("layers") > 1).with_columns(
@@ -159,7 +159,7 @@ def _text(rows: pl.DataFrame, x: float, *, ink: str = INK, bold: bool = False) -
 
 
 def _key(width: float) -> alt.LayerChart:
-    """What the colours mean, at the upper right."""
+    """Legend of the colours, at the upper right."""
     marks: list[alt.Chart] = []
     at = width - 420.0
     for name, shade in BOUNDS.items():
@@ -180,7 +180,7 @@ def _work(row: dict[str, float]) -> str:
 
 
 def amount(value: float) -> str:
-    """A number with a decimal prefix, to be followed by its unit: ``4.61 G``; a space in any case."""
+    """A number with a decimal prefix for a unit to follow: ``4.61 G``; it always has a space."""
     for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= scale:
             return f"{value / scale:,.3g} {prefix}"
@@ -202,18 +202,18 @@ def _headline(components: pl.DataFrame) -> str:
 _COSTS_NEEDED = ("phase", "stage", "flops", "weight_bytes", "latency_s")
 _SPACE, _ROW = 30, 22
 _LEAST = 0.005
-"""Share below which a stage is counted among the rest."""
+"""Share below which a stage is merged into the rest."""
 
 
 def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.HConcatChart:
-    """Shares of the stages in weights read, FLOPs and least time, prefill beside decode.
+    """Shares of the stages in weights read, FLOPs and least time, for prefill and decode.
 
     Parameters
     ----------
     components : polars.DataFrame
         ``theory.profile(...).components``.
     title : str, optional
-        Title instead of the one that names the largest stage.
+        Title of the chart; by default it names the largest stage.
 
     Returns
     -------
@@ -291,7 +291,7 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     parameters : polars.DataFrame
         ``theory.profile(...).parameter_table``.
     title : str, optional
-        Title instead of the one that says how many there are.
+        Title of the chart; by default it says how many there are.
 
     Returns
     -------
@@ -358,7 +358,7 @@ def theory_roofline(
     dtype : str
         Type of number of the products.
     title : str, optional
-        Title instead of the one that names the longest operator.
+        Title of the chart; by default it names the longest operator.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Timeline: what each stream of each rank did in a window."""
+"""Timeline chart: what each stream of each rank did in a window."""

@@ -16,13 +16,13 @@ from llmprof.units import format_ns
 
 STRIP, LANE, TALL, THIN, GAP, SPACE = 17, 30, 56, 22, 3, 14
 SPARSE, SPARSE_LANE = 0.02, 14
-"""A stream that works less than this share of the window gets a lane of this height."""
+"""A stream that is busy for less than this share of the window gets a lane of this height."""
 
 CROWDED = 0.1
-"""Share of the window by which bars may make a lane look busier before slices are the honest picture."""
+"""If bars would make a lane look busier by more than this share of the window, it is drawn as slices."""
 
 SLICE_ROWS, SLICE_PX = 9_000, (2, 8)
-"""Rows that slices should stay below, and the least and greatest width of one (px)."""
+"""Most rows of slices, and the least and greatest width of a slice (px)."""
 
 NAME_LIMIT = 120
 
@@ -47,7 +47,7 @@ class Window:
 
 
 def clip(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
-    """Events that lie in a window at least in part, with ``from_ns`` and ``to_ns`` cut to it."""
+    """Events that overlap a window, with ``from_ns`` and ``to_ns`` cut to it."""
     lo, hi = window
     end = pl.col("start_ns") + pl.col("dur_ns")
     inside = frame.filter((pl.col("start_ns") < hi) & (end > lo) | (pl.col("start_ns").is_between(lo, hi - 1)))
@@ -55,7 +55,7 @@ def clip(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
 
 
 def survey(frame: pl.DataFrame, window: Window, max_bars: int) -> pl.DataFrame:
-    """How busy each lane is, and whether bars of at least a pixel would make it look much busier.
+    """Busy share of each lane, and whether bars of at least a pixel would make it look much busier.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def survey(frame: pl.DataFrame, window: Window, max_bars: int) -> pl.DataFrame:
     window : Window
         What is drawn.
     max_bars : int
-        Most bars of the figure; with more events all lanes are too crowded.
+        Most bars of the figure; with more events all lanes count as crowded.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, key, busy`` (share of the window), ``crowded``, ``events``; one row a lane.
+        ``rank, key, busy`` (share of the window), ``crowded``, ``events``; one row for each lane.
     """
     wide = pl.max_horizontal("to_ns", pl.col("from_ns") + round(window.px_ns))
     lane = frame.sort("from_ns").group_by("rank", "key", maintain_order=True)
@@ -91,9 +91,9 @@ def place_lanes(lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int) 
     Returns
     -------
     lanes : polars.DataFrame
-        ``rank, key, crowded, label, top, bottom``: one row a lane.
+        ``rank, key, crowded, label, top, bottom``: one row for each lane.
     heads : polars.DataFrame
-        ``rank, label, top, bottom``: one row a rank, from its first strip to its last lane.
+        ``rank, label, top, bottom``: one row for each rank, from its first strip to its last lane.
     """
     placed, heads, y = [], [], 0
     for (rank,), group in lanes.group_by("rank", maintain_order=True):
@@ -115,7 +115,7 @@ def place_lanes(lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int) 
 
 
 def lane_label(key: str | None, lane: str) -> str:
-    """Name of a lane as it stands beside it."""
+    """Name of a lane, as written beside it."""
     if lane == "stream":
         return "host" if key is None else f"stream {key}"
     return shorten(key or "none", 20)
@@ -130,7 +130,7 @@ def _lane_order(key: str | None, order: list[str]) -> tuple[int, int, str]:
 
 
 def slice_ns(lanes: pl.DataFrame, window: Window) -> int:
-    """Length of a time slice: a few whole pixels, more where many lanes are busy."""
+    """Length of a time slice: a few whole pixels, more if many lanes are busy."""
     busy = lanes.filter(pl.col("crowded") & (pl.col("busy") >= SPARSE)).height
     least, most = SLICE_PX
     px = -(-6 * busy * window.plot_px // SLICE_ROWS)  # a slice holds about six stages
@@ -138,7 +138,7 @@ def slice_ns(lanes: pl.DataFrame, window: Window) -> int:
 
 
 def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) -> pl.DataFrame:
-    """One bar an event, at least a pixel wide, with a label where one fits inside."""
+    """One bar for each event, at least a pixel wide, with a label if it fits inside."""
     first, last = window.at(pl.col("from_ns")), window.at(pl.col("to_ns"))
     pixel = window.px_ns / window.unit.ns
     out = frame.select(
@@ -164,15 +164,15 @@ def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) 
 
 
 def slices(frame: pl.DataFrame, window: Window, by: str, order: list[str], width: int) -> pl.DataFrame:
-    """Time slices of ``width`` ns: how the time of each lane divides over the names in ``by``.
+    """Time slices of ``width`` ns, with the time of each name in ``by`` on each lane.
 
-    Each event adds to a slice what of it lies inside. A slice is as high as the share of its time that was busy;
-    where events of a lane overlap and come to more than the slice, the parts are scaled down to it.
+    Each event adds the part of its time that lies in a slice. The height of a slice is its busy share. If overlapping
+    events of a lane add up to more than the slice, the parts are scaled down.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, <by>, busy_ns, share, start, end, top, bottom``: one row a lane, slice and name.
+        ``rank, <by>, busy_ns, share, start, end, top, bottom``: one row for each lane, slice and name.
     """
     first = (pl.col("from_ns") - window.start_ns) // width
     last = (pl.max_horizontal("to_ns", pl.col("from_ns") + 1) - 1 - window.start_ns) // width
@@ -202,14 +202,14 @@ def slices(frame: pl.DataFrame, window: Window, by: str, order: list[str], width
 
 
 LAYERS = ("#C6CDD6", "#DFE4EA")
-"""Greys that layers take in turn."""
+"""Alternating greys of layers."""
 
 _COLUMNS = ["label", "phase", "start", "end", "top", "bottom"]
 UNLABELLED = 0.25
-"""Share of a row of steps without room for their text from which they share one."""
+"""If this share of a row of steps has no space for its text, they share one text."""
 
 NARROW = 3
-"""Spans that are narrower than this in the median (px) are merged (steps) or left out (layers)."""
+"""If the median width of spans is below this (px), they are merged (steps) or left out (layers)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +223,8 @@ class Strip:
 def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
     """Steps of each rank, coloured by phase.
 
-    Steps in a row of one phase share a text where they have no room for their own; they are merged where they are
-    too narrow to be told apart.
+    Consecutive steps of one phase share a text if they have no space for their own. They are merged if they are too
+    narrow to tell apart.
     """
     spans = _spans(frame, heads, window, ["step"], row=0).with_columns(to_step="step", layer=pl.lit(None, pl.Int32))
     run = (pl.col("phase") != pl.col("phase").shift()).fill_null(value=True).cum_sum().over("rank")
@@ -247,7 +247,7 @@ def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
 
 
 def _plates(shared: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Boxes behind the shared texts, so that no line between steps runs through them."""
+    """Boxes behind the shared texts, so that no line between steps crosses them."""
     middle, half = (pl.col("start") + pl.col("end")) / 2, pl.col("text_px") * window.px_ns / window.unit.ns / 2
     sized = shared.with_columns(text_px=pl.Series([text_px(t) + 8 for t in shared["label"]], dtype=pl.Float64))
     placed = sized.with_columns(start=middle - half, end=middle + half)
@@ -255,7 +255,7 @@ def _plates(shared: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def layers(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip | None:
-    """Layers of each step and rank in two greys in turn; nothing where they are too narrow."""
+    """Layers of each step and rank in alternating greys; nothing if they are too narrow."""
     spans = _spans(frame, heads, window, ["step", "layer"], row=1)
     if spans.is_empty() or number(spans["px"].median()) < NARROW:
         return None
@@ -286,7 +286,7 @@ def _spans(frame: pl.DataFrame, heads: pl.DataFrame, window: Window, columns: li
 
 
 def _own(spans: pl.DataFrame, kind: str) -> pl.Series:
-    """What a span has room for: ``step 3 · decode``, ``step 3`` or ``3``."""
+    """Longest text that fits into a span: ``step 3 · decode``, ``step 3`` or ``3``."""
     labels = []
     for name, phase, px in spans.select(kind, "phase", "px").iter_rows():
         texts = (f"{kind} {name}", f"{name}")

@@ -1,4 +1,4 @@
-"""Timeline: what each stream of each rank did in a window."""
+"""Timeline chart: what each stream of each rank did in a window."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def timeline(
     max_bars: NotNegative = 4_000,
     title: str | None = None,
 ) -> alt.LayerChart:
-    """Timeline of a window: a lane a stream, a bar an event, strips for the steps and layers.
+    """Timeline of a window: a lane for each stream, a bar for each event, strips for the steps and layers.
 
-    Events are drawn one by one, none thinner than a pixel. A lane on which so many are thinner than a pixel that it
-    would look much busier than it was is cut into slices of a few pixels instead, and so are all lanes where the
-    window holds more than ``max_bars`` events: a slice shows how its time divides over the stages and is as high as
-    the lane was busy. The subtitle says how many events are shown and how many merged.
+    Each event is a bar of at least one pixel. If a lane has so many shorter events that it would look much busier than
+    it was, the lane is divided into slices of a few pixels instead. If the window holds more than ``max_bars`` events,
+    all lanes are. A slice shows how its time divides over the stages; its height is the share of time in which the lane
+    was busy. The subtitle says how many events are shown and how many are merged.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ def timeline(
     window : (start_ns, end_ns), optional
         What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
-        What gets a lane of its own in each rank.
+        What each lane of a rank stands for.
     color : {"stage", "category"}
         What the colour means.
     max_bars : int
         Most events to draw one by one.
     title : str, optional
-        Title instead of the one that says what is shown.
+        Title of the chart; by default it says what is shown.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def timeline(
 
 
 def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) -> list[str]:
-    """How many events are drawn as bars, and how many are merged."""
+    """Sentence on the number of events that are drawn as bars, and that are merged."""
     merged = f"merged into slices of {width}, each as high as its lane was busy."
     if not few:
         return [f"{many:,} of {total:,} events, {merged}"]
@@ -145,7 +145,7 @@ def _instant(ns: int) -> str:
 
 
 def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
-    """What fills the window most, and how much of it on the ranks that are drawn."""
+    """Sentence on the name that fills most of the window, and its share on the ranks that are drawn."""
     length = pl.col("to_ns") - pl.col("from_ns")
     name = events.group_by(by).agg(ns=length.sum()).sort("ns", by, descending=[True, False])[by][0]
     shares = events.group_by("rank").agg(share=100 * length.filter(pl.col(by) == name).sum() / span_ns)["share"]
@@ -168,7 +168,7 @@ class _Drawing:
         self._plot = plot
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
-        """Light background of each lane: what stays visible of it is idle."""
+        """Light background of each lane; where it stays visible, the lane is idle."""
         base = alt.Chart(inline(lanes.select("top", "bottom"))).mark_rect(color=IDLE)
         drawn: alt.Chart = base.encode(x=alt.value(0), x2=alt.value(self._plot), y=self._y, y2="bottom:Q")
         return drawn
@@ -197,7 +197,7 @@ class _Drawing:
         return layered(boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts))
 
     def centred(self, texts: pl.DataFrame) -> alt.LayerChart:
-        """Texts in the middle of what they name."""
+        """Texts in the middle of their spans."""
         middle = [((pl.col(a) + pl.col(b)) / 2).alias(a) for a, b in (("start", "end"), ("top", "bottom"))]
         return layered(*centred(texts.select("label", "ink", *middle), self._x, self._y))
 

@@ -5,8 +5,8 @@ A stand-alone program that needs only PyTorch (and vLLM for its custom all-reduc
     python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
     torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
 
-One process a device; without ``torchrun`` it starts them itself. NVLink multicast stays off. Each part is kept as soon
-as it is measured (``.results.json.ranks/``), so that the same command goes on where it was interrupted.
+One process for each device; without ``torchrun`` it starts them itself. NVLink multicast stays off. Each part is kept
+as soon as it is measured (``.results.json.ranks/``), so that the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Parts that all explorers share: the widget, the messages and the bundle of the browser side."""
+"""Parts that all explorers share: the widget class, the messages, and the JavaScript bundle."""

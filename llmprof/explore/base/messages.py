@@ -1,8 +1,8 @@
-"""Messages between an explorer and its browser's side, declared once for both, and as types of TypeScript.
+"""Messages between an explorer in Python and its JavaScript, declared once for both sides.
 
-Each room has a table of them in its ``explorer.py``. A request that does not fit its declaration is refused with words;
-tests hold every answer against its own; and ``messages.d.ts``, which ``tsc`` checks the JavaScript against, is written
-from the table (:func:`write_declarations`).
+Each explorer has a table of its messages in ``explorer.py``. A request that does not fit its declaration is refused
+with an error, and tests check every answer against its declaration. :func:`write_declarations` writes the TypeScript
+types ``messages.d.ts`` from the table; ``tsc`` checks the JavaScript against them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Column(Record):
 
 
 class Scale(Record):
-    """Scale of the colours of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
+    """Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
 
     phase: str | None
     low: float
@@ -62,14 +62,14 @@ class Message:
     Attributes
     ----------
     name : str
-        What the browser's side asks for.
+        Name of the request.
     asks, answers : mapping of str to type
         Fields and their types: numbers, texts, lists, tuples, dictionaries with texts as keys, and :class:`Record`.
         A field whose type includes None may be left out.
     buffers : str
-        What the buffers of the answer hold, in words; empty if there are none.
+        Description of the buffers of the answer; empty if there are none.
     busy : str
-        What is computed, in words, where that takes a while: the answer is then made in a thread.
+        Description of the computation if it takes long: the answer is then computed in a thread.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Message:
         return structure(f"{self.name} answers", self.answers)
 
     def arguments(self, content: object) -> dict[str, Any]:
-        """Arguments of a request, all of those that were declared.
+        """Arguments of a request, one for each declared field.
 
         Raises
         ------
@@ -100,12 +100,12 @@ class Message:
             raise LlmprofError(f"the request {self.name!r} does not fit its declaration: {error}") from error
 
     def check(self, answer: Mapping[str, Any]) -> None:
-        """Hold an answer against the declaration, as it goes over the wire.
+        """Check an answer, in the form in which it is sent, against the declaration.
 
         Raises
         ------
         LlmprofError
-            A field is missing, not declared or of another type, or not JSON (NaN is none).
+            A field is missing, not declared, of another type, or not JSON (such as NaN).
         """
         try:
             msgspec.convert(json.loads(json.dumps(answer, allow_nan=False)), self._answered)
@@ -114,7 +114,7 @@ class Message:
 
 
 def structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
-    """A record with these fields; those that may be None may be left out."""
+    """Record type with these fields; fields that may be None are optional."""
     made: list[tuple[str, Any, Any]] = [
         (key, kind, None) if optional(kind) else (key, kind, msgspec.NODEFAULT) for key, kind in fields.items()
     ]
@@ -128,13 +128,13 @@ def optional(kind: Any) -> bool:
 
 
 NOTHING = 0xFFFFFFFF
-"""Code of a text that is null."""
+"""Code of a null text."""
 
 Buffers = list[bytes | memoryview]
 
 
 def array(values: Any, dtype: str) -> memoryview:
-    """Values as bytes of little-endian numbers, ready to be sent.
+    """Values as little-endian bytes, ready to be sent.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ ROOMS: Final = {
     "requests": "Requests",
     "ranks": "Ranks",
 }
-"""Rooms and the class of their widget."""
+"""Explorers and the class of their widget."""
 
 _HEAD = """// Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
@@ -217,12 +217,12 @@ _TRAITS = (
 
 
 def declarations(room: str) -> str:
-    """The text of a room's ``messages.d.ts``.
+    """Text of the ``messages.d.ts`` of an explorer.
 
     Parameters
     ----------
     room : str
-        Name of the room: timeline, layers, …
+        Name of the explorer's folder: timeline, layers, …
     """
     messages: Sequence[Message] = importlib.import_module(f"llmprof.explore.{room}.explorer").MESSAGES
     widget: type[Explorer] = getattr(importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room])
@@ -244,7 +244,7 @@ def declarations(room: str) -> str:
 
 
 def written(room: str) -> Path:
-    """Where a room's declarations are kept."""
+    """File of the declarations of an explorer."""
     return Path(__file__).parents[1] / room / "messages.d.ts"
 
 
@@ -259,7 +259,7 @@ def _field(name: str, kind: Any, records: dict[str, str]) -> str:
 
 
 def _type(kind: inspect.Type, records: dict[str, str]) -> str:
-    """A type of msgspec in TypeScript; records are kept by name."""
+    """TypeScript form of a msgspec type; records are collected by name."""
     if type(kind) in _PLAIN:
         return _PLAIN[type(kind)]
     match kind:
@@ -292,7 +292,7 @@ def _record(cls: type[msgspec.Struct], kind: inspect.StructType, records: dict[s
 
 
 def _synced(widget: type[Explorer]) -> dict[str, traitlets.TraitType[Any, Any]]:
-    """Traits of a widget that the browser's side has, without those of every widget."""
+    """Traits of a widget that are synchronised with the browser, without those that every widget has."""
     from ipywidgets import DOMWidget  # type: ignore[import-untyped]
 
     every = set(DOMWidget.class_traits(sync=True))
@@ -316,6 +316,6 @@ def _trait(trait: traitlets.TraitType[Any, Any]) -> str:
 
 
 def write_declarations() -> None:
-    """Write the declarations of all rooms anew, after a change of the messages or the traits of a widget."""
+    """Write the declarations of all explorers again, after a change of the messages or traits of a widget."""
     for room in ROOMS:
         written(room).write_text(declarations(room), "utf-8")

@@ -1,4 +1,4 @@
-"""Base of all explorers: the traits that link them, requests of the browser's side, and a picture to keep."""
+"""Base class of all explorers: shared traits, requests from the browser, and the picture for static views."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 BUNDLES: Final = Path(__file__).parents[1] / "bundles"
-"""Scripts and style sheets of the widgets, one of each a widget, bundled from their rooms (``make bundles``)."""
+"""Folder with one script and one style sheet for each widget, bundled from its source (``make bundles``)."""
 
 LINKED = ("window", "rank", "step", "layer", "stage")
 
@@ -37,19 +37,19 @@ class Link:
         self._links = links
 
     def unlink(self) -> None:
-        """Let the explorers go their own ways again."""
+        """Remove the link between the explorers."""
         for one in self._links:
             one.unlink()
         self._links = []
 
 
 def link(*widgets: Any) -> Link:
-    """Link the window, rank, step, layer and stage of explorers: what is chosen in one holds for all.
+    """Link the window, rank, step, layer and stage of explorers: a choice in one of them applies to all.
 
     Parameters
     ----------
     *widgets : Explorer
-        Two or more. Where they differ at first, the first one that has a value decides.
+        Two or more. If their values differ, the value of the first one that has any is used.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def link(*widgets: Any) -> Link:
     Raises
     ------
     ArgumentError
-        Something else than a widget is among them.
+        An argument is not a widget.
     """
     for widget in widgets:
         if not isinstance(widget, traitlets.HasTraits):
@@ -81,14 +81,14 @@ _LEVEL: Final = 7
 def smaller(image: bytes) -> bytes:
     """The same image in fewer bytes.
 
-    The encoder of vl-convert compresses lightly; images of charts become four to five times as small. An alpha channel
-    that is full everywhere is dropped, which takes nothing but slicing where every row has the filter Sub: it works
-    on each channel by itself.
+    The encoder of vl-convert compresses little; images of charts become four to five times smaller. An alpha channel
+    that is fully opaque is dropped. If every row has the filter Sub, this only needs slicing, since the filter treats
+    each channel separately.
 
     Parameters
     ----------
     image : bytes
-        PNG of 8 bits a channel; any other is given back as it is.
+        PNG with 8 bits for each channel; other images are returned unchanged.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def smaller(image: bytes) -> bytes:
     try:
         raw = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT"))
         rows = np.frombuffer(raw, dtype=np.uint8).reshape(height, 1 + 4 * width)
-    except (zlib.error, ValueError):  # a damaged image is not ours to judge
+    except (zlib.error, ValueError):  # a damaged image is returned unchanged
         return image
     pixels = rows[:, 1:].reshape(height, width, 4)
     alpha = pixels[:, :, 3]
@@ -123,7 +123,7 @@ def smaller(image: bytes) -> bytes:
 
 
 def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of each chunk; none of what is no PNG."""
+    """Kind and content of each chunk; nothing if the data are not a PNG."""
     at = len(_SIGNATURE)
     if not image.startswith(_SIGNATURE):
         return
@@ -152,7 +152,7 @@ COLOURS: dict[str, dict[str, str]] = {
 
 
 def answers(message: Message) -> Callable[[F], F]:
-    """Answer requests of a kind with a method: it gets their fields by name, and gives the answer and its buffers."""
+    """Decorator of a method that answers such requests: it takes the fields by name, and returns answer and buffers."""
 
     def mark(method: F) -> F:
         method.message = message  # type: ignore[attr-defined]
@@ -170,23 +170,23 @@ class Handler:
 
 
 class Explorer(anywidget.AnyWidget):
-    """Widget that shows a trace and hands back frames.
+    """Widget that shows a trace and returns selections as frames.
 
-    The browser's side asks for ``what`` with arguments; the method that :func:`answers` gave to messages of this name
-    answers with a message (JSON) and buffers. An error becomes a text that the widget shows. Of requests of one kind
-    the browser keeps one under way and remembers the newest, so a slow answer is never followed by a queue of stale
-    ones.
+    The browser sends requests, each with a name (``what``) and arguments. The method that :func:`answers` registered
+    for this name answers with a message (JSON) and buffers. The widget shows errors as text. Of each kind of request
+    the browser has at most one under way and remembers only the newest, so stale requests never queue behind a slow
+    answer.
 
     Parameters
     ----------
     trace : Trace
         What is shown.
     **traits
-        ``window, rank, step, layer, stage, theme`` to begin with.
+        Initial values of ``window, rank, step, layer, stage, theme``.
     """
 
     window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
-    """First and last time that is shown or chosen, in ns from the start of the trace."""
+    """Window in view or chosen: its first and last time, in ns from the start of the trace."""
 
     rank: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     step: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
@@ -194,7 +194,7 @@ class Explorer(anywidget.AnyWidget):
     stage: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     theme = traitlets.Enum(["auto", "light", "dark"], default_value="auto").tag(sync=True)
     busy = traitlets.Unicode("").tag(sync=True)
-    """What is being computed, in words; empty if nothing is."""
+    """Description of the running computation; empty if there is none."""
 
     colours = traitlets.Dict(default_value=COLOURS).tag(sync=True)
 
@@ -243,7 +243,7 @@ class Explorer(anywidget.AnyWidget):
         return pl.DataFrame()
 
     def picture(self) -> bytes | None:
-        """PNG image of the present state, for where no kernel runs; None if there is nothing to draw."""
+        """PNG image of the present state, for views without a kernel; None if there is nothing to draw."""
         return None
 
     @traitlets.validate("window")
@@ -256,7 +256,7 @@ class Explorer(anywidget.AnyWidget):
         return list(value)
 
     def _receive(self, _widget: Any, content: Mapping[str, Any], _buffers: Buffers) -> None:
-        """Answer a message of the browser's side."""
+        """Answer a message of the browser."""
         kind, what = content.get("kind"), str(content.get("what", ""))
         if kind == "cancel":
             self._finish(what)
@@ -275,7 +275,7 @@ class Explorer(anywidget.AnyWidget):
             self._answer(handler, content, None)
 
     def _answer(self, handler: Handler, content: Mapping[str, Any], token: object) -> None:
-        """Run a method and send what it returns, or why it could not; nothing if it was cancelled meanwhile."""
+        """Run a method and send its result or its error; nothing if the request was cancelled meanwhile."""
         what = content["what"]
         message: dict[str, Any] = {"error": f"{what}: unexpected failure; the kernel's log says more."}
         buffers: Buffers = []
@@ -296,7 +296,7 @@ class Explorer(anywidget.AnyWidget):
             self.send({**head, "msg": dict(message)}, buffers)
 
     def _progress(self, what: str, text: str) -> None:
-        """Say how far a request has come that is computed in the background."""
+        """Report the progress of a request that is computed in the background."""
         with self._lock:
             if what in self._running:
                 self._running[what] = (self._running[what][0], text)
@@ -311,7 +311,7 @@ class Explorer(anywidget.AnyWidget):
         self.busy = "; ".join(text for _, text in self._running.values())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The live widget, and an image of it for notebooks that are looked at without a kernel."""
+        """The live widget, and an image of it for notebooks that are opened without a kernel."""
         shown = super()._repr_mimebundle_(**kwargs)
         if shown is None:
             return None

@@ -1,4 +1,4 @@
-"""Explorer of collectives: how long, how fast, who is late, and the ranks of one call side by side."""
+"""Explorer of collectives: latency, bandwidth, late ranks, and the ranks of one call side by side."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ PER_DECADE = 15
 """Bins of a histogram for each power of ten."""
 
 MAX_BARS = 160
-"""Bars over time; more calls than that share bars."""
+"""Most bars over time; more calls share bars."""
 
 MAX_LISTED = 100
-"""Calls in the list, those with the greatest skew first."""
+"""Most calls in the list, those with the greatest skew first."""
 
 MAX_RANKS = 32
-"""Ranks that have a row each; of more, consecutive ones share a row."""
+"""Most ranks with a row each; with more ranks, consecutive ones share a row."""
 
 
 def choices(trace: Trace) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def choices(trace: Trace) -> dict[str, Any]:
 def calls_of(
     trace: Trace, *, kind: str | None, phase: str | None = None, window: tuple[int, int] | None = None
 ) -> pl.DataFrame:
-    """Rows of ``collectives`` with ``late_ns``; of a window those that overlap it."""
+    """Rows of ``collectives`` with ``late_ns``; with a window only those that overlap it."""
     rows = lateness(collectives(trace))
     within = [pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None]
     if window is not None:
@@ -92,7 +92,7 @@ def calls_of(
 
 
 def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str, Any]:
-    """Everything but the picked call; of ``rank`` alone where the ranks are not compared with each other."""
+    """All parts of the view except the picked call; parts that do not compare ranks are of ``rank`` alone."""
     own = rows if rank is None else rows.filter(pl.col("rank") == rank)
     matched = own.drop_nulls("wait_ns")
     return {
@@ -121,10 +121,10 @@ def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
 
 
 def banded(rows: pl.DataFrame, latest: str, *, sums: Sequence[str] = ()) -> pl.DataFrame:
-    """Rows by rank, of which consecutive ranks share one where there are more than ``MAX_RANKS``.
+    """Rows by rank; with more than ``MAX_RANKS`` ranks, consecutive ranks share a row.
 
-    A shared row is that of its rank with the greatest ``latest``, with the sums of some columns over its ranks and
-    ``label``, which names them. Its ranks are a power of two, so that nodes stay together.
+    A shared row is the row of its rank with the greatest ``latest``, with some columns summed over its ranks and a
+    ``label`` that names them. The number of its ranks is a power of two, so that nodes stay together.
     """
     if rows["rank"].n_unique() <= MAX_RANKS:
         return rows
@@ -147,7 +147,7 @@ def banded(rows: pl.DataFrame, latest: str, *, sums: Sequence[str] = ()) -> pl.D
 def over_time(rows: pl.DataFrame) -> pl.DataFrame:
     """Bars over time: ``first_ns, last_ns, calls, wait_ns, transfer_ns, dur_ns, call``.
 
-    The times are means over the kernels of a bar; of a kernel without a counterpart only its duration is known.
+    The times are means over the kernels of a bar; only the duration is known of a kernel without a counterpart.
     ``call`` is the one with the longest kernel in the bar. At most ``MAX_BARS`` bars, of equal time.
     """
     rows = rows.sort("start_ns", "rank")
@@ -207,7 +207,7 @@ def call_of(trace: Trace, call: int) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, call: int | None) -> tuple[int | None, int | None]:
-    """The calls before and after one in time; the first one as both if none is picked."""
+    """The calls before and after the picked one in time; the first call for both if none is picked."""
     order = rows.drop_nulls("call").group_by("call").agg(pl.col("start_ns").min()).sort("start_ns", "call")["call"]
     if order.is_empty():
         return None, None
@@ -244,16 +244,16 @@ class AllReduce(Explorer):
     """Whether only the calls in ``window`` are shown."""
 
     call = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    """Number of the picked call, the same on all of its ranks."""
+    """Number of the picked call, which is the same on all its ranks."""
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
         super().__init__(trace, **{"colours": COLOURS | {"collective": _COLOURS}} | traits)
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Rows of ``analyze.collectives`` of the picked call, with ``late_ns``; those that are shown if none is picked.
+        """Rows of ``analyze.collectives`` of the picked call, with ``late_ns``; all visible calls if none is picked.
 
-        ``late_ns`` is the start after that of the first rank.
+        ``late_ns`` is the time from the start of the first rank to the start of this rank.
         """
         if self.call is not None:
             return call_of(self.trace, self.call).drop("aligned_ns")
@@ -304,7 +304,7 @@ class AllReduce(Explorer):
 
 
 def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllReduce:
-    """Calls of a collective: latencies, sizes, bandwidth against the link's peak, who is late, and how long they wait.
+    """Calls of a collective: latencies, sizes, bandwidth compared with the link's peak, late ranks, and waiting.
 
     Picking a call (a bar over time, or a row of the list) shows its ranks aligned and sets ``call, step, layer`` and
     ``window``; ``.selected`` is the frame of its rows.
@@ -312,11 +312,11 @@ def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllRe
     Parameters
     ----------
     trace : Trace
-        Any trace; one without collectives says so.
+        Any trace; the widget says so if it has no collectives.
     kind : str, optional
         all_reduce (the default, if there is one), all_gather, reduce_scatter, all_to_all, broadcast, send_recv …
     **traits
-        ``phase, in_window, call, rank, window, theme`` to begin with.
+        Initial values of ``phase, in_window, call, rank, window, theme``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""``explore.compare``: runs side by side: step times, what the change is made of, timelines, and kernels."""
+"""Explorer that compares runs: step times, parts of the change, timelines, and kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATUSES: Final = {
 """Statuses of :func:`llmprof.analyze.diff_events` in words."""
 
 ALIGNED: Final = (("stage", "name"), ("name",), ("stage", "category"), ("layer", "stage"), ("category",))
-"""Labels that rows can be aligned by, beside the phase."""
+"""Labels that rows can be aligned by, in addition to the phase."""
 
 NUMBERS: Final = ("a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps")
 _MOST_KERNELS: Final = 60
@@ -43,9 +43,9 @@ _MOST_TEXT: Final = 400
 
 
 def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str) -> pl.DataFrame:
-    """Rows with a text in one of their labels, of a phase and a status, in the order of a column (``-``: falling).
+    """Rows of a phase and a status with a text in one of their labels, sorted by a column (``-``: descending).
 
-    The order by change is that of its size.
+    Sorting by change uses its absolute value.
     """
     labels = [c for c in ("stage", "category", "layer", "name") if c in frame.columns]
     words = pl.concat_str([pl.col(c).cast(pl.String).fill_null("") for c in labels], separator=" ").str.to_lowercase()
@@ -62,7 +62,7 @@ def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str
 
 
 def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
-    """Some of the rows as JSON, texts cut."""
+    """Some of the rows as JSON, with texts shortened."""
     rows = frame.slice(max(0, offset), max(0, count)).iter_rows(named=True)
     return [{key: _plain(cell) for key, cell in row.items()} for row in rows]
 
@@ -74,7 +74,7 @@ def counts(frame: pl.DataFrame) -> dict[str, int]:
 
 
 def matching(labels: RowLabels) -> list[pl.Expr]:
-    """What events of a row fulfil: each label equal, null equal to null."""
+    """Condition for the events of a row: every label is equal, and null equals null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [pl.lit(value=True)]
 
 
@@ -84,12 +84,12 @@ def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
 
 
 def events_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
-    """Events of a row that lie in a step: those that :func:`llmprof.analyze.diff_events` compares."""
+    """Events of a row that belong to a step: those that :func:`llmprof.analyze.diff_events` compares."""
     return of_rank(attribute(trace), rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
 def steps_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
-    """Time of a row in each step of its phase, mean of the ranks.
+    """Time of a row in each step of its phase, as the mean over ranks.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def kernels_of(a: Trace, b: Trace, labels: RowLabels, tolerance: float, rank: in
 
 
 def keys_of(by: Sequence[str]) -> list[str]:
-    """Columns that a row is aligned by: the phase, and those that were asked for."""
+    """Columns that rows are aligned by: the phase, and the requested ones."""
     return ["phase", *(label for label in by if label != "phase")]
 
 
@@ -138,7 +138,7 @@ PARTS: Final = {
     "compute": theme.COMPUTE,
     "idle": theme.DURATION,
 }
-"""Colours of groups of parts that have none by stage or cause."""
+"""Colours of groups of parts that have no colour by stage or cause."""
 
 
 class Compare(Explorer):
@@ -148,16 +148,16 @@ class Compare(Explorer):
     _css = BUNDLES / "compare.css"
 
     names = traitlets.List(traitlets.Unicode(), ["a", "b"], minlen=2).tag(sync=True)
-    """What the runs are called."""
+    """Names of the runs."""
 
     pair = traitlets.List(traitlets.Int(min=0), [0, 1], minlen=2, maxlen=2).tag(sync=True, pair=True)
     """Numbers of the two runs that are compared; the first is the reference."""
 
     by = traitlets.List(traitlets.Enum(["stage", "category", "layer", "name"]), list(ALIGNED[0])).tag(sync=True)
-    """Labels that rows are aligned by, beside the phase."""
+    """Labels that rows are aligned by, in addition to the phase."""
 
     tolerance = traitlets.Float(0.05, min=0).tag(sync=True)
-    """Change up to which the status is ``same``."""
+    """Largest relative change with the status ``same``."""
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase whose steps are compared; the one with the most time, once the widget is shown."""
@@ -170,10 +170,10 @@ class Compare(Explorer):
     """Labels of the row that is picked, such as ``{"phase": "decode", "stage": "norm"}``."""
 
     place = traitlets.Int(default_value=None, allow_none=True, min=0).tag(sync=True)
-    """Which of the phase's steps the timelines show, counted from 0; the most typical one if None."""
+    """Step of the phase that the timelines show, counted from 0; the most typical one if None."""
 
     close: Any = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
-    """Part of the timelines that is shown, in ns from where they are aligned; all of the step if None."""
+    """Part of the timelines in view, in ns from the point where they are aligned; the whole step if None."""
 
     statuses = traitlets.Dict(STATUSES).tag(sync=True)
     colours = traitlets.Dict(default_value={**COLOURS, "part": PARTS}).tag(sync=True)
@@ -215,7 +215,7 @@ class Compare(Explorer):
 
     @property
     def waterfall(self) -> pl.DataFrame:
-        """What the change of the step time is made of: :func:`llmprof.analyze.diff_waterfall` of the two runs.
+        """Parts of the change of the step time: :func:`llmprof.analyze.diff_waterfall` of the two runs.
 
         Raises
         ------
@@ -237,14 +237,14 @@ class Compare(Explorer):
         return pl.concat(frames)
 
     def picture(self) -> bytes | None:
-        """PNG image of the way from one step time to the other."""
+        """PNG image of the waterfall from one step time to the other."""
         from llmprof import charts
 
         frame = self._times((self.pair[0], self.pair[1]), self.rank)
         return charts.to_png_bytes(charts.diff_waterfall(frame, phase=self.phase), scale=1.25)
 
     def _rank(self, trace: Trace, rank: int | None) -> int | None:
-        """The rank that is asked for, where the trace has it."""
+        """The requested rank, if the trace has it."""
         return rank if rank in trace.ranks else None
 
     def _ranks(self, pair: Pair, rank: int | None) -> list[int] | None:
@@ -374,27 +374,28 @@ class Compare(Explorer):
 
 
 def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None, **traits: Any) -> Compare:
-    """Runs side by side: how long a step takes, what the change is made of, and which kernels it is.
+    """Runs side by side: the time of a step, the parts of its change, and the kernels behind it.
 
-    Above, a step of each run; then the way from the first to the second as bars that add up, both timelines under each
-    other, aligned at a step or layer, and a row for each kernel, the largest change first. A click on a part of a bar
-    or a row picks it: its time in every step of both runs, and its kernels. More than two runs are shown as one such
-    picture each.
+    At the top is a step of each run. Below are a waterfall from the first run to the second, both timelines one above
+    the other, aligned at a step or layer, and a table of kernels, the largest change first. A click on a part of a bar
+    or on a row picks it, and shows its time in every step of both runs, and its kernels. With more than two runs, two
+    at a time are compared in this way.
 
     Parameters
     ----------
     a, b, *more : Trace
         The runs; ``a`` is the reference.
     names : sequence of str, optional
-        What they are called; by default as :func:`llmprof.analyze.run_names` calls them.
+        Their names; by default those of :func:`llmprof.analyze.run_names`.
     **traits
-        To begin with: ``pair, by, tolerance, phase, rank, place, layer, status, search, sort, picked`` and ``theme``.
+        Initial values of ``pair, by, tolerance, phase, rank, place, layer, status, search, sort, picked`` and
+        ``theme``.
 
     Returns
     -------
     Explorer
-        The widget. ``.selected``: events of the picked row in both runs; ``.changes``: all rows; ``.table``: those
-        that are shown; ``.waterfall``: the bars.
+        The widget. ``.selected``: events of the picked row in both runs; ``.changes``: all rows; ``.table``: the
+        visible rows; ``.waterfall``: the bars.
 
     Raises
     ------
@@ -404,5 +405,5 @@ def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None
     runs = (a, b, *more)
     called = list(run_names(*runs) if names is None else names)
     if len(called) != len(runs):
-        raise ArgumentError(f"compare() got {len(called)} names for {len(runs)} runs", expected="one name a run")
+        raise ArgumentError(f"compare() got {len(called)} names for {len(runs)} runs", expected="one name for each run")
     return Compare(*runs, names=called, **traits)

@@ -1,7 +1,7 @@
 // Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
-/** A run: its name, its steps of the phase, the time of one and until the next (ns), and the parts of that time. */
+/** A run: its name, its steps of the phase, the time of a step and until the next (ns), and its parts. */
 export type Bar = {
   name: string;
   steps: number;
@@ -17,7 +17,7 @@ export type Way = {
   bars: Record<string, any>[];
 };
 
-/** Timeline of a run: its rank and step, where it is aligned (ns from its start), columns and their first buffer. */
+/** Timeline of a run: rank, step, point of alignment (ns from its start), columns and their first buffer. */
 export type Track = {
   name: string;
   rank: number | null;
@@ -35,7 +35,7 @@ export type Column = {
   values?: string[] | null;
 };
 
-/** What the table shows: two runs, labels that rows are aligned by, filters, a text and an order. */
+/** View of the table: two runs, labels that rows are aligned by, filters, a search text and an order. */
 export type Shown = {
   pair: [number, number];
   by: string[];

@@ -1,4 +1,4 @@
-"""Messages between the comparison and its browser's side: what is asked, and what comes back."""
+"""Messages between the comparison and the browser: requests and answers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Labels = dict[str, Any]
 """Labels of a row: ``{"phase": "decode", "stage": "norm"}``."""
 
 Pair = tuple[int, int]
-"""Numbers of the two runs that are looked at closely."""
+"""Numbers of the two runs that are compared in detail."""
 
 
 class Shown(Record):
-    """What the table shows: two runs, labels that rows are aligned by, filters, a text and an order."""
+    """View of the table: two runs, labels that rows are aligned by, filters, a search text and an order."""
 
     pair: Pair
     by: list[str]
@@ -27,7 +27,7 @@ class Shown(Record):
 
 
 class Bar(Record):
-    """A run: its name, its steps of the phase, the time of one and until the next (ns), and the parts of that time."""
+    """A run: its name, its steps of the phase, the time of a step and until the next (ns), and its parts."""
 
     name: str
     steps: int
@@ -45,7 +45,7 @@ class Way(Record):
 
 
 class Track(Record):
-    """Timeline of a run: its rank and step, where it is aligned (ns from its start), columns and their first buffer."""
+    """Timeline of a run: rank, step, point of alignment (ns from its start), columns and their first buffer."""
 
     name: str
     rank: int | None

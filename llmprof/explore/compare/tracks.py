@@ -1,4 +1,4 @@
-"""Timelines of runs under each other, aligned at a step or at a layer of it."""
+"""Timelines of runs one above the other, aligned at a step or at a layer of a step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
 LANES: Final = ("layers", "compute", "communication", "copies", "idle")
-"""Rows of a timeline; the column ``lane`` counts them."""
+"""Rows of a timeline; the column ``lane`` is their number."""
 
 MOST_EVENTS: Final = 4_000
-"""Events of a side that are sent one by one; of more, short ones that are near each other are sent as one."""
+"""Most events of a side that are sent one by one; with more, short events near each other are merged."""
 
 _CAUSES: Final = {part: words for (kind, part), (_, words) in WORDS.items() if kind == "idle"}
 _PIECES: Final = 1_500
@@ -37,7 +37,7 @@ SCHEMA: Final = {
 
 @dataclass(frozen=True)
 class Aligned:
-    """A run, what it is called, and the rank that is shown (the first one if None)."""
+    """A run, its name, and the rank that is shown (the first one if None)."""
 
     name: str
     trace: Trace
@@ -46,20 +46,20 @@ class Aligned:
 
 @dataclass
 class Tracks:
-    """Timelines of the runs; times are in ns from where they are aligned.
+    """Timelines of the runs; times are in ns from the point of alignment.
 
     Attributes
     ----------
     sides : list of dict
-        Of each run its ``name, rank, step, origin_ns`` (where it is aligned, ns from the start of its trace; null where
-        there is nothing to show) and ``note`` (why there is nothing, else empty).
+        For each run ``name, rank, step, origin_ns`` (point of alignment, ns from the start of its trace; null if there
+        is nothing to show) and ``note`` (why there is nothing, otherwise empty).
     rows : list of polars.DataFrame
-        Of each run ``lane`` (number in ``LANES``), ``start_ns, dur_ns, label`` (what its colour stands for), ``name``
-        and ``events`` (1, or how many the row stands for).
+        For each run ``lane`` (number in ``LANES``), ``start_ns, dur_ns, label`` (meaning of its colour), ``name`` and
+        ``events`` (1, or the number of merged events).
     window, whole : (float, float)
-        What is shown, and all that there is.
+        The visible part, and the whole.
     place, places : int or None, int
-        Which step of the phase it is, and how many there are in every run.
+        Number of the step in its phase, and how many steps every run has.
     layers : list of int
         Layers of the step in any run.
     """
@@ -81,21 +81,20 @@ def align(
     layer: int | None = None,
     window: Sequence[float] | None = None,
 ) -> Tracks:
-    """Timelines of a step of each run, aligned where it begins or where a layer of it begins.
+    """Timelines of a step of each run, aligned at its start or at the start of one of its layers.
 
     Parameters
     ----------
     runs : sequence of Aligned
         The runs.
     phase : str, optional
-        Phase of the step; whole recordings are aligned at their first event where None.
+        Phase of the step; if None, whole recordings are aligned at their first event.
     place : int, optional
-        Which of the phase's steps, counted from 0; if not given, the one of the first run whose length is nearest to
-        the median.
+        Step of the phase, counted from 0; by default the step of the first run whose length is nearest to the median.
     layer : int, optional
         Layer at whose first event the steps are aligned.
     window : (float, float), optional
-        Part to show, in ns from where the runs are aligned.
+        Part to show, in ns from the point of alignment.
 
     Returns
     -------
@@ -140,7 +139,7 @@ def _rank(run: Aligned) -> int | None:
 
 
 def _steps(run: Aligned, phase: str | None) -> pl.DataFrame:
-    """Steps of a phase on the rank that is shown, or its recording."""
+    """Steps of a phase on the chosen rank, or its whole recording."""
     try:
         windows = recorded_windows(run.trace) if phase is None else step_windows(run.trace)
     except LlmprofError:
@@ -158,7 +157,7 @@ def _typical(steps: pl.DataFrame) -> int:
 
 
 def _span(run: Aligned, steps: pl.DataFrame, place: int | None) -> tuple[int, int] | None:
-    """First and last time of the step that is shown (ns), or of what ran in the recording."""
+    """First and last time of the visible step (ns), or of all events of the recording."""
     if not steps.height or (place or 0) >= steps.height:
         return None
     row = steps.row(place or 0, named=True)
@@ -171,7 +170,7 @@ def _span(run: Aligned, steps: pl.DataFrame, place: int | None) -> tuple[int, in
 
 
 def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFrame:
-    """What happens in the step: ``lane, start_ns, dur_ns, label, name, layer``."""
+    """Events of the step: ``lane, start_ns, dur_ns, label, name, layer``."""
     span = _span(run, steps, place)
     empty = pl.DataFrame(schema={**SCHEMA, "layer": pl.Int32}).drop("events")
     if span is None:
@@ -206,7 +205,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
 
 
 def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
-    """Waiting inside of collectives, drawn over them; those whose waiting is not known are marked as such."""
+    """Waiting inside collectives, drawn over them; collectives with unknown waiting are marked."""
     calls = collectives(run.trace).filter(inside)
     unknown = calls.filter(pl.col("wait_ns").is_null())
     known = calls.filter(pl.col("wait_ns") > 0)
@@ -225,7 +224,7 @@ def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
 def _side(
     run: Aligned, rows: pl.DataFrame, span: tuple[int, int] | None, *, phase: str | None, layer: int | None
 ) -> tuple[dict[str, Any], int | None, float]:
-    """What is said of a run, where it is aligned, and the length of its layer or step."""
+    """Header of a run, its point of alignment, and the length of its layer or step."""
     side: dict[str, Any] = {"name": run.name, "rank": _rank(run), "step": None, "origin_ns": None, "note": ""}
     if span is None:
         side["note"] = f"{run.name} has no such step of {phase}" if phase else f"{run.name} has no events"
@@ -245,7 +244,7 @@ def _side(
 
 
 def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]) -> pl.DataFrame:
-    """Rows of a window from where they are aligned; short ones near each other as one where they are many."""
+    """Rows of a window, with times from the point of alignment; of many, short ones near each other are merged."""
     if origin is None:
         return pl.DataFrame(schema=SCHEMA)
     start = (pl.col("start_ns") - origin).cast(pl.Float64)

@@ -1,4 +1,4 @@
-"""``explore.kernels``: every kernel of a trace in a table, and what is known of the one that is picked."""
+"""Explorer of kernels: a table of all kernels of a trace, and the details of the picked one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from llmprof.text import shorten
 from llmprof.trace import Trace
 
 Labels = dict[str, Any]
-"""Values of labels that launches are told apart by: ``{"phase": "decode"}``."""
+"""Values of the labels that divide launches into rows: ``{"phase": "decode"}``."""
 
 
 class Shown(Record):
-    """What the table shows: filters, labels that rows are told apart by, a text, an order, a window."""
+    """View of the table: filters, labels that divide launches into rows, a search text, an order, a window."""
 
     rank: int | None = None
     step: int | None = None
@@ -170,13 +170,13 @@ class Kernels(Explorer):
     category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     stream = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     search = traitlets.Unicode("").tag(sync=True)
-    """Text in the name, in any case of letters."""
+    """Text to search for in names, regardless of case."""
 
     by = traitlets.List(traitlets.Enum(SPLITS)).tag(sync=True)
-    """Labels that a kernel's launches are told apart by."""
+    """Labels that divide the launches of a kernel into rows."""
 
     sort = traitlets.Unicode("-total_ns").tag(sync=True)
-    """Column of the table's order; with ``-`` the largest first."""
+    """Column that the table is sorted by; with ``-`` the largest value comes first."""
 
     in_window = traitlets.Bool(default_value=False).tag(sync=True)
     """Whether only the launches of the window count."""
@@ -185,17 +185,17 @@ class Kernels(Explorer):
     """Name of the kernel that is picked."""
 
     of = traitlets.Dict().tag(sync=True)
-    """Labels of the row that is picked, where the table tells launches apart."""
+    """Labels of the picked row, if the table divides launches by labels."""
 
     event = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    """The launch that is picked: its row in ``attribute(trace)``."""
+    """Row number of the picked launch in ``attribute(trace)``."""
 
     has_metrics = traitlets.Bool(default_value=False).tag(sync=True)
     program = traitlets.Unicode(shlex.join(PROGRAM)).tag(sync=True)
     """The program and its arguments, for the ``ncu`` command."""
 
     def __init__(self, trace: Trace, metrics: Metrics | None = None, **traits: Any) -> None:
-        self.metrics = metrics if trace.has("kernels") else None  # they are of kernels, not of operators
+        self.metrics = metrics if trace.has("kernels") else None  # metrics belong to kernels, not to operators
         self._profiled: Profiled | None = None
         self._kept: tuple[Any, pl.DataFrame] = (None, pl.DataFrame())
         super().__init__(trace, has_metrics=self.metrics is not None, **traits)
@@ -214,7 +214,7 @@ class Kernels(Explorer):
 
     @property
     def table(self) -> pl.DataFrame:
-        """The rows that the table shows, in its order: those of :func:`llmprof.analyze.kernels_within`.
+        """Rows of the table in its order: those of :func:`llmprof.analyze.kernels_within`.
 
         Raises
         ------
@@ -225,14 +225,14 @@ class Kernels(Explorer):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Launches of the kernel that is picked, or the one launch: rows of :func:`llmprof.analyze.attribute`."""
+        """Launches of the picked kernel, or the picked launch alone: rows of :func:`llmprof.analyze.attribute`."""
         if self.event is not None:
             return attribute(self.trace).filter(pl.col("event") == self.event)
         return self.launches
 
     @property
     def launches(self) -> pl.DataFrame:
-        """All launches of the kernel that is picked, within the filters; no rows if none is."""
+        """All launches of the picked kernel that pass the filters; no rows if none is picked."""
         return self._launches(self._view, self.kernel, self.of)
 
     def picture(self) -> bytes | None:
@@ -302,7 +302,7 @@ class Kernels(Explorer):
 
     @answers(LAUNCH)
     def _on_launch(self, event: int) -> Answer:
-        """Pick a launch, and set the window around it, which explorers that are linked then show."""
+        """Pick a launch, and set the window around it; linked explorers then show this window."""
         rows = attribute(self.trace).filter(pl.col("event") == event)
         if rows.height:
             start, length = rows.select("start_ns", "dur_ns").row(0)
@@ -358,24 +358,24 @@ class Kernels(Explorer):
 
 
 def kernels(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Kernels:
-    """Table of all kernels, and of the one that is picked its launches, shapes and hardware metrics.
+    """Table of all kernels, with launches, shapes and hardware metrics of the picked one.
 
-    Rows are narrowed by rank, step, phase, layer, stage, stream, category, text and window, told apart by some of
-    them, and sorted by any column. A click (or Enter) picks a kernel.
+    Rows can be filtered by rank, step, phase, layer, stage, stream, category, text and window, divided by some of these
+    labels, and sorted by any column. A click (or Enter) picks a kernel.
 
     Parameters
     ----------
     trace : Trace
-        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
+        Any trace with device activity. In the trace of a CPU run, operators of the host take the place of kernels.
     metrics : Metrics, optional
         What Nsight Compute measured of its kernels (:func:`llmprof.read_metrics`).
     **traits
-        To begin with: ``rank, step, phase, layer, stage, stream, category, search, by, sort, window, in_window,
+        Initial values of ``rank, step, phase, layer, stage, stream, category, search, by, sort, window, in_window,
         kernel, program`` and ``theme``.
 
     Returns
     -------
     Explorer
-        The widget. ``.selected``: launches of the picked kernel; ``.table``: the rows as they are shown.
+        The widget. ``.selected``: launches of the picked kernel; ``.table``: the visible rows.
     """
     return Kernels(trace, metrics, **traits)

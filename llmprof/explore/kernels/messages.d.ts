@@ -1,7 +1,7 @@
 // Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
-/** What the table shows: filters, labels that rows are told apart by, a text, an order, a window. */
+/** View of the table: filters, labels that divide launches into rows, a search text, an order, a window. */
 export type Shown = {
   rank?: number | null;
   step?: number | null;

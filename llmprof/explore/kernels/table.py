@@ -1,4 +1,4 @@
-"""Rows of the explorer of kernels (filtered, sorted, in blocks), and what Nsight Compute measured of one of them."""
+"""Rows of the explorer of kernels (filtered, sorted, in blocks), and Nsight Compute's metrics of one kernel."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ BINS: Final = 48
 
 FILTERS: Final = ("rank", "step", "phase", "layer", "stage", "stream", "category")
 SPLITS: Final = ("phase", "stage", "layer", "stream", "rank")
-"""Labels that the rows can be narrowed to, and those that they can be told apart by."""
+"""Labels that rows can be filtered by, and labels that can divide launches into rows."""
 
 NUMBERS: Final[tuple[str, ...]] = ("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns")
 SORTABLE: Final = ("name", "category", "limit", *PLACES, *NUMBERS)
 
 _MOST_TEXT: Final = 2_000
-"""Characters of a name that a row carries; the details have all of them."""
+"""Most characters of a name in a row; the details have the full name."""
 
 _NAMED: Final = 2
 
 
 @dataclass(frozen=True)
 class View:
-    """What a table shows: labels it is narrowed to, labels its rows are told apart by, a text, an order, a window."""
+    """View of a table: filters, labels that divide launches into rows, a search text, an order, a window."""
 
     where: Mapping[str, int | str | None] = field(default_factory=dict)
     by: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class View:
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> View:
-        """View that the browser's side described; unknown labels are left out."""
+        """View that the browser requested; unknown labels are left out."""
         where = {label: value for label in FILTERS if (value := asked.get(label)) is not None}
         by = tuple(label for label in SPLITS if label in asked.get("by", ()))
         window = asked.get("window") if asked.get("in_window") else None
@@ -58,7 +58,7 @@ class View:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the rows depend on, but for their order and the text."""
+        """Everything that the rows depend on, except their order and the search text."""
         return (tuple(self.where.items()), self.by, self.window)
 
 
@@ -68,7 +68,7 @@ def options(events: pl.DataFrame) -> dict[str, list[int | str]]:
 
 
 def places(values: Sequence[int | str] | None, plural: str) -> str:
-    """Values of a label in a few words: one or two of them, a range of numbers, or how many there are."""
+    """Short text for the values of a label: one or two of them, a range of numbers, or their number."""
     if not values:
         return ""
     first, last = values[0], values[-1]
@@ -79,7 +79,7 @@ def places(values: Sequence[int | str] | None, plural: str) -> str:
 
 
 def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
-    """Rows whose name has the view's text in it, in any case of letters, in its order (``-column``: falling)."""
+    """Rows whose name contains the view's text, regardless of case, in the view's order (``-column``: descending)."""
     kept = frame.filter(pl.col("name").str.to_lowercase().str.contains(view.search.lower(), literal=True))
     column, falling = view.sort.lstrip("-"), view.sort.startswith("-")
     if column in PLACES and column not in frame.columns:
@@ -92,7 +92,7 @@ def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
 
 
 def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, Any]], Buffers]:
-    """Some of the rows, and their sparklines as bytes (the largest part of a row is 255)."""
+    """Some of the rows, and their sparklines as bytes (255 is the largest value of a row)."""
     rows = frame.slice(max(0, offset), max(0, count))
     labels = dict(zip(rows["name"], short(rows["name"]), strict=True))
     texts = []
@@ -116,7 +116,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
 
 
 def short(names: pl.Series) -> pl.Series:
-    """Names of C++ functions without return type, namespaces and parameters: their beginnings tell them apart."""
+    """Names of C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
     made = pl.DataFrame({"name": names, "short": kernels.comparable(names)})
     cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
     return made.select(pl.when(cpp).then("short").otherwise("name").alias("short"))["short"]
@@ -127,7 +127,7 @@ def _finite(cell: Any) -> Any:
 
 
 MOST_POINTS: Final = 8_000
-"""Launches that are drawn one by one; more are drawn as the range of each part of the time."""
+"""Most launches that are drawn one by one; more are drawn as a range for each interval of time."""
 
 PARTS: Final = 600
 _MOST_ROWS: Final = 50
@@ -135,7 +135,7 @@ _GRID: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "
 
 
 def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
-    """Launches over time, packed: one by one, or least, middle and longest of each part of the time.
+    """Launches over time, packed: one by one, or shortest, median and longest of each interval of time.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
 
 
 def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
-    """Operators and shapes that a kernel was launched from: ``rows``, or ``why`` there are none.
+    """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none.
 
     The rows are those of :func:`~llmprof.analyze.ops_to_kernels`, of all ranks together if none is given.
     """
@@ -191,7 +191,7 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
 
 
 def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
-    """Grids and blocks that launches ran with: ``grid, block, registers, shared_bytes, count, mean_ns``."""
+    """Grids and blocks of launches: ``grid, block, registers, shared_bytes, count, mean_ns``."""
     if not trace.has("kernels") or events.is_empty():
         return []
     key = ["rank", "stream", "start_ns", "name"]
@@ -211,7 +211,7 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def nothing_of(trace: Trace) -> pl.DataFrame:
-    """No row of :func:`~llmprof.analyze.attribute`; no columns either where the trace has no events at all."""
+    """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the trace has no events."""
     try:
         return attribute(trace).clear()
     except NotCapturedError:
@@ -223,7 +223,7 @@ PEAKS: Final = {
     "memory_pct": ("memory", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
     "roof_pct": ("of its roof", ""),
 }
-"""Bars of the speed of light: column, what it is called, and the metric whose glossary text goes with it."""
+"""Bars of the speed of light: column, label, and the metric whose glossary text explains it."""
 
 _SPEED: Final = (
     *("duration_ns", "flops", "dtype", "flop_per_s", "dram_bytes", "bytes_per_s", "arithmetic_intensity"),
@@ -231,12 +231,12 @@ _SPEED: Final = (
 )
 _MOST_RULES: Final = 40
 MOST_VALUES: Final = 60
-"""Metrics that are sent at a time."""
+"""Most metrics in one answer."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """Hardware metrics of a trace's kernels: which launch is which kernel, and how near each comes to its peaks.
+    """Hardware metrics of a trace's kernels: the kernel of each profiled launch, and its shares of the peaks.
 
     Attributes
     ----------
@@ -265,12 +265,12 @@ class Profiled:
         return self.launches["name"].null_count()
 
     def limits(self) -> pl.DataFrame:
-        """``name, limit`` of each kernel that was profiled: of its longest launch of those that match best."""
+        """``name, limit`` of each profiled kernel, taken from the longest of its best matching launches."""
         best = self.launches.drop_nulls("name").sort("confidence", "profiled_ns", descending=True, nulls_last=True)
         return best.unique("name", keep="first", maintain_order=True).select("name", "limit")
 
     def of(self, name: str) -> pl.DataFrame:
-        """Profiled launches of a kernel, those that match best first."""
+        """Profiled launches of a kernel, the best matches first."""
         return self.launches.filter(pl.col("name") == name).sort(
             "confidence", "kernel_id", descending=[True, False], maintain_order=True
         )
@@ -312,7 +312,7 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
 
 
 def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
-    """What the explorer shows of a profiled kernel, as JSON: empty ``launches`` where it was not profiled."""
+    """Data of a profiled kernel for the explorer, as JSON; ``launches`` is empty if it was not profiled."""
     launches = profile.of(name)
     columns = ("kernel_id", "grid", "block", "profiled_ns", "dur_ns", "agrees", "confidence")
     out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
@@ -338,12 +338,12 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
 
 
 def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
-    """Metrics of a launch whose name or section has a text in it, labels of the details page first, with their titles.
+    """Metrics of a launch whose name or section contains a text, with titles; metrics of the details page come first.
 
     Returns
     -------
     dict
-        ``rows`` (at most 60) of ``section, metric, unit, value, text, title``, and ``total``, how many fit.
+        ``rows`` (at most 60) of ``section, metric, unit, value, text, title``, and ``total``, the number of matches.
     """
     frame = profile.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
     words = pl.concat_str(pl.col("metric"), pl.col("section").fill_null(""), separator=" ").str.to_lowercase()
@@ -355,7 +355,7 @@ def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any
 
 
 def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
-    """All launches that have a place on the roofline, the device's roofs, and which of them is meant."""
+    """All launches on the roofline, the device's roofs, and which launch is picked."""
     x, y = "arithmetic_intensity", "flop_per_s"
     placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
     if placed.filter(pl.col("kernel_id") == kernel_id).is_empty():
@@ -374,7 +374,7 @@ def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=4096)
 def glossary(metric: str) -> dict[str, Any]:
-    """What the glossary says of a metric or warp state, as JSON."""
+    """Glossary entry of a metric or warp state, as JSON."""
     try:
         entry = explain(metric)
     except LlmprofError as error:

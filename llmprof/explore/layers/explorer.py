@@ -1,4 +1,4 @@
-"""Explorer of layers: a heat map of layers over steps, and what is inside a cell."""
+"""Explorer of layers: a heat map of layers over steps, and the details of a cell."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ MESSAGES: Final = (CHOICES, CELLS, PICK, CELL)
 
 
 MAX_COLUMNS = 1_000
-"""Columns that are sent for a picture; more steps than that are condensed."""
+"""Most columns of a picture; more steps are condensed."""
 
 MEASURES: dict[str, tuple[str, TimeColumn, str, str]] = {
     "time": ("Time", "dur_ns", "dur_ns", "from the first start to the last end of its kernels"),
@@ -124,7 +124,7 @@ def choices(trace: Trace) -> dict[str, Any]:
 
 
 def gaps_of(trace: Trace, measure: str, stage: str | None) -> pl.DataFrame:
-    """Rows of ``layer_gaps`` with ``value``, the column that a measure shows (ns)."""
+    """Rows of ``layer_gaps`` with ``value``, the column of the measure (ns)."""
     _, asked, column, _ = MEASURES[measure]
     return layer_gaps(trace, stage=stage, measure=asked).with_columns(value=pl.col(column).cast(pl.Float64))
 
@@ -140,9 +140,9 @@ def cells(
 ) -> Cells:
     """Cells of one rank.
 
-    ``head`` has ``columns`` (first and last step, place of their phase in ``scales``), ``layers``, ``scales`` (of the
-    colours, one a phase: ``phase, low, high, most`` (the greatest value) and ``log``), ``diverging``, ``condensed``
-    (steps in a column), ``outliers`` (their number) and ``missing`` (cells without a value).
+    ``head`` has ``columns`` (first and last step, index of their phase in ``scales``), ``layers``, ``scales`` (one
+    colour scale for each phase: ``phase, low, high, most`` (the greatest value) and ``log``), ``diverging``,
+    ``condensed`` (steps in a column), ``outliers`` (their number) and ``missing`` (cells without a value).
     """
     rows = gaps_of(trace, measure, stage).filter(pl.col("rank") == rank)
     if phase is not None:
@@ -186,7 +186,7 @@ def cells(
 
 
 def _scale(known: pl.Series, *, diverging: bool) -> dict[str, Any]:
-    """Ends of the scale of colours: without the last hundredth where that is far out, logarithmic where it must be."""
+    """Ends of the colour scale: without the last 1 % of values if these are far away; logarithmic if necessary."""
     if known.is_empty():
         return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
     size = known.abs() if diverging else known
@@ -204,7 +204,7 @@ def _number(value: object) -> float:
 def events_of(
     trace: Trace, *, rank: int | None, step: int | None, layer: int | None, stage: str | None = None
 ) -> pl.DataFrame:
-    """Rows of ``attribute`` that lie in a cell, or in a step, or in a layer of every step; none if neither is given."""
+    """Rows of ``attribute`` in a cell, in a step, or in a layer of every step; no rows if neither is given."""
     events = attribute(trace)
     if step is None and layer is None:
         return events.clear()
@@ -214,10 +214,10 @@ def events_of(
 
 
 def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
-    """Stages of a cell beside those of the typical layer: ``stage, dur_ns, busy_ns, kernels, typical_ns, gap_ns``.
+    """Stages of a cell and of the typical layer: ``stage, dur_ns, busy_ns, kernels, typical_ns, gap_ns``.
 
-    A stage that comes twice is added up; the typical one is the median over the layers of the same rank and step. In
-    the order in which they begin.
+    Times of a stage that occurs twice are added up. The typical time is the median over the layers of the same rank and
+    step. Stages are in the order in which they begin.
     """
     rows = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
     sums = rows.group_by("layer", "stage").agg(
@@ -232,9 +232,10 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
 
 
 def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Kernels of device events with the operators that ran them: ``stage, op, name, category, count, total_ns, share``.
+    """Kernels of device events and their operators: ``stage, op, name, category, count, total_ns, share``.
 
-    ``op`` is null where operators were not recorded. ``share`` is of the summed time of the events. The longest first.
+    ``op`` is null if operators were not recorded. ``share`` is of the summed time of the events. The longest come
+    first.
     """
     if trace.has("ops") and events.height:
         ranks = events["rank"].unique().to_list()
@@ -251,7 +252,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None) -> dict[str, Any] | None:
-    """The row of ``layer_gaps`` of a cell; None where the layer has no such row."""
+    """Row of ``layer_gaps`` of a cell; None if there is none."""
     rows = layer_gaps(trace, stage=stage, measure="dur_ns").filter(
         pl.col("rank") == rank, pl.col("step") == step, pl.col("layer") == layer
     )
@@ -268,7 +269,7 @@ class Layers(Explorer):
     _css = BUNDLES / "layers.css"
 
     measure = traitlets.Enum(list(MEASURES), default_value="time").tag(sync=True)
-    """What the colour shows: time, busy, exposed (communication), gap (to the typical layer) or host."""
+    """Measure that the colour shows: time, busy, exposed (communication), gap (to the typical layer) or host."""
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
@@ -280,7 +281,7 @@ class Layers(Explorer):
     def selected(self) -> pl.DataFrame:
         """Device events of the picked cell (of its stage, if one is chosen): rows of ``analyze.attribute``.
 
-        Without a layer those of the step, without a step those of the layer in every step.
+        If only a step is chosen, all events of the step; if only a layer is chosen, its events in every step.
         """
         rank = self.rank if self.rank is not None else self.default_rank
         return events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
@@ -334,7 +335,7 @@ class Layers(Explorer):
 
 
 def layers(trace: Trace, **traits: Any) -> Layers:
-    """Heat map of layers over steps, one rank at a time; a picked cell shows its stages, kernels and operators.
+    """Heat map of layers over steps, for one rank at a time, with stages, kernels and operators of the picked cell.
 
     Picking a cell sets ``rank, step, layer`` and ``window``, so that a linked timeline moves there; ``.selected`` is
     the frame of its device events. Dragging over steps shows them alone.
@@ -342,9 +343,9 @@ def layers(trace: Trace, **traits: Any) -> Layers:
     Parameters
     ----------
     trace : Trace
-        Any trace; one without layers says so.
+        Any trace; the widget says so if it has no layers.
     **traits
-        ``measure, phase, rank, step, layer, stage, window, theme`` to begin with.
+        Initial values of ``measure, phase, rank, step, layer, stage, window, theme``.
 
     Returns
     -------

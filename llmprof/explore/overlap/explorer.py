@@ -1,4 +1,4 @@
-"""Explorer of overlap: bars of steps, and the lanes of a window, of one rank or of two sides."""
+"""Explorer of overlap: bars of steps, and lanes of a window, for one rank or for two sides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmprof.trace import Trace
 
 
 class Bars(Record):
-    """Bars of a side: its label, its rank, the packed columns and how many buffers they take."""
+    """Bars of a side: its label, its rank, the packed columns and the number of their buffers."""
 
     label: str
     rank: int
@@ -43,7 +43,7 @@ class Lane(Record):
 
 
 class Side(Record):
-    """Lanes of a rank in a window; ``first`` is the place of its buffers."""
+    """Lanes of a rank in a window; ``first`` is the index of its first buffer."""
 
     rank: int
     window: Window
@@ -78,7 +78,7 @@ MESSAGES: Final = (CHOICES, BARS, LANES, STEPS)
 
 
 CLASSES = ("compute", "communication", "copy")
-"""Classes of device events, as :func:`llmprof.analyze.overlap` tells them apart."""
+"""Classes of device events, as in :func:`llmprof.analyze.overlap`."""
 
 PARTS = {
     "compute": pl.col("compute_ns") - pl.col("hidden_communication_ns"),
@@ -94,7 +94,7 @@ PARTS = {
 _USED = sorted({column for part in PARTS.values() for column in part.meta.root_names()})
 
 MAX_BARS = 300
-"""Bars of steps that are sent."""
+"""Most bars of steps."""
 
 Span = tuple[int, int]
 Shown = tuple[Trace, int, Span]
@@ -127,8 +127,8 @@ def span_of(trace: Trace, rank: int) -> Span | None:
 def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
     """Bars of the steps of a rank.
 
-    ``first, last`` (steps), ``phase, start_ns, end_ns`` (on the device), ``total_ns`` and the parts of the bar (ns). Of
-    more than ``MAX_BARS`` steps, consecutive ones share a bar, which has the means.
+    ``first, last`` (steps), ``phase, start_ns, end_ns`` (on the device), ``total_ns`` and the parts of the bar (ns).
+    With more than ``MAX_BARS`` steps, consecutive steps share a bar, which shows their means.
     """
     where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     rows = overlap_of_trace(trace, waits=True).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
@@ -152,7 +152,7 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
 
 
 def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
-    """Device span of a step (ns); None where the rank has no such step or ran nothing in it."""
+    """Device span of a step (ns); None if the rank has no such step or ran nothing in it."""
     step_rows = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
     if step_rows.is_empty():
         return None
@@ -161,16 +161,16 @@ def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
 
 
 def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
-    """From the start of one step to the end of another, or of that one of them that ran; None if neither did."""
+    """Span from the start of one step to the end of another; of one step if only that ran; None if neither ran."""
     windows = [step_window(trace, rank=rank, step=step) for step in (first, last)]
     known = [span for span in windows if span is not None]
     return (min(span[0] for span in known), max(span[1] for span in known)) if known else None
 
 
 def aligned(window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None) -> Span | None:
-    """Span of another trace and rank that begins as far into the step as this one does.
+    """Window of another trace and rank that begins equally far into the same step.
 
-    Where not both have the step, or none is given, as far into what they recorded of the ranks.
+    If a trace lacks the step, or no step is given, the window begins equally far into the recording of the rank.
     """
     spans = [step_window(trace, rank=rank, step=step) if step is not None else None for trace, rank in (mine, theirs)]
     if None in spans:
@@ -198,7 +198,7 @@ def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
 
 
 def compared(*sides: pl.DataFrame) -> pl.DataFrame:
-    """One summary or two beside each other: ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a)."""
+    """One summary, or two side by side: ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a)."""
     if not sides:
         return pl.DataFrame()
     both = sides[0].select("part", a_ns="ns", a_share="share")
@@ -210,11 +210,11 @@ def compared(*sides: pl.DataFrame) -> pl.DataFrame:
 
 
 def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[str, Any], Buffers]:
-    """Lanes of a window: first those of the classes and of idle time, then the streams.
+    """Lanes of a window: first the classes and idle time, then the streams.
 
-    A lane with at most as many intervals as pixels has them as ``spans``: pairs of float64, ns from the start of the
-    window. A fuller one has ``bins``: for each pixel a float32 a class, the share of it that is covered. Streams name
-    the event of each span (``names`` and a uint32 each) and its class (uint8).
+    A lane with at most as many intervals as pixels sends ``spans``: pairs of float64, in ns from the start of the
+    window. A fuller lane sends ``bins``: for each pixel and class a float32, the covered share of the pixel. Streams
+    also send the name of each span (``names``, and a uint32 for each span) and its class (uint8).
     """
     events = events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
@@ -242,10 +242,10 @@ def _cut(window: Span) -> list[pl.Expr]:
 
 
 def _classes(cut: pl.DataFrame, known: dict[str, pl.DataFrame], window: Span) -> dict[str, pl.DataFrame]:
-    """Disjoint intervals of compute, communication without and with compute beside it, copies, and of nothing.
+    """Disjoint intervals of compute, of communication without and with concurrent compute, of copies, and of idle time.
 
-    Communication without compute is waiting, transfer, or of a collective of which that is not known; a lane of these
-    that is empty is left out.
+    Communication without compute is waiting, transfer, or unknown (if the collective could not be matched). Empty lanes
+    of these three are left out.
     """
     union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
     whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
@@ -266,7 +266,7 @@ def _classes(cut: pl.DataFrame, known: dict[str, pl.DataFrame], window: Span) ->
 
 
 def _without(whole: pl.DataFrame, part: pl.DataFrame, window: Span) -> pl.DataFrame:
-    """Intervals of ``whole`` where no interval of ``part`` is; all lie in the window."""
+    """Parts of ``whole`` that no interval of ``part`` covers; all lie in the window."""
     beyond = pl.DataFrame({"start_ns": [window[0] - 1, window[1]], "dur_ns": [1, 1]})
     free = gaps(pl.concat([part, beyond]))
     return clip(whole, free).drop("window")
@@ -341,7 +341,7 @@ class Overlap(Explorer):
     """Phase of the steps whose bars are shown; all if None."""
 
     against = traitlets.Unicode("").tag(sync=True)
-    """What the rank is compared with: ``rank:N`` of the same trace, ``other:N`` of the other one, or nothing."""
+    """Rank to compare with: ``rank:N`` of the same trace, ``other:N`` of the other one, or empty."""
 
     bars = traitlets.Enum(["time", "share"], default_value="time").tag(sync=True)
     """Whether the bars of steps show times or shares."""
@@ -372,14 +372,14 @@ class Overlap(Explorer):
         return charts.to_png_bytes(charts.overlap(frame))
 
     def _parts(self) -> list[str]:
-        """Parts that either trace has, in order: what is in no bar is not in the legend."""
+        """Parts that one of the traces has, in order; only these are in the legend."""
         traces = [trace for trace in (self.trace, self.other) if trace is not None and not activity(trace).is_empty()]
         sums = [overlap_of_trace(trace, by=("rank",), waits=True).select(pl.sum(*_USED)) for trace in traces]
         there = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
         return [name for name in PARTS if name in ("compute", "idle") or there.get(name)]
 
     def _sides(self) -> list[Shown]:
-        """What is shown, as the traits say."""
+        """The visible sides, from the traits."""
         rank = self.rank
         if rank is None:
             ranks = activity(self.trace)["rank"].unique().sort()
@@ -389,7 +389,7 @@ class Overlap(Explorer):
         return self._sides_of(rank, self.window, self.against, self.step)
 
     def _sides_of(self, rank: int, window: Sequence[float] | None, against: str, step: int | None) -> list[Shown]:
-        """The rank in the window (all that it ran if None), and what it is compared with; nothing if it ran nothing."""
+        """The rank in the window (or its whole time), and the side to compare with; empty if it ran nothing."""
         chosen = whole_ns(window) if window else span_of(self.trace, rank)
         if chosen is None:
             return []
@@ -452,7 +452,7 @@ class Overlap(Explorer):
 
     @answers(STEPS)
     def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
-        """Show the steps from ``first`` to ``last`` of a rank; with another trace beside it, as long as the longer."""
+        """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the longer time of both."""
         window = steps_window(self.trace, rank=rank, first=first, last=last)
         if window is None:
             return {}, []
@@ -468,20 +468,21 @@ class Overlap(Explorer):
 
 
 def overlap(trace: Trace, *, other: Trace | None = None, **traits: Any) -> Overlap:
-    """Compute, communication, copies and idle time: of each step, and as lanes of the window that is shown.
+    """Compute, communication, copies and idle time of each step, and as lanes of the visible window.
 
-    Picking a step, dragging over several or over the lanes, and zooming set ``window``. ``.selected`` is the frame of
-    the rank's device events in it, ``.summary`` how its time parts. A rank can be compared with another one, or with
-    one of ``other``: windows of equal length, that of the other trace aligned at the start of the same step.
+    Picking a step, dragging over steps or lanes, and zooming set ``window``. ``.selected`` is the frame of the rank's
+    device events in this window, ``.summary`` the parts of its time. A rank can be compared with another rank, or with
+    a rank of ``other``. Both windows then have the same length, and that of the other trace is aligned at the start of
+    the same step.
 
     Parameters
     ----------
     trace : Trace
-        Any trace; one without device events says so.
+        Any trace; the widget says so if it has no device events.
     other : Trace, optional
         A trace to compare with.
     **traits
-        ``against, phase, bars, rank, step, window, theme`` to begin with.
+        Initial values of ``against, phase, bars, rank, step, window, theme``.
 
     Returns
     -------

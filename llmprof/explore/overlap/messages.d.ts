@@ -1,7 +1,7 @@
 // Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
-/** Bars of a side: its label, its rank, the packed columns and how many buffers they take. */
+/** Bars of a side: its label, its rank, the packed columns and the number of their buffers. */
 export type Bars = {
   label: string;
   rank: number;
@@ -16,7 +16,7 @@ export type Column = {
   values?: string[] | null;
 };
 
-/** Lanes of a rank in a window; first is the place of its buffers. */
+/** Lanes of a rank in a window; first is the index of its first buffer. */
 export type Side = {
   rank: number;
   window: [number, number];

@@ -1,1 +1,1 @@
-"""Explorer of many ranks: who is slow, who waits, and when."""
+"""Explorer of many ranks: which ranks are slow, which wait, and when."""

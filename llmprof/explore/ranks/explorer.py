@@ -1,4 +1,4 @@
-"""Explorer of many ranks: a heat map over steps, the groups that come late, and ranks to open in a timeline."""
+"""Explorer of many ranks: a heat map over steps, late groups, and a timeline of picked ranks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PICKED: Final = Message("picked", answers={"words": str, "rows": list[Row], "mor
 MESSAGES: Final = (CHOICES, CELLS, PICK, PICKED)
 
 MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 128, 1_000, 40
-"""Rows and columns that are sent for a picture, and steps that are listed of what was picked."""
+"""Most rows and columns of a picture, and most listed steps of the picked ranks."""
 
 MEASURES: Final[dict[str, tuple[str, str]]] = {
     "step": ("Time of the step", "step_ns"),
@@ -69,7 +69,7 @@ MEASURES: Final[dict[str, tuple[str, str]]] = {
 
 
 def band_of(ranks: int) -> int:
-    """Ranks that share a row where there are so many: a power of two, so that nodes stay together."""
+    """Number of ranks that share a row: a power of two, so that nodes stay together."""
     size = 1
     while ranks > MAX_ROWS * size:
         size *= 2
@@ -84,7 +84,7 @@ def cells(
     steps: tuple[int, int] | None = None,
     ranks: tuple[int, int] | None = None,
 ) -> tuple[dict[str, Any], memoryview]:
-    """Cells of the heat map: of a row of several ranks the largest, of a column of several steps their median."""
+    """Cells of the heat map: the largest value of the ranks of a row, and the median of the steps of a column."""
     title, column = MEASURES[measure]
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
@@ -128,7 +128,7 @@ def cells(
 
 
 def _ends(values: pl.Series) -> dict[str, Any]:
-    """Ends of the scale of colours of a phase: without the last hundredth where that is far out."""
+    """Ends of the colour scale of a phase, without the last 1 % of values if these are far away."""
     known = values.drop_nulls()
     if known.is_empty():
         return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
@@ -144,13 +144,13 @@ class Ranks(Explorer):
     _css = BUNDLES / "ranks.css"
 
     measure = traitlets.Enum(list(MEASURES), default_value="step").tag(sync=True)
-    """What the colour shows: step (its time), wait, idle or exposed (communication)."""
+    """Measure that the colour shows: step (its time), wait, idle or exposed (communication)."""
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
 
     picked = traitlets.List(traitlets.Int(), default_value=[]).tag(sync=True)
-    """Ranks that were picked, from the first to the last; none if empty."""
+    """Picked ranks, from the first to the last; empty if none are picked."""
 
     def __init__(self, trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> None:
         self.ranks_per_node = ranks_per_node
@@ -158,7 +158,7 @@ class Ranks(Explorer):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Rows of ``analyze.rank_steps`` of the picked ranks, in the picked step if there is one."""
+        """Rows of ``analyze.rank_steps`` of the picked ranks, and of the picked step if there is one."""
         rows = rank_steps(self.trace)
         if not self.picked:
             return rows.clear()
@@ -166,12 +166,12 @@ class Ranks(Explorer):
         return rows if self.step is None else rows.filter(pl.col("step") == self.step)
 
     def timeline(self, *, around: float = 0.5) -> Any:
-        """The picked ranks alone in a timeline, at the picked step.
+        """Timeline of the picked ranks alone, at the picked step.
 
         Parameters
         ----------
         around : float
-            How much to show before and after the step, in lengths of it.
+            Time to show before and after the step, in lengths of the step.
 
         Returns
         -------
@@ -275,18 +275,18 @@ class Ranks(Explorer):
 def ranks(trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> Ranks:
     """Heat map of ranks over steps: step time, waiting, idle time or exposed communication, and the late groups.
 
-    With more than 128 ranks a row stands for several: pick it, and "Only these ranks" shows them alone. Picking a cell
-    sets ``picked, rank, step`` and ``window``, so that a linked timeline moves there; ``.timeline()`` opens the picked
-    ranks alone, ``.selected`` is the frame of their steps.
+    With more than 128 ranks a row stands for several ranks: pick it, and "Only these ranks" shows them alone. Picking a
+    cell sets ``picked, rank, step`` and ``window``, and a linked timeline moves there. ``.timeline()`` opens only the
+    picked ranks, and ``.selected`` is the frame of their steps.
 
     Parameters
     ----------
     trace : Trace
-        Any trace; one without steps says so.
+        Any trace; the widget says so if it has no steps.
     ranks_per_node : int, optional
-        Ranks of a node where the recording does not say it, as in :func:`llmprof.analyze.rank_groups`.
+        Ranks of each node, if the recording does not say it, as in :func:`llmprof.analyze.rank_groups`.
     **traits
-        ``measure, phase, picked, rank, step, window, theme`` to begin with.
+        Initial values of ``measure, phase, picked, rank, step, window, theme``.
 
     Returns
     -------

@@ -8,7 +8,7 @@ export type Measured = {
   meaning: string;
 };
 
-/** Scale of the colours of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
+/** Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
 export type Scale = {
   phase: string | null;
   low: number;

@@ -1,1 +1,1 @@
-"""The explorer of slow requests."""
+"""Explorer of slow requests."""

@@ -1,4 +1,4 @@
-"""``explore.requests``: the slowest requests of a run, what each waited for, and why its slowest step was slow."""
+"""Explorer of requests: the slowest requests of a run, what each waited for, and why its slowest step was slow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Fact = tuple[str, str]
 
 
 class Part(Record):
-    """A part of the latency: its column, what it is in words, and its color."""
+    """A part of the latency: its column, its description, and its color."""
 
     name: str
     words: str
@@ -83,7 +83,7 @@ class Requests(Explorer):
     _css = BUNDLES / "requests.css"
 
     sort = traitlets.Unicode("-ttft_ns").tag(sync=True)
-    """Column that the table is in the order of, with ``-`` falling."""
+    """Column that the table is sorted by; with ``-`` the largest value comes first."""
 
     picked: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     """Number of the request that is picked."""
@@ -119,7 +119,7 @@ class Requests(Explorer):
 
     @property
     def spans(self) -> pl.DataFrame:
-        """Rows of ``analyze.request_spans(run)``: what each request did over time."""
+        """Rows of ``analyze.request_spans(run)``: the spans of each request over time."""
         if self._spans is None:
             self._spans = analyze.request_spans(self.run)
         return self._spans
@@ -131,21 +131,21 @@ class Requests(Explorer):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """What the picked request did over time, from ``spans``; no rows if none is picked."""
+        """Rows of ``spans`` of the picked request; no rows if none is picked."""
         return self.spans.clear() if self.picked is None else self.spans.filter(request=self.picked)
 
     def timeline(self, **traits: Any) -> Timeline:
-        """The timeline of the run at the picked request, linked to this table: what is picked here is shown there.
+        """Timeline of the run at the picked request, linked to this table: it follows the picked request.
 
         Parameters
         ----------
         **traits
-            Of the timeline, to begin with.
+            Initial values of the traits of the timeline.
 
         Returns
         -------
         Timeline
-            With a row a request.
+            With a row for each request.
         """
         if self.window is not None:
             traits = {"window": list(self.window)} | traits
@@ -220,7 +220,7 @@ class Requests(Explorer):
         }, []
 
     def _reasons(self, step: int | None) -> list[dict[str, str]]:
-        """What took the time of a step; nothing where the trace has not enough for that."""
+        """Findings about a step; empty if the trace does not hold enough for findings."""
         if step is None:
             return []
         try:
@@ -231,24 +231,24 @@ class Requests(Explorer):
 
 
 def requests(run: AnyRun, **traits: Any) -> Requests:
-    """The requests of a run, the slowest first: what each waited for as a bar, and why its slowest step was slow.
+    """Requests of a run, the slowest first: a bar of what each waited for, and why its slowest step was slow.
 
-    The table is sorted by a click on a head: time to the first token, end to end, the longest gap between two tokens.
-    A click on a row picks the request: its figures, the parts of its latency, and the findings about the step that was
-    slowest for it. Explorers that are linked (``w.timeline()``, ``explore.open(trace, run=run)``) show its time.
+    Click on a column's head to sort: time to the first token, end to end, the longest gap between two tokens. A click
+    on a row picks the request: its figures, the parts of its latency, and the findings about the step that was slowest
+    for it. Explorers that are linked (``w.timeline()``, ``explore.open(trace, run=run)``) show its time.
 
     Parameters
     ----------
     run : Run
-        A profiled run whose engine noted its steps (``launch.open_run``), or what ``analyze.with_requests`` gives.
+        A profiled run whose engine noted its steps (``launch.open_run``), or the result of ``analyze.with_requests``.
     **traits
-        ``sort, picked`` and ``theme`` to begin with.
+        Initial values of ``sort, picked`` and ``theme``.
 
     Returns
     -------
     Requests
-        ``.selected``: what the picked request did over time, a row a span; ``.table``: the rows in their order;
-        ``.timeline()``: the timeline at the picked request.
+        ``.selected``: spans of the picked request over time; ``.table``: the rows in their order; ``.timeline()``: the
+        timeline at the picked request.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 // Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
-/** A part of the latency: its column, what it is in words, and its color. */
+/** A part of the latency: its column, its description, and its color. */
 export type Part = {
   name: string;
   words: string;

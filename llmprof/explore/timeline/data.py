@@ -1,4 +1,4 @@
-"""The timeline behind the picture: its rows, what is known of them so far, and a selected range of time as frames."""
+"""Data of the timeline: its rows, and the events of a selected range of time as frames."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 MOST_WAITING: Final = 0.1
-"""Share of its time from which on a rank that waits is worth a word about whom it waits for."""
+"""The late rank is named if another rank waits for at least this share of its time."""
 
 HOST = ("markers", *CALLS, "ops", "runtime")
 """Kinds of rows of a thread, from the top."""
 
 
 class TimelineData:
-    """Rows of a trace, made in two goes: what the trace says, at once; what analyses find, by :meth:`find`.
+    """Rows of a trace. Rows of its tables are made at once, rows of analyses by :meth:`find`.
 
     Parameters
     ----------
     trace : Trace
         Any trace, also one without events.
     requests : polars.DataFrame, optional
-        Rows of :func:`llmprof.analyze.request_spans`, for a row a request.
+        Rows of :func:`llmprof.analyze.request_spans`; they add a row for each request.
     """
 
     def __init__(self, trace: Trace, requests: pl.DataFrame | None = None) -> None:
@@ -86,7 +86,7 @@ class TimelineData:
         self.found = True
 
     def described(self) -> dict[str, Any]:
-        """What the browser has to know of the rows before it asks for views."""
+        """Description of the rows that the browser needs before it asks for views."""
         return {
             "whole": list(self.whole),
             "found": self.found,
@@ -122,7 +122,7 @@ class TimelineData:
         return self.rows[number]
 
     def frame(self, kind: str) -> pl.DataFrame:
-        """The frame whose rows the ids of a kind of row count."""
+        """Frame in which the ids of a kind of row are row numbers."""
         from llmprof import analyze
 
         if kind == "stream":
@@ -138,14 +138,14 @@ class TimelineData:
         return frame
 
     def _present(self) -> dict[str, list[int]]:
-        """Colours that streams have, by what they mean, and those of collectives and idle time, as in the palette."""
+        """Colours of the streams by their meaning, and of collectives and idle time, as in the palette."""
         lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
         lost = [lane for row in self.rows if row.kind in (REQUEST_KIND, "collectives", "idle") for lane in row.lanes]
         present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
         return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
 
     def groups(self) -> list[dict[str, Any]]:
-        """Ranks: those with rows, and those that the run had and the trace has not."""
+        """Groups of ranks: those with rows, and those of the run that the trace lacks."""
         devices = {part.get("rank"): part for part in self.trace.meta.get("ranks", [])}
         name = self.trace.meta.get("device") or ""
         waits = self._waits()
@@ -202,7 +202,7 @@ class TimelineData:
         return dict(shares.iter_rows())
 
     def _late(self, waits: Mapping[int, float]) -> int | None:
-        """The rank that the others wait for: last in more than half of the waiting time, where they wait enough."""
+        """The rank that the others wait for: last in more than half of the waiting time, if they wait long enough."""
         others = {rank: share for rank, share in waits.items() if share >= MOST_WAITING}
         if not others:
             return None
@@ -248,15 +248,15 @@ def _range(row: Row) -> list[float] | None:
 
 
 MOST: Final = 500
-"""Most names in the table; those with the most time."""
+"""Most names in the table, those with the most time."""
 
 QUANTILE: Final = 0.99
 
 
 def chosen_rows(data: TimelineData, rows: Sequence[int] | None) -> list[Row]:
-    """Rows that a selection is of: those given, else all streams; of a mixed choice that has streams the streams.
+    """Rows of a selection: the given rows, or all streams; if the given rows include streams, these alone.
 
-    A strip of a closed rank is drawn from several rows; what was meant is what ran on the device.
+    The strip of a closed rank is drawn from several rows, and a selection in it means the events on the device.
     """
     chosen = data.rows if rows is None else [data.row(number) for number in rows]
     streams = [row for row in chosen if row.kind == "stream"]
@@ -268,7 +268,7 @@ def chosen_rows(data: TimelineData, rows: Sequence[int] | None) -> list[Row]:
 
 
 def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
-    """What touches a range of time, as rows of the frame that the rows count.
+    """Events that touch a range of time, as rows of the frame behind the timeline's rows.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
     Returns
     -------
     polars.DataFrame
-        Rows of ``analyze.attribute`` for streams, else of the trace's table or of the analysis of the row's kind.
+        For streams rows of ``analyze.attribute``; for others rows of the trace's table or of the analysis of this kind.
     """
     chosen = chosen_rows(data, rows)
     if not chosen:
@@ -294,7 +294,7 @@ def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
 
 
 def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> dict[str, Any]:
-    """Names of what touches a range of time, those with the most time first.
+    """Names of the spans that touch a range of time, those with the most time first.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None)
     Returns
     -------
     dict
-        ``title`` and ``facts``: what the table is of; ``rows``: ``name, code`` (of the color)``, count, total_ns`` (the
+        ``title`` and ``facts`` about the selection; ``rows``: ``name, code`` (of the color)``, count, total_ns`` (the
         parts inside the range)``, mean_ns, p99_ns`` (of whole spans) and ``share`` (of the summed ``total_ns``);
         ``total``: number of names.
     """

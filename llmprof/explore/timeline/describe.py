@@ -1,4 +1,4 @@
-"""Descriptions of the spans of a timeline in words, and of what each is joined to."""
+"""Descriptions of the spans of a timeline, and of the spans that they are connected to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def locate(data: TimelineData, row: int, number: int) -> Hit | None:
 
 
 def pick(data: TimelineData, row: int, level: int, time: float, reach: float) -> Hit | None:
-    """Span at a time, else the nearest one within a reach (ns); the longest where several are nearer than that."""
+    """Span at a time, or else near it: of the spans within a reach (ns) the longest."""
     lanes = data.row(row).lanes
     if not 0 <= level < len(lanes) or not len(lanes[level]):
         return None
@@ -66,7 +66,7 @@ def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) ->
 
 
 def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
-    """Window of a step, or of a layer of a step, on a rank (the first one, the first step if not given).
+    """Window of a step, or of a layer of a step, on a rank; by default on the first rank and in the first step.
 
     Raises
     ------
@@ -104,7 +104,7 @@ Fact = tuple[str, str]
 
 
 def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | None = None) -> dict[str, Any]:
-    """Facts about a span, and arrows between it and what launched it or was launched by it.
+    """Facts about a span, and arrows to the call that launched it or to the events that it launched.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.Dat
 
 
 def _operator(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
-    """Operator that ran a kernel, with its shapes: by id, else the innermost one around the launch."""
+    """Operator that launched a kernel, with its shapes: by id, or else the innermost one around the launch."""
     if not data.trace.has("ops") or record.get("source") == "op":
         return []
     ops = data.trace.ops

@@ -1,4 +1,4 @@
-"""Explorer of the whole trace: ranks, streams, threads, steps and layers over time."""
+"""Explorer of the timeline: ranks, streams, threads, steps and layers of a trace over time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = ["MESSAGES", "Timeline", "metrics_by_event", "timeline"]
 
 
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
-    """What a kernel profiler measured, for the events of the timeline that it fits.
+    """Hardware metrics of the timeline's events that match a profiled launch.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``event, fact, value``: several rows an event, as text.
+        ``event, fact, value``: several rows for each event, as text.
 
     Raises
     ------
@@ -98,7 +98,7 @@ class Timeline(Explorer):
     _css = BUNDLES / "timeline.css"
 
     selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
-    """Span that is selected: its ``row`` and its ``id`` there."""
+    """Selected span: its ``row`` and its ``id`` in this row."""
 
     span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Range of time (ns) that was selected by dragging."""
@@ -107,23 +107,23 @@ class Timeline(Explorer):
     """Numbers of the rows that the range was dragged over; all streams if None."""
 
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
-    """Most height of the overview and the rows (px); as high as the screen if None."""
+    """Greatest height of the overview and the rows (px); the height of the screen if None."""
 
     colour_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
-    """What the colour of a kernel means."""
+    """Meaning of the colour of a kernel: stage or category."""
 
     search = traitlets.Unicode("").tag(sync=True)
-    """Text that is searched for: spans whose names have it stand out."""
+    """Search text: spans whose names contain it are highlighted."""
 
     arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """How the rows are arranged: ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what
     rows are ``named``, ``devices`` alone, the ``order`` of the ranks and the rows that were ``moved``."""
 
     marks: Trait = traitlets.List(traitlets.Dict(), default_value=[]).tag(sync=True)
-    """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; kept in the file of notes."""
+    """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; stored in the notes file."""
 
     notes_problem = traitlets.Unicode("").tag(sync=True)
-    """Why the notes could not be read or kept; empty if nothing is wrong."""
+    """Reason why the notes could not be read or written; empty if there is none."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Timeline(Explorer):
         except LlmprofError as error:
             problem = str(error)
         restoring = {} if view is None else restored(view, self._trace_id)
-        if requests is not None and requests.height:  # monitors ran since the engine was started
+        if requests is not None and requests.height:  # monitors run from the start of the engine on
             ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
         super().__init__(trace, notes_problem=problem, **{**restoring, **traits})
@@ -157,25 +157,25 @@ class Timeline(Explorer):
 
     @property
     def view(self) -> dict[str, Any]:
-        """What is shown, to be shown again by ``explore.timeline(trace, view=…)`` of the same trace; fits in JSON."""
+        """The present view, for ``explore.timeline(trace, view=…)`` of the same trace; it can be written as JSON."""
         return view_of(self, self._trace_id)
 
     @property
     def notes(self) -> str:
-        """The file that the marks are kept in."""
+        """File of the marks."""
         return str(self._notes.path)
 
     def show(self, window: Sequence[float] | None = None, *, rank: int | None = None, search: str = "") -> None:
-        """Move the picture to a range of time: select it on a rank whose rows open, and let names stand out.
+        """Show and select a range of time on a rank, open the rank's rows, and highlight names.
 
         Parameters
         ----------
         window : (float, float), optional
             First and last time (ns); the whole trace if not given.
         rank : int, optional
-            Whose rows open, and of which the range is; all ranks if not given.
+            Rank whose rows are opened, and on which the range is selected; all ranks if not given.
         search : str
-            Part of the names that stand out.
+            Part of the names to highlight.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class Timeline(Explorer):
                 self.window = [float(window[0]) - around, float(window[1]) + around]
 
     def mark(self, time: float, text: str = "") -> None:
-        """Set a mark with a note; it is kept with the trace, and shown with the distance to the mark before.
+        """Set a mark with a note. It is stored for this trace, and shown with the distance to the mark before.
 
         Parameters
         ----------
@@ -214,9 +214,9 @@ class Timeline(Explorer):
         Raises
         ------
         LlmprofError
-            It is no time, or there are too many marks.
+            ``time`` is not a number, or there are too many marks.
         OutputError
-            The file of notes cannot be written, or is damaged and kept.
+            The notes file cannot be written, or is damaged and must not be overwritten.
         """
         marks = checked([*self.marks, {"time": time, "text": text}])
         self._notes.save(marks)
@@ -224,7 +224,7 @@ class Timeline(Explorer):
         self.marks = marks
 
     def _keep_marks(self, change: Mapping[str, Any]) -> None:
-        """Write marks that the browser's side, or an assignment, has set."""
+        """Write marks that the browser or an assignment has set."""
         if change["new"] == self._kept:
             return
         self._kept = change["new"]
@@ -237,7 +237,7 @@ class Timeline(Explorer):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """What is selected: the row of one span, or what touches the range of time in the rows that were dragged over.
+        """The selection: the row of one span, or all spans that touch the selected range of time in the selected rows.
 
         A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
         trace's table, a step, layer, collective or idle gap one of the analysis of its name, and a span of a request
@@ -253,14 +253,14 @@ class Timeline(Explorer):
         return data.events(self._data, self.span, self.span_rows)
 
     def stacks(self, by: By = "stage") -> pl.DataFrame:
-        """Stacks of the kernels and copies that are selected; of all where nothing is: for a flame graph.
+        """Stacks of the selected kernels and copies, for a flame graph; of all if nothing is selected.
 
         ``charts.flame(w.stacks("python"))`` draws them, ``charts.speedscope`` writes them for speedscope.
 
         Parameters
         ----------
         by : str
-            What is around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its
+            Frames around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its
             launch.
 
         Returns
@@ -306,12 +306,12 @@ class Timeline(Explorer):
         self.window = find.place_of(self.trace, rank=rank, step=step, layer=layer)
 
     def picture(self) -> bytes | None:
-        """PNG image of the window as the widget shows it; None where the trace has no events."""
+        """PNG image of the window as in the widget; None if the trace has no events."""
         return picture(self._data, self.window, self.colour_by) if self._data.rows else None
 
     @traitlets.observe("selection")
     def _selected(self, change: Mapping[str, Any]) -> None:
-        """Choose the place of the selected span, so that linked explorers follow."""
+        """Set rank, step, layer and stage of the selected span, so that linked explorers follow."""
         if change["new"]:
             for name, value in place(self._data, change["new"]["row"], change["new"]["id"]).items():
                 setattr(self, name, value)
@@ -435,11 +435,12 @@ def timeline(
     notes: str | os.PathLike[str] | None = None,
     **traits: Any,
 ) -> Timeline:
-    """Timeline of a trace to zoom, search and select in; what is selected comes back as a frame.
+    """Timeline of a trace in which you can zoom, search and select; the selection is a frame.
 
     Rows: for each rank its steps, layers with their stages, collectives, idle time, streams, counters and host
-    threads. Of several ranks each is one strip at first; its name opens it. Ctrl + wheel or W and S zoom, A and D pan,
-    a click selects, dragging selects a range of time in the rows that it covers, M sets a mark; ``?`` shows the keys.
+    threads. With several ranks each is one strip at first; click on its name to open it. Ctrl + wheel or W and S zoom,
+    A and D pan, a click selects, dragging selects a range of time in the rows that it covers, M sets a mark; ``?``
+    shows the keys.
 
     Parameters
     ----------
@@ -448,23 +449,23 @@ def timeline(
     metrics : Metrics, optional
         Hardware metrics of some kernels (``llmprof.read_metrics``), shown with them.
     run : Run, optional
-        The run that the trace is of (``launch.open_run``): its requests stand on top, a row each, with what each
-        waited for, its prefill and its decode.
+        The run of the trace (``launch.open_run``): its requests are on top, each in one row with what it waited for,
+        its prefill and its decode.
     view : mapping or str, optional
-        A view of this trace that ``.view`` or "Copy as Python" gave, to be shown again.
+        A view of this trace to show again, from ``.view`` or "Copy as Python".
     notes : path, optional
-        File (JSON) that marks and their notes are kept in, for example beside the run; by default one for each trace
-        in ``$LLMPROF_NOTES`` or the user's data folder. A damaged one is named and kept as it is.
+        JSON file of the marks and their notes, for example beside the run; by default one for each trace in
+        ``$LLMPROF_NOTES`` or the user's data folder. A damaged file is reported and not changed.
     **traits
-        ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category), ``search``, ``marks``,
-        ``theme``, to begin with.
+        Initial values of ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category),
+        ``search``, ``marks`` and ``theme``.
 
     Returns
     -------
     Timeline
-        ``.selected`` is the frame of what is selected, ``.window`` the range of time in ns that is shown, ``.span`` the
-        one that was selected; setting ``window`` moves the picture. ``.show(window, rank=…, search=…)`` goes to a
-        place, ``.view`` is what is shown, ``.marks`` are the marks.
+        ``.selected`` is the selection as a frame, ``.window`` the visible range of time in ns, ``.span`` the selected
+        range; setting ``window`` moves the view. ``.show(window, rank=…, search=…)`` goes to a place, ``.view`` is the
+        present view, ``.marks`` are the marks.
 
     Raises
     ------

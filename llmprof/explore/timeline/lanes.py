@@ -1,7 +1,7 @@
-"""Level of detail: a lane of the timeline as events where they are few, as bins where they are many.
+"""Level of detail of a timeline's lane: single events if there are few, bins if there are many.
 
-A lane holds spans that follow each other. What it answers depends on the pixels of a view and not on the number of
-events: positions come from binary searches, times from running sums, and over very many events from blocks of them.
+A lane holds consecutive spans. The cost of a view depends on its pixels and not on the number of events: positions come
+from binary searches and times from running sums, and with very many events from sums of blocks.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ BLOCK = 8
 """Events of a block."""
 
 EXACT = 60_000
-"""Most events of a view that are counted one by one; more are counted by blocks."""
+"""Most events of a view that are summed one by one; more are summed in blocks."""
 
 VISIBLE = 40
 """Least height (of 255) of a bin in which anything began."""
 
 
 class _Paint:
-    """Colours of the spans of a lane, and what is worked out of them once; it does not change."""
+    """Colours of the spans of a lane, and values that are computed from them once."""
 
     def __init__(self, code: Codes, dur: Ints) -> None:
         self.code, self._dur = code, dur
 
     @cached_property
     def few(self) -> tuple[Codes, Codes]:
-        """The colours that there are, and which of them each span has."""
+        """The colours that occur, and the index of each span's colour among them."""
         present = np.flatnonzero(np.bincount(self.code, minlength=1)).astype(np.uint8)
         place = np.zeros(256, np.uint8)
         place[present] = np.arange(len(present))
@@ -60,9 +60,9 @@ class Lane:
     start, end : array of int64
         Times (ns), sorted by start.
     codes : mapping of str to array of uint8
-        Colour of each span, by what the colour means (``stage``, ``category`` or ``own``).
+        Colour of each span, by the meaning of colours (``stage``, ``category`` or ``own``).
     name, id : array of uint32
-        Number of the name, and of the row in the frame that the span comes from.
+        Number of the name, and row number of the span in its frame.
     """
 
     def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
@@ -83,7 +83,7 @@ class Lane:
         return self._paints.get(by) or next(iter(self._paints.values()))
 
     def code(self, by: str) -> Codes:
-        """Colour of each span when colours mean ``by``."""
+        """Colour of each span if colours show ``by``."""
         return self._paint(by).code
 
     def present(self, by: str) -> list[int]:
@@ -92,7 +92,7 @@ class Lane:
         return colours
 
     def recolour(self, by: str, codes: Codes) -> None:
-        """Give the spans the colours of a meaning, by id."""
+        """Set the colours of one meaning, by the ids of the spans."""
         self._paints[by] = _Paint(codes[self.id], self.end - self.start)
 
     def within(self, lo: float, hi: float) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class Lane:
         return k if k >= 0 and time < self.end[k] else None
 
     def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
-        """How busy each of the equal columns of a window is, and which colour fills most of it.
+        """Busy share of each of the equal columns of a window, and the colour that fills most of it.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class Lane:
         return self._before
 
     def _begun(self, last: Ints, edges: Floats, paint: _Paint) -> tuple[Any, Any, Codes]:
-        """Column, time in it and colour of what begins in the window, span by span or block by block."""
+        """Column, time in it and colour of the spans that begin in the window, one by one or in blocks."""
         first, stop = int(last[0]) + 1, int(last[-1]) + 1
         columns = np.arange(len(edges) - 1, dtype=np.int64)
         if stop - first <= EXACT:
@@ -161,12 +161,12 @@ class Lane:
 
 
 def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
-    """How many spans are open where each one begins: the depth of nested ones.
+    """Depth of nested spans: the number of spans that are open when each span begins.
 
     Parameters
     ----------
     start, end : array of int64
-        Times (ns), sorted by start and, of those that begin together, the longest first.
+        Times (ns), sorted by start; of spans with the same start the longest comes first.
     slack : int
         Overlaps up to this length (ns) do not count.
     most : int

@@ -1,7 +1,7 @@
 // Written from the messages and traits of the widget by `make bundles`. Do not edit.
 import type { Model as AnyModel } from "../base/js/model";
 
-/** A color: what kind of name it stands for (stage, category, phase, cause …), and the name. */
+/** A color: the kind of name that it stands for (stage, category, phase, cause …), and the name. */
 export type Key = {
   kind: string;
   name: string;
@@ -17,7 +17,7 @@ export type Group = {
   late: boolean;
 };
 
-/** A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none. */
+/** A row: its kind and rank, levels of nested spans, number of spans or samples, and a note if it has none. */
 export type Described = {
   kind: string;
   rank: number;

@@ -1,4 +1,4 @@
-"""Messages between the timeline and its browser's side: what is asked, and what comes back."""
+"""Messages between the timeline and the browser: requests and answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class End(Record):
 
 
 class Key(Record):
-    """A color: what kind of name it stands for (stage, category, phase, cause …), and the name."""
+    """A color: the kind of name that it stands for (stage, category, phase, cause …), and the name."""
 
     kind: str
     name: str
@@ -52,7 +52,7 @@ class Group(Record):
 
 
 class Described(Record):
-    """A row: its kind and rank, levels of nested spans, spans or samples, a note where it has none."""
+    """A row: its kind and rank, levels of nested spans, number of spans or samples, and a note if it has none."""
 
     kind: str
     rank: int

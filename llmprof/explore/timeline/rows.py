@@ -1,4 +1,4 @@
-"""Rows of the timeline that stand in the trace (streams, host threads and counters), and those of requests."""
+"""Rows of the timeline: streams, host threads, counters, requests, and rows of analyses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 
 LIMIT = 160
-"""Characters of a name that are sent for labels; the details of a selected event have all of them."""
+"""Most characters of a name in a label; the details of a selected event have the full name."""
 
 _HOST = ("#8FA3B8", "#A9B7C6", "#7D93AB", "#B9C4CF", "#96A9A9", "#A7A3B8")
 _OWN: dict[tuple[str, str], str] = {
@@ -45,7 +45,7 @@ _OWN: dict[tuple[str, str], str] = {
 
 
 class Keys:
-    """Colours of the timeline by number: each is a name of a kind (stage, category, phase, cause and own ones)."""
+    """Colours of the timeline by number: each is for a name of a kind (stage, category, phase, cause and others)."""
 
     greys = len(_HOST)
 
@@ -60,7 +60,7 @@ class Keys:
         return len(self.table)
 
     def codes(self, kind: str, values: pl.Series) -> pl.Series:
-        """Number of the colour of each name; that of ``other`` where a name is null or not known."""
+        """Number of the colour of each name; the number of ``other`` if a name is null or unknown."""
         known = {name: number for (of, name), number in self._numbers.items() if of == kind}
         rest = known.get("other", 0)
         return values.replace_strict(known, default=rest, return_dtype=pl.UInt8).fill_null(rest).alias("code")
@@ -79,7 +79,7 @@ class Names:
         self._numbers: dict[str, int] = {}
 
     def numbers(self, values: pl.Series, shorten: Callable[[pl.Series], pl.Series] | None = None) -> pl.Series:
-        """Number of each name; new names get new ones, ``shorten`` makes their labels."""
+        """Number of each name; new names get new numbers, and ``shorten`` makes their labels."""
         unique = values.fill_null("").unique(maintain_order=True)
         new = unique.filter(pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean))
         labels = shorten(new) if shorten is not None and new.len() else new
@@ -92,10 +92,10 @@ class Names:
 
 
 SLACK_NS = 200
-"""Kernels of one stream that overlap by less than this are drawn on one line: profilers round."""
+"""Kernels of one stream that overlap by less than this (ns) are drawn on one line, since profilers round times."""
 
 RARE = 0.01
-"""So are all of a stream where fewer than this share of them overlap."""
+"""If a smaller share than this of a stream's kernels overlap, all are drawn on one line."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Row:
 
 
 def device_events(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without what takes time to find.
+    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without labels that take time.
 
     Returns
     -------
@@ -176,17 +176,17 @@ def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names) -> Iterator[Row]
 
 
 CALLS = ("modules", "python")
-"""Kinds of rows that are Python functions in the table of operators: modules of torch.nn, and all others."""
+"""Kinds of rows that are Python functions in the table of operators: torch.nn modules, and all others."""
 
 DEPTH = 250
-"""Most levels of calls of Python functions; of operators and other spans fewer are told apart."""
+"""Most levels of calls of Python functions; operators and other spans have fewer."""
 
 _MODULE = "nn.Module: "
 _LABELS = {"modules": "modules", "python": "Python", "ops": "operators", "runtime": "runtime calls"}
 
 
 def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
-    """Rows of a trace's table that are of a kind, with their number as ``id``."""
+    """Rows of one kind in a trace's table, with their row number as ``id``."""
     table = "ops" if kind in CALLS else kind
     frame = trace.table(table).with_row_index("id")
     if kind == "markers":
@@ -259,7 +259,7 @@ def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own", most: int = 24
 
 
 def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
-    """Colour of each name on the host: its category if it has one, synchronisation apart, else one of a few greys."""
+    """Colour of each name on the host: that of its category or of synchronisation, otherwise one of a few greys."""
     frame = pl.DataFrame({"name": kinds})
     grey = (frame["name"].hash(0) % keys.greys).cast(pl.Int64)
     if table == "ops":
@@ -289,7 +289,7 @@ _NONE = {
 def found_rows(
     trace: Trace, keys: Keys, texts: Names, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, dict[int, list[Lane]]]]:
-    """Lanes of each kind by rank; ``say`` is told what is computed.
+    """Lanes of each kind by rank; ``say`` is called with the description of each computation.
 
     Raises
     ------
@@ -302,7 +302,7 @@ def found_rows(
 
 
 def empty_note(kind: str, *, unfinished: bool) -> str:
-    """What stands in a row without spans."""
+    """Note for a row without spans."""
     return "…" if unfinished else _NONE[kind]
 
 
@@ -313,7 +313,7 @@ def stage_codes(trace: Trace, keys: Keys) -> np.ndarray:
 
 
 def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
-    """Steps where they ran on the device; on ranks where none did, where the host says."""
+    """Steps at their times on the device; on ranks without device events, at their times on the host."""
     frame = steps(trace).with_row_index("id")
     on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
@@ -325,7 +325,7 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
         name=pl.format("step {} · {}", "step", pl.col("phase").fill_null("other")),
         code=keys.codes("phase", frame["phase"]),
     ).drop_nulls("start_ns")
-    # copies on another stream outlast the beginning of the next step: on the line each step ends where that begins
+    # copies on another stream may end after the next step began; on the line each step ends where the next begins
     until = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns") - pl.col("start_ns")
     return _by_rank(made.with_columns(dur_ns=pl.min_horizontal("dur_ns", until)), texts, flat=True)
 
@@ -347,7 +347,7 @@ def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
 
 
 def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
-    """Collectives, each parted into waiting for the last rank and transfer where that is known."""
+    """Collectives, each divided into waiting for the last rank and transfer, if these are known."""
     frame = collectives(trace).with_row_index("id")
     name = pl.col("kind").fill_null("collective")
     wait = frame.filter(pl.col("wait_ns") > 0).select(
@@ -390,7 +390,7 @@ def pending(rank: int) -> list[Row]:
 
 
 REQUEST_GROUP: Final = -2
-"""Number of the group of requests, which stands where ranks have theirs (the host's is -1)."""
+"""Number of the group of requests, in place of a rank (the host's number is -1)."""
 
 REQUEST_KIND: Final = "requests"
 
@@ -401,7 +401,7 @@ def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of :func:`llmprof.analyze.request_spans`; ids of the spans count them.
+        Rows of :func:`llmprof.analyze.request_spans`; ids of the spans are their row numbers.
     keys, names
         Colours and names of the timeline.
     """

@@ -1,4 +1,4 @@
-"""What is kept of a timeline: a view that can be shown again, and marks with notes in a file of their own."""
+"""Saved state of a timeline: views that can be shown again, and marks with notes in a JSON file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ MOST_MARKS, MOST_TEXT = 1_000, 2_000
 
 
 class Arrangement(Record):
-    """How rows are arranged: ranks that are open and hidden, rows that are folded and pinned, kinds that are hidden.
+    """Arrangement of the rows: open and hidden ranks, folded and pinned rows, and hidden kinds.
 
-    ``order`` of the ranks: ``late`` (by rank, of many the one first that the others wait for), ``rank``, ``waits`` (who
-    waits least first) or ``hand``, which ``ranks`` then gives. ``moved`` are the rows of ranks whose rows were moved.
+    ``order`` is that of the ranks: ``late`` (by rank, but of many ranks the one that the others wait for comes first),
+    ``rank``, ``waits`` (the rank that waits least comes first) or ``hand`` (the order in ``ranks``). ``moved`` holds
+    the rows of the ranks whose rows were moved.
     """
 
     open: list[int] | None = None
@@ -60,7 +61,7 @@ class Chosen(Record):
 
 
 class View(Record):
-    """A view that can be shown again: the trace that it is of, and the traits of the timeline that make it."""
+    """A view that can be shown again: the fingerprint of its trace, and the traits of the timeline."""
 
     trace: str
     window: Window | None = None
@@ -73,7 +74,7 @@ class View(Record):
 
 
 def fingerprint(data: TimelineData) -> str:
-    """Sixteen characters that tell a trace from others: of its rows, spans and times, not of its path."""
+    """Sixteen characters that identify a trace, from its rows, spans and times; its path does not matter."""
     rows = [[row.kind, row.rank, row.label, row.count] for row in data.rows if row.kind not in KINDS]
     starts = data.events["start_ns"]
     extent = [starts.min(), starts.max(), int(data.events["dur_ns"].sum())]
@@ -81,7 +82,7 @@ def fingerprint(data: TimelineData) -> str:
 
 
 def view_of(widget: Any, trace: str) -> dict[str, Any]:
-    """The view of a timeline as plain values: what differs from a timeline that was just made."""
+    """The view of a timeline as plain values: all traits that differ from those of a new timeline."""
     names = [name for name in View.__struct_fields__ if name != "trace"]
     values = {name: value for name in names if (value := getattr(widget, name)) not in (None, "")}
     return {"trace": trace, **values}
@@ -93,14 +94,14 @@ def restored(view: Mapping[str, Any] | str, trace: str) -> dict[str, Any]:
     Parameters
     ----------
     view : mapping or str
-        What ``Timeline.view`` gave, or that as JSON.
+        Value of ``Timeline.view``, or the same as JSON.
     trace : str
         Fingerprint of the trace that is shown.
 
     Raises
     ------
     ArgumentError
-        It is no view, or one of another trace.
+        It is not a view, or it is a view of another trace.
     """
     try:
         content = msgspec.json.decode(view) if isinstance(view, str) else dict(view)
@@ -121,14 +122,14 @@ def restored(view: Mapping[str, Any] | str, trace: str) -> dict[str, Any]:
 
 
 class Notes:
-    """Marks of a trace in a file of JSON, which appears with the first mark.
+    """Marks of a trace in a JSON file, which is written with the first mark.
 
     Parameters
     ----------
     trace : str
         Fingerprint of the trace.
     path : path, optional
-        The file; by default one a trace, in ``$LLMPROF_NOTES`` or the user's data folder.
+        The file; by default one for each trace, in ``$LLMPROF_NOTES`` or the user's data folder.
     """
 
     def __init__(self, trace: str, path: str | os.PathLike[str] | None = None) -> None:
@@ -142,7 +143,8 @@ class Notes:
         Raises
         ------
         LlmprofError
-            It cannot be read, is damaged, or is of another trace: it is kept as it is, and :meth:`save` refuses, too.
+            The file cannot be read, is damaged, or is of another trace. It is not changed, and :meth:`save` refuses,
+            too.
         """
         self._damaged = ""
         try:
@@ -160,12 +162,12 @@ class Notes:
         return checked(msgspec.to_builtins(kept.marks))
 
     def save(self, marks: Sequence[Mapping[str, Any]]) -> None:
-        """Write the marks; the file appears whole or not at all.
+        """Write the marks; the file is written completely or not at all.
 
         Raises
         ------
         LlmprofError
-            What is there could not be read: it is not written over.
+            The existing file could not be read: it is not overwritten.
         OutputError
             The file cannot be written.
         """

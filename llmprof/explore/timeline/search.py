@@ -1,4 +1,4 @@
-"""Spans of a timeline by name: one after another, and as a list with totals and filters."""
+"""Search for spans of a timeline by name: one hit after another, or a list with totals and filters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmprof.explore.timeline.rows import KINDS
 
 Where = Literal["everywhere", "device", "host", "found"]
 PLACES: Final[dict[str, tuple[str, ...]]] = {"device": ("stream",), "host": HOST, "found": tuple(KINDS)}
-"""Kinds of rows by place: what ran on the device, on the host, and what the analyses found."""
+"""Kinds of rows by place: on the device, on the host, and results of analyses."""
 
 ORDERS: Final = ("start", "-start", "dur", "-dur", "name", "-name")
 MOST: Final = 500
@@ -44,7 +44,7 @@ class Search:
         after : float
             Time (ns) from which the first hit is looked for, if no index is given.
         index : int, optional
-            Number of the hit; counted round at the ends.
+            Number of the hit; beyond the last hit it starts again at the first.
 
         Returns
         -------
@@ -127,7 +127,7 @@ class Search:
         }
 
     def _look(self, text: str) -> pl.DataFrame:
-        """Hits in the order of time; kept for the next question."""
+        """Hits in the order of time; kept for the next request."""
         key = text.casefold().strip(), self._data.found
         if key == self._text:
             return self._hits

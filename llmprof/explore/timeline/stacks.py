@@ -1,4 +1,4 @@
-"""Stacks of what is selected in a timeline, for a flame graph: by stage, by module, or by Python function."""
+"""Stacks of the selected events of a timeline, for a flame graph: by stage, by module, or by Python function."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ By = Literal["stage", "module", "python"]
 _ROWS: Final = {"module": "modules", "python": "python"}
 
 DEPTH: Final = 80
-"""Most frames of a stack that are sent, from the first at which stacks part."""
+"""Most frames of a stack that are sent, counted from the first frame in which stacks differ."""
 
 LEAST: Final = 1 / 20_000
-"""Narrowest frame that is sent, of the whole: zooming in shows what has less than a pixel."""
+"""Narrowest frame that is sent, as a share of the whole; zooming in shows frames narrower than a pixel."""
 
 
 def kinds_of(data: TimelineData) -> list[By]:
-    """What stacks can be made by: stages, and modules and Python functions where the trace has them."""
+    """Kinds of stacks: by stage, and by module and Python function if the trace has them."""
     present = {row.kind for row in data.rows}
     return ["stage", *(by for by in ("module", "python") if _ROWS[by] in present)]
 
 
 def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
-    """Frames of stacks as a flame graph is drawn of them.
+    """Frames of stacks for a flame graph.
 
     Returns
     -------
     dict
-        ``total`` (ns) and ``events``, ``trunk`` (what all stacks begin with, not drawn), ``names``, and of each frame
-        its ``name`` (place there), ``level``, ``start`` and ``value`` (ns, added up); ``left_out`` is the time (ns) of
-        frames of the first level that are too narrow.
+        ``total`` (ns) and ``events``, ``trunk`` (frames that all stacks begin with, not drawn), ``names``, and for each
+        frame its ``name`` (index in ``names``), ``level``, ``start`` and ``value`` (ns, added up); ``left_out`` is the
+        time (ns) of frames of the first level that are too narrow.
     """
     rows = None if stacks is None else stacks.filter(pl.col("value") > 0)
     if stacks is None or rows is None or rows.is_empty():
@@ -71,7 +71,7 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
     events : polars.DataFrame
         Rows of :func:`llmprof.analyze.attribute`.
     by : str
-        What is around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its launch.
+        Frames around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its launch.
 
     Returns
     -------

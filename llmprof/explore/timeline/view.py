@@ -1,4 +1,4 @@
-"""Views of the timeline as packed arrays whose size follows from the pixels, and the same as an image."""
+"""Views of the timeline as packed arrays, whose size depends on the pixels, and as an image."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from llmprof.explore.timeline.rows import REQUEST_KIND as REQUEST
 from llmprof.units import format_ns, format_share
 
 MARGIN = 0.25
-"""Share of the window that is sent on either side of it, so that panning shows something at once."""
+"""Margin on either side of the window, as a share of it, so that panning shows data at once."""
 
 ROOM_PX = 4
-"""Pixels that an event needs on average to be sent by itself, and the least width of one drawn above bins."""
+"""Average pixels that an event needs to be sent singly, and the least width of an event drawn above bins."""
 
 LIMIT = 800_000
-"""Bytes of a view; lanes get less detail until it fits."""
+"""Most bytes of a view; lanes get less detail until it fits."""
 
 BYTES_EVENT = 17
 MOST_COLUMNS = 6_000
@@ -49,9 +49,9 @@ def view(
     width : float
         Pixels of the window.
     rows : sequence of int
-        Numbers of the rows that are seen.
+        Numbers of the visible rows.
     by : str
-        What the colour of a kernel means: ``stage`` or ``category``.
+        Meaning of the colour of a kernel: ``stage`` or ``category``.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def view(
 
 
 def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any], Buffers]:
-    """The whole trace as one line of bins for each rank: its busiest stream, or else its busiest row of a thread.
+    """The whole trace as one line of bins for each rank: its busiest stream, or else the busiest row of its threads.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _widened(window: Sequence[float]) -> tuple[float, float]:
 
 
 def _choose(lane: Lane, lo: float, hi: float, columns: int, room: int) -> tuple[NDArray[np.int64], bool]:
-    """Spans of a lane to send by themselves, and whether bins are sent, too."""
+    """Spans of a lane to send singly, and whether bins are sent, too."""
     first, stop = lane.within(lo, hi)
     if stop - first <= columns / room:
         return np.arange(first, stop), False
@@ -170,26 +170,26 @@ WIDTH, GUTTER, MOST_HEIGHT = 1000, 150, 640
 HEAD, GROUP, GAP, FOOT = 30, 20, 4, 26
 HEIGHTS = {"stream": 24, "counter": 30, "idle": 11, "requests": 12}
 MOST_REQUESTS = 16
-"""Requests that a picture shows, the first ones; the live timeline has all."""
+"""Most requests in a picture, the first ones; the live timeline has all."""
 LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
 FEW_RANKS = 8
 STRIPS = {False: (16, 24, 9), True: (0, 16, 8)}
-"""Heights (px) of steps, busiest stream and lost time of a rank's strip; whether there are many ranks decides."""
+"""Heights (px) of steps, busiest stream and lost time in a rank's strip, by whether there are many ranks."""
 
 FEW = 50_000
 """Most device events for which steps and layers are found before the first picture is drawn."""
 
 FEW_OF_MANY = 250_000
-"""As many where there are many ranks, since their picture shows first whom the others wait for."""
+"""The same with many ranks, since their picture shows first the rank that the others wait for."""
 
 COUNTED = "#BCD6EA"
-"""Fill of counters, light enough for text."""
+"""Fill colour of counters, light enough for text on it."""
 
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
 def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> bytes:
-    """PNG image of a window of the timeline, two pixels for each of the widget, of a large trace one.
+    """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one for a large trace.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> byte
     many = len({row.rank for row in data.rows if row.kind == "stream"}) > FEW_RANKS
     if few or (many and data.events.height <= FEW_OF_MANY):
         data.find()
-    # It is painted before the live widget is shown, which a large trace must not wait for.
+    # The live widget is shown after the picture is painted, so this must not take long for a large trace.
     return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2 if few else 1)
 
 
@@ -220,7 +220,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Label:
-    """Name beside the rows: of a rank, or of one of its rows (number; None for a rank)."""
+    """Label beside the rows: the name of a rank, or of one of its rows (number; None for a rank)."""
 
     rank: int
     row: int | None
@@ -276,7 +276,7 @@ def _several(data: TimelineData) -> bool:
 
 
 def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
-    """A strip for each rank, as many as fit: its steps, its busiest stream, and what it waits for and idles.
+    """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and idle time.
 
     Of many ranks the one that the others wait for comes first.
     """
@@ -329,7 +329,7 @@ def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
 
 
 def _request_rows(data: TimelineData) -> tuple[list[Place], list[Label], int]:
-    """Rows of the first requests under their head, and where the next row stands."""
+    """Rows of the first requests under their heading, and the position of the next row."""
     numbers = [number for number, row in enumerate(data.rows) if row.kind == REQUEST][:MOST_REQUESTS]
     if not numbers:
         return [], [], HEAD
@@ -393,7 +393,7 @@ def _bar(x: float, y: float, width: float, height: float, *, colour: str, name: 
 
 
 def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
-    """Greatest value of a counter in each column, as an area from its least value on, or from zero."""
+    """Greatest value of a counter in each column, as an area above its least value or above zero."""
     every = row.samples[1] if row.samples is not None else values
     least = min(0.0, float(np.nanmin(every)))
     span = max(float(np.nanmax(every)) - least, 1e-12)
@@ -406,7 +406,7 @@ def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
 
 
 def _bins(busy: np.ndarray, main: np.ndarray, y: float, height: float, colours: Sequence[str]) -> Iterator[str]:
-    """Columns as high as they were busy; neighbours that look alike are one."""
+    """Columns whose height is their busy share; equal neighbours are merged."""
     steps = -(-busy.astype(int) * LEVELS // 255)
     key = np.where(steps > 0, steps * 256 + main, 0)
     edges = np.flatnonzero(np.diff(key)) + 1

@@ -258,7 +258,7 @@ class ExperimentConfig:
 
     model: str = field(metadata={"help": "folder of a model, name on the hub, or random:NAME for random weights"})
     prompt: str | list[str] | None = _option(None, "text, or a list of texts")
-    prompt_file: str | None = _option(None, "UTF-8 file: a prompt a line (.txt), or JSON (.json, .jsonl)")
+    prompt_file: str | None = _option(None, "UTF-8 file: one prompt in each line (.txt), or JSON (.json, .jsonl)")
     input_tokens: int | tuple[int, int] | None = _option(None, "synthetic prompts of so many tokens, or [low, high]")
     max_tokens: int = _option(16, "output tokens of a request", least=1)
     temperature: float = _option(0.0, "sampling temperature; 0 is greedy", least=0)

@@ -24,7 +24,8 @@ _UNTESTED = "llmprof has run this engine against stand-ins only, never on hardwa
 def run_sglang(job: Mapping[str, Any], record: Record) -> None:
     """Start SGLang's server, warm it up, measure, profile, stop it.
 
-    Its own endpoints start and stop the profiler: torch's, which writes a trace a rank, or CUDA's, for nsys around it.
+    Its own endpoints start and stop the profiler: torch's, which writes a trace for each rank, or CUDA's, for nsys
+    around it.
     """
     _begin(job, record, "sglang")
     traces = record.home / "traces"

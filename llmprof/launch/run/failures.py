@@ -83,7 +83,7 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     (
         r"Not enough allowed NUMA nodes",
-        "vLLM's CPU build wants a NUMA node a rank",
+        "vLLM's CPU build wants a NUMA node for each rank",
         "set environment VLLM_CPU_OMP_THREADS_BIND, such as '0-3|4-7'",
     ),
     (

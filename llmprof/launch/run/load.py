@@ -200,7 +200,7 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
         if most and len(rows) >= most:
             break
     if not rows:
-        raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with a request a line")
+        raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with one request in each line")
     timed = [row[0] for row in rows]
     if any(at is None for at in timed) and any(at is not None for at in timed):
         raise ConfigError(f"{path.name} has a time in some lines only", expected="a time in each line, or in none")

@@ -95,7 +95,7 @@ def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A row a request and step: ``phase, step`` (from 0, steps without tokens left out), ``start_epoch_ns,
+        A row for each request and step: ``phase, step`` (from 0, steps without tokens left out), ``start_epoch_ns,
         end_epoch_ns`` (of the worker's call), ``engine_id``, ``tokens`` (of the request in the step), ``computed``
         (that it had before) and ``preempted`` (it was pushed out of the step). Empty where nothing was noted.
     """
@@ -169,7 +169,7 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def over_repeats(means: Sequence[float]) -> dict[str, float | None]:
-    """Mean, deviation, confidence interval and spread of one figure a repeat.
+    """Mean, deviation, confidence interval and spread of one figure for each repeat.
 
     Parameters
     ----------

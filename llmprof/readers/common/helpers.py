@@ -314,7 +314,7 @@ atexit.register(end_helpers)
 
 
 def serve() -> None:
-    """Work of a helper: one job a line of its input, until that ends or a minute without a job has passed."""
+    """Work of a helper: one job in each line of its input, until that ends or a minute without a job has passed."""
     folder = None
     while True:
         idle = threading.Timer(_IDLE_S, os._exit, (0,))

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmprof.readers.chrome import columns
 from llmprof.readers.chrome.columns import Texts, ids, integers
-from llmprof.readers.chrome.events import EXACT_US, MOST_NS, in_ns, loses_digits, times
+from llmprof.readers.chrome.events import EXACT_US, MOST_NS, Event, OpArgs, in_ns, loses_digits, times
 from llmprof.readers.common.repair import ListDecoder, fit, objects
 from tests.readers.traces import decimal_ns
 
@@ -228,3 +229,64 @@ def test_objects():
     raws = [msgspec.Raw(t) for t in (b'{"a": 1}', b"{}")]
     assert objects(raws) == [{"a": 1}, {}]
     assert objects([*raws, msgspec.Raw(b"[1]"), msgspec.Raw(b"null")]) == [{"a": 1}, {}, {}, {}]
+
+
+def _op(number: int, body: str, last: str) -> str:
+    return f'{{\n      "External id": {number},{body}, "Ev Idx": {last}\n    }}'
+
+
+_DIMS = '"Record function id": 0, "Input type": ["float, \\"Ev Idx\\": 3"], "Input Dims": [[2, 3]]'
+_LISTS = '"Record function id": 0, "Input type": ["float"], "Input Dims": [[7]]'
+_BUFFERS = '{\n      "External id": 9,"Record function id": 0, "Ev Idx": 8, "Input Dims": [[5], [6]]}'
+
+ARGUMENTS = {
+    "one text many times": [_op(i, _DIMS, str(i + 1)) for i in range(40)],
+    "two texts in turn": [_op(i, (_DIMS, _LISTS)[i % 2], str(i + 1)) for i in range(40)],
+    "without shapes": [f'{{"External id": {i},"Input Dims": [],"Ev Idx": {i + 1}}}' for i in range(100)],
+    "one whose number is not the last": [_op(i, _DIMS, "4") for i in range(40)] + [_BUFFERS],
+}
+
+
+@pytest.mark.parametrize("texts", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
+    raws = [msgspec.Raw(text.encode()) for text in texts]
+    found = columns.repeated(raws)
+    args = msgspec.json.Decoder(list[OpArgs]).decode(f"[{','.join(texts)}]".encode())
+    assert found is not None
+    assert found.op_ids.to_list() == [a.external_id for a in args]
+    of_each = [found.distinct[row] for row in found.rows]
+    for name in ("dims", "types", "strides", "inputs"):
+        assert [bytes(getattr(a, name)) for a in of_each] == [bytes(getattr(a, name)) for a in args]
+    assert len(found.distinct) * 4 <= len(texts)
+    events = [Event(None, "aten::mm", 1, 1, i, 1) for i, _ in enumerate(texts)]
+    for build, of in ((columns.repeated_ops, found), (columns.ops, args)):
+        known = Texts()
+        rows = build(known, events, of)
+        assert known.texts("shapes", rows["shapes"], lambda text: text and text.decode()).to_list() == [
+            bytes(a.dims).decode() for a in args
+        ]
+        assert rows["op_id"].to_list() == [a.external_id for a in args]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [_op(i, f'"Sequence number": {i}', "1") for i in range(40)],  # no two are alike
+        [_op(i, f'{_DIMS}, "external id": 77', "1") for i in range(40)],  # the identifier comes twice
+        [_op(i, _DIMS, "1") for i in range(40)] + ['{"Input Dims": []}'],  # one without an identifier
+        ["{}"] * 40,
+        [f'{{"External id": {i}}}' for i in range(40)],
+        [_op(2**64, _DIMS, "1")] * 40,
+        [_op(3, '"Input Dims": {"a": 1', "1}")] * 40,  # the last number is within another member
+        [_op(3, '"op_name": 7', "1")] * 40,  # of a wrong type
+        ['{"External id": 3,"Name": "\x1f", "Ev Idx": 1}'] * 40,
+    ],
+)
+def test_other_arguments_are_left_to_the_decoder(texts):
+    assert columns.repeated([msgspec.Raw(text.encode()) for text in texts]) is None
+
+
+def test_wholes_and_fractions_in_any_order_are_times():
+    assert ns([1, 2.5, None]) == ns([1.0, 2.5, None])
+    assert ns([2**70, 0.25]) == ns([10**400, 0.25]) == [None, 250]
+    assert ns([*range(100), 0.5]) == [*range(0, 100_000, 1000), 500]

@@ -75,6 +75,7 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
 }
 """Kind of event -> class of its arguments (None: none, or no fixed class) and the function that makes columns of it."""
 
+_WORTH_AN_ATTEMPT: Final = 256
 _PYTHON: Final = "python_function"
 _MODULE: Final = "nn.Module: "
 """Prefix of the name of a Python function that is the call of a torch module; such calls are kept as markers."""
@@ -135,6 +136,7 @@ class Batches:
         self._kinds = _Kinds(python_functions=python_functions)
         self._args = {kind: ListDecoder(args) for kind, (args, _) in _COLUMNS.items() if args is not None}
         self._names = ListDecoder(kinds.NameArgs)
+        self._attempts = 2  # at arguments that repeat
 
     @property
     def total(self) -> int:
@@ -213,8 +215,12 @@ class Batches:
         return [(pid, str(args.name)) for pid, args in named if pid is not None and args.name is not None]
 
     def _columns(self, kind: str, events: list[Any]) -> pl.DataFrame:
-        args = self._args[kind]([e.args for e in events]) if kind in self._args else []
-        return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, args))
+        written = [e.args for e in events] if kind in self._args else []
+        if kind == "op" and self._attempts and len(events) >= _WORTH_AN_ATTEMPT:
+            if (args := columns.repeated(written)) is not None:
+                return pl.DataFrame(columns.repeated_ops(self.texts, events, args))
+            self._attempts -= 1
+        return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, self._args[kind](written) if written else []))
 
     def frames(self, base_ns: int) -> dict[str, pl.DataFrame]:
         """One frame for each kind, with the events that have a time and a name; the batches are freed on the way.

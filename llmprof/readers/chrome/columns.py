@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import polars as pl
@@ -16,7 +16,7 @@ import polars as pl
 from llmprof.names.operators import DOMAIN
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.events import times
-from llmprof.readers.common.repair import objects
+from llmprof.readers.common.repair import UNFIT, objects
 
 _NUMBERED: Final = re.compile(
     r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",
@@ -184,10 +184,18 @@ def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
 
     Those of ONNX Runtime are named by their node and have their type in a column of its own.
     """
+    return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), **_arguments(texts, args)}
+
+
+def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
+    """The same columns as of :func:`ops`, of arguments that :func:`repeated` found."""
+    columns = {name: codes.gather(args.rows) for name, codes in _arguments(texts, args.distinct).items()}
+    return {**_span(texts, events), **_on_host(events), "op_id": args.op_ids, **columns}
+
+
+def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
+    """What PyTorch writes of the arguments of operators."""
     columns = {
-        **_span(texts, events),
-        **_on_host(events),
-        "op_id": _op_ids(args),
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
         "dtypes": texts.codes("dtypes", _either(_TYPES, args)),
     }
@@ -197,6 +205,72 @@ def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
     if any([a.op_name for a in args]):  # noqa: C419 - a list is faster
         columns["ort_op"] = texts.codes("ort_op", [a.op_name for a in args])
     return columns
+
+
+class Repeated(NamedTuple):
+    """Arguments of operators, most of which come many times."""
+
+    distinct: list[kinds.OpArgs]
+    """Those that differ, without the identifier of the operator."""
+    rows: pl.Series
+    """The place of each event's arguments among them."""
+    op_ids: pl.Series
+    """Identifier of each event's operator."""
+
+
+_FIRST_MEMBER: Final = re.compile(rb'\{\s*"[Ee]xternal id": ?(?=\d)')
+_LAST_MEMBER: Final = re.compile(rb',\s*"Ev Idx": ?\d*')
+_LAST_BYTES: Final = len(b', "Ev Idx": ')
+_APART: Final = b"\x1f"
+"""No JSON holds this character."""
+_TIMES_EACH: Final = 4
+
+_OP_ARGS: Final = msgspec.json.Decoder(list[kinds.OpArgs])
+
+
+def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
+    """Arguments as Kineto writes them: equal but for the first and the last number, so few have to be decoded.
+
+    Parameters
+    ----------
+    texts : sequence of msgspec.Raw
+        Arguments of operators, at least one.
+
+    Returns
+    -------
+    Repeated or None
+        None where they are written otherwise, or most of them differ.
+    """
+    first = _FIRST_MEMBER.match(bytes(texts[0]))
+    if first is None:
+        return None
+    written = _APART.join(texts).split(_APART)  # faster than bytes() of each
+    if len(written) != len(texts):
+        return None
+    known = _Codes()
+    numbers, rows = [], []
+    for text in written:
+        end = text.find(b",")
+        numbers.append(text[:end])
+        rows.append(known[text[end : text.rfind(b",") + _LAST_BYTES]])
+    if len(known) * _TIMES_EACH > len(rows):
+        return None
+    cut = {code for text, code in known.items() if not _LAST_MEMBER.fullmatch(text, text.rfind(b","))}
+    bodies = [b"{}" if code in cut else b"{" + text[1 : text.rfind(b",")] + b"}" for text, code in known.items()]
+    for place in [i for i, code in enumerate(rows) if code in cut] if cut else ():  # other members are the last ones
+        rows[place] = len(bodies)
+        bodies.append(b"{" + written[place].partition(b",")[2])
+    if len(bodies) * _TIMES_EACH > len(rows):
+        return None
+    try:
+        distinct = _OP_ARGS.decode(b"[" + b",".join(bodies) + b"]")
+        members = pl.Series(numbers, dtype=pl.Binary).cast(pl.String)
+        op_ids = members.str.strip_prefix(first[0].decode()).cast(pl.Int64)
+    except (*UNFIT, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
+        return None
+    if len(distinct) != len(bodies) or any(args.op_id is not None for args in distinct):
+        return None
+    return Repeated(distinct, pl.Series(rows, dtype=pl.UInt32), op_ids)
 
 
 def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:

@@ -8,6 +8,7 @@ written as strings). The last decodes event by event and drops fields of a wrong
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -34,7 +35,15 @@ _MOST_US: Final = MOST_NS // 1000
 
 def loses_digits(us: Sequence[int | float | None]) -> bool:
     """Whether the times hold a float64 that is too large to be exact to the nanosecond."""
-    return float in set(map(type, us)) and any(type(v) is float and not -EXACT_US < v < EXACT_US for v in us)
+    if float not in map(type, us):
+        return False
+    try:
+        largest = pl.Series(us, dtype=pl.Float64).abs().max()
+    except (TypeError, OverflowError):  # an integer of many digits
+        largest = None
+    if isinstance(largest, float) and largest < EXACT_US:
+        return False
+    return any(type(v) is float and not -EXACT_US < v < EXACT_US for v in us)
 
 
 def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
@@ -54,11 +63,20 @@ def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
     """
     if values and isinstance(values[0], msgspec.Raw):
         return {f"{start}_ns": _exact_column(values)}
+    if float not in map(type, itertools.islice(values, _FIRST)):
+        try:
+            return {f"{start}_us": pl.Series(values, dtype=pl.Int64)}
+        except (TypeError, OverflowError):
+            pass
     try:
-        return {f"{start}_us": pl.Series(values, dtype=pl.Int64)}
-    except (TypeError, OverflowError):
-        fitting = [None if v is None or abs(v) > _MOST_US else float(v) for v in values]
-        return {f"{start}_us": pl.Series(fitting, dtype=pl.Float64)}
+        us = pl.Series(values, dtype=pl.Float64)
+    except (TypeError, OverflowError):  # an integer of many digits
+        us = pl.Series([None if v is None or abs(v) > _MOST_US else float(v) for v in values], dtype=pl.Float64)
+    return {f"{start}_us": us}
+
+
+_FIRST: Final = 64
+"""Values of a column that are looked at before it is tried as whole numbers: a failed attempt takes long."""
 
 
 def in_ns(frame: pl.DataFrame, base_ns: int) -> pl.DataFrame:

@@ -131,7 +131,8 @@ class TimelineView extends Behaviour {
     this.body = h(
       "div",
       { class: "lpt-body" },
-      h("div", { class: "lpt-corner" }, this.status.busy, this.edge),
+      // what comes and goes here moves nothing else
+      h("div", { class: "lpt-corner" }, this.status.busy, this.tools.late, this.edge),
       this.head,
       this.pinnedPane.el,
       this.mainPane.el,

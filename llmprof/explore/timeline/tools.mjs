@@ -2,7 +2,7 @@
 import { fill, h, labelled } from "../base/js/dom.mjs";
 import { foldable, KINDS } from "./rows.mjs";
 
-/** The bar: {el, update(described), colour(by), focusSearch()}. */
+/** The bar, and the button to the late rank, which has its place in the corner: {el, late, update(described), …}. */
 export function makeTools(timeline) {
   const button = (text, title, action) =>
     h("button", {
@@ -47,7 +47,6 @@ export function makeTools(timeline) {
     colour.el,
     view.el,
     zoom,
-    view.late,
   );
   const update = (described) => {
     goto.el.hidden = !described.rows.some((row) => row.kind === "steps");
@@ -55,6 +54,7 @@ export function makeTools(timeline) {
   };
   return {
     el,
+    late: view.late,
     update,
     arranged: view.update,
     colour: (by) => (colour.select.value = by),
@@ -266,10 +266,8 @@ function makeViewMenu(timeline) {
     order.select.options[3].disabled = !state.ranks?.length;
     anew.disabled = !state.ranks?.length && !state.moved?.length;
     const culprit = described.groups.find((group) => group.late && !state.hidden.has(group.rank));
-    // who is late is found later than the rest: the button keeps its place, so that nothing moves under the pointer
-    late.hidden = described.groups.length < 2;
-    late.style.visibility = culprit ? "" : "hidden";
-    late.textContent = `Late: ${(culprit ?? described.groups.at(-1))?.label}`;
+    late.hidden = !culprit;
+    late.textContent = culprit ? `Late: ${culprit.label}` : "";
     late.title = culprit ? `Go to ${culprit.label}: the others wait for it` : "";
     if (named.value !== (state.named ?? "")) named.value = state.named ?? "";
     const present = Object.keys(KINDS).filter((kind) => described.rows.some((row) => row.kind === kind));

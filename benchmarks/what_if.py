@@ -1,18 +1,26 @@
-"""Predictions of what_if against recordings in which somebody made the change: error of each pair.
+"""Predictions of what_if against recordings in which somebody made the change: error of each pair, and where it is.
 
-usage: python benchmarks/what_if.py CAPTURES   (a folder with the recordings that are named below)
+usage: python benchmarks/what_if.py CAPTURES [NSYS]   (folders with the recordings that are named below)
+
+For pairs of eager recordings and graphs a second prediction takes from the other recording what the change does not
+make: how fast its host runs. That is the time of the operators that both have once a step, outside of the layers,
+and not the time of a step.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 import llmprof
-from llmprof.analyze import changes, what_if
+from llmprof.analyze import changes, steps, what_if
+from llmprof.analyze.replay.graph import graph
+from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.schedule import Ints
+from llmprof.analyze.replay.what_if import median_rank
 from llmprof.trace import Trace
 
 
@@ -22,7 +30,39 @@ def decode(trace: Trace, *made: changes.Change) -> dict[str, float]:
     return (chosen if chosen.height else found.sort("steps")[-1:]).row(0, named=True)
 
 
-def main(captures: Path) -> None:
+def operators(trace: Trace) -> pl.DataFrame:
+    """Median time of the operators that every decode step runs once to five times on each rank."""
+    decoding = steps(trace).filter(pl.col("phase") == "decode", pl.col("host_start_ns").is_not_null())
+    each = decoding.select("rank", "step", start_ns="host_start_ns").sort("start_ns")
+    inside = trace.ops.sort("start_ns").join_asof(each, on="start_ns", by="rank", check_sortedness=False)
+    counted = inside.filter(pl.col("step").is_not_null()).group_by("name").agg(
+        a_step=pl.len() / each.height, op_ns=pl.col("dur_ns").median()
+    )  # fmt: skip
+    return counted.filter(pl.col("a_step").is_between(0.9, 5.1))
+
+
+def host_speed(trace: Trace, other: Trace) -> float:
+    """How long the host of the other recording takes for the same operators, as a share."""
+    same = (pl.col("a_step") - pl.col("a_step_right")).abs() < 0.1
+    both = operators(trace).join(operators(other), on="name").filter(same)
+    here, there = both.select(pl.col("op_ns", "op_ns_right") * pl.col("a_step")).sum().row(0)
+    return float(there / here)
+
+
+Values = tuple[float, float, float]
+
+
+def show(name: str, recorded: float, found: Values, truth: float, *, again: float | None = None) -> None:
+    predicted, low, high = (value / 1e6 for value in found)
+    truth, covered = truth / 1e6, low <= truth / 1e6 <= high
+    second = "" if again is None else f"{again / 1e6:.3f} ({again / 1e6 / truth - 1:+.1%})"
+    print(
+        f"| {name} | {recorded / 1e6:.3f} | {predicted:.3f} | {low:.3f}-{high:.3f} | {truth:.3f} | "
+        f"{predicted / truth - 1:+.1%} | {'yes' if covered else 'no'} | {second} |"
+    )
+
+
+def vllm(captures: Path) -> None:
     def of(name: str) -> Trace:
         return llmprof.read(captures / name)
 
@@ -33,19 +73,51 @@ def main(captures: Path) -> None:
         ("TP=4 NCCL -> custom all-reduce", nccl, custom, changes.transfer(like=custom)),
         ("TP=4 custom -> NCCL all-reduce", custom, nccl, changes.transfer(like=nccl)),
     ]
-    print("| pair | recorded ms | predicted ms | interval ms | recorded with the change ms | error | seconds |")
-    print("|---|---|---|---|---|---|---|")
     for name, trace, truth, change in pairs:
-        began = time.perf_counter()
-        row = decode(trace, change)
-        took = time.perf_counter() - began
-        real_ns = decode(truth)["recorded_ns"]
-        low, high = row["low_ns"] / 1e6, row["high_ns"] / 1e6
-        print(
-            f"| {name} | {row['recorded_ns'] / 1e6:.3f} | {row['predicted_ns'] / 1e6:.3f} | {low:.3f}-{high:.3f} | "
-            f"{real_ns / 1e6:.3f} | {row['predicted_ns'] / real_ns - 1:+.1%} | {took:.2f} |"
-        )
+        found = decode(trace, change)
+        speed = host_speed(trace, truth)
+        second = decode(trace, changes.scale("host", speed), change)["predicted_ns"]
+        values = (found["predicted_ns"], found["low_ns"], found["high_ns"])
+        words = f"{name} (host x {speed:.2f})"
+        show(words, found["recorded_ns"], values, decode(truth)["recorded_ns"], again=second)
+
+
+def layers_of_two(trace: Trace, times: Ints) -> list[float]:
+    """Times from one attention kernel to the second next, on all ranks: two layers of a model without steps."""
+    events = graph(trace).events.filter((pl.col("where") == "device") & (pl.col("category") == "attention"))
+    out: list[float] = []
+    for _, rows in events.sort("rank", "start_ns").group_by("rank", maintain_order=True):
+        out += np.diff(times[2 * rows["row"].to_numpy()][::2]).tolist()
+    return out
+
+
+def mfu(folder: Path) -> None:
+    before, after = (llmprof.read(folder / f"nsysai_mfu_2gpu_{when}.sqlite") for when in ("before", "after"))
+    built = graph(before)
+    real = graph(after)
+    plan = Plan(built, "middle")
+    device = pl.col("where") == "device"
+    other = real.events.filter(device).group_by("name").agg(new=pl.col("dur_ns").median())
+    new = built.events.select("name").join(other, on="name", how="left", maintain_order="left")["new"]
+    own = pl.Series(plan.own_duration())
+    middle = built.events.select(own=pl.col("dur_ns").median().over("name"))["own"]
+    plan.set_duration(plan.device, (own * (new / middle).fill_null(1.0).fill_nan(1.0)).to_numpy())
+    predicted = sorted(layers_of_two(before, plan.times()))
+    drop = median_rank(len(predicted) // 2)  # the ranks wait for each other: a pair of layers counts once
+    values = (float(np.median(predicted)), predicted[2 * drop], predicted[-1 - 2 * drop])
+    recorded, truth = (float(np.median(layers_of_two(t, g.time))) for t, g in ((before, built), (after, real)))
+    show("nsys mfu, kernels as in the second", recorded, values, truth)
+
+
+def main() -> None:
+    print(
+        "| pair | recorded ms | predicted ms | interval ms | with the change ms | error | covered | with its host | s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    vllm(Path(sys.argv[1]))
+    if len(sys.argv) > 2:
+        mfu(Path(sys.argv[2]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -256,10 +256,8 @@ def _gain(trace: Trace, members: pl.DataFrame, row: dict[str, Any]) -> dict[str,
     if found.is_empty():
         return {}
     step = found.row(0, named=True)
-    recorded = step["recorded_ns"]
     return {
-        "gain_ns": step["gain_ns"], "gain_low_ns": recorded - step["high_ns"],
-        "gain_high_ns": recorded - step["low_ns"], "recorded_ns": recorded,
+        name: step[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
     }  # fmt: skip
 
 

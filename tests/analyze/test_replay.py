@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from llmprof.analyze.replay.graph import (
     COLLECTIVE,
     EDGE_KINDS,
     EVIDENCE,
+    HANDED_OVER,
     LAUNCH,
     SCHEDULED,
     STREAM_WAIT,
@@ -25,8 +27,11 @@ from llmprof.analyze.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.plan import Level, Plan
+from llmprof.analyze.replay.recording import recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
+from llmprof.analyze.replay.waits import from_calls, recorded_waits
+from llmprof.analyze.replay.what_if import median_rank, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels
@@ -225,6 +230,60 @@ def test_a_wait_that_is_not_recorded_is_assumed_and_marked() -> None:
     assert by_call == {"cudaEventSynchronize": "assumed", "cudaDeviceSynchronize": "recorded"}
 
 
+def test_a_wait_between_streams_is_seen_in_the_calls_alone() -> None:
+    # GEMM launched on stream 7, an event recorded, a stream made to wait, NORM launched on stream 8
+    built = graph(two_streams(recorded=False))
+    assert edges_of(built, ASSUMED) == [(GEMM, NORM, 2, "assumed")]
+    # with a GEMM of 15 us (5 to 20) the norm begins at 22
+    plan = Plan(built, "middle")
+    changes.scale("nvjet", 0.5).apply(plan, two_streams(recorded=False))
+    assert plan.times()[2 * built.events["name"].to_list().index(NORM)] == 22 * US
+
+
+def test_a_wait_that_held_nothing_is_seen_in_the_calls_too() -> None:
+    """The norm begins 3 us after its launch, when the GEMM is long done; it would wait for a longer one."""
+    work = [(0, 7, 5, 10, GEMM, 1), (0, 8, 53, 10, NORM, 4)]
+    calls = [(0, 0, 2, CALL, 1), (0, 3, 1, "cudaEventRecord", 2), (0, 5, 1, "cudaStreamWaitEvent", 3)]
+    trace = Trace({"kernels": device(work), "runtime": host([*calls, (0, 50, 2, CALL, 4)])})
+    built = graph(trace)
+    # the time between the two, 38 us, is no wait for an event: that takes 1 us
+    assert edges_of(built, ASSUMED) == [(GEMM, NORM, 1, "assumed")]
+    plan = Plan(built, "middle")
+    changes.scale("nvjet", 10).apply(plan, trace)
+    assert plan.times()[2 * built.events["name"].to_list().index(NORM)] == (5 + 100 + 1) * US
+
+
+def test_nothing_waits_for_what_was_launched_later() -> None:
+    """A norm on stream 8 begins 2 us after a GEMM, and 1 us after a kernel that was launched when it already waited."""
+    work = [(0, 7, 5, 100, GEMM, 1), (0, 8, 107, 10, NORM, 2), (0, 7, 105, 1, "elementwise_kernel", 3)]
+    calls = [(0, 0, 2, CALL, 1), (0, 7, 2, CALL, 2), (0, 20, 2, CALL, 3)]
+    built = graph(Trace({"kernels": device(work), "runtime": host(calls)}))
+    assert edges_of(built, ASSUMED) == [(GEMM, NORM, 2, "assumed")]
+
+
+def waiting_thread() -> Trace:
+    """A thread that only waits: for a GEMM of 50 us, then for a norm that was launched while it still did."""
+    work = [(0, 7, 5, 50, GEMM, 1), (0, 7, 56, 44, NORM, 2), (0, 7, 205, 10, NORM, 3)]
+    launches = host([(0, 0, 2, CALL, 1), (0, 10, 2, CALL, 2), (0, 200, 2, CALL, 3)])
+    waits = host(
+        [(0, at, dur, "cudaEventSynchronize", n) for at, dur, n in ((4, 53, 11), (60, 42, 12), (206, 12, 13))], thread=2
+    )
+    return Trace({"kernels": device(work), "runtime": pl.concat([launches, waits])})
+
+
+def test_a_thread_that_still_waits_is_not_late_by_itself() -> None:
+    trace = waiting_thread()
+    built = graph(trace)
+    # it began 4 and 6 us after two launches, and 50 us after the third, but 3 us after its own wait before
+    handed = sorted(delay for *_, delay, _ in edges_of(built, HANDED_OVER))
+    assert handed == [4, 4, 6]
+    plan = Plan(built, "middle")
+    changes.scale("nvjet", 0.2).apply(plan, trace)
+    begin = [2 * row for row, name in enumerate(built.events["name"]) if name == "cudaEventSynchronize"]
+    # the GEMM ends at 15 instead of 55, its wait at 17 and the next one begins at 20
+    assert plan.times()[begin[1]] == 20 * US
+
+
 def test_the_path_says_how_it_is_known() -> None:
     path = critical_path(two_streams(recorded=True))
     assert set(path.filter(pl.col("part") != "unexplained")["evidence"].unique()) == {"recorded"}
@@ -290,6 +349,66 @@ def test_faster_kernels_change_nothing_where_the_host_sets_the_pace() -> None:
     assert got == dict.fromkeys(got, 100 * US)
     got = step(what_if(host_bound(), changes.scale("host", 0.5)))
     assert got["predicted_ns"] == 50 * US
+
+
+def test_the_interval_of_the_median() -> None:
+    # P(at most 1 of 9 below the median) = 10/512 = 2.0 %, of 2 of 9 it is 9.0 %; of five values all are needed
+    assert [median_rank(count) for count in (1, 5, 8, 9, 15, 200)] == [0, 0, 0, 1, 3, 86]
+
+
+def test_the_noise_of_the_steps_is_in_the_interval() -> None:
+    work = [(0, 7, at, 10, NORM, n) for n, at in enumerate((5, 105, 225, 315), start=1)]
+    calls = [(0, at, 2, CALL, n) for n, at in enumerate((0, 100, 220, 310), start=1)]
+    marks = step_labels([0, 100, 220, 310], 50)
+    found = what_if(Trace({"kernels": device(work), "runtime": host(calls), "markers": marks}))
+    # three steps of 100, 120 and 90 us
+    assert step(found) == {"recorded_ns": 100 * US, "predicted_ns": 100 * US, "low_ns": 90 * US, "high_ns": 120 * US}
+    # what is gained has the same noise on both sides
+    assert found.select("gain_ns", "gain_low_ns", "gain_high_ns").row(0) == (0, 0, 0)
+
+
+def eager_model() -> tuple[Graph, Trace]:
+    """Three steps of 700 us: seven calls of 1 us, 100 us apart, each for work of 2 us that begins 3 us after it.
+
+    In the order of a step: input, embedding, norm of a layer, copy, all-reduce of the layer, final norm, sampling.
+    """
+    names = ["input_kernel", "embedding_kernel", NORM, "Memcpy DtoD", "cross_device_reduce_1stage", NORM, "sample"]
+    calls = [(0, 700 * s + 100 * n, 1, CALL, 7 * s + n + 1) for s in range(3) for n in range(7)]
+    work = [(0, 7, 700 * s + 100 * n + 3, 2, names[n], 7 * s + n + 1) for s in range(3) for n in range(7)]
+    trace = Trace({"kernels": device(work), "runtime": host(calls), "markers": step_labels([0, 700, 1_400], 690)})
+    built = graph(trace)
+    place = (pl.col("recorded_ns") // (100 * US)) % 7
+    stages = [None, "embedding", "norm", "all_reduce", "all_reduce", "final_norm", "sampling"]
+    events = built.events.with_columns(
+        layer=pl.when((pl.col("where") == "device") & place.is_between(2, 4)).then(pl.lit(0, dtype=pl.Int32)),
+        stage=pl.when(pl.col("where") == "device").then(place.replace_strict(dict(enumerate(stages)))),
+        source=pl.when(pl.col("name") == "Memcpy DtoD").then(pl.lit("copy")).otherwise("source"),
+        step=pl.when(pl.col("where") == "device").then((pl.col("recorded_ns") // (700 * US)).cast(pl.Int32)),
+    )
+    return replace(built, events=events), trace
+
+
+@pytest.mark.parametrize(
+    ("level", "period"),
+    [
+        # from the last launch of the model to the first of the next step: three gaps of 99 us and two calls of 1 us
+        ("low", 299 / 2 + 10),
+        ("middle", 299 + 30),
+        ("high", 299 + 401),  # the call of the graph takes no longer than the five calls and four gaps it stands for
+    ],
+)
+def test_the_model_runs_as_a_graph_from_embedding_to_final_norm(level: Level, period: float) -> None:
+    built, trace = eager_model()
+    plan = Plan(built, level)
+    changes.no_host_delay().apply(plan, trace)
+    times = plan.times()
+    names = built.events["name"].to_list()
+    samples = [times[2 * row] for row, name in enumerate(names) if name == "sample"]
+    assert [after - before for before, after in itertools.pairwise(samples)] == [period * US] * 2
+    if level == "middle":
+        # embedding at the end of the call (130), norm 0.45 us after it, no copy, all-reduce 0.45 us after the norm
+        begin = [int(times[2 * names.index(name)]) for name in ("embedding_kernel", NORM, "cross_device_reduce_1stage")]
+        assert begin == [130_000, 132_450, 134_900]
 
 
 def test_nothing_changed_is_nothing_gained() -> None:
@@ -405,15 +524,28 @@ def test_the_scheduler_is_seen_where_it_runs_ahead(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_graphs_are_predicted_from_an_eager_recording(shared: Path) -> None:
-    captures = shared / "captures"
-    eager, graphs = (llmprof.read(captures / name) for name in ("torch_tp1_eager", "torch_tp1_cudagraph"))
+@pytest.mark.parametrize(
+    ("eager", "graphs", "error"),
+    # at TP=4 the same operators take 0.52 of the time on the host of the second recording: docs/what_if.md
+    [("torch_tp1_eager", "torch_tp1_cudagraph", 0.1), ("torch_tp4_eager_custom_allreduce", "torch_tp4_cudagraph", 0.8)],
+)
+def test_graphs_are_predicted_from_an_eager_recording(shared: Path, eager: str, graphs: str, error: float) -> None:
     decode = pl.col("phase") == "decode"
-    predicted = what_if(eager, changes.no_host_delay()).filter(decode)
-    recorded = what_if(graphs).filter(decode)["recorded_ns"].item()
-    # benchmarks/what_if.py: 11.6 % too long, since the compiled model has fewer kernels
-    assert predicted["predicted_ns"].item() == pytest.approx(recorded, rel=0.15)
+    predicted = what_if(llmprof.read(shared / "captures" / eager), changes.no_host_delay()).filter(decode)
+    recorded = what_if(llmprof.read(shared / "captures" / graphs)).filter(decode)["recorded_ns"].item()
+    assert predicted["low_ns"].item() <= recorded <= predicted["high_ns"].item()
+    assert predicted["predicted_ns"].item() == pytest.approx(recorded, rel=error)
     assert predicted["recorded_ns"].item() > 7 * recorded
+
+
+@pytest.mark.slow
+def test_steps_under_a_change_follow_each_other_evenly(shared: Path) -> None:
+    trace = llmprof.read(shared / "captures" / "torch_tp4_eager_custom_allreduce")
+    steps = replayed(trace, ("no-host-delay",))["no-host-delay"]
+    assert isinstance(steps, pl.DataFrame)
+    # the batch of steps 2 to 9 is the same on all ranks; none may wait for work that was launched after its own
+    same = steps.filter(pl.col("step").is_between(2, 9))["middle_ns"]
+    assert same.max() < 1.5 * same.min()  # type: ignore[operator]
 
 
 def test_the_path_agrees_with_the_overlay_of_another_tool(shared: Path) -> None:
@@ -487,3 +619,16 @@ def test_shares_of_the_path_by_column() -> None:
     assert shares.rows() == [(GEMM, 30 * US, 30 * US, 1.0, 0), (NORM, 10 * US, 0, 0.0, 30 * US)]
     with pytest.raises(AnalysisError, match="there is no column 'colour'"):
         path_share(trace, by=["colour"])
+
+
+def test_waits_that_are_seen_in_the_calls_are_those_that_were_recorded(shared: Path) -> None:
+    hta = shared / "real" / "chrome" / "hta"
+    trace = llmprof.read(hta / "critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz")
+    told = [name for name in trace.runtime.columns if name.endswith(("_stream", "_awaited_call"))]
+    silent = Trace({**trace.tables, "runtime": trace.runtime.drop(told)})
+    pairs = [set(zip(one.source.tolist(), one.target.tolist(), strict=True)) for one in (
+        recorded_waits(trace, recording(trace)), from_calls(silent, recording(silent))
+    )]  # fmt: skip
+    # of the six waits that hold work, four are behind a launch of the same thread; the others are of an older launch
+    assert [len(each) for each in pairs] == [6, 4]
+    assert pairs[1] < pairs[0]

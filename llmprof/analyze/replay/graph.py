@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import is_synchronising
-from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording, with_recorded_waits
+from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
+from llmprof.analyze.replay.waits import MOST_AFTER_NS, USUAL_GAP_NS, awaited_last, from_calls, recorded_waits
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -26,12 +27,6 @@ MOST_GAP_NS: Final = 5_000
 
 MOST_LATENCY_NS: Final = 50_000
 """Work starts on an idle device so long after the end of its launching call at most; more is not explained by it."""
-
-MOST_AFTER_NS: Final = 5_000
-"""Work that begins within this after the end of work on another stream is taken to have waited for it."""
-
-USUAL_GAP_NS: Final = 1_000
-"""Gap between kernels of a stream where a recording shows none that ran back to back."""
 
 LEAST_SAMPLES: Final = 20
 """So many gaps between kernels that ran back to back are needed to take their median."""
@@ -136,11 +131,13 @@ def graph(trace: Trace) -> Graph:
             hint="record with device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
             table="kernels",
         )
-    waits, streams = _synchronising(recorded), _stream_waits(trace, recorded)
+    waits, streams = _synchronising(recorded), _edges(*recorded_waits(trace, recorded), STREAM_WAIT)
+    streams = _joined(streams, _edges(*from_calls(trace, recorded), ASSUMED, BY_TIMES))
     edges = _joined(_launches(recorded, streams), _collectives(trace, recorded), waits, streams)
     weight = _weights(recorded, edges)
     edges = _joined(edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits))
-    edges = _joined(edges, _assumed(recorded, _unexplained(recorded, weight, edges)))
+    late = _unexplained(recorded, weight, edges)
+    edges = _joined(edges, _edges(*awaited_last(recorded, late), ASSUMED, BY_TIMES))
     rest = _unexplained(recorded, weight, edges)
     return Graph(recorded.rows, recorded.chains, recorded.time, weight, rest, *edges)
 
@@ -173,53 +170,6 @@ def _edges(source: Ints, target: Ints, delay: Ints, kind: int, evidence: int | R
 def _none() -> Edges:
     nothing = np.empty(0, dtype=np.int64)
     return _edges(nothing, nothing, nothing, 0)
-
-
-def _stream_waits(trace: Trace, recorded: Recording) -> Edges:
-    """Edges from the last work before the record of an event to the first work after a stream's wait for it.
-
-    Where the record's time is unknown, it is the last work on the stream that is waited for that was done in time.
-    """
-    rows, time = recorded.rows, recorded.time
-    if not trace.has("runtime"):
-        return _none()
-    shift = pl.col("shift_ns").fill_null(0)
-    waits = (
-        with_recorded_waits(trace.runtime)
-        .filter(pl.col("waiting_stream").is_not_null() & pl.col("awaited_stream").is_not_null())
-        .join(clock_offsets(trace), on="rank", how="left")
-        .select("rank", "waiting_stream", "awaited_stream", at=pl.col("start_ns") - shift, told="awaited_ns")
-        .with_columns(noted=pl.coalesce(pl.col("told"), "at"))
-    )
-    work = (
-        rows.filter((pl.col("where") == "device") & pl.col("stream").is_not_null())
-        .select(
-            "rank", "stream", row=pl.col("row").cast(pl.Int64), issued=pl.coalesce("launch_start_ns", "start_ns"),
-            start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
-        )
-        .sort("rank", "stream", "start")
-        .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
-    )  # fmt: skip
-    first = work.unique(["rank", "stream", "issued"], keep="first").sort("issued").rename({"stream": "waiting_stream"})
-    found = waits.sort("at").join_asof(
-        first, left_on="at", right_on="issued", by=["rank", "waiting_stream"], strategy="forward",
-        check_sortedness=False,
-    ).filter(pl.col("row").is_not_null())  # fmt: skip
-    done = work.select("rank", "issued", "end", awaited_stream="stream", by_issue="row", by_end="row")
-    for left, right, kept in (("noted", "issued", "by_issue"), ("start", "end", "by_end")):
-        last = done.select("rank", "awaited_stream", right, kept).sort(right).rename({right: "_at"})
-        found = found.sort(left).join_asof(
-            last, left_on=left, right_on="_at", by=["rank", "awaited_stream"], check_sortedness=False
-        )
-    found = found.with_columns(other=pl.min_horizontal("by_issue", "by_end")).filter(
-        pl.col("by_issue").is_not_null()
-        & pl.col("by_end").is_not_null()
-        & (pl.col("told").is_null() | (pl.col("by_issue") <= pl.col("by_end")))
-        & (pl.col("other") != pl.col("row"))
-    )
-    source, target = 2 * found["other"].to_numpy() + 1, 2 * found["row"].to_numpy()
-    gap = time[target] - time[source]
-    return _edges(source, target, np.where(gap <= MOST_AFTER_NS, gap, USUAL_GAP_NS), STREAM_WAIT)
 
 
 def _launches(recorded: Recording, streams: Edges) -> Edges:
@@ -347,7 +297,11 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
 
 
 def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
-    """Edges to threads that only wait: from the launch of what they wait for to the beginning of their waiting."""
+    """Edges to threads that only wait: from the launch of what they wait for to the beginning of their waiting.
+
+    A thread that was still in the wait before when that was launched began when it came out of it, and not so long
+    after the launch: the edge has only what the quickest of the others take.
+    """
     rows, time, call = recorded.rows, recorded.time, recorded.call
     source, target = waits.source // 2, waits.target // 2
     only_waits = (rows["launches"] == False).fill_null(value=False).to_numpy()  # noqa: E712
@@ -355,7 +309,10 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     source, target = call[source[chosen]], target[chosen]
     delay = time[2 * target] - time[2 * source]
     source, target, delay = source[delay >= 0], target[delay >= 0], delay[delay >= 0]
-    weight[2 * target] = 0
+    busy = recorded.before[target] > time[2 * source]
+    quick = int(np.quantile(delay[~busy] if (~busy).any() else delay, 0.1)) if len(delay) else 0
+    delay = np.where(busy, np.minimum(delay, quick), delay)
+    weight[2 * target[~busy]] = 0
     return _edges(2 * source, 2 * target, delay, HANDED_OVER, BY_TIMES)
 
 
@@ -431,26 +388,6 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     row = matched["row"].to_numpy().astype(np.int64)
     weight[2 * row] = matched["own_gap"].to_numpy()
     return _edges(2 * matched["arrival"].to_numpy() + 1, 2 * row, matched["delay"].to_numpy(), SCHEDULED, BY_TIMES)
-
-
-def _assumed(recorded: Recording, rest: Ints) -> Edges:
-    """Edges between streams of a rank that nobody recorded: work that begins right after the end of other work."""
-    rows, time, on_device = recorded.rows, recorded.time, recorded.on_device
-    late = np.flatnonzero(on_device & (rest[0::2] > 0))
-    if not len(late):
-        return _none()
-    begin = rows.select("row", "rank", "chain", time="start_ns")[late].sort("time")
-    ends = (
-        rows.filter(pl.col("where") == "device")
-        .select("rank", time=pl.col("start_ns") + pl.col("dur_ns"), other="row", other_chain="chain")
-        .sort("time")
-    )
-    matched = begin.join_asof(ends, on="time", by="rank", tolerance=MOST_AFTER_NS, check_sortedness=False).filter(
-        pl.col("other").is_not_null() & (pl.col("other_chain") != pl.col("chain"))
-    )
-    source = 2 * matched["other"].to_numpy().astype(np.int64) + 1
-    target = 2 * matched["row"].to_numpy().astype(np.int64)
-    return _edges(source, target, time[target] - time[source], ASSUMED, BY_TIMES)
 
 
 def _unexplained(recorded: Recording, weight: Ints, edges: Edges) -> Ints:

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, LAUNCH, Graph
+from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, SCHEDULED, Graph
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
@@ -131,20 +131,75 @@ class Plan:
         calls: Ints = self.built.source[edges] // 2
         return calls
 
-    def without_launch(self, rows: Rows) -> None:
-        """Let events begin as soon as their stream allows, as those of a graph do."""
-        edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
-        self.delay[edges] = 0
-        self.rest[0::2][rows] = 0
-
     def set_gap(self, rows: Rows, gap_ns: float) -> None:
         """Give events at most so much time after the one before them on their stream."""
         self.weight[0::2][rows] = np.minimum(self.weight[0::2][rows], int(gap_ns))
 
-    def host_gone(self, first: int, last: int) -> None:
-        """Take away the host's time between the beginning of one call and the end of a later one of its thread."""
-        self.weight[2 * first + 1 : 2 * last + 2] = 0
-        self.rest[2 * first + 1 : 2 * last + 2] = 0
+    def launches_by_step(self, rows: Rows) -> pl.DataFrame:
+        """First and last of the host's calls that launched some events of each step, by thread.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``chain, step, first, last`` (rows) and ``following`` (the first of the next step), in their order.
+        """
+        edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
+        target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
+        calls: pl.DataFrame = self.events[source].select("chain", "row").with_columns(step=self.events["step"][target])
+        first, last = pl.col("row").min().cast(pl.Int64), pl.col("row").max().cast(pl.Int64)
+        found = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
+        return found.with_columns(following=pl.col("first").shift(-1).over("chain"))
+
+    def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> Rows:
+        """Put one call in the place of all from the first to the last; a call that stands alone stays as it is.
+
+        What they launched begins when that call is done, and as soon as its stream allows, as what a graph holds does.
+
+        Returns
+        -------
+        numpy.ndarray
+            Events that the calls which are gone had launched.
+        """
+        within = np.zeros(self.events.height + 1, dtype=np.int64)
+        calls = calls.filter(pl.col("first") < pl.col("last"))
+        for first, last in calls.select("first", "last").iter_rows():
+            part = slice(2 * first + 1, 2 * last + 2)
+            taken = int(self.weight[part].sum())
+            self.weight[part], self.rest[part] = 0, 0
+            self.weight[2 * first + 1] = min(launch_ns, taken)
+            within[first] += 1
+            within[last + 1] -= 1
+        call = self.built.source // 2
+        edges = (self.built.kind == LAUNCH) & (np.cumsum(within[:-1]) > 0)[call]
+        self.delay[edges] = 0
+        edges_of_first = edges & np.isin(call, calls["first"].to_numpy())
+        self.delay[edges_of_first] = self.weight[2 * call[edges_of_first] + 1]
+        rows = np.zeros(self.events.height, dtype=bool)
+        rows[self.built.target[edges] // 2] = True
+        self.rest[0::2][rows] = 0
+        return rows
+
+    def host_after(self, calls: pl.DataFrame, factor: float) -> None:
+        """Scale what the host does after the last of the calls of each step, until the first of those of the next."""
+        of_last = self.built.chains[np.searchsorted(self.built.chains, calls["last"].to_numpy(), side="right")]
+        ends = pl.coalesce("following", pl.Series("_end", of_last))
+        for last, end in calls.select("last", end=ends).filter(pl.col("last") < pl.col("end")).iter_rows():
+            part = slice(2 * last + 2, min(2 * end + 1, len(self.weight)))
+            self.weight[part] = (self.weight[part] * factor).astype(np.int64)
+        self.other_threads(factor)
+
+    def other_threads(self, factor: float) -> None:
+        """Scale what the host takes to hand work from thread to thread, and to schedule the next step."""
+        edges = np.isin(self.built.kind, (HANDED_OVER, SCHEDULED))
+        self.delay[edges] = (self.delay[edges] * factor).astype(np.int64)
+
+    def before(self, rows: Rows, pattern: str) -> Rows:
+        """Events that stand directly before one of some events whose name matches a pattern, in their chain."""
+        named = self.events["name"].str.contains(pattern).fill_null(value=False).to_numpy() & rows
+        chain = self.events["chain"].to_numpy()
+        out = np.zeros(len(rows), dtype=bool)
+        out[:-1] = named[1:] & (chain[1:] == chain[:-1])
+        return out
 
     def without_call(self, rows: Rows) -> None:
         """Take away the calls that launch nothing but these events, and what of the host's time prepares them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,8 @@ _SCHEMA = {
     "low_ns": pl.Float64(),
     "high_ns": pl.Float64(),
     "gain_ns": pl.Float64(),
+    "gain_low_ns": pl.Float64(),
+    "gain_high_ns": pl.Float64(),
     "speedup": pl.Float64(),
     "changes": pl.String(),
     "unknown": pl.String(),
@@ -49,8 +52,10 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     polars.DataFrame
         By ``phase`` (null where the recording has no steps and is taken as a whole): ``steps`` (steps of all ranks
         that have one before them), ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one
-        before to its own end on the devices), ``low_ns, high_ns`` (the interval), ``gain_ns`` (recorded minus
-        predicted), ``speedup``, ``changes`` and ``unknown`` (what the prediction cannot know, in words).
+        before to its own end on the devices), ``low_ns, high_ns`` (between the lowest and the highest guess, with the
+        95 % interval of the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus
+        predicted), ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``,
+        ``changes`` and ``unknown`` (what the prediction cannot know, in words).
 
     Raises
     ------
@@ -65,16 +70,19 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     >>> bool((found["gain_ns"] >= 0).all())
     True
     """
-    names = ["recorded_ns", *(f"{level}_ns" for level in LEVELS)]
+    levels = [f"{level}_ns" for level in LEVELS]
     [rows] = _periods(trace, [_plans(trace, made)])
-    recorded = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col(names).median())
-    middle, low, high = pl.col("middle_ns"), pl.col("low_ns"), pl.col("high_ns")
+    recorded = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("recorded_ns", *levels).median())
+    least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
     return (
-        recorded.with_columns(
+        recorded.join(_noise(rows, levels), on="phase", nulls_equal=True)
+        .with_columns(
             predicted_ns=middle,
-            low_ns=pl.min_horizontal(low, middle, high),
-            high_ns=pl.max_horizontal(low, middle, high),
             gain_ns=pl.col("recorded_ns") - middle,
+            gain_low_ns=pl.col("recorded_ns") - most,
+            gain_high_ns=pl.col("recorded_ns") - least,
+            low_ns=pl.min_horizontal(least, "noise_low_ns"),
+            high_ns=pl.max_horizontal(most, "noise_high_ns"),
             speedup=pl.col("recorded_ns") / middle,
             changes=pl.lit("; ".join(change.words for change in made)),
             unknown=pl.lit("; ".join(change.unknown for change in made)),
@@ -83,6 +91,46 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
         .cast(_SCHEMA)  # type: ignore[arg-type]
         .sort("phase")
     )
+
+
+def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
+    """Ends of the 95 % intervals of the median step of each phase, over all guesses.
+
+    Ranks wait for each other, so a step counts once. The interval is that of order statistics, which takes no
+    distribution for granted; of fewer than six steps it is all of them.
+    """
+    each = rows.group_by("phase", "step").agg(pl.col(levels).median())
+    ends = []
+    for (phase,), steps in each.group_by("phase", maintain_order=True):
+        drop = median_rank(steps.height)
+        low = min(float(steps[level].sort()[drop]) for level in levels)
+        high = max(float(steps[level].sort()[-1 - drop]) for level in levels)
+        ends.append((phase, low, high))
+    return pl.DataFrame(
+        ends, schema={"phase": pl.String, "noise_low_ns": pl.Float64, "noise_high_ns": pl.Float64}, orient="row"
+    )
+
+
+def median_rank(count: int) -> int:
+    """How many of some sorted values lie below the lower end, and above the upper one, of their median's interval.
+
+    Returns
+    -------
+    int
+        The largest number for which the interval holds the median with 95 %, by the binomial distribution (above 100
+        values its normal approximation).
+
+    Examples
+    --------
+    >>> [median_rank(count) for count in (1, 5, 6, 9, 15, 200)]
+    [0, 0, 0, 1, 3, 86]
+    """
+    if count > 100:
+        return int((count - 1.96 * count**0.5) / 2)
+    below, drop = 0, 0
+    while (below := below + math.comb(count, drop)) <= 0.025 * 2**count:
+        drop += 1
+    return max(0, drop - 1)
 
 
 @per_trace

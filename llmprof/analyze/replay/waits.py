@@ -1,0 +1,179 @@
+"""Waits of work on one stream for work on another: recorded, from the calls of the host, or from the times alone."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.replay.recording import Recording, clock_offsets, with_recorded_waits
+from llmprof.analyze.replay.schedule import Ints
+from llmprof.trace import Trace
+
+MOST_AFTER_NS: Final = 5_000
+"""A wait between streams that is recorded ends so long after the work that it was for, if that held it."""
+
+MOST_WAIT_NS: Final = 10_000
+"""Work that begins within this after the end of work on another stream may have waited for it: in llmprof's captures
+a copy behind an event of another stream begins 2.8 to 7.2 us after the work before that event."""
+
+USUAL_GAP_NS: Final = 1_000
+"""Gap between kernels of a stream where a recording shows none that ran back to back."""
+
+AT_ONCE_NS: Final = 1_000_000
+"""A thread that records an event within this after a launch is taken to record it behind that launch."""
+
+MOST_CANDIDATES: Final = 16
+"""So many events that ended last before such work are looked at."""
+
+RECORDS: Final = r"(?i)EventRecord"
+WAITS: Final = r"(?i)StreamWaitEvent"
+"""Names of the calls that mark a place in a stream, and that let another stream wait for it."""
+
+
+class Pairs(NamedTuple):
+    """Nodes between which something waits, and the least time between them in ns."""
+
+    source: Ints
+    target: Ints
+    delay: Ints
+
+
+def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: int) -> Pairs:
+    """From the end of some rows to the start of others; one that came long after did not wait that long for it."""
+    first, second = 2 * source.to_numpy().astype(np.int64) + 1, 2 * target.to_numpy().astype(np.int64)
+    gap = recorded.time[second] - recorded.time[first]
+    return Pairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
+
+
+def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
+    """From the last work before the record of an event to the first work after a stream's wait for it.
+
+    Where the record's time is unknown, it is the last work on the stream that is waited for that was done in time.
+    """
+    rows = recorded.rows
+    if not trace.has("runtime"):
+        return _pairs(recorded, pl.Series([], dtype=pl.Int64), pl.Series([], dtype=pl.Int64), MOST_AFTER_NS)
+    shift = pl.col("shift_ns").fill_null(0)
+    waits = (
+        with_recorded_waits(trace.runtime)
+        .filter(pl.col("waiting_stream").is_not_null() & pl.col("awaited_stream").is_not_null())
+        .join(clock_offsets(trace), on="rank", how="left")
+        .select("rank", "waiting_stream", "awaited_stream", at=pl.col("start_ns") - shift, told="awaited_ns")
+        .with_columns(noted=pl.coalesce(pl.col("told"), "at"))
+    )
+    work = (
+        rows.filter((pl.col("where") == "device") & pl.col("stream").is_not_null())
+        .select(
+            "rank", "stream", row=pl.col("row").cast(pl.Int64), issued=pl.coalesce("launch_start_ns", "start_ns"),
+            start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
+        )
+        .sort("rank", "stream", "start")
+        .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
+    )  # fmt: skip
+    first = work.unique(["rank", "stream", "issued"], keep="first").sort("issued").rename({"stream": "waiting_stream"})
+    found = waits.sort("at").join_asof(
+        first, left_on="at", right_on="issued", by=["rank", "waiting_stream"], strategy="forward",
+        check_sortedness=False,
+    ).filter(pl.col("row").is_not_null())  # fmt: skip
+    done = work.select("rank", "issued", "end", awaited_stream="stream", by_issue="row", by_end="row")
+    for left, right, kept in (("noted", "issued", "by_issue"), ("start", "end", "by_end")):
+        last = done.select("rank", "awaited_stream", right, kept).sort(right).rename({right: "_at"})
+        found = found.sort(left).join_asof(
+            last, left_on=left, right_on="_at", by=["rank", "awaited_stream"], check_sortedness=False
+        )
+    found = found.with_columns(other=pl.min_horizontal("by_issue", "by_end")).filter(
+        pl.col("by_issue").is_not_null()
+        & pl.col("by_end").is_not_null()
+        & (pl.col("told").is_null() | (pl.col("by_issue") <= pl.col("by_end")))
+        & (pl.col("other") != pl.col("row"))
+    )
+    return _pairs(recorded, found["other"], found["row"], MOST_AFTER_NS)
+
+
+def from_calls(trace: Trace, recorded: Recording) -> Pairs:
+    """The same where the calls are recorded, but not their streams.
+
+    A thread that launches work on one stream, records an event at once, lets a stream wait for it and goes on with
+    work on another stream, is taken to have made the second wait for the first. Work that began too early for that
+    did not.
+    """
+    rows = recorded.rows
+    nothing = pl.Series([], dtype=pl.Int64)
+    if not trace.has("runtime"):
+        return _pairs(recorded, nothing, nothing, MOST_WAIT_NS)
+    calls = trace.runtime.filter(pl.col("name").str.contains(f"{RECORDS}|{WAITS}"))
+    told = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
+    calls = (
+        with_recorded_waits(calls)
+        .filter(~told)
+        .join(clock_offsets(trace), on="rank", how="left")
+        .select("rank", "thread", "name", at=pl.col("start_ns") - pl.col("shift_ns").fill_null(0))
+    )
+    waits = calls.filter(pl.col("name").str.contains(WAITS)).drop("name").sort("at")
+    records = calls.filter(pl.col("name").str.contains(RECORDS)).select("rank", "thread", "at", noted="at").sort("at")
+    work = (
+        rows.filter((pl.col("where") == "device") & pl.col("launch_start_ns").is_not_null())
+        .select(
+            "rank", "chain", "device", at="launch_start_ns", thread="launch_thread", row=pl.col("row").cast(pl.Int64),
+            start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
+        )
+        .sort("at", "start")
+    )  # fmt: skip
+    by = ["rank", "thread"]
+    found = waits.join_asof(records, on="at", by=by, check_sortedness=False).filter(pl.col("noted").is_not_null())
+    found = found.join_asof(
+        work.unique([*by, "at"], keep="first", maintain_order=True),
+        on="at", by=by, strategy="forward", check_sortedness=False,
+    ).filter(pl.col("row").is_not_null()).sort("noted").join_asof(
+        work.select(*by, "at", "chain", "device", "row", "end").unique([*by, "at"], keep="last", maintain_order=True),
+        left_on="noted", right_on="at", by=by, suffix="_other", tolerance=AT_ONCE_NS, check_sortedness=False,
+    )  # fmt: skip
+    found = found.filter(
+        (pl.col("chain") != pl.col("chain_other"))
+        & pl.col("device").eq_missing(pl.col("device_other"))
+        & (pl.col("end_other") <= pl.col("start"))
+    ).unique("row")
+    return _pairs(recorded, found["row_other"], found["row"], MOST_WAIT_NS)
+
+
+def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
+    """From the end of work to work on another stream of its rank that begins right after, and that nothing explains.
+
+    Only work that was launched before it can be what it waits for: a stream waits for what another one had been given
+    when it was told to wait.
+
+    Parameters
+    ----------
+    recorded : Recording
+        The recording.
+    rest : numpy.ndarray
+        By node, what nothing explains yet, in ns.
+    """
+    rows = recorded.rows
+    late = np.flatnonzero(recorded.on_device & (rest[0::2] > 0))
+    issued = pl.coalesce("launch_start_ns", "start_ns")
+    begin = rows.select("rank", "row", "chain", issued=issued, time="start_ns")[late].sort("time")
+    ends = (
+        rows.filter(pl.col("where") == "device")
+        .select("rank", "chain", "row", issued=issued, time=pl.col("start_ns") + pl.col("dur_ns"))
+        .sort("rank", "time")
+        .with_row_index("place")
+    )
+    matched = begin.join_asof(
+        ends.select("rank", "time", "place").sort("time"), on="time", by="rank", tolerance=MOST_WAIT_NS,
+        check_sortedness=False,
+    ).filter(pl.col("place").is_not_null())  # fmt: skip
+    rank, chain, before, end, row = (ends[c].to_numpy() for c in ("rank", "chain", "issued", "time", "row"))
+    place = matched["place"].to_numpy().astype(np.int64)
+    own_rank, own_chain, own_issue, at = (matched[c].to_numpy() for c in ("rank", "chain", "issued", "time"))
+    found = np.full(len(place), -1, dtype=np.int64)
+    looking = np.ones(len(place), dtype=bool)
+    for back in range(MOST_CANDIDATES):
+        other = np.maximum(place - back, 0)
+        looking &= (place >= back) & (rank[other] == own_rank) & (at - end[other] <= MOST_WAIT_NS)
+        fits = looking & (chain[other] != own_chain) & (before[other] <= own_issue)
+        found[fits] = row[other[fits]]
+        looking &= ~fits
+    return _pairs(recorded, pl.Series(found[found >= 0]), matched["row"].filter(pl.Series(found >= 0)), MOST_WAIT_NS)

@@ -41,7 +41,7 @@ class Points:
     folder : pathlib.Path
         Of the sweep.
     progress : callable or None
-        Called with what is being done, how many points are done, and how many there are.
+        Called with the current task, the number of finished points, and the number of all points.
     check : bool
         Ask the doctor before an engine starts.
     """
@@ -221,8 +221,8 @@ class BatchRunner:
     config : ExperimentConfig
         What all points share.
     progress : callable, optional
-        Called with what is being done, how many points are done, and how many there are; in a notebook one output of
-        the cell says it if this is not given.
+        Called with the current task, the number of finished points, and the number of all points. By default a
+        notebook shows them in one output of the cell.
     runner : callable, optional
         What runs one point, called as ``runner(config, progress=...)``. Without it, points that differ only in their
         workload are measured by one start of the engine, and the others by an :class:`ExperimentRunner`.

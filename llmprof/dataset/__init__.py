@@ -1,4 +1,4 @@
-"""Traces of many ranks: a dataset on disk, the workers that make it and analyse it, and large runs to try it on."""
+"""Traces of many ranks: a dataset on disk, workers that make and analyse it, and synthetic large runs."""
 
 from __future__ import annotations
 

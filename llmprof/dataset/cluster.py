@@ -1,4 +1,4 @@
-"""Where the work on many ranks is done: processes of this machine, or a cluster of Dask."""
+"""Workers for many ranks: processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from llmprof.errors import ArgumentError, ClusterError
 from llmprof.progress import Progress
 
 REACHED_WITHIN: Final = "10s"
-"""A scheduler that does not answer for so long is not there."""
+"""A scheduler that does not answer for this time is unreachable."""
 
 WITHOUT_WORKERS_S: Final = 30.0
-"""Without any worker for so long, the work is given up."""
+"""If there is no worker for this time, the work is given up."""
 
 _LOOK_EVERY_S: Final = 2.0
 
@@ -26,16 +26,16 @@ R = TypeVar("R")
 
 
 class Lost(Exception):  # noqa: N818 - it is a result, not raised
-    """The result of something whose workers died again and again."""
+    """Result in place of that of a thing whose workers died repeatedly."""
 
 
 class Workers(Generic[T]):
-    """Workers that do the same with many things.
+    """Workers that call one function with many things.
 
     Parameters
     ----------
     client : object
-        A client of Dask; None for this process.
+        A Dask client; None for this process.
     """
 
     def __init__(self, client: Any) -> None:
@@ -43,7 +43,7 @@ class Workers(Generic[T]):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return 1 if self._client is None else max(1, sum(self._client.nthreads().values()))
 
     def each(
@@ -54,25 +54,25 @@ class Workers(Generic[T]):
         what: str,
         progress: Progress | None = None,
     ) -> Iterator[tuple[T, R | Lost]]:
-        """Results of a function for each of many things, in the order in which they are done.
+        """Results of a function for many things, in the order in which they finish.
 
         Parameters
         ----------
         function : callable
-            Of a module, so that workers find it; takes one thing and ``shared``.
+            Function of a module, so that workers find it; it takes one thing and ``shared``.
         things : sequence
-            What it is called with.
+            Things that it is called with, one at a time.
         *shared : object
-            What all calls need, small: it travels with each.
+            Small arguments of all calls; they are sent with each.
         what : str
-            What is being done, for the progress.
+            Name of the work, for the progress.
         progress : callable, optional
-            Called with ``what``, how many are done, and how many there are.
+            Called with ``what``, the number of finished things, and the number of all things.
 
         Yields
         ------
         tuple
-            The thing and its result; :class:`Lost` where the workers that had it died again and again.
+            The thing and its result; :class:`Lost` if the workers that had it died repeatedly.
 
         Raises
         ------
@@ -103,9 +103,9 @@ class Workers(Generic[T]):
         silent = 0.0
         try:
             while True:
-                # not all at once: what is done is fetched before more is begun, and no worker collects results
+                # few at a time: results are fetched before more begins, so they do not collect on workers
                 while len(left) < 2 * self.count + 2 and (thing := next(waiting, None)) is not None:
-                    # a task whose worker dies goes to another one by itself, three times: Dask's allowed-failures
+                    # Dask moves a task whose worker died to another worker three times (allowed-failures)
                     future = self._client.submit(function, thing, *shared, pure=False)
                     left[future.key] = thing, future
                     future.add_done_callback(finished.put)
@@ -127,7 +127,7 @@ class Workers(Generic[T]):
                 yield thing, self._result(done)
                 done.release()
         finally:
-            if left:  # interrupted, or the caller has seen enough
+            if left:  # interrupted, or the caller stopped
                 self._client.cancel([future for _, future in left.values()], force=True)
 
     @staticmethod
@@ -152,15 +152,15 @@ class Workers(Generic[T]):
 
 @contextmanager
 def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
-    """Workers for a number of tasks; those that this function starts are stopped in the end.
+    """Workers for a number of tasks; those that this function starts are stopped at the end.
 
     Parameters
     ----------
     client : dask.distributed.Client, str, None or False
-        A client of Dask, the address of a scheduler (``tcp://host:8786``), None for processes of this machine (no
-        more than there are tasks or cores), or False for this process alone.
+        A Dask client, the address of a scheduler (``tcp://host:8786``), None for processes of this machine (at most as
+        many as tasks or cores), or False for this process alone.
     tasks : int
-        How many things there are to do; one is done in this process.
+        Number of tasks; a single one is done in this process.
 
     Yields
     ------
@@ -209,7 +209,7 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
 
 @contextmanager
 def local(count: int, *, processes: bool = True) -> Iterator[Any]:
-    """A client of as many processes of this machine, with one thread each, as no two of them share a core.
+    """A Dask client with local processes of one thread each, at most one for each core.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def local(count: int, *, processes: bool = True) -> Iterator[Any]:
             threads_per_worker=1,
             processes=processes,
             dashboard_address=None,
-            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server takes any port
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server uses any free port
             silence_logs=logging.CRITICAL,
             **({"env": {"POLARS_MAX_THREADS": threads}} if processes else {}),
         ) as cluster,

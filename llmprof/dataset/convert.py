@@ -1,4 +1,4 @@
-"""Makes a dataset of the files of many ranks, a rank at a time on each worker, and opens it."""
+"""Conversion of the files of many ranks to a dataset, one rank at a time on each worker, and its opening."""
 
 from __future__ import annotations
 
@@ -53,33 +53,33 @@ def convert(
     clocks: Clocks = "shared",
     progress: Progress | None = None,
 ) -> Trace:
-    """Make a dataset of the files of a run's ranks, which is opened in no time and loads what is asked for.
+    """Convert the files of a run's ranks to a dataset, which opens at once and loads only the parts that you use.
 
-    Each file becomes a partition: Parquet by table, sorted by time, with the head and the coverage of the file beside
-    it. A worker holds one file at a time. A partition appears when all of it is written, and what is done stays: after
-    an interrupt, a full disk or ``kill -9`` the same call goes on, and called again it does nothing. A file that
-    cannot be read is named and left out; the next call tries it again.
+    Each file becomes a partition: a Parquet file for each table, sorted by time, with the metadata and coverage of the
+    file beside them. A worker holds one file at a time. A partition appears when it is completely written, and finished
+    partitions stay. After an interrupt, a full disk or ``kill -9`` the same call continues; if nothing is left, it does
+    nothing. A file that cannot be read is reported and left out; the next call tries it again.
 
     Parameters
     ----------
     paths : path or iterable of paths
-        What :func:`llmprof.read` takes: a folder with one file for each rank, or files; or URLs that fsspec knows
+        As for :func:`llmprof.read`: a folder with one file for each rank, or files. Also URLs that fsspec knows
         (``s3://…``), which workers copy to a temporary folder one at a time.
     folder : path
-        The dataset: a new folder, or one that an earlier call made of the same files. It may be a URL.
+        Folder of the dataset: a new one, or one that an earlier call made from the same files. It may be a URL.
     client : dask.distributed.Client, str, None or False
-        Who does it: a client of Dask, the address of a scheduler, by default as many processes of this machine as it
-        has cores (a script that starts them needs ``if __name__ == "__main__":``), or False for this process alone.
-        All workers must see the paths and the folder.
+        Workers: a Dask client, the address of a scheduler, or False for this process alone. By default one process for
+        each core of this machine (a script that starts them needs ``if __name__ == "__main__":``). All workers must see
+        the paths and the folder.
     format : str, optional
-        Name of the format, found from the content if not given.
+        Name of the format; by default detected from the content.
     python_functions : bool
         Keep Python functions as operators of kind ``python``.
     clocks : {"shared", "unrelated"}
-        ``"unrelated"``: the clocks of the ranks have nothing in common, so each rank's times count from its own first
-        event. Without it, ranks that were not recorded at the same time are refused as two runs.
+        With ``"unrelated"`` the clocks of the ranks are independent, so the times of each rank count from its first
+        event. With ``"shared"``, ranks that were not recorded at the same time are refused as two runs.
     progress : callable, optional
-        Called with what is done, how many files are done, and how many there are.
+        Called with the current task, the number of finished files, and the number of all files.
 
     Returns
     -------
@@ -134,15 +134,16 @@ def convert(
 
 
 def open(folder: PathLike) -> Trace:  # noqa: A001
-    """A dataset as a trace whose tables are loaded when they are asked for, or a saved trace.
+    """Open a dataset as a trace whose tables are loaded when they are used, or open a saved trace.
 
-    ``trace.scan("kernels")`` is a lazy frame, ``trace.select(ranks=…, steps=…, window=…, tables=…)`` a part that every
-    analysis works on, :func:`llmprof.map` does an analysis rank by rank on workers, and ``trace.sql`` streams.
+    ``trace.scan("kernels")`` is a lazy frame. ``trace.select(ranks=…, steps=…, window=…, tables=…)`` is a part that
+    every analysis works on. :func:`llmprof.map` runs an analysis rank by rank on workers, and ``trace.sql`` streams its
+    result.
 
     Parameters
     ----------
     folder : path
-        Of :func:`llmprof.convert`, or of :meth:`llmprof.Trace.save`. It may be a URL that fsspec knows.
+        Folder from :func:`llmprof.convert` or :meth:`llmprof.Trace.save`. It may be a URL that fsspec knows.
 
     Returns
     -------
@@ -152,7 +153,7 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     Raises
     ------
     ReadError
-        The folder holds neither, another version wrote it, or nothing of it can be used.
+        The folder holds neither, another version wrote it, or none of its partitions can be used.
 
     Warns
     -----
@@ -175,7 +176,7 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
 
 
 def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
-    """Raise unless the place is free, or holds a dataset of the same files, finished or not."""
+    """Raise unless the folder is new, or holds a dataset of the same files, finished or not."""
     if place.is_local and place.path.exists() and not place.path.is_dir():
         raise OutputError(f"{place.root} exists and is not a folder", hint="choose another folder")
     names = [name for name in place.names() if not name.startswith((_PARTITION, UNFINISHED))]
@@ -188,7 +189,7 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
         return
     try:
         manifest = read_manifest(place)
-    except ReadError:  # of another version, or damaged: it is made anew
+    except ReadError:  # of another version, or damaged: it is made again
         return
     files = {source.path for source in sources}
     others = [one.source for one in manifest.partitions if one.source not in files]
@@ -201,7 +202,7 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
 
 
 def _known(place: Place) -> dict[str, list[Partition]]:
-    """Partitions that are there and whole, by the file that they were made of."""
+    """Existing complete partitions, by the file that they were made from."""
     by_source: dict[str, list[Partition]] = {}
     for name in place.names():
         if name.startswith(_PARTITION) and (one := read_partition(place, name)) is not None:
@@ -210,12 +211,12 @@ def _known(place: Place) -> dict[str, list[Partition]]:
 
 
 def _made(source: Source, place: Place) -> list[Partition] | str:
-    """Partitions of one file; why there are none, in words. It runs on a worker.
+    """Partitions of one file, or the reason why there are none. Runs on a worker.
 
     Raises
     ------
     OutputError
-        The dataset cannot be written: a matter of the disk and not of the file.
+        The dataset cannot be written, whatever the file.
     """
     seen = stamp(source)
     try:
@@ -237,7 +238,7 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
 
 
 def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition] | None:
-    """Partitions of a file that was converted before under another name or time; None if it was not."""
+    """Partitions of a file that was converted before under another name or time; None if there are none."""
     first = read_partition(place, f"{_PARTITION}{key}-0")
     if first is None:
         return None
@@ -250,7 +251,7 @@ def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition]
 
 @dataclass(slots=True)
 class _Whole:
-    """Metadata and coverage of a trace that one file is as a whole."""
+    """Metadata and coverage of a file that is a whole trace."""
 
     meta: dict[str, Any]
     coverage: dict[str, Any]
@@ -307,7 +308,7 @@ def _written(place: Place, part: Part, about: Partition, whole: _Whole | None, *
 
 @dataclass(slots=True)
 class _Summary(Part):
-    """A part without its frames: what was written down of them stands for them."""
+    """A part with the stored summary of its frames in place of the frames."""
 
     stored: Partition | None = None
 
@@ -331,7 +332,7 @@ class _Summary(Part):
         return self._of.span_ns
 
     def processes(self) -> set[int]:
-        """Processes of the host that its events are of."""
+        """Host processes of its events."""
         return set(self._of.processes)
 
     def launches(self) -> bool:
@@ -342,7 +343,7 @@ class _Summary(Part):
 def _manifest(
     made: Sequence[Partition], failed: Sequence[Failed], team: Workers[Any], place: Place, clocks: Clocks
 ) -> Manifest:
-    """The manifest of partitions: ranks are given to them, and what is known of the run is put together."""
+    """Make the manifest: number the ranks of the partitions, and merge the facts about the run."""
     said = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
     formats = {str(one.head.get("format")) for one in made}
     if len(formats) > 1:
@@ -392,7 +393,7 @@ def _manifest(
 
 
 def _renumbered(one: tuple[Partition, int], place: Place) -> Partition:
-    """A partition with the rank that it has among the others. It runs on a worker."""
+    """A partition with its rank among the others. Runs on a worker."""
     partition, rank = one
     held = deferred.Deferred(place, (partition,), 0, tuple(partition.tables))
     number = pl.lit(rank, dtype=pl.Int32)

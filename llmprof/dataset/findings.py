@@ -1,4 +1,4 @@
-"""Findings of many ranks: each worker cuts its ranks to the steps that stand for the run, the rules look at all."""
+"""Findings of many ranks: workers reduce each rank to the representative steps, then the rules look at all ranks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 FIRST: Final = ("recorded_calls", "steps", "steady_state", "step_windows", "recorded_windows")
-"""What is found of each rank first: it says which steps stand for the run, and whom each call waits for."""
+"""Functions of the first pass: they give the representative steps, and the rank that each call waits for."""
 
 CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
-"""What a worker has to know of the calls of its rank."""
+"""Columns that a worker needs of the calls of its rank."""
 
 _EVENTS: Final = (
     "rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "layer", "launch_start_ns",
@@ -36,7 +36,7 @@ _IDLE: Final = (
 
 
 def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Windows of one rank that stand for the run (``words``: steady decode steps, steps or whole recording)."""
+    """Representative windows of one rank (``words``: steady decode steps, steps or whole recording)."""
     if words == "whole recording":
         return recorded_windows(trace)
     windows = step_windows(trace)
@@ -51,12 +51,12 @@ def _scope(trace: Trace, words: str) -> Scope:
 
 
 def scope_times(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Windows of one rank in parts that add up to them."""
+    """Windows of one rank, divided into parts that add up to them."""
     return time_parts(trace, scope_windows(trace, words=words))
 
 
 def scope_events(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Device events in the windows of one rank; texts as categories, as few of them are many."""
+    """Device events in the windows of one rank; texts are categorical, since few values repeat often."""
     return _numbered_texts(_scope(trace, words).events.select(_EVENTS))
 
 
@@ -66,7 +66,7 @@ def scope_idle(trace: Trace, *, words: str) -> pl.DataFrame:
 
 
 def scope_hosts(trace: Trace) -> pl.DataFrame:
-    """Whether operators of the host stand in for the device of one rank: ``rank, events, operators``."""
+    """Whether one rank has operators of the host in place of device events: ``rank, events, operators``."""
     events = attribute(trace)
     return events.group_by("rank").agg(events=pl.len(), operators=(pl.col("source") == "op").sum())
 
@@ -85,7 +85,7 @@ def copies(trace: Trace) -> pl.DataFrame:
 
 
 def measured_kernels(trace: Trace) -> pl.DataFrame:
-    """Kernels of one rank whose cores were measured; none where no profiler did."""
+    """Kernels of one rank with measured core metrics; no rows if the profiler measured none."""
     kernels = trace.kernels
     facts = [column for column in CORE_FACTS if column in kernels.columns]
     kept = ["rank", "device", "start_ns", "dur_ns", "name", *facts]
@@ -104,16 +104,16 @@ def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
 OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_idle)
 }
-"""Functions of one rank that depend on which steps stand for the run."""
+"""Functions of one rank that depend on the representative steps."""
 
 OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     one.__name__: one for one in (scope_hosts, replays, copies, measured_kernels, layer_times)
 }
-"""The others, beside ``launch_delay``."""
+"""The other functions of one rank, except ``launch_delay``."""
 
 
 def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame | None]:
-    """What stands for the run, in words, and its steps, from :data:`FIRST` of all ranks.
+    """Description of the representative part of the run, and its steps, from :data:`FIRST` of all ranks.
 
     Raises
     ------
@@ -132,16 +132,16 @@ def joined(
     found: Mapping[str, pl.DataFrame | None],
     calls: pl.DataFrame | None,
 ) -> pl.DataFrame:
-    """Findings, from what all ranks gave.
+    """Findings from the results of all ranks.
 
     Parameters
     ----------
     trace : Trace
         The dataset.
     chosen : tuple of (str, polars.DataFrame or None)
-        What stands for the run, and its steps: of :func:`choice`.
+        The representative part of the run and its steps, from :func:`choice`.
     found : mapping of str to polars.DataFrame or None
-        What the ranks gave of :data:`FIRST`, :data:`OF_SCOPE`, :data:`OF_RANK` and ``launch_delay``.
+        Results of :data:`FIRST`, :data:`OF_SCOPE`, :data:`OF_RANK` and ``launch_delay`` over the ranks.
     calls : polars.DataFrame or None
         The matched calls.
 
@@ -154,7 +154,7 @@ def joined(
     # one row for each rank in a table that no rule looks at, so that it has the ranks of the dataset
     there = pl.Series(trace.ranks, dtype=pl.Int32)
     tables["counters"] = pl.DataFrame({"rank": there}).with_columns(time_ns=0, name=pl.lit(""), value=0.0)
-    # a trace of what the rules look up in tables; everything else they take from what is kept with it here
+    # a trace with the tables that the rules look into; all other results are stored with it here
     small = Trace({name: frame for name, frame in tables.items() if frame is not None}, trace.meta, trace.coverage)
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
@@ -174,7 +174,7 @@ def joined(
     cut = None if gaps is None else gaps.with_columns(texts)
     if cut is not None:
         catalog.keep(small, idle, cut.clear())
-    scope.__dict__.update(  # cached properties, which would look at the whole trace
+    scope.__dict__.update(  # set cached properties, which would otherwise read the whole trace
         events=None if events is None else events.with_columns(texts),
         idle=cut,
         times=found["scope_times"],
@@ -184,4 +184,4 @@ def joined(
 
 
 _TABLES: Final = {"runtime": "replays", "copies": "copies", "kernels": "measured_kernels"}
-"""Tables that the rules look into, and the functions that find what they need of them."""
+"""Tables that the rules look into, and the functions that collect the needed rows."""

@@ -1,4 +1,4 @@
-"""Large runs to try things on: synthetic files of many ranks, made of one recorded rank, with the truth beside them."""
+"""Synthetic large runs: files of many ranks, made from one recorded rank, with their true values."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from llmprof.readers.reading import read
 from llmprof.storage import files
 
 TRUTH: Final = "truth.json"
-"""File beside the ranks that says what was drawn."""
+"""File beside the ranks with the random values of the run."""
 
 SAMPLE: Final = "torch_tp4_eager_nccl"
 BASE_RANK: Final = 3
-"""Rank of the sample that comes last to its collectives: there they are transfer, with next to no waiting."""
+"""Rank of the sample that comes last to its collectives: on it they are transfer, with almost no waiting."""
 
 _TIMES: Final = re.compile(rb'"ts": ?(\d+(?:\.\d+)?)(?:, ?"dur": ?(\d+(?:\.\d+)?))?')
 _IDS: Final = re.compile(rb'("(?:correlation|External id|Ev Idx)": ?|"ph": ?"[sf]", ?"id": ?)(\d+)')
@@ -48,7 +48,7 @@ Times: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Truth:
-    """What was drawn for a synthetic run."""
+    """Random values of a synthetic run."""
 
     ranks: int
     tensor_parallel: int
@@ -60,22 +60,22 @@ class Truth:
     events: int
     """Events of each rank's file."""
     clock_ahead_ns: list[int] = field(default_factory=list)
-    """By rank: how far its clock is ahead; ranks of one node share a clock."""
+    """By rank: lead of its clock; ranks of one node share a clock."""
     late_ns: list[int] = field(default_factory=list)
-    """By rank: how long after the other ranks of its group it comes to each collective call."""
+    """By rank: delay after the other ranks of its group at each collective call."""
     slower: list[float] = field(default_factory=list)
-    """By group: how many times as long its collective calls take as recorded."""
+    """By group: factor between the duration of its collective calls and the recorded one."""
     synthetic: bool = True
 
     def late_rank(self, group: int) -> int | None:
-        """The late rank of a group; None where nobody is."""
+        """The late rank of a group; None if there is none."""
         first = group * self.tensor_parallel
         own = range(first, first + self.tensor_parallel)
         return next((rank for rank in own if self.late_ns[rank]), None)
 
 
 class _Base(NamedTuple):
-    """The recorded rank: its text in pieces, each of which ends where a time is written."""
+    """The recorded rank: its text in pieces, each of which ends before a time."""
 
     head: dict[str, Any]
     pieces: pl.Series
@@ -104,17 +104,17 @@ def large_run(
 ) -> Truth:
     """Write the files of a synthetic run of many ranks, as PyTorch's profiler writes them.
 
-    Every rank is a copy of one recorded rank (rank 3 of the sample ``torch_tp4_eager_nccl``), with a clock of its
-    node, a place in a tensor-parallel group, a link speed of the group and, in some groups, one rank that comes late
-    to every collective call: the others wait for it. So everything that an analysis should find is known, and written
-    beside the files. The name of the device says that the run is synthetic.
+    Every rank is a copy of one recorded rank (rank 3 of the sample ``torch_tp4_eager_nccl``). It has the clock of its
+    node, a place in a tensor-parallel group, and the link speed of this group. In some groups one rank comes late to
+    every collective call, and the others wait for it. So the result that an analysis should find is known, and it is
+    written beside the files. The name of the device says that the run is synthetic.
 
     Parameters
     ----------
     folder : path
         A new or empty folder.
     ranks : int
-        How many ranks; groups take ``tensor_parallel`` of them in turn.
+        Number of ranks; each group has ``tensor_parallel`` consecutive ranks.
     tensor_parallel : int
         Ranks of a group.
     ranks_per_node : int
@@ -122,18 +122,18 @@ def large_run(
     late_share : float
         Share of the groups with a late rank, which is late by 50 to 500 us.
     repeat : int
-        How often the recorded window follows itself.
+        How often the recorded window is repeated.
     seed : int
-        Of what is drawn.
+        Seed of the random values.
     client : dask.distributed.Client, str, None or False
-        Who writes: as of :func:`llmprof.convert`.
+        Workers that write the files, as for :func:`llmprof.convert`.
     progress : callable, optional
-        Called with what is done, how many files are written, and how many there are.
+        Called with the current task, the number of finished files, and the number of all files.
 
     Returns
     -------
     Truth
-        What was drawn; :data:`TRUTH` holds the same.
+        The random values, which are also in :data:`TRUTH`.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def large_run(
 
 
 def read_truth(folder: str | os.PathLike[str]) -> Truth:
-    """What was drawn for a run that :func:`large_run` wrote.
+    """Random values of a run that :func:`large_run` wrote.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def read_truth(folder: str | os.PathLike[str]) -> Truth:
 
 @lru_cache(maxsize=1)
 def _base(repeat: int, group_size: int) -> _Base:
-    """The recorded rank in pieces, once in a process."""
+    """The recorded rank in pieces, made once in each process."""
     file = next(path for path in bundled.files(SAMPLE) if path.name.startswith(f"rank{BASE_RANK}."))
     text = igzip.decompress(file.read_bytes())
     begin = text.index(b"[", text.index(b'"traceEvents"')) + 1
@@ -224,11 +224,11 @@ def _base(repeat: int, group_size: int) -> _Base:
 
 
 _PAUSE_NS: Final = 30_000_000
-"""Between the last call of a window and the first of the next one: what runs beside them has room there."""
+"""Time between the last call of a window and the first call of the next one, for other events there."""
 
 
 def _bytes_of_calls(file: Path) -> list[int]:
-    """What the rank itself brings to each collective call (bytes), in the order of their times."""
+    """Bytes that the rank contributes to each collective call, in the order of time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # of the ranks that are not read
         calls = recorded_calls(read(file, cache=False))
@@ -236,7 +236,7 @@ def _bytes_of_calls(file: Path) -> list[int]:
 
 
 def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[bytes, Times, Times]:
-    """The text with a process group in each collective kernel, and the starts and lengths of these."""
+    """The text with a process group in each collective kernel, and the starts and durations of these kernels."""
     found = sorted(_CALLS.finditer(body), key=lambda match: _ns(match[2]))
     about = {}
     for match, size in zip(found, sizes, strict=True):
@@ -254,7 +254,7 @@ def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[by
 
 
 def _with_other_ids(body: bytes, number: int) -> bytes:
-    """The text with other numbers of calls, so that it can follow itself."""
+    """The text with other call numbers, so that it can be repeated."""
     if not number:
         return body
     shift = number * 10_000_000
@@ -283,7 +283,7 @@ def _us(times: Times) -> pl.Expr:
 
 
 def _write(rank: int, truth: Truth, folder: str) -> None:
-    """Write the file of one rank. It runs on a worker.
+    """Write the file of one rank. Runs on a worker.
 
     Raises
     ------
@@ -326,10 +326,10 @@ def _late_in(truth: Truth, members: Sequence[int]) -> int:
 
 
 def _warp(base: _Base, *, late_ns: int, wait_ns: int, slower: float) -> Callable[[Times], Times]:
-    """Moments of the recorded rank on the time of a rank: longer where its group waits, or its link is slower.
+    """Times of the recorded rank, moved to those of another rank, whose group waits or has a slower link.
 
-    A late rank's time stands still before each of its calls, that of the others within them, so that the ranks of a
-    group leave each call together.
+    A late rank is delayed before each of its calls, and the other ranks within them, so that the ranks of a group leave
+    each call together.
     """
     inside = base.calls + base.call_lengths // 2
     longer = np.round(base.call_lengths * (slower - 1)).astype(np.int64)

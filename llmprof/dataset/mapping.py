@@ -1,4 +1,4 @@
-"""Analyses of a dataset on many workers: each rank by itself, and what needs all ranks from what they found."""
+"""Analyses of a dataset on many workers: each rank separately, then a join of the results that need all ranks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ APART: Final[dict[str, tuple[str, ...]]] = {
     "idle": ("min_ns",),
     "recorded_calls": (),
 }
-"""Analyses whose rows of one rank do not depend on the other ranks, with the options of which that is true."""
+"""Analyses whose rows of one rank do not depend on other ranks, with the options for which this is true."""
 
 WITH_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "overlap": ("by", "waits"),
     "layer_gaps": ("stage", "measure"),
     "rank_steps": (),
 }
-"""The same once it is known whom each call waits for: a second pass over the ranks, with their matched calls."""
+"""Analyses of one rank that need its matched calls: they run in a second pass over the ranks."""
 
 NUMBERED: Final[dict[str, dict[str, str]]] = {
     "attribute": {"event": "events"},
@@ -59,7 +59,7 @@ NUMBERED: Final[dict[str, dict[str, str]]] = {
     "idle": {"gap": "gaps", "next_event": "events"},
     "scope_times": {"window": "windows"},
 }
-"""Columns that number rows over all ranks: the numbers of a rank follow those of the rank before it."""
+"""Columns that number rows over all ranks: the numbers of a rank continue those of the rank before it."""
 
 NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "collectives": (),
@@ -71,7 +71,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "late_groups": (),
     "findings": of_findings.FIRST,
 }
-"""Analyses that need all ranks, and what the workers find for them first, beside the calls of collectives."""
+"""Analyses that need all ranks, and the functions that workers run for them first, in addition to collective calls."""
 
 _FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     **of_findings.OF_SCOPE,
@@ -80,7 +80,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     "recorded_windows": recorded_windows,
     "recorded_calls": recorded_calls,
 }
-"""Functions beside those of the catalogue that workers are asked for."""
+"""Functions for workers that are not in the catalogue."""
 
 
 class Asked(NamedTuple):
@@ -91,7 +91,7 @@ class Asked(NamedTuple):
 
 
 class View(NamedTuple):
-    """The part of a dataset that is looked at, and what its analyses depend on."""
+    """The selected part of a dataset, and everything that its analyses depend on."""
 
     root: str
     written: str
@@ -104,7 +104,7 @@ class View(NamedTuple):
 
 @dataclass
 class Found:
-    """What one rank gave: frames by what was asked, why there is none, and how many rows are numbered."""
+    """Results of one rank: frames by request, reasons why there is none, and the number of numbered rows."""
 
     frames: dict[Asked, pl.DataFrame] = field(default_factory=dict)
     absent: dict[Asked, NotCapturedError] = field(default_factory=dict)
@@ -119,24 +119,24 @@ def map(  # noqa: A001
     progress: Progress | None = None,
     **options: Any,
 ) -> pl.DataFrame:
-    """An analysis of a dataset, each rank on a worker: the same frame as the analysis of the whole trace gives.
+    """Analyse a dataset with each rank on a worker; the frame equals that of the analysis of the whole trace.
 
-    What a rank does by itself (:data:`APART`) is done there. What needs all ranks is split: workers find the calls of
-    their rank, and a join on this machine matches them (collectives, arrivals, sizes), or what they found is put
-    together (findings, the time of steps, the balance of ranks). Other analyses (sums over all kernels, the critical
-    path) load the tables that they need on this machine.
+    Analyses of single ranks (:data:`APART`) run on the workers. Analyses that need all ranks are split: workers find
+    the calls of their rank, and a join on this machine matches them (collectives, arrivals, sizes), or the results of
+    the workers are combined (findings, the time of steps, the balance of ranks). Other analyses (sums over all kernels,
+    the critical path) load their tables on this machine.
 
     Parameters
     ----------
     analysis : str or callable
         Name of an analysis (:func:`llmprof.analyze.catalog.analyses` lists them) or its function.
     trace : Trace
-        Of :func:`llmprof.open`, or a part of it. A trace that was read is analysed in this process.
+        Trace from :func:`llmprof.open`, or a part of it. A trace from :func:`llmprof.read` is analysed in this process.
     client : dask.distributed.Client, str, None or False
-        Who does it: a client of Dask, the address of a scheduler, by default as many processes of this machine as it
-        has cores, or False for this process alone.
+        Workers: a Dask client, the address of a scheduler, or False for this process alone. By default one process for
+        each core of this machine.
     progress : callable, optional
-        Called with what is done, how many ranks are done, and how many there are.
+        Called with the current task, the number of finished ranks, and the number of all ranks.
     **options
         Options of the analysis.
 
@@ -177,7 +177,7 @@ def several(
     client: Any = None,
     progress: Progress | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Several analyses of a dataset, for which each worker reads its ranks once: see :func:`map`.
+    """Run several analyses of a dataset; workers read each rank only once. See :func:`map`.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class _Work:
         for name, options in chosen.items():
             every |= dict.fromkeys(_first(name, options))
         parts = self.by_rank(list(every))
-        whole = self.trace.select()  # results that are kept belong to this call
+        whole = self.trace.select()  # stored results belong to this call
         calls = self._matched(parts)
         if calls is not None:
             catalog.keep(whole, collectives, calls)
@@ -242,7 +242,7 @@ class _Work:
         return out
 
     def by_rank(self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None) -> dict[int, Found]:
-        """What each rank gives, in the order of the ranks."""
+        """Results of each rank, in the order of the ranks."""
         if not every:
             return {}
         what = f"analysing {len(self.trace.ranks):,} rank(s)"
@@ -292,7 +292,7 @@ class _Work:
         return {rank: kept.get((rank,), calls.clear()) for rank in self.trace.ranks}
 
     def _findings(self, parts: Mapping[int, Found], calls: pl.DataFrame | None) -> pl.DataFrame:
-        """Findings: which steps stand for the run follows from the first pass, what happens in them is the second."""
+        """Findings: the first pass gives the representative steps, the second the events in them."""
         refuse_samples(self.trace, "what takes the time of a step")
         first = {name: self._joined(Asked(name), parts) for name in of_findings.FIRST}
         words, steps = of_findings.choice(first)
@@ -305,7 +305,7 @@ class _Work:
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
-    """What workers are asked for an analysis."""
+    """Requests to the workers for an analysis."""
     own = _asked(name, options)
     if name in APART and set(options) <= set(APART[name]) and _by_rank_first(options):
         yield own
@@ -317,7 +317,7 @@ def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
 
 
 def _after(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether an analysis is done of each rank once the calls are matched."""
+    """Whether an analysis runs for each rank after the calls are matched."""
     if name in APART and set(options) <= set(APART[name]):
         return False
     return name in WITH_CALLS and set(options) <= set(WITH_CALLS[name]) and _by_rank_first(options)
@@ -345,18 +345,18 @@ def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | No
 
 
 def _written(tables: Deferred) -> str:
-    """Names of the partitions, which change with what they hold."""
+    """Names of the partitions, which change with their content."""
     return str(hash(tuple(one.folder for one in tables.partitions)))
 
 
 @functools.lru_cache(maxsize=2)
 def _opened(root: str, written: str) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
-    """A dataset, opened once in a process."""
+    """A dataset, opened once in each process."""
     return deferred.load(Place(root))
 
 
 def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[Asked, ...]) -> Found:
-    """What analyses find in one rank. It runs on a worker."""
+    """Results of analyses of one rank. Runs on a worker."""
     rank, calls = thing
     for category, pattern in reversed(view.patterns):
         if (category, pattern) not in names.registered():

@@ -1,4 +1,4 @@
-"""The files that a dataset is made of: found, told apart by size, time and content, and fetched where they are afar."""
+"""Source files of a dataset: listing, identification by size, time and content, and download of remote files."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _BLOCK: Final = 1 << 20
 
 
 class Source(NamedTuple):
-    """A file or folder of one rank or several, and what its reading depends on."""
+    """A file or folder of one rank or several, and the options that its reading depends on."""
 
     path: str
     reader: str | None
-    """Name of its format; None where only a worker can look at it."""
+    """Name of its format; None if only a worker can open it."""
     python_functions: bool
     clocks: Clocks
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """Name of the file without its folder."""
         return self.path.rstrip("/").rpartition("/")[2]
 
 
@@ -77,7 +77,7 @@ def _remote(place: Place) -> list[str]:
 
 
 def stamp(source: Source) -> str:
-    """Size and time of a file, with what its reading depends on; it changes when the file does."""
+    """Size and time of a file, with the options that its reading depends on; it changes when the file changes."""
     options = f"{__version__}-{schema.VERSION}-{source.python_functions}-{source.clocks}"
     place = Place.of(source.path)
     if not place.is_local:
@@ -100,7 +100,7 @@ def _inside(path: Path) -> list[Path]:
 
 
 def key_of(path: Path, options: str) -> str:
-    """Name for what a file holds."""
+    """Key of the content of a file."""
     digest = hashlib.blake2b(options.encode(), digest_size=10)
     for file in _inside(path):
         digest.update(file.name.encode("utf-8", "surrogateescape"))
@@ -112,7 +112,7 @@ def key_of(path: Path, options: str) -> str:
 
 @contextmanager
 def fetched(source: Source) -> Iterator[Path]:
-    """The file on this machine."""
+    """Path of the file on this machine; a remote file is downloaded."""
     place = Place.of(source.path)
     if place.is_local:
         yield place.path

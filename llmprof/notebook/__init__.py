@@ -1,1 +1,1 @@
-"""Work from a notebook: the cell magic, progress, and running the tutorials."""
+"""Notebook support: the cell magic ``%%profile``, progress, sentences, and execution of the tutorials."""

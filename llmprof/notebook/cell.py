@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from llmprof.trace import Trace
 
 EVERY_S = 0.2
-"""Least time between two showings of the same words."""
+"""Least time between two displays of the same text."""
 
 
 @contextlib.contextmanager
 def told(name: str) -> Iterator[Progress | None]:
-    """Progress as one output of the cell that changes; None outside a notebook.
+    """Show progress as one changing output of the cell; outside a notebook there is none.
 
     Parameters
     ----------
     name : str
-        What is being done.
+        Name of the task.
 
     Yields
     ------
     callable or None
-        Called with what is being done, how much is done, and of how much (0: unknown).
+        Called with the current task, the amount that is done, and the total (0: unknown). None outside a notebook.
     """
     if not in_notebook():
         yield None
@@ -85,7 +85,7 @@ def told(name: str) -> Iterator[Progress | None]:
 
 
 def in_notebook() -> bool:
-    """Whether this is a kernel, whose output can be replaced."""
+    """Whether this is a Jupyter kernel, whose output can be replaced."""
     shell = sys.modules.get("IPython")
     active = shell.get_ipython() if shell is not None else None
     return active is not None and hasattr(active, "kernel")
@@ -98,22 +98,22 @@ _USAGE = "%%profile [NAME] [--stack] [--memory] [--no-shapes]"
 def profile(
     model: str | None = None, *, config: str | os.PathLike[str] | ExperimentConfig | None = None, **options: Any
 ) -> Run:
-    """Run a model under a profiler, in a process of its own, and read what came out.
+    """Run a model under a profiler in a separate process, and read the results.
 
     Parameters
     ----------
     model : str, optional
         Folder, hub name, or ``random:NAME`` for random weights; may come from ``config`` instead.
     config : path or ExperimentConfig, optional
-        Values that the options go over.
+        Default values, which the options override.
     **options
         Fields of :class:`~llmprof.launch.ExperimentConfig`; ``mode`` is short for ``profile_mode``.
 
     Returns
     -------
     Run
-        Finished: ``.folder``, ``.requests``, ``.trace``, ``.summary``. In a notebook one line says how far the run is;
-        elsewhere nothing is written.
+        The finished run: ``.folder``, ``.requests``, ``.trace``, ``.summary``. In a notebook one line shows the
+        progress; elsewhere nothing is written.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def magic(shell: Any, line: str, cell: str) -> Any:
     Parameters
     ----------
     shell : IPython.core.interactiveshell.InteractiveShell
-        Where the cell runs and the variable lands.
+        Shell that runs the cell and gets the variable.
     line : str
         Name of the variable (``trace`` if not given), ``--stack`` for Python stacks, ``--memory`` for allocations,
         ``--no-shapes`` to leave out the shapes of the operators.
@@ -157,8 +157,8 @@ def magic(shell: Any, line: str, cell: str) -> Any:
     Returns
     -------
     object
-        Value of the cell's last expression, which the notebook shows. Of a cell that fails the trace as far as it
-        came is kept.
+        Value of the cell's last expression, which the notebook shows. If the cell fails, the trace up to the failure is
+        kept.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def _options(line: str) -> tuple[str, set[str]]:
 
 
 def _profiler(wanted: set[str]) -> tuple[Any, Callable[[], None]]:
-    """The profiler of a cell, and what waits until the device has done all that it was given."""
+    """The profiler of a cell, and a function that waits until the device has finished its work."""
     try:
         import torch.profiler  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:

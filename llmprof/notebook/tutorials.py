@@ -1,4 +1,4 @@
-"""Running the tutorials of ``notebooks/`` on one's own traces, with papermill."""
+"""Execution of the tutorials in ``notebooks/`` on other traces, with papermill."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find(name: str) -> Path:
     Raises
     ------
     LlmprofError
-        There is no such notebook; the message names those that there are.
+        There is no such notebook; the message lists the existing ones.
     """
     path = Path(name)
     if path.suffix == ".ipynb" and path.is_file():
@@ -58,12 +58,12 @@ def find(name: str) -> Path:
 
 
 def check_installed() -> None:
-    """Check that what runs notebooks is installed.
+    """Check that the packages that run notebooks are installed.
 
     Raises
     ------
     LlmprofError
-        It is not; the message says how to install it.
+        One is missing; the message says how to install it.
     """
     missing = [name for name in ("papermill", "ipykernel", "nbformat") if importlib.util.find_spec(name) is None]
     if missing:
@@ -83,14 +83,14 @@ def run_notebook(
 ) -> Path:
     """Execute a notebook and keep the executed one.
 
-    It runs in the current folder, so that relative paths among the parameters mean what they say.
+    It runs in the current folder, so that relative paths in the parameters are correct.
 
     Parameters
     ----------
     name : str
         Name of a notebook of the repository, or a path.
     folder : path
-        Where the executed notebook goes; made if missing.
+        Folder for the executed notebook; made if missing.
     parameters : mapping, optional
         Values for the notebook's cell tagged ``parameters``.
     progress : callable, optional
@@ -163,7 +163,7 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
     from papermill.exceptions import PapermillExecutionError  # type: ignore[import-untyped]
 
     _register_engine()
-    for log in ("papermill", "traitlets", "asyncio"):  # what fails is an error of ours, or an interrupt
+    for log in ("papermill", "traitlets", "asyncio"):  # failures are raised below as errors of llmprof
         logging.getLogger(log).setLevel(logging.CRITICAL)
     work = target.with_name(f".{target.stem}.part.ipynb")
     try:
@@ -199,7 +199,7 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
 
 
 def _transport() -> dict[str, Any]:
-    """The kernel talks over sockets of this user's own files, where the system has such and their path fits."""
+    """Connect to the kernel over Unix sockets of this user, if the system has them and their path is short enough."""
     from jupyter_core.paths import jupyter_runtime_dir
     from traitlets.config import Config
 
@@ -210,7 +210,7 @@ def _transport() -> dict[str, Any]:
 
 
 def _without_paths(notebook: Any, target: Path) -> None:
-    """Write a notebook whose metadata name files, not the folders of this machine."""
+    """Write a notebook whose metadata hold file names without the folders of this machine."""
     import nbformat
 
     about = notebook.metadata.get("papermill", {})
@@ -222,7 +222,7 @@ def _without_paths(notebook: Any, target: Path) -> None:
 
 
 def _register_engine() -> None:
-    """Papermill's own engine, telling of each cell that has run."""
+    """Register papermill's engine with a report of each executed cell."""
     from papermill.engines import NBClientEngine, papermill_engines  # type: ignore[import-untyped]
 
     class Engine(NBClientEngine):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Runs an operator of a recording alone, by a script of its own, and compares its time with the recorded one."""
+"""Replay of operators: a script runs an operator of a recording alone; its time is compared with the recorded one."""
 
 from __future__ import annotations
 

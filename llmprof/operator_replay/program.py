@@ -1,6 +1,6 @@
-"""Part of a replay script: its command line, its results, and the all-reduce in a process for each rank.
+"""Main part of a replay script: its command line, its results, and the all-reduce with one process for each rank.
 
-The script holds the text of this module after that of :mod:`llmprof.operator_replay.timer`.
+The script contains the source of this module after that of :mod:`llmprof.operator_replay.timer`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmprof.operator_replay.timer import Bench, Operator, Tensor, summary
 
 
 def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the collectives in processes of their own, and read what rank 0 wrote."""
+    """Run the collectives in separate processes, and read the results of rank 0."""
     torch = importlib.import_module("torch")
     out = []
     for world in sorted({one.world for one in operators}):
@@ -101,7 +101,7 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
 
 
 def _all_reduce(torch: Any, distributed: Any, tensor: Any, *, cuda: bool) -> tuple[Callable[[Any], Any], str]:
-    """The all-reduce of vLLM where it takes the tensor, else that of PyTorch."""
+    """The all-reduce of vLLM if it accepts the tensor, otherwise that of PyTorch."""
     if cuda:
         with contextlib.suppress(ImportError, RuntimeError, AssertionError, ValueError):
             module = importlib.import_module("vllm.distributed.device_communicators.custom_all_reduce")
@@ -175,7 +175,7 @@ def _save(args: argparse.Namespace, device: str, rows: list[dict[str, Any]]) -> 
 
 
 def _tell(operator: Operator, row: dict[str, Any]) -> None:
-    """Say what came out, in microseconds."""
+    """Print a result in microseconds."""
     if "error" in row:
         words = str(row["error"])
     else:

@@ -1,4 +1,4 @@
-"""Reads what a replay script wrote, and compares it with the recording."""
+"""Results of a replay script: reading them, and comparing them with the recording."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from llmprof.units import format_ns
 FORMAT: Final = "llmprof operator replay"
 
 NEAR: Final = 0.1
-"""Share by which times may differ and still count as the same."""
+"""Times that differ by at most this share count as the same."""
 
 NOISE: Final = 0.2
-"""A 95 % interval of a median wider than this share of it says too little."""
+"""If the 95 % interval of a median is wider than this share of it, the verdict is unknown."""
 
 _MOST_BYTES: Final = 64 << 20
 
@@ -37,12 +37,12 @@ _SCHEMA: Final = {
 
 
 def read_results(path: Path | str) -> dict[str, Any]:
-    """What a replay script wrote.
+    """Read the results of a replay script.
 
     Parameters
     ----------
     path : path-like
-        The file of its option ``--json``.
+        File that the script wrote with ``--json``.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def read_results(path: Path | str) -> dict[str, Any]:
     Raises
     ------
     ReadError
-        The file cannot be read, or is none of a replay script.
+        The file cannot be read, or is not of a replay script.
     """
     file = Path(path)
     try:
@@ -73,7 +73,7 @@ def read_results(path: Path | str) -> dict[str, Any]:
 
 
 def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str | None = None) -> pl.DataFrame:
-    """Times of operators run alone beside their times in the recording.
+    """Compare times of operators alone with their times in the recording.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
         kernels, as in the recording; ``events``: between two events on the device; ``wall``), ``same_kernels`` (null on
         a CPU), ``verdict`` (``the kernel``: alone it takes as long; ``its surroundings``: in the run it takes longer
         than alone with cold caches; ``unknown``), ``words`` (why), ``host_recorded_ns, host_alone_ns`` (the operator on
-        the host), ``device`` (that it was run on).
+        the host), ``device`` (on which it ran alone).
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _time(modes: Mapping[str, Any], mode: str, clock: str, what: str = "median_n
 
 
 def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Whether the operator alone explains its time in the recording, and why."""
+    """Verdict on the recorded time of an operator, and its reason."""
     recorded, warm = float(row["recorded_ns"]), float(row["warm_ns"])
     modes = {mode: float(row[f"{mode}_ns"]) for mode in MODES if row[f"{mode}_ns"]}
     fastest, slowest = min(modes.values()), max(modes.values())

@@ -1,4 +1,4 @@
-"""Writes the script that runs operators of a recording alone, runs it, and compares."""
+"""Replay scripts: writing a script that runs operators of a recording alone, running it, and comparing the times."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Replay:
     """Operators of a recording, the script that runs them alone, and the comparison with the recording."""
 
     script: str
-    """Python; it needs PyTorch, and vLLM where one of the operators is vLLM's."""
+    """Python source; it needs PyTorch, and vLLM if an operator is vLLM's."""
     operators: pl.DataFrame
     """Rows of :func:`llmprof.analyze.replayable`, in the order of the script."""
     device: str | None = None
     """Name of the device of the recording."""
 
     def write(self, path: Path | str) -> Path:
-        """Write the script, to be run where the hardware is.
+        """Write the script to a file, to run it on another machine.
 
         Parameters
         ----------
@@ -60,7 +60,7 @@ class Replay:
         return write(Path(path), self.script)
 
     def compare(self, results: Path | str) -> pl.DataFrame:
-        """Compare what the script wrote (its option ``--json``), perhaps on another machine, with the recording.
+        """Compare the results of the script (its option ``--json``), also from another machine, with the recording.
 
         Parameters
         ----------
@@ -87,13 +87,13 @@ class Replay:
         Parameters
         ----------
         python : str, optional
-            Interpreter that has PyTorch (and vLLM); this one if not given.
+            Interpreter with PyTorch (and vLLM); by default this one.
         device : str, optional
-            ``cuda`` or ``cpu``; a GPU if there is one.
+            ``cuda`` or ``cpu``; by default a GPU if there is one.
         seconds : float
             About how long each operator is timed.
         timeout_s : float
-            Longest time of all of them.
+            Longest time for all operators.
 
         Returns
         -------
@@ -129,11 +129,11 @@ def replay(
     phase: str | None = None,
     top: int = 1,
 ) -> Replay:
-    """A script that runs operators of a recording alone, from their recorded shapes, types and strides.
+    """Make a script that runs operators of a recording alone, with their recorded shapes, types and strides.
 
-    It holds no data of the recording: tensors are random. Alone, an operator is timed with warm caches, with only its
-    weights in memory, and with cold caches, by PyTorch's profiler as in the recording and by events on the device, so
-    that its time in the recording is explained by the kernel or by its surroundings.
+    The script holds no data of the recording: tensors are random. It times each operator with warm caches, with its
+    weights in memory only, and with cold caches, by PyTorch's profiler as in the recording and by events on the device.
+    The comparison shows whether the kernel itself or its surroundings explain the recorded time.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def replay(
     phase : str, optional
         Only operators that were called in this phase, such as ``decode``.
     top : int
-        How many, the longest first; each has its own shapes.
+        Most operators, the longest first; operators with other shapes count separately.
 
     Returns
     -------
@@ -184,7 +184,7 @@ def chosen(
     phase: str | None = None,
     top: int = 1,
 ) -> pl.DataFrame:
-    """Operators of a recording that are asked for, the longest first.
+    """Operators of a recording that match the arguments, the longest first.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def chosen(
     phase : str, optional
         Only operators that were called in this phase, such as ``decode``.
     top : int
-        How many, the longest first; each has its own shapes.
+        Most operators, the longest first; operators with other shapes count separately.
 
     Returns
     -------
@@ -241,9 +241,9 @@ def chosen(
 
 
 def written(operators: pl.DataFrame, *, world: int = 1) -> str:
-    """The script of some operators.
+    """Source of the script for some operators.
 
-    Nothing of a trace is copied into it but names of the list of known operators, numbers, and llmprof's own words.
+    From the trace it takes only numbers, and operator names that are in the list of known operators.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ end. It needs PyTorch, and vLLM for operators of vLLM.
 
 
 def _shared() -> str:
-    """The part that all scripts share: the text of two modules, as one."""
+    """Common part of all scripts: the source of two modules as one."""
     texts = [
         files("llmprof.operator_replay").joinpath(name).read_text(encoding="utf-8")
         for name in ("timer.py", "program.py")
@@ -301,7 +301,7 @@ def _shared() -> str:
 
 
 def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
-    """A function that returns one operator."""
+    """Source of a function that returns one operator."""
     told = f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the recording."
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
     arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
@@ -318,7 +318,7 @@ def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
 
 
 def _expression(argument: Argument) -> str:
-    """An argument as Python."""
+    """An argument as a Python expression."""
     if isinstance(argument, Tensor):
         holds = "" if argument.holds == ("random",) else "".join(f", {one!r}" for one in argument.holds)
         return f"Tensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"

@@ -1,6 +1,6 @@
-"""Part of a replay script: makes random arguments, runs operators alone and times them.
+"""Timing part of a replay script: makes random arguments, runs operators alone and times them.
 
-The script holds the text of this module. It needs PyTorch, and vLLM for vLLM's operators; llmprof is not imported.
+The script contains the source of this module. It needs PyTorch, and vLLM for vLLM's operators, but not llmprof.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 MODES = ("warm", "in_turn", "weights_cold", "cold")
-"""Caches hold everything; what is just written, after other kernels, whose code took the place of this one's; the same
-without the other kernels; nothing."""
+"""Content of the caches: everything (warm); only data that were just written, after other kernels, whose code replaced
+that of this kernel (in turn); the same without other kernels (weights cold); nothing (cold)."""
 
 LIBRARIES = {
     "_C": ("vllm._custom_ops",),
@@ -38,7 +38,7 @@ MOST_CALLS = 100
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is made when the operator runs."""
+    """Description of a tensor that is made when the operator runs."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -71,7 +71,7 @@ class Operator:
 
 @dataclass
 class Bench:
-    """A device, and how operators are timed on it."""
+    """Timing of operators on a device."""
 
     device: str
     seconds: float
@@ -97,7 +97,7 @@ class Bench:
     # arguments
 
     def tensor(self, spec: Tensor) -> Any:
-        """A tensor of random numbers, or of those that the operator needs."""
+        """A tensor of random numbers, or of the numbers that the operator needs."""
         torch = self.torch
         dtype, count = getattr(torch, spec.dtype), spec.elements
         whole = not (dtype.is_floating_point or dtype.is_complex)
@@ -142,7 +142,7 @@ class Bench:
         return made
 
     def _fa3_metadata(self, made: list[Any]) -> Any:
-        """What FlashAttention 3 plans before a forward pass, as vLLM asks for it once a step."""
+        """Scheduler metadata of FlashAttention 3, which vLLM computes once in each step."""
         q, k, v = made[0], made[1], made[2]
         if made[11] is None or made[14] is None:
             return None
@@ -156,7 +156,7 @@ class Bench:
     # calls
 
     def bound(self, operator: Operator) -> tuple[Callable[..., Any], list[str], int]:
-        """The overload that takes the recorded arguments, with names of those after the positional ones."""
+        """The overload that accepts the recorded arguments, with the names of its keyword arguments."""
         namespace, name = operator.name.split("::")
         for module in LIBRARIES.get(namespace, ()):
             importlib.import_module(module)
@@ -170,7 +170,7 @@ class Bench:
         raise ValueError(f"no form of {operator.name} takes {len(operator.arguments)} such arguments")
 
     def callable(self, operator: Operator) -> Callable[[list[Any]], Any]:
-        """What calls the operator with arguments."""
+        """Function that calls the operator with its arguments."""
         function, names, positional = self.bound(operator)
         wanted = function._schema.arguments  # type: ignore[attr-defined]
         defaults = [
@@ -239,11 +239,11 @@ class Bench:
         return out
 
     def _count(self, once: float) -> int:
-        """Calls that fit the time of one of the six series."""
+        """Number of calls that fit into the time of one of the six series."""
         return int(min(MOST_CALLS, max(5, self.seconds / once / 6)))
 
     def _took(self, before: Callable[[], None] | None) -> float:
-        """Seconds that the preparation of a call takes, the second time."""
+        """Seconds that the preparation of a call takes when it is repeated."""
         began = 0.0
         for _ in range(2):
             began = time.perf_counter()
@@ -253,7 +253,7 @@ class Bench:
         return time.perf_counter() - began
 
     def _others(self) -> None:
-        """Run kernels of other kinds, as in a step, where an operator's code is seldom in the instruction caches."""
+        """Run kernels of other kinds, as in a step, so that the operator's code leaves the instruction caches."""
         torch = self.torch
         if self.other is None:
             kind = torch.bfloat16 if self.cuda else torch.float32
@@ -267,7 +267,7 @@ class Bench:
         many.t().contiguous().sum()
 
     def _weights_cold(self, operator: Operator, made: list[Any], after: Callable[[], None] | None = None) -> None:
-        """Flush the caches, run other kernels, then write again what the operator before would have written."""
+        """Flush the caches, run other kernels, then write again the data that the operator before would write."""
         self.flush()
         if after is not None:
             after()
@@ -315,7 +315,7 @@ class Bench:
         return times
 
     def events(self, calls: Sequence[Callable[[], Any]], before: Callable[[], None] | None = None) -> list[float]:
-        """Times between events around calls, in ns, while the device lags behind the host."""
+        """Times between events around calls, in ns, while the device is behind the host."""
         torch = self.torch
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
         self.wait()
@@ -331,7 +331,7 @@ class Bench:
 
 
 def _ends(total: int, parts: int, most: int) -> list[int]:
-    """Ends of parts that add up to a total: as many as can be are as long as the longest, the others have one."""
+    """Ends of parts that add up to a total: as many as possible have the greatest length, the others have length 1."""
     ends, left = [0], total
     for after in range(parts - 1, -1, -1):
         one = min(most or -(-left // (after + 1)), max(0, left - after)) if after else left
@@ -341,7 +341,7 @@ def _ends(total: int, parts: int, most: int) -> list[int]:
 
 
 def _repeated(torch: Any, some: Any, count: int) -> Any:
-    """A few numbers again and again, up to a count."""
+    """A few numbers, repeated up to a count."""
     if not count:
         return torch.empty(0, dtype=some.dtype, device=some.device)
     return some if some.numel() >= count else some.repeat(math.ceil(count / some.numel()))[:count].contiguous()

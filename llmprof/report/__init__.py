@@ -1,4 +1,4 @@
-"""Reports: one HTML page that needs nothing else, with charts as PNG, frames as CSV and a JSON summary.
+"""Reports: one self-contained HTML page, with charts as PNG, frames as CSV and a JSON summary.
 
 >>> llmprof.report.write(trace, "report")  # files in a folder  # doctest: +SKIP
 >>> llmprof.report.html(trace)             # the page as a text  # doctest: +SKIP

@@ -1,6 +1,7 @@
-"""Cards: how a trace, a run, hardware metrics and findings show themselves in a notebook, and the head of a report.
+"""Cards: short HTML views of a trace, a run, hardware metrics and findings in a notebook, and the head of a report.
 
-Cards are plain HTML without scripts, in the colours of the page around them, light or dark. Every name is escaped.
+Cards are plain HTML without scripts. They take the colours of the page around them, light or dark. Every name is
+escaped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MEASURES = {
     "launch": "its launch call",
     "operator": "an operator",
 }
-"""What each measure of ``llmprof.analyze.coverage`` says that device time has."""
+"""Meaning of each measure of ``llmprof.analyze.coverage``: what the covered device time has."""
 
 _LOST = {"truncated", "lost_bytes", "lost_pieces"}
 
@@ -47,14 +48,14 @@ def headline(trace: Trace) -> str:
 
 
 def work(trace: Trace) -> str:
-    """What device time is made of: kernels and copies, or operators that stand in for them."""
+    """Events of the device time: kernels and copies, or operators in their place."""
     return (
         "operators" if not (trace.has("kernels") or trace.has("copies")) and trace.has("ops") else "kernels and copies"
     )
 
 
 def facts(trace: Trace) -> list[tuple[str, str]]:
-    """What ran, as names and values; what is not known says so."""
+    """Facts about the run as names and values; unknown values say so."""
     low, high = trace.span_ns
     meta = trace.meta
     ranks = [rank for rank in trace.ranks if rank >= 0]
@@ -115,7 +116,7 @@ def reading(trace: Trace) -> list[tuple[str, str]]:
 
 
 def warnings(trace: Trace) -> list[str]:
-    """What a reader must know before believing the figures."""
+    """Warnings that a reader must know before trusting the figures."""
     out = []
     if missing := _list(trace.meta.get("missing_ranks")):
         world = trace.meta.get("world_size")
@@ -177,7 +178,7 @@ def _list(value: Any) -> list[Any]:
 
 
 MOST_EVENTS: Final = 1_000_000
-"""Most kernels and copies for which the card of a trace shows steps: it should appear at once."""
+"""Most kernels and copies for which the card of a trace shows steps, since it should appear at once."""
 
 MOST_FOUND: Final = 200_000
 """Most kernels and copies for which the card of a trace shows findings."""
@@ -216,17 +217,17 @@ def card(
     title, subtitle : str
         Its head.
     first : sequence of dict
-        What takes the most time: ``title``, and in ``show`` the expression that shows it.
+        The first findings: ``title``, and in ``show`` the expression that shows the place in the trace.
     facts : sequence of (str, str)
         Names and values.
     tables : sequence of Rows
         Small tables; None is left out.
     warnings : sequence of str
-        What to know before believing the figures.
+        Warnings that a reader must know before trusting the figures.
     findings : sequence of dict
         Rows of ``analyze.findings``.
     following : sequence of (str, str)
-        What to ask next: an expression, and the question that it answers.
+        Expressions to try next, each with the question that it answers.
 
     Returns
     -------
@@ -257,7 +258,7 @@ def _template() -> jinja2.Template:
 
 
 def of_trace(trace: Trace) -> str:
-    """Card of a trace: what ran, steps, coverage, warnings, and what to ask next."""
+    """Card of a trace: facts, steps, coverage, warnings, and questions to ask next."""
     tables = trace.rows
     ranks = [rank for rank in trace.ranks if rank >= 0]
     low, high = trace.span_ns
@@ -347,7 +348,7 @@ def _questions(trace: Trace) -> list[tuple[str, str]]:
 
 
 def of_metrics(metrics: Metrics) -> str:
-    """Card of hardware metrics: the longest launches, what was measured, and what to ask next."""
+    """Card of hardware metrics: the longest launches, the measured metrics, and questions to ask next."""
     kernels = metrics.kernels
     devices = ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list()))) or "device not recorded"
     longest = kernels.sort("duration_ns", descending=True, nulls_last=True).head(_LAUNCHES)
@@ -378,7 +379,7 @@ def of_metrics(metrics: Metrics) -> str:
 
 
 def of_run(run: Run) -> str:
-    """Card of a run: its state, what it came to, warnings, and what to ask next."""
+    """Card of a run: its state, its main figures, warnings, and questions to ask next."""
     config, summary = run.config, run.summary
     facts = [
         ("Model", config.model),

@@ -24,16 +24,16 @@ MOST_KERNELS = 25
 def sections(
     figures: Mapping[str, Figure], frames: Mapping[str, pl.DataFrame | Absent], what: str = "kernels and copies"
 ) -> list[Section]:
-    """Sections of the page: those that the analyses of the catalogue open, each with all that join it.
+    """Sections of the page: those of the catalogue's analyses, each with the results of the analyses that join it.
 
     Parameters
     ----------
     figures : mapping of str to Figure
         All figures by name.
     frames : mapping of str to polars.DataFrame or Absent
-        Results of the analyses by name, or why there is none.
+        Results of the analyses by name, or the reason why there is none.
     what : str
-        What device time is made of.
+        Events of the device time, as :func:`llmprof.report.cards.work` names them.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def sections(
 
 
 def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
-    """Make the table of an analysis, or say why there is none if no figure of it says so."""
+    """Make the table of an analysis, or give the reason why there is none, unless a figure of it does."""
     if frame is None or not (analysis.table or analysis.package):
         return []
     if isinstance(frame, Absent):
@@ -73,7 +73,7 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) 
 
 
 def steps_table(steps: pl.DataFrame, _what: str = "") -> Table:
-    """Steps by phase: how many, how large, how long."""
+    """Steps by phase: their number, size and length."""
     span = pl.col("dur_ns")
     phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
     rows = (
@@ -161,20 +161,20 @@ def contents(
     title : str, optional
         Heading of the page instead of the one that names ranks and device.
     progress : callable, optional
-        Told of every analysis and every figure before it is made.
+        Called with the name of every analysis and figure before it is made.
     drawn : callable, optional
-        Given each figure as soon as it is made.
+        Called with each figure as soon as it is made.
     first : sequence of Section
         Sections before those of the trace.
     more : sequence of (str, str)
         Facts before those of the trace.
     path : str
-        The recording as its reader names it, for the commands that the page shows.
+        Path of the recording, for the commands that the page shows.
 
     Returns
     -------
     Contents
-        What the page, the files and the summary are written from.
+        Source of the page, the files and the summary.
     """
     tell = progress or _silent
     results: dict[str, pl.DataFrame | Absent] = {}
@@ -214,7 +214,7 @@ def contents(
 
 
 def _ordered(first: Sequence[Section], of_trace: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
-    """Order the sections: those of the run, the overview of a step, then the others by the time of their findings."""
+    """Sections in order: those of the run, the overview of a step, then the others by the time of their findings."""
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     return [*first, *overview, *by_share([section for section in of_trace if section.anchor != OVERVIEW], findings)]
 

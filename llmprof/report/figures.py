@@ -1,4 +1,4 @@
-"""The figures of a report: each picks its rows, keeps them few enough for a page, and draws them or says why not."""
+"""Figures of a report: each selects its rows, limits them for a page, and draws them or gives the reason why not."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 _MOST_RANKS = 64
 
 MAX_CELLS = 12_000
-"""Cells of the heat map; the page draws each as a shape of its own."""
+"""Most cells of the heat map; the page draws each as a separate shape."""
 
 MAX_POINTS = 4_000
-"""Steps times ranks of the chart of launch delays."""
+"""Most steps times ranks in the chart of launch delays."""
 
 MAX_BARS = 3_000
-"""Events of a timeline that are drawn one by one."""
+"""Most events of a timeline that are drawn one by one."""
 
 
 def representative_step(trace: Trace) -> tuple[int, str] | None:
-    """Step whose device span is the median of the steady decode steps, else of all that ran something.
+    """Step whose device span is the median of the steady decode steps, or else of all steps with device work.
 
     Returns
     -------
     (int, str) or None
-        Number of the step and the words for what it represents; None where no step ran on the device.
+        Number of the step and a description of it; None if no step ran on the device.
     """
     steady = analyze.steady_state(trace)
     ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
@@ -54,7 +54,7 @@ def representative_step(trace: Trace) -> tuple[int, str] | None:
 
 
 def step_window(trace: Trace, step: int) -> pl.DataFrame:
-    """Events of the representative step on the ranks whose clocks agree on when it was."""
+    """Events of the representative step on the ranks whose clocks agree on its time."""
     events = analyze.attribute(trace).filter(pl.col("step") == step)
     end = pl.col("start_ns") + pl.col("dur_ns")
     spans = events.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()).sort("rank")
@@ -66,13 +66,13 @@ def step_window(trace: Trace, step: int) -> pl.DataFrame:
 def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
     """The layer in the middle of a step, and when it ran.
 
-    The window holds the layer on the first rank that has one, and on the ranks that run it at the same time: of a
-    pipeline each stage counts its layers from 0, at its own time.
+    The window is that of the layer on the first rank that has it, and on the ranks that run it at the same time. In a
+    pipeline each stage counts its layers from 0 and runs them at another time.
 
     Returns
     -------
     (int, int, int) or None
-        Number of the layer, first start and last end (ns); None where no event has a layer.
+        Number of the layer, first start and last end (ns); None if no event has a layer.
     """
     inside = events.drop_nulls("layer")
     if not inside.height:
@@ -88,18 +88,18 @@ def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
 
 
 def fewer_ranks(frame: pl.DataFrame, cells: int, limit: int, file: str) -> tuple[pl.DataFrame, str]:
-    """Rows of as many ranks as fit, evenly spread, and the words for what was left out.
+    """Rows of as many ranks as fit, evenly spread, and a note on the ranks that were left out.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows with a ``rank``.
     cells : int
-        Shapes that one rank takes.
+        Shapes of one rank.
     limit : int
-        Shapes that may be drawn.
+        Most shapes of the figure.
     file : str
-        File that has all ranks.
+        File with all ranks.
     """
     ranks = frame["rank"].unique().sort()
     most = max(1, limit // max(1, cells))
@@ -113,7 +113,7 @@ def fewer_ranks(frame: pl.DataFrame, cells: int, limit: int, file: str) -> tuple
 
 
 def fewer_steps(frame: pl.DataFrame, limit: int, file: str) -> tuple[pl.DataFrame, str]:
-    """Rows of every n-th step so that at most ``limit`` rows are left, and the words for it."""
+    """Rows of every n-th step, so that at most ``limit`` rows are left, and a note on it."""
     if frame.height <= limit:
         return frame, ""
     every = -(-frame.height // limit)
@@ -122,22 +122,22 @@ def fewer_steps(frame: pl.DataFrame, limit: int, file: str) -> tuple[pl.DataFram
 
 
 Drawn = tuple["alt.TopLevelMixin", str]
-"""A chart, and what was left out to keep it small, in words."""
+"""A chart, and a note on the rows that were left out to keep it small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of a report: one record beside the function that draws it, named by the analysis that it belongs to."""
+    """A figure of a report: a record next to the function that draws it; its analysis names it."""
 
     name: str
     """Stem of its PNG file, and its id in the page."""
     shows: str
     """What it shows, as a noun."""
     draw: Callable[[Any], Drawn]
-    """Draws it from what the report is about: a trace, a run or a sweep. Raises an error of llmprof where that does not
-    allow it, which the report says in its place."""
+    """Function that draws it from the subject of the report: a trace, a run or a sweep.
+    If it raises an error of llmprof, the report shows this error in place of the figure."""
     picture: bool = False
-    """Whether the folder of a run holds it as a PNG, too."""
+    """Whether the folder of a run also gets it as a PNG."""
     package: str = ""
     """Name and version of the package that a plug-in is in."""
 
@@ -192,7 +192,7 @@ def idle(trace: Trace) -> Drawn:
 
 
 def critical_path(trace: Trace) -> Drawn:
-    """What sets the pace of a step."""
+    """Parts of the critical path of a step."""
     return charts.critical_path(analyze.critical_path(trace)), ""
 
 
@@ -203,7 +203,7 @@ def launch_delay(trace: Trace) -> Drawn:
 
 
 def step_timeline(trace: Trace) -> Drawn:
-    """Timeline of the step that represents the run."""
+    """Timeline of the representative step."""
     events, words = _step(trace)
     ranks = events["rank"].unique().sort()
     events, note = fewer_ranks(events, 1, 16, "the trace")
@@ -252,7 +252,7 @@ OF_RUNS: Final = (
     "llmprof.report.operators:OPS_COMMUNICATION",
     "llmprof.report.operators:OPS_MEMORY",
 )
-"""The list of the figures of runs; those of traces stand in the list of analyses, each with its analysis."""
+"""List of the figures of runs; figures of traces are in the list of analyses, each with its analysis."""
 
 OF_SWEEPS: Final = (
     "llmprof.report.sweep:THROUGHPUT",
@@ -260,7 +260,7 @@ OF_SWEEPS: Final = (
     "llmprof.report.sweep:SCALING",
     "llmprof.report.sweep:WHERE_TIME",
 )
-"""The list of the figures of sweeps."""
+"""List of the figures of sweeps."""
 
 
 def drawings(analysis: Analysis) -> list[Drawing]:
@@ -269,7 +269,7 @@ def drawings(analysis: Analysis) -> list[Drawing]:
     Warns
     -----
     PluginWarning
-        A plug-in names something that is no figure; it is left out.
+        A plug-in names an object that is not a figure; it is left out.
     """
     if not analysis.package:
         return list(plugins.listed(analysis.figures, Drawing))
@@ -283,7 +283,7 @@ def drawings(analysis: Analysis) -> list[Drawing]:
 
 
 def figure(subject: object, drawing: Drawing) -> Figure:
-    """A figure of a trace, a run or a sweep, or the reason why what was captured does not allow it."""
+    """A figure of a trace, a run or a sweep, or the reason why the recording does not allow it."""
     name, shows = drawing.name, drawing.shows
     try:
         chart, note = _drawn(subject, drawing)
@@ -294,7 +294,7 @@ def figure(subject: object, drawing: Drawing) -> Figure:
 
 
 def _drawn(subject: object, drawing: Drawing) -> Drawn:
-    """Chart and note; whatever a plug-in raises that is no error of llmprof becomes one that names the plug-in."""
+    """Chart and note; other errors than those of llmprof become an error that names the plug-in."""
     if not drawing.package:
         return drawing.draw(subject)
     try:
@@ -317,7 +317,7 @@ def _step(trace: Trace) -> tuple[pl.DataFrame, str]:
 
 
 def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows of steps that computed something, where there are any: an empty step is a few us of bookkeeping."""
+    """Rows of steps with work, if there are any; an empty step is only a few us of bookkeeping."""
     full = frame.filter(pl.col("phase").ne_missing("empty"))
     return full if full.height else frame
 
@@ -336,21 +336,21 @@ def bound_section(
     tp_size: int | None = None,
     pp_size: int | None = None,
 ) -> Section:
-    """How near the steps of a trace come to the least possible time.
+    """Section that compares the steps of a trace with the least possible time.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     model : str, path, mapping or Shape
-        What ran, as for :func:`llmprof.analyze.roofline_join`.
+        The model, as for :func:`llmprof.analyze.roofline_join`.
     tp_size, pp_size : int, optional
-        Parallel sizes; found from the trace if not given.
+        Parallel sizes; by default taken from the trace.
 
     Returns
     -------
     Section
-        The chart of the gaps; or why there is none.
+        The chart of the gaps, or the reason why there is none.
     """
     words = (
         "The least time of a stage follows from the model's shape, the tokens of the step and the stated peaks of the "

@@ -1,4 +1,4 @@
-"""Writing a report: page, charts as PNG, frames as CSV, and a summary for programs."""
+"""Writer of reports: page, charts as PNG, frames as CSV, and a summary for programs."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ PAGE = "index.html"
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A working folder whose files replace those of the same name in ``folder`` when all of them are written.
+    """A temporary folder; when all files are written, they replace those of the same name in ``folder``.
 
-    Files that an earlier report listed in its summary and that are not written again are removed; nothing else in
-    the folder is touched. If writing fails, the folder stays as it was.
+    Files of an earlier report that are not written again are removed, if its summary lists them; other files do not
+    change. If writing fails, the folder does not change.
 
     Parameters
     ----------
     folder : pathlib.Path
-        Where the files go; made if missing.
+        Folder for the files; made if missing.
 
     Yields
     ------
     pathlib.Path
-        The working folder, on the same file system.
+        The temporary folder, on the same file system.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def _listed(folder: Path) -> set[str]:
 
 
 MOST_ROWS = 500_000
-"""Rows of a frame that a CSV gets; the summary says where there were more."""
+"""Most rows of a CSV; the summary says if the frame has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,15 @@ class Report:
     Attributes
     ----------
     folder : pathlib.Path
-        Where they are.
+        Their folder.
     index : pathlib.Path
-        The page; it needs none of the others.
+        The page; it needs none of the other files.
     summary : pathlib.Path
         Findings, coverage and metadata as JSON.
     pngs, csvs : tuple of pathlib.Path
-        One a chart, one a frame.
+        A PNG for each chart, and a CSV for each frame.
     findings : polars.DataFrame
-        What the report found, most important first.
+        Findings, most important first.
     """
 
     folder: Path
@@ -124,17 +124,17 @@ def html(trace: Trace, *, title: str | None = None, progress: Progress | None = 
     trace : Trace
         Any trace.
     title : str, optional
-        Heading instead of the one that names ranks and device.
+        Heading; by default it names ranks and device.
     progress : callable, optional
-        Called with what is being done, how many parts are done, and how many there are.
+        Called with the current task, the number of finished parts, and the number of all parts.
     path : str
         The recording as you name it: stands in the commands that the page shows.
 
     Returns
     -------
     str
-        A document that loads nothing from anywhere, Vega included (1 to 4 MB). What the capture does not hold is
-        said in its place.
+        A document that loads nothing and includes Vega (1 to 4 MB). In place of data that the capture lacks it gives
+        the reason.
 
     Examples
     --------
@@ -163,18 +163,18 @@ def write(
     trace : Trace
         Any trace.
     folder : path
-        Where to; made if missing. Files of an earlier report are replaced, others stay.
+        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
     title : str, optional
-        Heading instead of the one that names ranks and device.
+        Heading; by default it names ranks and device.
     progress : callable, optional
-        Called with what is being done, how many parts are done, and how many there are.
+        Called with the current task, the number of finished parts, and the number of all parts.
     first : sequence of Section
         Sections before those of the trace.
     facts : sequence of (str, str)
-        Names and values before what the trace says of the run.
+        Names and values to show before the facts from the trace.
     model : str or path, optional
-        What ran: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then says how near the steps
-        come to their least possible time.
+        The model: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then compares the steps with
+        their least possible time.
     path : str
         The recording as you name it: stands in the commands that the page shows.
 
@@ -198,7 +198,7 @@ def write(
     if model is not None:
         first = [*first, bound_section(trace, model)]
     with replacing(target) as work:
-        with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws while Polars and Altair work
+        with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws charts while Polars and Altair make the next ones
             jobs: list[tuple[str, Future[bytes]]] = []
 
             def paint(figure: Figure) -> None:
@@ -217,16 +217,16 @@ def write(
 
 
 def write_contents(content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Write a report that is not of one trace.
+    """Write a report from its contents.
 
     Parameters
     ----------
     content : Contents
-        All that it says.
+        The contents.
     folder : path
-        Where to; made if missing. Files of an earlier report are replaced, others stay.
+        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
     progress : callable, optional
-        Called with what is being done, how many parts are done, and how many there are.
+        Called with the current task, the number of finished parts, and the number of all parts.
 
     Returns
     -------
@@ -267,12 +267,12 @@ def _report(target: Path, content: Contents, pngs: Sequence[str], csvs: Sequence
 
 
 def summary(trace: Trace, content: Contents) -> dict[str, Any]:
-    """Summary of a report for programs: findings, coverage, metadata, and what is absent.
+    """Summary of a report for programs: findings, coverage, metadata, and absent parts.
 
     Returns
     -------
     dict
-        Times in ns, shares of one; what JSON cannot hold is null.
+        Times in ns, shares from 0 to 1; values that JSON cannot hold are null.
     """
     kept = {
         name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in content.frames.items()

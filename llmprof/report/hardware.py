@@ -24,7 +24,7 @@ NOTE: Final = (
     "Nsight Compute replays each launch alone. When the launches ran, what lay between them and what the host did is "
     "not recorded here."
 )
-"""What a reader of hardware metrics must know before believing them."""
+"""Warning that a reader of hardware metrics must know before trusting them."""
 
 
 def _with_names(metrics: Metrics) -> pl.DataFrame:
@@ -95,7 +95,7 @@ _LINES: Final = (
 
 
 def advice(metrics: Metrics) -> pl.DataFrame:
-    """What the profiler's rules advise for each kernel, the largest estimates of the longest launches first.
+    """Advice of the profiler's rules for each kernel; the largest estimates of the longest launches come first.
 
     Returns
     -------
@@ -122,19 +122,19 @@ def _lines(one: Profile) -> pl.DataFrame:
 
 
 def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
-    """All that the report of hardware metrics says.
+    """Contents of the report of hardware metrics.
 
     Parameters
     ----------
     one : Profile
         What was measured.
     title : str, optional
-        Heading instead of the one that names launches and device.
+        Heading; by default it names launches and device.
 
     Returns
     -------
     Contents
-        Findings, then what shows them; what the metrics do not hold is said in its place.
+        Findings and their sections; in place of data that the metrics lack there is the reason.
     """
     metrics = one.metrics
     sections = [
@@ -234,7 +234,7 @@ def write_profile(
     title : str, optional
         Heading.
     progress : callable, optional
-        Told what is being done.
+        Called with the current task.
 
     Returns
     -------

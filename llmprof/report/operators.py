@@ -1,4 +1,4 @@
-"""Results of mode ``ops`` as files: a table of all calls, what they come to, charts, and a page about them."""
+"""Results of mode ``ops`` as files: a table of all calls, summaries, charts, and a README."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def write_operators(
     path : path
         The run's folder, or the files of its timings.
     folder : path, optional
-        Where to; the folder ``ops`` in that of the run if it is not given.
+        Folder to write to; by default ``ops`` in the folder of the run.
     charts : mapping of str to callable, optional
-        Charts of your own by file name, beside those of :data:`llmprof.charts.operators.CHARTS`: each takes a
+        Your charts by file name, in addition to those of :data:`llmprof.charts.operators.CHARTS`: each takes a
         :class:`~llmprof.readers.ops.Timings` and returns an Altair chart.
     progress : callable, optional
-        Told what is being done, how much is done, and of how much.
+        Called with the current task, the amount that is done, and the total.
 
     Returns
     -------
     list of pathlib.Path
-        ``detailed_timings.csv, analysis_report.json, comm_analysis.json, comprehensive_report.json``, a PNG a chart,
-        and ``README.md``. A chart that has nothing to draw is left out, and the README says why.
+        ``detailed_timings.csv, analysis_report.json, comm_analysis.json, comprehensive_report.json``, a PNG for each
+        chart, and ``README.md``. Charts without data are left out, and the README says why.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def write_operators(
 
 
 def layer_report(timings: Timings) -> dict[str, Any]:
-    """``layer_breakdown``: of each layer ``total_ns, average_ns, count`` and its ``operations``, over ranks and phases.
+    """``layer_breakdown``: ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def communication_report(timings: Timings) -> dict[str, Any]:
     Returns
     -------
     dict
-        Plain data; ``note`` says so where there is no communication.
+        Plain data; if there is no communication, ``note`` says so.
     """
     rows = communication_times(timings)
     if rows.is_empty():
@@ -205,7 +205,7 @@ def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """What timing costs a decode step, by a row of :func:`timing_overhead`; an interval that holds zero is no cost."""
+    """Sentence on the cost of timing for a decode step; an interval that includes zero shows no cost."""
     low, high = row["overhead_low"], row["overhead_high"]
     method, more = row["method"], format_share(row["overhead"])
     what = f"A decode step that is timed by {method} takes {more} more than one that is not"
@@ -230,7 +230,7 @@ _TOP_OPERATORS: Final = 25
 
 
 def operators_section(run: Run) -> Section:
-    """Times of layers and operators, where the run timed them."""
+    """Section on the times of layers and operators, if the run timed them."""
     question = "Where does the time of a step go, layer by layer?"
     try:
         timings = read_timings(run.folder.path)

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Something that the report cannot show, why, and what would make it possible.
+    """A part that the report cannot show, with the reason and the remedy.
 
     Attributes
     ----------
     part : str
         What is missing: name of a figure or of an analysis.
     captured : bool
-        False where the capture does not hold what is needed; True where it does and there is nothing to show.
+        False if the capture lacks the data; True if it has them and there is nothing to show.
     found, hint : str
-        What was found, and what to do about it.
+        The reason, and the remedy.
     """
 
     part: str
@@ -68,11 +68,11 @@ class Figure:
     name : str
         Stem of its file, and its id in the page.
     shows : str
-        What it would show, as a noun.
+        What it shows, as a noun.
     spec : str
-        Vega-Lite specification as JSON that can stand in a page; empty if there is none.
+        Vega-Lite specification as JSON that is safe inside a page; empty if there is none.
     note : str
-        What was left out to keep the chart small.
+        Note on data that were left out to keep the chart small.
     """
 
     name: str
@@ -84,20 +84,20 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its heading, how its values are written, and what else is drawn in its cells."""
+    """One column of a table: its heading, the format of its values, and further marks in its cells."""
 
     key: str
     head: str
     kind: Literal["text", "name", "chip", "number", "time", "share"] = "text"
     width: int = 44
-    """Characters of a name that are shown; the middle of a longer one is cut, and the whole stands in its title."""
+    """Most characters of a name; a longer name is cut in the middle, and its tooltip has the full name."""
     full: str = ""
-    """Column with the whole name, where this one has a shorter form of it."""
+    """Column with the full name, if this column has a shorter form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows for people; ``frame`` has the columns that ``columns`` name."""
+    """Table to display; ``frame`` has the columns that ``columns`` name."""
 
     name: str
     caption: str
@@ -109,7 +109,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A question, how to read the answer, and what shows it."""
+    """Section: a question, how to read the answer, and its figures and tables."""
 
     anchor: str
     question: str
@@ -124,13 +124,13 @@ class Section:
 
     @property
     def shows(self) -> bool:
-        """Whether it shows anything, and does not only say why there is nothing."""
+        """Whether it has a figure or a table, and not only reasons why there is none."""
         return any(isinstance(block, Table) or (isinstance(block, Figure) and block.spec) for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a report says, before it is written anywhere."""
+    """Contents of a report, before it is written."""
 
     title: str
     facts: list[tuple[str, str]]
@@ -143,7 +143,7 @@ class Contents:
     frames: dict[str, pl.DataFrame]
     absent: list[Absent]
     path: str = "PATH"
-    """The recording as its reader names it, for the commands that the page shows."""
+    """Path of the recording, for the commands that the page shows."""
     of_trace: bool = True
     """Whether it is of one trace, which has findings and a coverage."""
 
@@ -154,12 +154,12 @@ class Contents:
 
 
 def run(analysis: Analysis, trace: Trace) -> pl.DataFrame | Absent:
-    """Frame of an analysis, or why there is none."""
+    """Frame of an analysis, or the reason why there is none."""
     return attempt(analysis.name, lambda: analysis.function(trace, **analysis.options))
 
 
 def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absent:
-    """What a function returns, or why it cannot: only errors that say so on purpose are taken for an answer."""
+    """Result of a function, or the reason why there is none; only errors that state missing data count as a reason."""
     try:
         return make()
     except NotCapturedError as error:
@@ -172,7 +172,7 @@ def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absen
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed.
 
-    Bundling takes seconds, so the script is kept in the user's cache folder under the versions it was made from.
+    Bundling takes seconds, so the script is kept in the user's cache folder under the versions of its packages.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def library() -> str:
         return _checked(kept.read_bytes().decode())
     script = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
     script = _checked(script.replace("\r\n", "\n").replace("\r", "\n"))
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+    with contextlib.suppress(OSError):  # without a writable cache this only takes longer
         kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile("wb", dir=kept.parent, delete=False) as file:
             file.write(script.encode())
@@ -216,13 +216,13 @@ def png(spec: str) -> bytes:
 
 
 def source_hash(script: str) -> str:
-    """A script's name in a Content-Security-Policy: only a script with this content runs."""
+    """Hash of a script for a Content-Security-Policy: only a script with this content runs."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 UNKNOWN = "–"
-"""What stands for a value that the capture does not tell."""
+"""Text in place of a value that the capture lacks."""
 
 SEVERITIES = {"high": "high", "medium": "medium", "low": "low", "info": "for information"}
 
@@ -236,12 +236,12 @@ _BLOCK = tuple[str, Figure | Table | list[Absent]]
 
 
 def page(contents: Contents) -> str:
-    """The report as one HTML document that loads nothing and runs nothing but its own two scripts.
+    """The report as one HTML document that loads nothing and runs only its own two scripts.
 
     Parameters
     ----------
     contents : Contents
-        What it says; every text of it is escaped.
+        Its contents; all texts are escaped.
 
     Returns
     -------
@@ -275,25 +275,25 @@ _FIGURES: Final = {
     "activity": "step_timeline",
     "requests": "request_waterfall",
 }
-"""Figure that shows the evidence of a finding, where it does not have the name of the analysis."""
+"""Figure that shows the evidence of a finding, if its name differs from that of the analysis."""
 _OF_CONDITION: Final = {"stage": "breakdown", "category": "categories", "name": "kernels", "dur_ns": "kernels"}
-"""Figure or table for the events of a trace (``attribute``) by the column that a finding speaks of."""
+"""Figure or table for the events of a trace (``attribute``), by the column in the condition of a finding."""
 
 
 def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
-    """Where a page shows the evidence of a finding.
+    """Place in a page that shows the evidence of a finding.
 
     Parameters
     ----------
     row : mapping
         A row of :func:`llmprof.analyze.findings`.
     sections : sequence of Section
-        Those of the page.
+        Sections of the page.
 
     Returns
     -------
     str or None
-        Id of a figure, of a table or of a section; None where the page shows nothing of it.
+        Id of a figure, a table or a section; None if the page does not show it.
     """
     evidence = str(row["evidence"])
     wanted = [_FIGURES.get(evidence, evidence)]
@@ -316,14 +316,14 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
 
 
 def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
-    """Sections in the order of the time that their findings are about; those without one keep theirs behind them.
+    """Sections in the order of the time of their findings; sections without findings follow in their order.
 
     Parameters
     ----------
     sections : sequence of Section
         In any order.
     findings : polars.DataFrame
-        Rows of :func:`llmprof.analyze.findings`, or nothing.
+        Rows of :func:`llmprof.analyze.findings`, or an empty frame.
 
     Returns
     -------
@@ -348,14 +348,14 @@ def _ids(section: Section) -> set[str]:
 
 
 def render(template: str, **values: object) -> str:
-    """A template of ``templates/`` with its values, all escaped.
+    """Render a template of ``templates/``; all values are escaped.
 
     Parameters
     ----------
     template : str
         Name of the file.
     **values : object
-        What the template names.
+        Values of the template.
 
     Returns
     -------
@@ -378,7 +378,7 @@ def table(rows: Table) -> str:
 
 
 def clean(value: object) -> object:
-    """A text whose control characters are visible; anything else as it is."""
+    """A text with visible control characters; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     visible = "".join("\N{REPLACEMENT CHARACTER}" if ord(c) < 32 and c not in "\t\n" else c for c in value)
@@ -387,24 +387,24 @@ def clean(value: object) -> object:
 
 
 def words(value: object) -> Markup:
-    """A sentence in HTML, each figure on one line with its unit."""
+    """A sentence in HTML, in which no line breaks between a number and its unit."""
     return Markup(_UNIT.sub("\\1&nbsp;\\2", str(escape(clean(str(value))))))  # noqa: S704 - escaped here
 
 
 def sentence(text: str) -> str:
-    """Words with a capital and a full stop."""
+    """A text with a capital letter and a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
 
 
 def figure_of(figure: object, unit: object) -> tuple[str, str]:
-    """Figure of a finding and what it is, both for people.
+    """Figure of a finding and its meaning, as text.
 
     Parameters
     ----------
     figure : float or None
         In the unit.
     unit : str or None
-        Begins with ``share`` or ``ns``, or is anything else.
+        Unit of the figure, such as ``share of the time`` or ``ns a step``.
 
     Returns
     -------
@@ -440,7 +440,7 @@ def _is_unknown(value: object) -> bool:
 
 
 def _blocks(section: Section) -> list[_BLOCK]:
-    """Figures and tables in order; what is absent for one reason is said once, where the first of it would be."""
+    """Figures and tables in order; parts that are absent for the same reason are named once, in place of the first."""
     absents: dict[tuple[str, str], list[Absent]] = {}
     blocks: list[_BLOCK] = []
     for block in section.blocks:

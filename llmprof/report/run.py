@@ -1,4 +1,4 @@
-"""Report of a run beside its trace: requests, the profiler's cost, and the monitors."""
+"""Report of a run: sections on requests, the profiler's cost and the monitors, in addition to those of its trace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NAMES = {
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
-    """What was run, as names and values."""
+    """Facts about the run, as names and values."""
     config, worker = run.config, run.worker
     tokens = run.requests.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
@@ -78,7 +78,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _execution(run: Run) -> str:
-    """Eager or with CUDA graphs, as far as the run says it."""
+    """Eager execution or CUDA graphs, as far as the run says it."""
     eager = run.config.eager
     if eager or any(note.startswith("eager:") for note in run.worker.get("notes") or ()):
         return "eager"
@@ -91,7 +91,7 @@ def _versions(worker: Mapping[str, Any]) -> str:
 
 
 def _counted(names: Sequence[str]) -> str:
-    """Names with how often each is there: ``2 x NVIDIA H200``."""
+    """Names with their number: ``2 x NVIDIA H200``."""
     counts = Counter(names)
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
@@ -151,7 +151,7 @@ def sections(run: Run) -> list[Section]:
 
 
 def _slow_requests(run: Run) -> list[Section]:
-    """The requests on the clock of the trace, where the engine noted its steps."""
+    """Section on requests on the clock of the trace, if the engine noted its steps."""
     if run.engine_steps.is_empty():
         return []
     try:
@@ -173,7 +173,7 @@ _SLOW: Final = 10
 
 
 def slow_table(joined: pl.DataFrame) -> Table:
-    """The requests with the latest first token, and what they waited for.
+    """Table of the requests with the latest first token, and what they waited for.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def slow_table(joined: pl.DataFrame) -> Table:
 
 
 def _bound(run: Run) -> list[Section]:
-    """The join with theory, where the run has a timeline and its folder the model's config."""
+    """Section with the theory's bound, if the run has a timeline and its folder the model's config."""
     config = config_in(run.folder.model)
     if config is None:
         return []
@@ -222,7 +222,7 @@ def _stalls(run: Run) -> pl.DataFrame:
 
 
 def counters(run: Run) -> pl.DataFrame:
-    """Samples of the monitors: on the clock of the trace, or from the first measured batch where there is none.
+    """Samples of the monitors: on the clock of the trace, or, without a trace, from the first measured batch on.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def counters(run: Run) -> pl.DataFrame:
     """
     try:
         return run.trace.counters
-    except (CaptureError, NotCapturedError):  # the traces may have been deleted to save room
+    except (CaptureError, NotCapturedError):  # the traces may have been deleted to save space
         starts = [stage["start_ns"] for stage in run.worker.get("stages") or () if stage.get("name") == "plain"]
         if not run.folder.monitors.is_file() or not starts:
             raise
@@ -266,7 +266,7 @@ def summary_table(summary: pl.DataFrame) -> Table:
 
 
 def overhead_table(costs: pl.DataFrame) -> Table:
-    """What the profiler costs."""
+    """Table of the cost of the profiler."""
     shown = costs.filter(pl.col("metric").is_in(list(_NAMES)))
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
     told = {True: "yes", False: "no", None: "one repeat only"}
@@ -313,7 +313,7 @@ def _most(values: pl.Series) -> float:
 
 
 def tiles(run: Run) -> list[tuple[str, str]]:
-    """The figures that stand on top of a dashboard."""
+    """Figures at the top of a dashboard."""
     summary = summarize(run.requests)
     phase = "plain" if "plain" in summary["phase"].to_list() else "profiled"
     means = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
@@ -354,7 +354,7 @@ def _dashboard(run: Run) -> Drawn:
 
 
 def _if_recorded(make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
-    """A frame for the dashboard; None where the run does not have it."""
+    """A frame for the dashboard; None if the run does not have it."""
     try:
         return make()
     except LlmprofError:
@@ -393,24 +393,24 @@ REPORT = "report"
 
 
 class Visualizer:
-    """Draws what a run left in its folder.
+    """Charts and report of a run, from its folder.
 
     Parameters
     ----------
     folder : path
         Folder of a run.
     progress : callable, optional
-        Called with what is being done, how many parts are done, and how many there are.
+        Called with the current task, the number of finished parts, and the number of all parts.
 
     Attributes
     ----------
     missing : dict of str to str
-        Why a picture was not drawn, by its name (``kernel_time`` …), after they were asked for.
+        Reasons why pictures were not drawn, by name (``kernel_time`` …); filled when pictures are drawn.
 
     Raises
     ------
     ReadError
-        The folder is no run folder.
+        The folder is not the folder of a run.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> None:

@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 class Points(NamedTuple):
-    """What the figures of a sweep are drawn from."""
+    """Data of the figures of a sweep."""
 
     comparison: pl.DataFrame
     where: pl.DataFrame
@@ -70,17 +70,17 @@ def write_sweep(
     comparison, where : polars.DataFrame
         ``sweep.comparison`` and ``sweep.where``.
     folder : path
-        Where to; made if missing. Files of an earlier report are replaced, others stay.
+        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
     parameters : sequence of str
         Parameters of the sweep; the first one is the horizontal axis.
     title : str
         Heading.
     facts : sequence of (str, str)
-        What all points share.
+        Facts that all points share.
     failed : mapping of str to str, optional
-        What went wrong, by point.
+        Error messages, by point.
     progress : callable, optional
-        Called with what is being done, how many parts are done, and how many there are.
+        Called with the current task, the number of finished parts, and the number of all parts.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def with_interval(row: Mapping[str, Any], name: str) -> str | None:
 
 
 def overhead_in_words(row: Mapping[str, Any]) -> str | None:
-    """What the profiler costs; no figure where it is not beyond the noise of the repeats."""
+    """Cost of the profiler as text; without a figure if it is within the noise of the repeats."""
     if row["overhead"] is None:
         return None
     clear = row.get("overhead_clear")

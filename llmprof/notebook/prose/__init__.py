@@ -1,9 +1,9 @@
-"""Sentences of the notebooks: functions of a trace that say what holds for it, and nothing where nothing does.
+"""Sentences of the notebooks: functions that take a trace and return true sentences about it.
 
-Each function is about one subject, takes a trace, and returns a list of sentences in Markdown whose figures come from
-:mod:`llmprof.analyze`. A sentence that the trace does not bear out is left out; one that says why takes its place.
-:func:`say` shows them in a notebook: ``prose.say(prose.what_ran(run), prose.of_steps(run))``. A static cell of a
-notebook explains a method or how to read a chart, and states no fact about a recording.
+Each function has one subject, takes a trace, and returns a list of Markdown sentences with figures from
+:mod:`llmprof.analyze`. A sentence that the trace does not support is left out or replaced by the reason. :func:`say`
+shows the sentences in a notebook: ``prose.say(prose.what_ran(run), prose.of_steps(run))``. Static cells of a notebook
+explain methods and charts, and state no fact about a recording.
 
 ============= ====================================================================================================
 Words         :func:`say`, :func:`or_why_not`, :func:`listed`, :func:`counted`, :func:`joined`

@@ -1,4 +1,4 @@
-"""Sentences about what sets the pace of a recording, and what changes of it would gain."""
+"""Sentences about the critical path of a recording, and the gain of changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llmprof.units import format_ns, format_share
 
 _ON_DEVICE = ("compute", "copy", "transfer", "device gap", "stream wait")
 _NOTHING = 0.01
-"""A gain below this share of a step is said to be none, as in the findings."""
+"""A gain below this share of a step counts as none, as in the findings."""
 
 
 def of_pace(path: pl.DataFrame) -> list[str]:
-    """Where the critical path lies, and how much of it is known.
+    """Shares of the critical path on device and host, and how much of it is known.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def of_pace(path: pl.DataFrame) -> list[str]:
 
 
 def of_predictions(findings: pl.DataFrame) -> list[str]:
-    """What the replay says of the findings: which remedy gains most, and which losses something else hides."""
+    """Predictions of the replay for the findings: the remedy that gains most, and losses whose remedy gains little."""
     known = findings.filter(pl.col("predicted_ns").is_not_null())
     if known.is_empty():
         return ["No finding of this recording has a remedy that a replay could make."]
@@ -69,13 +69,13 @@ def of_predictions(findings: pl.DataFrame) -> list[str]:
 
 
 def compared(trace: Trace, changes: list[Change]) -> pl.DataFrame:
-    """Predictions of several changes, each alone, and of all together.
+    """Predicted gains of several changes: of each alone, and of all together.
 
     Returns
     -------
     polars.DataFrame
         ``change, phase, recorded_ns, predicted_ns, low_ns, high_ns, gain_ns, unknown``, for the phase with most steps;
-        ``unknown`` says why where a change cannot be made in this recording.
+        if a change cannot be made in this recording, ``unknown`` says why.
     """
     made = [(change,) for change in changes] + ([tuple(changes)] if len(changes) > 1 else [])
     rows: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ _SCHEMA = {
 
 
 def of_decision(rows: pl.DataFrame) -> list[str]:
-    """Which of several changes is worth writing.
+    """Which of several changes is worth implementing.
 
     Parameters
     ----------

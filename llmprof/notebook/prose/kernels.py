@@ -1,4 +1,4 @@
-"""Sentences about kernels: the one that costs most, its bound, and what hardware metrics say of launches."""
+"""Sentences about kernels: the hottest kernel, its bound, and the hardware metrics of launches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
 
 _LONGEST: Final = 100
-"""Characters of a kernel's name from which on it is cut."""
+"""Longest kernel name that is not cut (characters)."""
 
 
 def representative_steps(trace: Trace) -> pl.DataFrame:
-    """Steps that stand for a run: the steady decode steps, else all steps with work on the device.
+    """Representative steps of a run: the steady decode steps, or else all steps with work on the device.
 
     Returns
     -------
     polars.DataFrame
-        Rows of :func:`~llmprof.analyze.steps`; none where the trace has no steps.
+        Rows of :func:`~llmprof.analyze.steps`; no rows if the trace has no steps.
 
     Examples
     --------
@@ -39,12 +39,12 @@ def representative_steps(trace: Trace) -> pl.DataFrame:
 
 
 def events_of_steps(trace: Trace) -> pl.DataFrame:
-    """Events of the steps that stand for a run; all events where the trace has no steps.
+    """Events of the representative steps; all events if the trace has no steps.
 
     Returns
     -------
     polars.DataFrame
-        Rows of :func:`~llmprof.analyze.attribute`, with ``part``: the stage, or the category where no stage is known.
+        Rows of :func:`~llmprof.analyze.attribute`, with ``part``: the stage, or the category if the stage is unknown.
 
     Examples
     --------
@@ -59,13 +59,13 @@ def events_of_steps(trace: Trace) -> pl.DataFrame:
 
 
 def hottest_kernel(trace: Trace) -> dict[str, Any] | None:
-    """The kernel with the most time in the stage that computes longest, communication and copies left out.
+    """The kernel with the most time in the stage with the most compute time; communication and copies do not count.
 
     Returns
     -------
     dict or None
-        ``part`` (the stage, or the category), ``share`` (of the computing), ``in_layers`` (whether layers were found
-        in it), ``name``, ``launches``, ``total_ns`` and ``median_ns``; None where nothing computes.
+        ``part`` (the stage, or the category), ``share`` (of the compute time), ``in_layers`` (whether layers were found
+        in it), ``name``, ``launches``, ``total_ns`` and ``median_ns``; None if there is no compute.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def hottest_kernel(trace: Trace) -> dict[str, Any] | None:
 
 
 def of_hottest_kernel(trace: Trace) -> list[str]:
-    """Which stage computes longest, and which kernel in it.
+    """The stage with the most compute time, and its longest kernel.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def feed_forward_bytes(model: str, ranks: int) -> int:
 
 
 def of_weights_bound(hot: dict[str, Any] | None, weights: int, gpu: Device) -> list[str]:
-    """How near a kernel comes to the time in which the memory delivers its weights once.
+    """Comparison of a kernel's time with the time to read its weights once from memory.
 
     Parameters
     ----------
@@ -160,14 +160,14 @@ def of_weights_bound(hot: dict[str, Any] | None, weights: int, gpu: Device) -> l
 
 
 def of_report(metrics: Metrics, *, sample: str = "") -> list[str]:
-    """What a report of Nsight Compute holds.
+    """Contents of a report of Nsight Compute.
 
     Parameters
     ----------
     metrics : Metrics
         The report.
     sample : str, optional
-        Name of the bundled report that it is.
+        Name of the bundled report, if it is one.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def device_of(metrics: Metrics) -> str | None:
 
 
 def of_bounds(speed: pl.DataFrame) -> list[str]:
-    """What the launches of a report are bound by.
+    """Limits of the launches of a report: compute, memory or latency.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ _STALLS: Final = {
 
 
 def of_stalls(speed: pl.DataFrame) -> list[str]:
-    """What the warps of the launches wait for most, and what that means.
+    """The most frequent stalls of the launches, and their meaning.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def of_stalls(speed: pl.DataFrame) -> list[str]:
 
 
 def of_reached_bound(rows: pl.DataFrame, phase: str = "decode") -> list[str]:
-    """How much of the device time theory explains, and how near the steps of a phase come to their bound.
+    """Share of the device time that the theory explains, and share of the bound that the steps of a phase reach.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def of_reached_bound(rows: pl.DataFrame, phase: str = "decode") -> list[str]:
 
 
 def of_savings(rows: pl.DataFrame, phase: str = "decode") -> list[str]:
-    """What takes the time above the bound in a phase, the most first.
+    """Reasons of the time above the bound in a phase, the largest first.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sentences about layers: how many there are, what one is made of, and how long it takes."""
+"""Sentences about layers: their number, their stages, and their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmprof.units import format_ns
 
 
 def of_layers_found(trace: Trace, rank: int, step: int | None) -> list[str]:
-    """How many layers a step of a rank has, by its attention.
+    """Number of layers in a step of a rank, by its attention kernels.
 
     Examples
     --------
@@ -55,7 +55,7 @@ _STAGES: Final = {
 
 
 def stages_of_layer(trace: Trace, rank: int, step: int | None, layer: int) -> pl.DataFrame:
-    """Stages of a layer in order, what each is for, and the matrix that its GEMM multiplies with.
+    """Stages of a layer in order, with their meaning and the weight matrix of their GEMM.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def stages_of_layer(trace: Trace, rank: int, step: int | None, layer: int) -> pl
     -------
     polars.DataFrame
         ``stage``, ``kernels`` (events), ``us`` (their sum, in us), ``weight`` (the shape of the second matrix of the
-        operator, as recorded; null where shapes were not) and ``meaning``; no rows where the layer was not found.
+        operator; null if shapes were not recorded) and ``meaning``; no rows if the layer was not found.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def _with_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_layer(trace: Trace, rank: int, step: int | None, layer: int) -> list[str]:
-    """What a layer is made of, and where in it the ranks communicate.
+    """Events of a layer, and the communication in it.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def of_layer(trace: Trace, rank: int, step: int | None, layer: int) -> list[str]
 
 
 def of_small_kernels(trace: Trace, rank: int, step: int | None, layer: int) -> list[str]:
-    """Things to notice in a layer: split-K reductions, fills and copies, and how short the kernels are.
+    """Details of a layer: split-K reductions, fills and copies, and how short its kernels are.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def of_small_kernels(trace: Trace, rank: int, step: int | None, layer: int) -> l
 
 
 def of_layer_times(trace: Trace, rank: int) -> list[str]:
-    """How long a layer runs, lasts, and keeps the host.
+    """Times of a layer: busy time, span on the device, and time on the host.
 
     Examples
     --------

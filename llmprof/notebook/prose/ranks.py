@@ -1,4 +1,4 @@
-"""Sentences about several ranks and several recordings: who waits for whom, and what another way to run changes."""
+"""Sentences about several ranks and several recordings: waiting between ranks, and differences between recordings."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from llmprof.units import format_bytes, format_ns, format_share
 _HALF: Final = 0.5
 
 _AHEAD: Final = 10
-"""So many times later start the kernels of ranks whose hosts are ahead of that of a late rank."""
+"""Least ratio of launch delays between other ranks and the late rank at which the late rank's host is called late."""
 
 MOSTLY: Final = 0.8
-"""Share from which on something is called nearly all of it."""
+"""Shares above this are called nearly all."""
 
 LITTLE: Final = 0.2
-"""Share up to which something is called little of it."""
+"""Shares up to this are called little."""
 
 TOGETHER_NS: Final = 10_000
-"""Ranks that leave a call within this time have clocks that agree."""
+"""If ranks leave a call within this time, their clocks agree."""
 
 
 def matched_calls(trace: Trace, kind: str | None = None) -> pl.DataFrame:
-    """Collective calls of which the waiting is known.
+    """Collective calls with known waiting.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     kind : str, optional
-        Of this kind; by default of the kind with the most time in calls that several ranks take part in.
+        Kind of collective; by default the kind with the most time in calls of several ranks.
 
     Returns
     -------
     polars.DataFrame
-        Rows of :func:`~llmprof.analyze.collectives`; none where nothing could be matched over several ranks.
+        Rows of :func:`~llmprof.analyze.collectives`; no rows if no call could be matched over several ranks.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def matched_calls(trace: Trace, kind: str | None = None) -> pl.DataFrame:
 
 
 def late_rank(calls: pl.DataFrame) -> dict[str, Any] | None:
-    """Who comes last to some matched calls, and what the others wait.
+    """The rank that comes last to matched calls, and the waiting of the others.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def late_rank(calls: pl.DataFrame) -> dict[str, Any] | None:
 
 
 def of_communication(trace: Trace) -> list[str]:
-    """Who waits for whom in the collectives of a trace, and how long the transfer itself takes.
+    """Waiting in the collectives of a trace, the rank that the others wait for, and the time of the transfer itself.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def of_communication(trace: Trace) -> list[str]:
 
 
 def of_the_cause(trace: Trace) -> list[str]:
-    """Whether waiting or transfer takes the time, why the late rank is late, and what one rank alone would have shown.
+    """Whether waiting or transfer takes the time, why the late rank is late, and what the trace of one rank would show.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def _communication(trace: Trace) -> pl.DataFrame:
 
 
 def _why_late(trace: Trace, late: int) -> list[str]:
-    """The host of the late rank, against those of the others, where launches tell."""
+    """Comparison of the late rank's host with the other hosts, if launches were recorded."""
     try:
         delays = scope_of(trace).within(analyze.launch_delay(trace)).group_by("rank").agg(pl.col("median_ns").median())
     except LlmprofError:
@@ -218,14 +218,14 @@ def _why_late(trace: Trace, late: int) -> list[str]:
 
 
 def of_two_transfers(this: Trace, other: Trace, names: tuple[str, str]) -> list[str]:
-    """How long the transfer of the most frequent message takes in two recordings, and whether it matters.
+    """Transfer times of the most frequent message in two recordings, and whether the difference matters.
 
     Parameters
     ----------
     this, other : Trace
         Recordings of the same model and load.
     names : (str, str)
-        What communicates in each.
+        Name of the communication in each.
 
     Examples
     --------
@@ -257,14 +257,14 @@ def of_two_transfers(this: Trace, other: Trace, names: tuple[str, str]) -> list[
 
 
 def decode_step(name: str, trace: Trace) -> dict[str, Any] | None:
-    """A decode step of a run in numbers.
+    """Figures of a decode step of a run.
 
     Returns
     -------
     dict or None
         ``decode step of`` (the name), ``steps``, ``step_ms``, ``kernels``, ``launch_calls``, ``compute_ms``,
-        ``communication_ms`` (medians over the steady decode steps) and ``idle_share``; None where the trace has no
-        steady state or no launches.
+        ``communication_ms`` (medians over the steady decode steps) and ``idle_share``; None if the trace has no steady
+        state or no launches.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def decode_step(name: str, trace: Trace) -> dict[str, Any] | None:
 
 
 def of_decode_steps(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
-    """What changes in a decode step from one recording to another.
+    """Differences between the decode steps of two recordings.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ def of_decode_steps(before: dict[str, Any] | None, after: dict[str, Any] | None)
 
 
 def of_a_pipeline(trace: Trace) -> list[str]:
-    """How the ranks of a pipeline share the layers and wait for each other; nothing where it is none.
+    """Layers and waiting of the ranks of a pipeline; empty if the run has no pipeline.
 
     Examples
     --------
@@ -362,7 +362,7 @@ def of_a_pipeline(trace: Trace) -> list[str]:
 
 
 def of_exposed(trace: Trace) -> list[str]:
-    """How much of the device time is communication that nothing hides.
+    """Share of the device time that is exposed communication.
 
     Examples
     --------

@@ -23,13 +23,13 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 SOON_NS: Final = 20_000
-"""A kernel that starts so soon after its launch call (median of a step) may have found the device waiting for it."""
+"""If kernels start this soon after their launch call (median of a step), the device may have waited for them."""
 
 LATER_NS: Final = 1_000_000
-"""A kernel that starts so much later was queued behind other work."""
+"""If kernels start this much later, they were queued behind other work."""
 
 HALF, LITTLE = 0.5, 0.1
-"""Shares of the time of a device that count as much, and as little."""
+"""Shares of a device's time that are called much, and little."""
 
 _MEASURES: Final = {
     "step": "lies in a step",
@@ -41,7 +41,7 @@ _MEASURES: Final = {
 
 
 def of_coverage(trace: Trace) -> list[str]:
-    """How much of the time is explained, on the rank where it is least.
+    """Share of the time that is explained, on the rank where it is least.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def of_coverage(trace: Trace) -> list[str]:
 
 
 def of_findings(findings: pl.DataFrame) -> list[str]:
-    """Findings as a numbered list, and what their shares are of.
+    """Findings as a numbered list, and the denominator of their shares.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def of_findings(findings: pl.DataFrame) -> list[str]:
 
 
 def of_steps(trace: Trace) -> list[str]:
-    """How many steps of which phase there are, and what tells them.
+    """Number of steps of each phase, and the source of the steps.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def of_steps(trace: Trace) -> list[str]:
 
 
 def of_watched_rank(trace: Trace, rank: int) -> list[str]:
-    """Which rank a notebook looks at, and how it differs from the others.
+    """The rank that a notebook shows, and how it differs from the others.
 
     Examples
     --------
@@ -139,16 +139,16 @@ def of_watched_rank(trace: Trace, rank: int) -> list[str]:
 
 
 def of_steady_state(trace: Trace, rank: int, *, shown: int | None = None) -> list[str]:
-    """Which steps represent the run, and which of them is looked at.
+    """The steps that represent the run, and the step that is shown.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     rank : int
-        The rank that is looked at.
+        The rank that is shown.
     shown : int, optional
-        The step that is looked at.
+        The step that is shown.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def of_steady_state(trace: Trace, rank: int, *, shown: int | None = None) -> lis
 
 
 def of_timeline(trace: Trace, rank: int, step: int | None) -> list[str]:
-    """How full the timeline of a rank is in a step, and what the other ranks do meanwhile.
+    """Idle time of a rank in a step, and what the other ranks do meanwhile.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def of_lead(trace: Trace) -> list[str]:
 
 
 def _span(values: pl.Series, written: Callable[[float], str]) -> str:
-    """The smallest and the largest of some values; one where they read the same."""
+    """Range of some values as text; one value if both ends have the same text."""
     low, high = written(number(values.min())), written(number(values.max()))
     return low if low == high else f"{low} to {high}"
 
@@ -284,7 +284,7 @@ _CAUSES: Final = {
 
 
 def of_idle(trace: Trace) -> list[str]:
-    """How long the device is idle, by cause.
+    """Idle time of the device by cause.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Words of the notebooks: how sentences are shown and put together, and what a trace is a recording of."""
+"""Display and wording of the notebooks' sentences, and sentences on what a trace is a recording of."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def say(*sentences: str | Sequence[str]) -> Markdown | None:
     Returns
     -------
     IPython.display.Markdown or None
-        None, which shows nothing, where there is no sentence.
+        None, which shows nothing, if there is no sentence.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def listed(sentences: Sequence[str], *, numbered: bool = False) -> str:
 
 
 def or_why_not(show: Callable[[], Any]) -> Any:
-    """What a function returns, or a sentence that says why the recording cannot answer.
+    """Result of a function, or a sentence with the reason why the recording has no answer.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def joined(words: Sequence[object]) -> str:
-    """Words in a row, the last with *and*.
+    """Words separated by commas, the last by *and*.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def joined(words: Sequence[object]) -> str:
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Some ranks, by their numbers.
+    """Text for some ranks, by their numbers.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def kind_in_words(kind: str | None) -> str:
 
 
 def number(value: object) -> float:
-    """A scalar of a frame as a number; not a number (NaN) where there is none, which is written as *unknown*.
+    """A scalar of a frame as a number; NaN, which is written as *unknown*, if there is none.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def number(value: object) -> float:
 
 
 def events_called(trace: Trace) -> str:
-    """What runs on the device of a trace, or stands in for it.
+    """Noun for the device events of a trace, or for the operators in their place.
 
     Examples
     --------
@@ -146,14 +146,14 @@ def events_called(trace: Trace) -> str:
 
 
 def what_ran(trace: Trace, *, sample: str = "") -> list[str]:
-    """What a trace is a recording of.
+    """Facts about the run that a trace recorded.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     sample : str, optional
-        Name of the bundled sample that it is; only then is what stands in its description said.
+        Name of the bundled sample, if it is one; the sentences then use its description.
 
     Examples
     --------

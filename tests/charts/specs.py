@@ -40,6 +40,11 @@ def rows(chart: alt.TopLevelMixin, mark: str, *columns: str) -> list[dict[str, A
 
 def texts(chart: alt.TopLevelMixin) -> list[str]:
     """Everything that is written into the chart by text marks, titles and subtitles."""
+    return texts_of(chart.to_dict())
+
+
+def texts_of(spec: Any) -> list[str]:
+    """Everything that a specification writes into its chart by text marks, titles and subtitles."""
     found: list[str] = []
 
     def walk(node: Any) -> None:
@@ -57,10 +62,8 @@ def texts(chart: alt.TopLevelMixin) -> list[str]:
             for value in node:
                 walk(value)
 
-    spec = chart.to_dict()
-    datasets = spec.pop("datasets", {})
-    walk(spec)
-    for unit in marks({**spec, "datasets": datasets}):
+    walk({name: value for name, value in spec.items() if name != "datasets"})
+    for unit in marks(spec):
         if unit["mark"]["type"] == "text":
             text = unit["encoding"].get("text") or {"value": unit["mark"]["text"]}
             found.extend([text["value"]] if "value" in text else [str(row.get(text["field"])) for row in unit["rows"]])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import llmprof
+from tests.notebook.truth import cells
 
 nbformat = pytest.importorskip("nbformat")
 papermill = pytest.importorskip("papermill")
@@ -34,6 +39,30 @@ def figures(notebook) -> dict:
     (cell,) = [c for c in notebook.cells if "figures" in c.metadata.get("tags", [])]
     (found,) = [o.data["application/json"] for o in cell.outputs if "data" in o]
     return found
+
+
+read_once = functools.cache(llmprof.read)
+
+
+def here(name: str, **parameters) -> tuple[Any, str]:
+    """The figures of a notebook that runs in this process, and all that it says.
+
+    How a notebook is executed and its outputs are rendered is tested with papermill on the recording it was written
+    for; on others its code runs here, without a kernel, and each chart is checked against Vega-Lite's schema.
+    """
+    found, said = [], []
+    for kind, value in cells(ROOT / "notebooks" / name, parameters, {"read": read_once}):
+        if kind == "figures":
+            found.append(json.loads(json.dumps(value)))
+        elif kind == "said":
+            said.append(value)
+        elif kind == "chart":
+            value.to_dict()
+    (figures_shown,) = found
+    return figures_shown, "\n".join(said)
+
+
+on_others = pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -91,10 +120,9 @@ def test_gpu_timeline_tells_the_story_of_its_capture(tmp_path):
 @pytest.mark.parametrize(
     "sample", ["torch_tp1_eager", "torch_cpu_tp2_layer_annotations", "torch_transformers_generate"]
 )
-def test_gpu_timeline_runs_on_other_traces(sample, tmp_path):
-    found = figures(
-        execute("01_gpu_timeline.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample), comparisons=False)
-    )
+@on_others
+def test_gpu_timeline_runs_on_other_traces(sample):
+    found, _ = here("01_gpu_timeline.ipynb", trace=str(ROOT / "sample_traces" / sample), comparisons=False)
     assert found["layers"] in {28, 4, 8}
     assert found["all_reduce_nccl"] is None
 
@@ -155,8 +183,9 @@ def test_explorers_tour_finds_the_late_rank(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", ["torch_tp1_eager", "torch_cpu_tp2_layer_annotations"])
-def test_explorers_tour_runs_on_other_traces(sample, tmp_path):
-    found = figures(execute("04_explorers.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
+@on_others
+def test_explorers_tour_runs_on_other_traces(sample):
+    found, _ = here("04_explorers.ipynb", trace=str(ROOT / "sample_traces" / sample))
     assert found["kernels"] > 0
 
 
@@ -193,17 +222,16 @@ def test_npu_timeline_tells_the_story_of_its_synthetic_capture(tmp_path):
 
 
 @pytest.mark.slow
-def test_npu_timeline_does_not_tell_the_samples_story_of_another_recording(tmp_path, shared):
+@on_others
+def test_npu_timeline_does_not_tell_the_samples_story_of_another_recording(shared):
     """A training step of AlexNet: no latent attention, no experts, no layers; and it says so."""
     folder = shared / "real" / "ascend" / "msinsight_level1" / "text"
-    notebook = execute("05_npu_timeline.ipynb", tmp_path, trace=str(folder))
-    found = figures(notebook)
+    found, shown = here("05_npu_timeline.ipynb", trace=str(folder))
     assert found["synthetic"] is False
     assert (found["layers"], found["latent_layers"], found["expert_layers"]) == (0, 0, 0)
     assert found["changes"] is None
     assert found["largest_difference_ns"] <= 1000
     assert (found["waits"], found["waits_without_stream"]) == (10, 0)
-    shown = json.dumps([list(c.outputs) for c in notebook.cells if c.cell_type == "code"])
     assert "There are no layers in this recording" in shown
     assert "None of its operators is one of latent attention" in shown
     assert "None of its operators is one of a mixture of experts" in shown
@@ -249,7 +277,7 @@ def test_hardware_notebook_runs_on_results_of_one_device(tmp_path, kept):
     ):
         if name.startswith(kept):
             (results / name).write_text(text, "utf-8")
-    found = figures(execute("08_hardware_and_scaling.ipynb", tmp_path, results=str(results)))
+    found, _ = here("08_hardware_and_scaling.ipynb", results=str(results))
     assert found["one_way_gb_per_s"] is found["tp_decode_speedup"] is found["communication_decode"] is None
     assert (found["copy_gb_per_s"] is None) == kept.startswith("latency")
     assert found["bend"] == (None if kept.startswith("bandwidth") else 1024)
@@ -269,8 +297,9 @@ def test_many_ranks_finds_the_host_that_it_made_slow(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", ["torch_tp4_eager_nccl", "torch_tp1_cudagraph", "torch_cpu_tp2_layer_annotations"])
-def test_many_ranks_runs_on_other_traces(sample, tmp_path):
-    found = figures(execute("09_many_ranks.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
+@on_others
+def test_many_ranks_runs_on_other_traces(sample):
+    found, _ = here("09_many_ranks.ipynb", trace=str(ROOT / "sample_traces" / sample))
     assert not found["synthetic"]
     assert found["late_group"] is None
     assert found["ranks"] == {"torch_tp4_eager_nccl": 4, "torch_tp1_cudagraph": 1}.get(sample, 2)
@@ -292,6 +321,7 @@ def test_what_would_i_gain_goes_from_a_finding_to_a_decision(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", ["torch_tp4_cudagraph", "torch_cpu_tp2_layer_annotations"])
-def test_what_would_i_gain_reads_other_recordings(tmp_path, sample):
-    found = figures(execute("10_what_would_i_gain.ipynb", tmp_path, trace=str(ROOT / "sample_traces" / sample)))
+@on_others
+def test_what_would_i_gain_reads_other_recordings(sample):
+    found, _ = here("10_what_would_i_gain.ipynb", trace=str(ROOT / "sample_traces" / sample))
     assert found["checked"] is None

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 
@@ -332,7 +333,9 @@ def _figures(recording: Recording, plain: str) -> Iterator[str]:
 def cells(
     path: Path, parameters: Mapping[str, Any], replaced: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Run a notebook's code cells in this process; yields ``static``, ``said``, ``title`` (of a chart), ``frame``.
+    """Run a notebook's code cells in this process; yields what each shows.
+
+    Kinds are ``static``, ``said``, ``title`` (of a chart), ``chart``, ``frame`` and ``figures`` (JSON).
 
     Parameters
     ----------
@@ -345,6 +348,8 @@ def cells(
     """
     space: dict[str, Any] = {"__name__": "__main__"}
     kept = {name: getattr(llmprof, name) for name in replaced or {}}
+    renderer = alt.renderers.active
+    formats = pl.Config.save()
     try:
         for name, value in (replaced or {}).items():
             setattr(llmprof, name, value)
@@ -367,19 +372,24 @@ def cells(
             if printed.getvalue():
                 yield "said", printed.getvalue()
     finally:
+        pl.Config.load(formats)
+        alt.renderers.enable(renderer)
         for name, value in kept.items():
             setattr(llmprof, name, value)
 
 
 def _shown(value: Any) -> Iterator[tuple[str, Any]]:
-    from IPython.display import Markdown
+    from IPython.display import JSON, Markdown
 
     if isinstance(value, Markdown):
         yield "said", value.data
+    elif isinstance(value, JSON):
+        yield "figures", value.data
     elif isinstance(value, pl.DataFrame):
         yield "frame", value
     elif (hasattr(value, "to_dict") and hasattr(value, "mark_bar")) or type(value).__name__.endswith("Chart"):
         yield from (("title", text) for text in _titles(getattr(value, "title", None)))
+        yield "chart", value
 
 
 def _titles(title: Any) -> Iterable[str]:

@@ -30,13 +30,18 @@ def wheel(tmp_path_factory, root) -> Path:
     return next(folder.glob("*.whl"))
 
 
+def environment(folder: Path, wanted: str | Path) -> Path:
+    """Folder of the commands of an environment that has nothing but what is wanted and what that asks for."""
+    venv.create(folder, symlinks=True)
+    # pip of the tests' own environment; Python compiles the few modules of hundreds that the commands import
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-compile"]
+    run(*pip, wanted, cwd=folder)
+    return folder / "bin"
+
+
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """Folder of the commands of an environment that has nothing but the wheel and what it asks for."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
-    run(folder / "bin/python", "-m", "pip", "install", "--quiet", f"{wheel}[notebook]", cwd=folder)
-    return folder / "bin"
+    return environment(tmp_path_factory.mktemp("environment"), f"{wheel}[notebook]")
 
 
 def test_the_wheel_holds_the_notebooks_and_two_samples(wheel, root):
@@ -73,9 +78,7 @@ def test_a_sample_that_was_not_installed_says_where_it_is(installed, tmp_path):
 
 
 def test_what_needs_an_extra_names_it(wheel, tmp_path):
-    venv.create(tmp_path / "bare", with_pip=True)
-    python = tmp_path / "bare" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    python = environment(tmp_path / "bare", wheel) / "python"
     said = run(python, "-c", "from llmprof import explore; explore.timeline", cwd=tmp_path, code=1)
     assert "pip install 'llmprof[notebook]'" in said
     assert "pip install 'llmprof[notebook]'" in run(python, "-m", "llmprof", "demo", cwd=tmp_path, code=2)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
@@ -215,6 +216,37 @@ def test_buttons_of_the_search(shown):
     shown.wait(lambda: shown.widget.selected["name"].to_list() == [FORWARD])
     shown.page.locator(".lpt-main canvas").press("l")
     shown.page.get_by_role("region", name="List of hits").wait_for()
+    assert shown.problems == []
+
+
+def test_the_critical_path_is_shown_walked_and_hidden(shown):
+    """Launch of the GEMM at 95, the GEMM to 130, a gap, the norm from 150 to 160."""
+    stream = row_of(shown, "stream")
+    toggle = button(shown, "Critical path: what set the pace of each step (X)")
+    expect(toggle).to_have_attribute("aria-pressed", "false")
+    toggle.click()
+    shown.page.locator(".lpt-pinned .lpt-name", has_text="critical path").wait_for()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    for part in ("compute", "launch", "device gap"):
+        shown.page.locator(".lpt-parts .lpt-chip", has_text=part).wait_for()
+    row = row_of(shown, "critical_path")
+    track = shown.page.locator(".lpt-pinned canvas").bounding_box()
+    details = shown.page.locator(".lpt-details")
+    shown.page.mouse.click(x_of(shown, 115), track["y"] + 9)
+    shown.wait(lambda: shown.widget.selection == {"row": row, "id": 1})
+    details.get_by_text("compute: a kernel", exact=True).wait_for()
+    button(shown, "Next").click()
+    shown.wait(lambda: shown.widget.selected["part"].to_list() == ["device gap"])
+    details.get_by_text("device gap: between two kernels of a stream", exact=True).wait_for()
+    assert shown.faults() == []
+    button(shown, "Go to event").click()
+    shown.wait(lambda: shown.widget.selection == {"row": stream, "id": 1})
+    button(shown, "Hide critical path").click()
+    expect(toggle).to_have_attribute("aria-pressed", "false")
+    shown.page.locator(".lpt-pinned").wait_for(state="hidden")
+    shown.page.locator(".lpt-main canvas").press("x")
+    shown.page.locator(".lpt-pinned .lpt-name", has_text="critical path").wait_for()
+    shown.wait(lambda: (shown.widget.arrangement or {}).get("path"))
     assert shown.problems == []
 
 

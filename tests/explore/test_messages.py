@@ -44,6 +44,7 @@ REQUESTS = {
     "timeline": {
         "rows": [{}],
         "find": [{}],
+        "follow": [{}],
         "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "colour_by": "stage"}],
         "overview": [{"width": 800.5, "colour_by": "category"}],
         "span": [{"span": [0, 5e8], "rows": None}, {"span": [0, 5e8], "rows": [0]}, {"span": [1, 1], "rows": [4, 5]}],

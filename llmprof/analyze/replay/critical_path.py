@@ -116,6 +116,8 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     begin, pieces = int(built.time.min()), []
     at = np.maximum.accumulate(built.time[path])
     for step, end in last.select("step", "end_ns").iter_rows():
+        if end <= begin:  # no time of its own
+            continue
         low, high = np.searchsorted(at, begin, side="right"), np.searchsorted(at, end, side="left")
         pieces.append(
             _pieces(built, path[max(low - 1, 0) : high + 1], kind, evidence, begin=begin, until=end).with_columns(

@@ -97,6 +97,7 @@ export function eventLines(view, i, item, keys) {
   const lines = [["duration", formatNs(view.dur[i])]];
   if (item.kind === "stream" || item.kind === "idle") lines.unshift([key.kind, key.name]);
   if (item.kind === "requests") lines.unshift(["request", item.label]);
+  if (item.kind === "critical_path" && key.kind === "path") lines.unshift(["part", key.name]);
   if (item.kind === "collectives") lines.unshift(["part", key.name]);
   return lines;
 }

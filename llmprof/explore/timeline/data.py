@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
+from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.path import PATH_KIND, path_row
 from llmprof.explore.timeline.rows import (
     CALLS,
     REQUEST_GROUP,
@@ -53,6 +56,7 @@ class TimelineData:
         self.events = device_events(trace)
         self.found = not self.events.height
         self.missing: str = ""
+        self._computing = threading.Lock()
         self.rows: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
         streams = list(stream_rows(self.events, self.keys, self.names))
         counters, host = list(counter_rows(trace)), list(host_rows(trace, self.keys, self.names))
@@ -67,8 +71,11 @@ class TimelineData:
 
     def find(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Fill the rows of steps, layers, collectives and idle time, and colour the streams by stage."""
-        if self.found:
-            return
+        with self._computing:
+            if not self.found:
+                self._find(say)
+
+    def _find(self, say: Callable[[str], None]) -> None:
         wanted = {(row.kind, row.rank): row for row in self.rows if row.kind in timeline_rows.KINDS}
         try:
             for kind, of_rank in timeline_rows.found_rows(self.trace, self.keys, self.names, say):
@@ -84,6 +91,12 @@ class TimelineData:
         except NotCapturedError as error:
             self.missing = str(error)
         self.found = True
+
+    def follow(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Add the row of the critical path behind all others, whose numbers stay."""
+        with self._computing:
+            if not any(row.kind == PATH_KIND for row in self.rows):
+                self.rows.append(path_row(self.trace, self.keys, self.names, say))
 
     def described(self) -> dict[str, Any]:
         """Description of the rows that the browser needs before it asks for views."""
@@ -142,6 +155,8 @@ class TimelineData:
         lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
         lost = [lane for row in self.rows if row.kind in (REQUEST_KIND, "collectives", "idle") for lane in row.lanes]
         present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
+        parts = [lane for row in self.rows if row.kind == PATH_KIND for lane in row.lanes[:1]]
+        present["path"] = sorted({n for lane in parts for n in lane.present("path")})
         return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
 
     def groups(self) -> list[dict[str, Any]]:
@@ -287,7 +302,7 @@ def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
     chosen = chosen_rows(data, rows)
     if not chosen:
         return data.events.clear()
-    touched = [lane.id[slice(*lane.within(span[0], span[1]))] for row in chosen for lane in row.lanes]
+    touched = [lane.id[slice(*lane.within(span[0], span[1]))] for row in chosen for lane in _own_lanes(row)]
     numbers = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
     frame = data.frame(chosen[0].kind)
     return frame[numbers.tolist()] if len(numbers) else frame.clear()
@@ -312,7 +327,7 @@ def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None)
     chosen = chosen_rows(data, rows)
     parts = [pl.DataFrame(schema={"name": pl.UInt32, "code": pl.UInt8, "start": pl.Int64, "end": pl.Int64})]
     for row in chosen:
-        for lane in row.lanes:
+        for lane in _own_lanes(row):
             part = slice(*lane.within(lo, hi))
             columns = {"name": lane.name[part], "code": lane.code("stage")[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
@@ -342,9 +357,14 @@ def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None)
     }
 
 
+def _own_lanes(row: Row) -> list[Lane]:
+    """Lanes whose spans count; the second level of the critical path only says on which rank it is."""
+    return row.lanes[:1] if row.kind == PATH_KIND else row.lanes
+
+
 def _named(row: Row, data: TimelineData) -> str:
     several = len(data.trace.ranks) > 1
-    if row.kind == REQUEST_KIND:
+    if row.kind in (REQUEST_KIND, PATH_KIND):
         return row.label
     place = _group(row.rank)
     return f"{place} · {row.label}" if several else row.label

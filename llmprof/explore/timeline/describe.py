@@ -13,6 +13,7 @@ from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError
 from llmprof.explore.timeline.data import HOST, TimelineData
+from llmprof.explore.timeline.path import PATH_KIND, led_to, path_facts
 from llmprof.explore.timeline.rows import REQUEST_KIND, Row
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
@@ -45,6 +46,8 @@ def locate(data: TimelineData, row: int, number: int) -> Hit | None:
 def pick(data: TimelineData, row: int, level: int, time: float, reach: float) -> Hit | None:
     """Span at a time, or else near it: of the spans within a reach (ns) the longest."""
     lanes = data.row(row).lanes
+    if data.row(row).kind == PATH_KIND:  # its second level says on which rank the first one is
+        level = 0
     if not 0 <= level < len(lanes) or not len(lanes[level]):
         return None
     lane = lanes[level]
@@ -118,8 +121,8 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
     Returns
     -------
     dict
-        ``hit`` (the span), ``facts`` (pairs of label and value) and ``flows``: pairs of ends, each ``row, level,
-        time``.
+        ``hit`` (the span), ``facts`` (pairs of label and value), ``flows`` (pairs of ends, each ``row, level,
+        time``) and ``target``: the event that a part of the critical path is or leads to, else None.
 
     Raises
     ------
@@ -133,6 +136,7 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
     source = data.events if at.kind == "stream" and not data.found else data.frame(at.kind)
     record = source.row(number, named=True)
     facts = [("duration", format_ns(record.get("dur_ns"))), ("start", f"{record.get('start_ns') or 0:,} ns")]
+    target = None
     if at.kind == "stream":
         facts = [*facts, *_device_facts(data, record, metrics)]
         flows = _launch_of(data, record, row, span)
@@ -143,10 +147,14 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
             *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"}),
         ]
         flows = _launched_by(data, record, at, row, span) if at.kind != "markers" else []
+    elif at.kind == PATH_KIND:
+        facts = [*facts, *path_facts(source, number)]
+        flows, target = [], _target(data, record)
     else:
         facts = [*facts, *_found_facts(record)]
         flows = []
-    return {"hit": span, "facts": [list(fact) for fact in facts], "flows": flows, "kind": at.kind, "label": at.label}
+    words = [list(fact) for fact in facts]
+    return {"hit": span, "facts": words, "flows": flows, "target": target, "kind": at.kind, "label": at.label}
 
 
 def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
@@ -159,7 +167,7 @@ def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
         return {"rank": at.rank}
     record = data.frame(at.kind).row(number, named=True)
     known = {name: record.get(name) for name in ("step", "layer", "stage") if record.get(name) is not None}
-    return {"rank": at.rank, **known}
+    return {"rank": record["rank"] if at.kind == PATH_KIND else at.rank, **known}
 
 
 def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.DataFrame | None) -> list[Fact]:
@@ -301,6 +309,26 @@ def _launched_by(data: TimelineData, record: Mapping[str, Any], at: Row, row: in
             start = event["launch_start_ns"]
             flows.append([_end(row, span["level"], start), _end(number, 0, event["start_ns"])])
     return flows
+
+
+def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
+    """The event that a part of the critical path is or leads to; None where it has no row."""
+    rank, event = record["rank"], record["event"]
+    if event is not None:
+        device, stream = data.events.select("device", "stream").row(event)
+        streams = (n for n, row in enumerate(data.rows) if (row.rank, row.stream) == (rank, (device, stream)))
+        number = next(streams, None)
+        return None if number is None else locate(data, number, event)
+    for kind, time in led_to(record):
+        if (host := _host_row(data, kind, rank, record["thread"])) is None:
+            continue
+        number, row = host
+        inside = [(n, lane, at) for n, lane in enumerate(row.lanes) if (at := lane.at(time)) is not None]
+        named = [one for one in inside if data.names.full[int(one[1].name[one[2]])] == record["name"]]
+        if inside:
+            level, _, at = (named or inside)[-1]
+            return hit(data, number, level, at)
+    return None
 
 
 def _end(row: int, level: int, time: float) -> dict[str, Any]:

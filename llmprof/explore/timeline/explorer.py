@@ -25,6 +25,7 @@ from llmprof.explore.timeline.messages import (
     DESCRIBE,
     FIND,
     FLAME,
+    FOLLOW,
     GOTO,
     HOVER,
     LIST,
@@ -117,7 +118,8 @@ class Timeline(Explorer):
 
     arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """How the rows are arranged: ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what
-    rows are ``named``, ``devices`` alone, the ``order`` of the ranks and the rows that were ``moved``."""
+    rows are ``named``, ``devices`` alone, the ``order`` of the ranks, the rows that were ``moved``, and whether the
+    critical ``path`` is shown; it is computed when it is first."""
 
     marks: Trait = traitlets.List(traitlets.Dict(), default_value=[]).tag(sync=True)
     """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; stored in the notes file."""
@@ -147,7 +149,7 @@ class Timeline(Explorer):
             traits = {"marks": self._notes.load(), **traits}
         except LlmprofError as error:
             problem = str(error)
-        restoring = {} if view is None else restored(view, self._trace_id)
+        restoring = {} if view is None else restored(view, self._trace_id, len(self._data.rows))
         if requests is not None and requests.height:  # monitors run from the start of the engine on
             ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
@@ -307,7 +309,8 @@ class Timeline(Explorer):
 
     def picture(self) -> bytes | None:
         """PNG image of the window as in the widget; None if the trace has no events."""
-        return picture(self._data, self.window, self.colour_by) if self._data.rows else None
+        path = bool((self.arrangement or {}).get("path"))
+        return picture(self._data, self.window, self.colour_by, path=path) if self._data.rows else None
 
     @traitlets.observe("selection")
     def _selected(self, change: Mapping[str, Any]) -> None:
@@ -352,6 +355,11 @@ class Timeline(Explorer):
         if self._metrics is not None and self._joined is None:
             self._progress("find", "joining metrics of kernels")
             self._joined = metrics_by_event(self.trace, self._metrics)
+        return {"found": True}, []
+
+    @answers(FOLLOW)
+    def _on_follow(self) -> Answer:
+        self._data.follow(lambda text: self._progress("follow", text))
         return {"found": True}, []
 
     @answers(VIEW)

@@ -1,6 +1,7 @@
 // Names of the rows, with buttons to fold and to pin them.
 import { fill, h } from "../base/js/dom.mjs";
 import { formatShare } from "../base/js/format.mjs";
+import { PATH } from "./rows.mjs";
 
 /** Fill a gutter with the items of a pane; does nothing where it shows them already. act(kind, item) folds or pins. */
 export function fillGutter(gutter, items, pinned, act) {
@@ -52,18 +53,19 @@ function rowHead(item, pinned, act) {
     },
     h("i", { class: "lpt-chevron", text: item.folded ? "▸" : "▾" }),
   );
+  const path = item.kind === PATH;
   const pin = h(
     "button",
     {
       type: "button",
       class: "lpt-pin",
-      "aria-pressed": String(pinned),
+      "aria-pressed": path ? undefined : String(pinned),
       "data-key": `p${item.number}`,
-      "aria-label": `${pinned ? "Unpin" : "Pin"} ${item.label}`,
-      title: pinned ? "Unpin (P)" : "Pin to the top (P)",
-      onclick: () => act("pin", item),
+      "aria-label": `${path ? "Hide" : pinned ? "Unpin" : "Pin"} ${item.label}`,
+      title: path ? "Hide (X)" : pinned ? "Unpin (P)" : "Pin to the top (P)",
+      onclick: () => act(path ? "path" : "pin", item),
     },
-    h("i", { text: pinned ? "★" : "☆" }),
+    h("i", { text: path ? "×" : pinned ? "★" : "☆" }),
   );
   return place(
     h("div", { class: "lpt-row" }, fold, h("span", { class: "lpt-name", text: item.label, title: item.label }), pin),

@@ -20,11 +20,12 @@ export const KEYS = [
   ["C", "fold or unfold the row of the selection"],
   ["Alt + ↑  ↓", "move the row of the selection, or the row or rank whose name has the focus"],
   ["Drag a name", "move the row among those of its rank, or the rank"],
-  ["G", "go to the launch of the selected kernel, or to the kernel of the selected call"],
+  ["G", "go to the launch of a selected kernel, the kernel of a call, the event of a part of the critical path"],
   ["M", "set a mark at the pointer, else at the selection"],
   ["/", "search; Enter and Shift + Enter go through the hits"],
   ["L", "list all hits of the search"],
   ["T", "flame graph of the selection, by stage, module or Python function"],
+  ["X", "critical path: show or hide it"],
   ["Esc", "clear the selection, close this help"],
   ["?", "this help"],
 ];
@@ -55,6 +56,7 @@ const ACTIONS = {
   m: "mark",
   l: "list",
   t: "flame",
+  x: "path",
   j: "rowdown",
   k: "rowup",
 };

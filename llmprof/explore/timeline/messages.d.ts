@@ -74,6 +74,10 @@ export type Messages = {
     asks: Record<string, never>;
     answers: { found: boolean };
   };
+  follow: {
+    asks: Record<string, never>;
+    answers: { found: boolean };
+  };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
   view: {
     asks: { window: [number, number]; width: number; rows: number[]; colour_by: "category" | "stage" };
@@ -94,11 +98,11 @@ export type Messages = {
   };
   describe: {
     asks: { row: number; id: number };
-    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; kind: string; label: string };
+    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; target?: Hit | null; kind: string; label: string };
   };
   hover: {
     asks: { row: number; id: number };
-    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; kind: string; label: string };
+    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; target?: Hit | null; kind: string; label: string };
   };
   pick: {
     asks: { row: number; level: number; time: number; reach: number };

@@ -95,6 +95,7 @@ _DESCRIBED = {
     "hit": Hit,
     "facts": list[Fact],
     "flows": list[tuple[End, End]],
+    "target": Hit | None,
     "kind": str,
     "label": str,
 }
@@ -115,6 +116,7 @@ ROWS: Final = Message(
     },
 )
 FIND: Final = Message("find", answers={"found": bool}, busy="finding steps and layers")
+FOLLOW: Final = Message("follow", answers={"found": bool}, busy="following the critical path")
 VIEW: Final = Message(
     "view",
     asks={"window": Window, "width": float, "rows": list[int], "colour_by": By},
@@ -179,7 +181,7 @@ FLAME: Final = Message(
 SPEEDSCOPE: Final = Message("speedscope", asks={"by": Around}, answers={"file": str, "content": str})
 
 MESSAGES: Final = (
-    *(ROWS, FIND, VIEW, OVERVIEW, SPAN, NAMES),
+    *(ROWS, FIND, FOLLOW, VIEW, OVERVIEW, SPAN, NAMES),
     *(DESCRIBE, HOVER, PICK, NEIGHBOUR, SEARCH, LIST, GOTO),
     *(FLAME, SPEEDSCOPE),
 )

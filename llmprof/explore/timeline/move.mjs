@@ -1,6 +1,7 @@
 // What keys, buttons and the wheel do to the timeline: methods of it.
 import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
 import { actionOf, wheelAction } from "./keys.mjs";
+import { PATH } from "./rows.mjs";
 
 export const moving = {
   zoom(factor, at = 0.5) {
@@ -81,8 +82,25 @@ export const moving = {
       mark: () => this.addMark(),
       list: () => this.hits.toggle(),
       flame: () => this.flame.toggle(),
+      path: () => this.togglePath(),
     };
     todo[action]();
+  },
+
+  /** Show the critical path, or hide it. */
+  togglePath() {
+    this.state.path = !this.state.path;
+    this.rearranged();
+    this.showLegend();
+    this.follow();
+  },
+
+  /** Have the critical path computed where it is to be shown and is not known yet. */
+  async follow() {
+    if (!this.state.path || !this.described || this.described.rows.some((row) => row.kind === PATH)) return;
+    if (await this.get("follow")) await this.load();
+    const row = this.described.rows.find((one) => one.kind === PATH);
+    if (row) this.said.textContent = row.note || `Critical path: ${row.count} parts`;
   },
 
   fit() {

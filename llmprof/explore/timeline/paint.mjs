@@ -51,8 +51,10 @@ export const drawing = {
     const items = visibleItems(pane.items, scroll, pane.height);
     drawPane(context, items, scroll, pane.height, scene);
     drawMarks(context, this.marksNow(), pane.height, scene);
-    const found = this.hit && levelOf(items, this.hit.row, this.hit.level);
-    if (found?.place) drawOutline(context, this.hit, found, scroll, scene);
+    for (const hit of [this.hit, this.target]) {
+      const found = hit && levelOf(items, hit.row, hit.level);
+      if (found?.place) drawOutline(context, hit, found, scroll, scene);
+    }
     if (this.flows.length) {
       const ends = this.flows.map((flow) => flow.map((end) => this.placeOf(pane, end, scroll)));
       drawArrows(
@@ -88,7 +90,13 @@ export const drawing = {
       swatch.style.background = colour;
       return h("span", { class: "lpt-chip" }, swatch, shared.join(", "));
     };
-    fill(this.legend, [...names].map(chip));
+    const path = this.state.path ? (present.path ?? []) : [];
+    const parts = path.map((code) => chip([this.paints.colour[code], [this.described.keys[code].name]]));
+    fill(
+      this.legend,
+      parts.length ? h("span", { class: "lpt-parts" }, h("b", { text: "critical path" }), ...parts) : null,
+      [...names].map(chip),
+    );
   },
 
   /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */

@@ -3,7 +3,11 @@
 /** Number of the group of requests; the host's is -1. */
 const REQUESTS = -2;
 
+/** Kind of the row of the critical path, which runs over all ranks and is pinned. */
+export const PATH = "critical_path";
+
 const LEVEL_HEIGHTS = {
+  critical_path: 18,
   requests: 13,
   steps: 18,
   layers: 17,
@@ -47,11 +51,12 @@ const STRIPS = { few: { steps: 15, stream: 22, lost: 8 }, many: { steps: 0, stre
  * @typedef {{row: number, level: number, y: number, height: number}} Level
  * @typedef {"late" | "rank" | "waits" | "hand"} Order
  * @typedef {{closed: Set<number>, folded: Set<number>, pinned: Set<number>, hidden?: Set<number>, devices?: boolean,
- *   order?: Order, ranks?: number[], moved?: number[], kinds?: Set<string>, named?: string}} State
+ *   order?: Order, ranks?: number[], moved?: number[], kinds?: Set<string>, named?: string, path?: boolean}} State
  */
 
 /**
- * Items from the top: a head for each group (rank), and its rows unless it is closed; pinned rows come apart.
+ * Items from the top: a head for each group (rank), and its rows unless it is closed; pinned rows come apart, first
+ * of them the critical path.
  * The head of a closed rank has its busiest stream, and below that what it waits for and where it idles.
  * @param {any} described
  * @param {State} state
@@ -64,6 +69,12 @@ export function layOut(described, state) {
   const heights = described.groups.length > FEW_RANKS + 1 ? STRIPS.many : STRIPS.few;
   const named = (state.named ?? "").trim().toLowerCase();
   const wanted = (row) => !state.kinds?.has(row.kind) && row.label.toLowerCase().includes(named);
+  const number = state.path ? described.rows.findIndex((row) => row.kind === PATH) : -1;
+  if (number >= 0) {
+    const item = rowItem({ ...described.rows[number], number }, state, 0);
+    pinned.push(item);
+    pinnedY = item.height + ROW_GAP;
+  }
   for (const group of groupsInOrder(described.groups, state)) {
     const closed = state.closed.has(group.rank);
     const rows = rowsInOrder(described, group.rank, state).filter(wanted);
@@ -233,6 +244,7 @@ export function arrangementOf(described, state) {
     order: state.order ?? "late",
     ranks: state.order === "hand" ? [...(state.ranks ?? [])] : [],
     moved: [...(state.moved ?? [])],
+    path: Boolean(state.path),
   };
 }
 
@@ -255,6 +267,7 @@ export function stateOf(described, arrangement) {
     order: said.order ?? "late",
     ranks: [...(said.ranks ?? [])],
     moved: [...(said.moved ?? [])],
+    path: Boolean(said.path),
   };
 }
 

@@ -51,7 +51,7 @@ class Keys:
 
     def __init__(self) -> None:
         tables = {"stage": theme.STAGES, "category": theme.CATEGORIES, "phase": theme.PHASES,
-                  "cause": theme.CAUSES}  # fmt: skip
+                  "cause": theme.CAUSES, "path": theme.PATH}  # fmt: skip
         self.table = {(kind, name): colour for kind, table in tables.items() for name, colour in table.items()}
         self.table |= {("category", f"host {i}"): colour for i, colour in enumerate(_HOST)} | _OWN
         self._numbers = {key: number for number, key in enumerate(self.table)}
@@ -103,7 +103,8 @@ class Row:
     """One row of the timeline.
 
     ``kind`` says which frame the ids of its spans count (stream: ``activity``; ops, runtime, markers: the trace's
-    tables; steps, layers, collectives, idle: the analyses; requests: ``request_spans``); ``lanes`` are its levels.
+    tables; steps, layers, collectives, idle, critical_path: the analyses; requests: ``request_spans``); ``lanes`` are
+    its levels.
     """
 
     kind: str

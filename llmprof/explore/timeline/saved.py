@@ -31,7 +31,7 @@ class Arrangement(Record):
 
     ``order`` is that of the ranks: ``late`` (by rank, but of many ranks the one that the others wait for comes first),
     ``rank``, ``waits`` (the rank that waits least comes first) or ``hand`` (the order in ``ranks``). ``moved`` holds
-    the rows of the ranks whose rows were moved.
+    the rows of the ranks whose rows were moved, ``path`` whether the critical path is shown.
     """
 
     open: list[int] | None = None
@@ -44,6 +44,7 @@ class Arrangement(Record):
     order: Literal["late", "rank", "waits", "hand"] = "late"
     ranks: list[int] = msgspec.field(default_factory=list)
     moved: list[int] = msgspec.field(default_factory=list)
+    path: bool = False
 
 
 class Mark(Record):
@@ -88,7 +89,7 @@ def view_of(widget: Any, trace: str) -> dict[str, Any]:
     return {"trace": trace, **values}
 
 
-def restored(view: Mapping[str, Any] | str, trace: str) -> dict[str, Any]:
+def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, Any]:
     """Traits of a saved view.
 
     Parameters
@@ -97,6 +98,8 @@ def restored(view: Mapping[str, Any] | str, trace: str) -> dict[str, Any]:
         Value of ``Timeline.view``, or the same as JSON.
     trace : str
         Fingerprint of the trace that is shown.
+    rows : int
+        Rows that it has; what is selected beyond them, on the critical path that is not computed yet, is left out.
 
     Raises
     ------
@@ -118,6 +121,10 @@ def restored(view: Mapping[str, Any] | str, trace: str) -> dict[str, Any]:
         )
     values: dict[str, Any] = msgspec.to_builtins(made)
     del values["trace"]
+    if made.selection is not None and made.selection.row >= rows:
+        values["selection"] = None
+    if made.span_rows is not None:
+        values["span_rows"] = [row for row in made.span_rows if row < rows] or None
     return {name: value for name, value in values.items() if value is not None}
 
 

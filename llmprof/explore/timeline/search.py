@@ -11,6 +11,7 @@ import polars as pl
 from llmprof.explore.timeline.data import HOST, TimelineData
 from llmprof.explore.timeline.describe import hit
 from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.path import PATH_KIND
 from llmprof.explore.timeline.rows import KINDS
 
 Where = Literal["everywhere", "device", "host", "found"]
@@ -140,6 +141,7 @@ class Search:
             parts += [
                 _matches(lane, wanted, number, level)
                 for number, row in enumerate(self._data.rows)
+                if row.kind != PATH_KIND  # whose parts are named as the events that they are
                 for level, lane in enumerate(row.lanes)
             ]
         self._hits = pl.concat(parts).sort("start", maintain_order=True)

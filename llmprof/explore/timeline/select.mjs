@@ -4,7 +4,7 @@ import { aroundSpan, toNs } from "../base/js/geometry.mjs";
 import { setTraits } from "../base/js/wire.mjs";
 import { eventLines, namesTable } from "./card.mjs";
 import { formatSample } from "./draw.mjs";
-import { arrangementOf, itemAt, levelOf } from "./rows.mjs";
+import { arrangementOf, itemAt, levelOf, PATH } from "./rows.mjs";
 import { binAt, eventAt, laneKey } from "./view.mjs";
 
 const DETAILS_ONLY = new Set(["start", "grid", "block", "registers a thread", "confidence"]);
@@ -41,7 +41,8 @@ export const selecting = {
       const more = this.hovered?.key === key ? (this.hovered.facts ?? []) : [];
       const lines = more.length ? more : eventLines(this.view, found.event, found.row, this.described.keys);
       this.card.show(left, top, name, lines);
-      if (this.hovered?.key !== key) this.hoverFacts(key, found, left, top, name);
+      if (found.row.kind === PATH && found.level) this.hovered = null;
+      else if (this.hovered?.key !== key) this.hoverFacts(key, found, left, top, name);
       else this.hovered.at = [left, top];
     } else if (found?.bin && found.row.kind !== "counter") {
       const key = this.described.keys[found.bin.code];
@@ -92,8 +93,9 @@ export const selecting = {
       this.clear();
       return null;
     }
+    const whose = found.row.kind === PATH && found.level > 0; // a rank of the critical path: the part there is meant
     const time =
-      found.event >= 0
+      found.event >= 0 && !whose
         ? this.view.window[0] + this.view.start[found.event] + this.view.dur[found.event] / 2
         : found.time;
     const asked = { row: found.number, level: found.level, time, reach: found.reach };
@@ -113,6 +115,7 @@ export const selecting = {
   async choose(hit, { show = false, sync = true } = {}) {
     this.hit = hit;
     this.flows = [];
+    this.target = null;
     this.setSpan(null);
     if (sync) {
       this.model.set("selection", { row: hit.row, id: hit.id });
@@ -123,13 +126,15 @@ export const selecting = {
     this.flame.update();
     const answer = await this.get("describe", { row: hit.row, id: hit.id });
     if (!answer || this.hit?.id !== hit.id || this.hit?.row !== hit.row) return;
-    this.flows = answer.msg.flows;
     this.showDetails(answer.msg);
     this.draw();
   },
 
-  showDetails({ facts, label }) {
+  showDetails({ facts, label, flows, target }) {
     const { hit } = this;
+    this.flows = flows;
+    this.target = target;
+    if (target) this.revealRow(target);
     const where = this.described.groups.find((group) => group.rank === this.described.rows[hit.row].rank)?.label ?? "";
     const across = this.across();
     const actions = [
@@ -140,25 +145,32 @@ export const selecting = {
       ["Copy as Python", "", () => this.copy()],
       ["Clear", "Esc", () => this.clear()],
     ];
-    this.details.show(hit.name, this.paints.colour[hit.code], [["row", `${where} · ${label}`], ...facts], actions);
+    this.details.show(
+      hit.name,
+      this.paints.colour[hit.code],
+      [["row", [where, label].filter(Boolean).join(" · ")], ...facts],
+      actions,
+    );
     this.said.textContent = `${hit.name}, ${facts
       .slice(0, 3)
       .map((fact) => fact.join(" "))
       .join(", ")}`;
   },
 
-  /** Where the first arrow of the selection leads: {text, end}; null where there is none. */
+  /** Where the selection leads, by its first arrow: {text, end} or {text, hit}; null where there is none. */
   across() {
+    if (this.target) return { text: "Go to event", hit: this.target };
     const flow = this.flows[0];
     if (!flow || !this.hit) return null;
     const launched = flow[1].row === this.hit.row;
     return { text: launched ? "Go to launch" : "Go to kernel", end: flow[launched ? 0 : 1] };
   },
 
-  /** Select what launched the selected kernel, or the first kernel that the selected call launched. */
+  /** Select what launched the selected kernel, the first kernel of the selected call, or the event of a part. */
   async goAcross() {
     const across = this.across();
     if (!across) return;
+    if (across.hit) return this.choose(across.hit, { show: true });
     const { row, level, time } = across.end;
     const answer = await this.get("pick", { row, level, time, reach: 1 });
     if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
@@ -173,6 +185,12 @@ export const selecting = {
       const middle = (hit.start + hit.end) / 2;
       this.move([middle - span / 2, middle + span / 2]);
     }
+    this.revealRow(hit);
+  },
+
+  /** Open and scroll to the row of a span where it is not seen. */
+  revealRow(hit) {
+    if (levelOf(this.pinnedPane.items, hit.row, hit.level)) return;
     const shown = () => levelOf(this.mainPane.items, hit.row, hit.level);
     if (!shown()?.place) {
       this.state.closed.delete(this.described.rows[hit.row].rank);
@@ -189,6 +207,7 @@ export const selecting = {
   clear() {
     this.hit = null;
     this.flows = [];
+    this.target = null;
     this.setSpan(null);
     this.details.empty();
     this.model.set("selection", null);
@@ -204,6 +223,7 @@ export const selecting = {
       if (this.hit) {
         this.hit = null;
         this.flows = [];
+        this.target = null;
         this.details.empty();
         this.flame.update();
         this.draw();
@@ -214,7 +234,6 @@ export const selecting = {
     const answer = await this.get("describe", wanted);
     if (!answer) return;
     this.hit = answer.msg.hit;
-    this.flows = answer.msg.flows;
     if (!known) this.reveal(this.hit);
     this.showDetails(answer.msg);
     this.flame.update();
@@ -262,6 +281,7 @@ export const selecting = {
   select(from, to, rows) {
     this.hit = null;
     this.flows = [];
+    this.target = null;
     this.model.set("selection", null);
     this.setSpan([Math.min(from, to), Math.max(from, to)], rows?.length ? rows : null);
     this.showSpan();

@@ -81,6 +81,7 @@ class TimelineView extends Behaviour {
       order: "late",
       ranks: [],
       moved: [],
+      path: false,
     };
     this.pointed = null;
     /** @type {(() => void) | null} */
@@ -94,6 +95,8 @@ class TimelineView extends Behaviour {
     this.window = null;
     this.hit = null;
     this.flows = [];
+    /** @type {import("./messages").Hit | null} the event of the part of the critical path that is selected */
+    this.target = null;
     this.dimmed = null;
     this.span = null;
     this.spanRows = null;
@@ -265,6 +268,7 @@ class TimelineView extends Behaviour {
     this.flame.update();
     this.recolour();
     if (this.hit) this.selectionFromPython();
+    this.follow();
     this.host.dataset.found = "true";
   }
 
@@ -307,6 +311,7 @@ class TimelineView extends Behaviour {
 
   act(kind, item) {
     if (kind === "move") return this.moveItem(item, item.by);
+    if (kind === "path") return this.togglePath();
     const set = { close: this.state.closed, fold: this.state.folded, pin: this.state.pinned }[kind];
     const key = kind === "close" ? item.rank : item.number;
     if (!set.delete(key)) set.add(key);
@@ -352,6 +357,8 @@ class TimelineView extends Behaviour {
     this.arrange();
     if (this.spanRows?.length) this.showRow(this.spanRows[0]);
     this.request();
+    this.showLegend();
+    this.follow();
   }
 
   /** Fold all rows, or unfold them where all are folded. */

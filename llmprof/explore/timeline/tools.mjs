@@ -29,9 +29,11 @@ export function makeTools(timeline) {
   const view = makeViewMenu(timeline);
   const flame = button("Flame graph", "Flame graph of the selection (T)", "flame");
   flame.setAttribute("aria-expanded", "false");
+  const path = button("Critical path", "Critical path: what set the pace of each step (X)", "path");
   const zoom = h(
     "span",
     { class: "lpt-set" },
+    path,
     flame,
     button("Mark", "Set a mark at the selection (M)", "mark"),
     button("−", "Zoom out (S)", "out"),
@@ -49,14 +51,17 @@ export function makeTools(timeline) {
     zoom,
   );
   const update = (described) => {
-    goto.el.hidden = !described.rows.some((row) => row.kind === "steps");
+    goto.el.hidden = path.hidden = !described.rows.some((row) => row.kind === "steps");
     colour.el.hidden = goto.el.hidden;
   };
   return {
     el,
     late: view.late,
     update,
-    arranged: view.update,
+    arranged: (described, state) => {
+      path.setAttribute("aria-pressed", String(Boolean(state.path)));
+      view.update(described, state);
+    },
     colour: (by) => (colour.select.value = by),
     find: search.find,
     text: search.text,

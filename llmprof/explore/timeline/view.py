@@ -15,6 +15,7 @@ from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.path import PATH_GROUP, PATH_KIND
 from llmprof.explore.timeline.rows import KINDS, Row
 from llmprof.explore.timeline.rows import REQUEST_GROUP as REQUESTS
 from llmprof.explore.timeline.rows import REQUEST_KIND as REQUEST
@@ -168,7 +169,7 @@ def _joined(parts: list[Any]) -> Any:
 
 WIDTH, GUTTER, MOST_HEIGHT = 1000, 150, 640
 HEAD, GROUP, GAP, FOOT = 30, 20, 4, 26
-HEIGHTS = {"stream": 24, "counter": 30, "idle": 11, "requests": 12}
+HEIGHTS = {"critical_path": 18, "stream": 24, "counter": 30, "idle": 11, "requests": 12}
 MOST_REQUESTS = 16
 """Most requests in a picture, the first ones; the live timeline has all."""
 LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
@@ -188,7 +189,7 @@ COUNTED = "#BCD6EA"
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
-def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> bytes:
+def picture(data: TimelineData, window: Sequence[float] | None, by: str, *, path: bool = False) -> bytes:
     """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one for a large trace.
 
     Parameters
@@ -199,13 +200,17 @@ def picture(data: TimelineData, window: Sequence[float] | None, by: str) -> byte
         First and last time (ns); the whole trace if not given.
     by : str
         What the colour of a kernel means.
+    path : bool
+        Whether the critical path is shown on top, where it is known or soon is.
     """
     few = data.events.height <= FEW
     many = len({row.rank for row in data.rows if row.kind == "stream"}) > FEW_RANKS
     if few or (many and data.events.height <= FEW_OF_MANY):
         data.find()
+    if path and few:
+        data.follow()
     # The live widget is shown after the picture is painted, so this must not take long for a large trace.
-    return vlc.svg_to_png(_svg(data, window or data.whole, by), scale=2 if few else 1)
+    return vlc.svg_to_png(_svg(data, window or data.whole, by, path=path), scale=2 if few else 1)
 
 
 @dataclass(frozen=True)
@@ -228,8 +233,8 @@ class Label:
     height: int
 
 
-def _svg(data: TimelineData, window: Sequence[float], by: str) -> str:
-    places, labels = _strips(data) if _several(data) else _rows(data)
+def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) -> str:
+    places, labels = _strips(data, path=path) if _several(data) else _rows(data, path=path)
     height = max(label.top + label.height for label in labels) + GAP + FOOT
     parts = [f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
     wide = WIDTH - GUTTER
@@ -275,7 +280,7 @@ def _several(data: TimelineData) -> bool:
     return len({row.rank for row in data.rows if row.kind == "stream"}) > 1
 
 
-def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
+def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
     """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and idle time.
 
     Of many ranks the one that the others wait for comes first.
@@ -286,7 +291,7 @@ def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
         late = {group["rank"] for group in data.groups() if group["late"]}
         ranks.sort(key=lambda rank: (rank not in late, rank))
     steps, stream, lost = STRIPS[many]
-    places, labels, y = _request_rows(data)
+    places, labels, y = _top_rows(data, path=path)
     for rank in ranks:
         mine = [(number, row) for number, row in enumerate(data.rows) if row.rank == rank and row.count]
         busiest = next(number for number, row in mine if row.kind == "stream")
@@ -308,12 +313,12 @@ def _strips(data: TimelineData) -> tuple[list[Place], list[Label]]:
     return places, labels
 
 
-def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
+def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
     """Rows under the head of their rank, as many as fit."""
     rank: int | None = None
-    places, labels, y = _request_rows(data)
+    places, labels, y = _top_rows(data, path=path)
     for number, row in enumerate(data.rows):
-        if row.kind == REQUEST or (row.kind in KINDS and not data.found):
+        if row.kind in (REQUEST, PATH_KIND) or (row.kind in KINDS and not data.found):
             continue
         head = GROUP if row.rank != rank else 0
         if y + head + _height(row) > MOST_HEIGHT and number:
@@ -328,20 +333,24 @@ def _rows(data: TimelineData) -> tuple[list[Place], list[Label]]:
     return places, labels
 
 
-def _request_rows(data: TimelineData) -> tuple[list[Place], list[Label], int]:
-    """Rows of the first requests under their heading, and the position of the next row."""
+def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[Place], list[Label], int]:
+    """The critical path, the rows of the first requests under their heading, and the position of the next row."""
+    places, labels, y = [], [], HEAD
+    for number, row in enumerate(data.rows):
+        if row.kind == PATH_KIND and path:
+            high = HEIGHTS[PATH_KIND]
+            places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
+            labels.append(Label(PATH_GROUP, number, y, _height(row)))
+            y += _height(row) + 2 * GAP
     numbers = [number for number, row in enumerate(data.rows) if row.kind == REQUEST][:MOST_REQUESTS]
     if not numbers:
-        return [], [], HEAD
+        return places, labels, y
     high = HEIGHTS[REQUEST]
-    tops = [HEAD + GROUP + place * (high + 1) for place in range(len(numbers))]
-    labels = [Label(REQUESTS, None, HEAD, GROUP - 3)]
+    tops = [y + GROUP + place * (high + 1) for place in range(len(numbers))]
+    labels.append(Label(REQUESTS, None, y, GROUP - 3))
     labels += [Label(REQUESTS, number, top, high) for number, top in zip(numbers, tops, strict=True)]
-    return (
-        [Place(number, 0, top, high) for number, top in zip(numbers, tops, strict=True)],
-        labels,
-        tops[-1] + high + GAP,
-    )
+    places += [Place(number, 0, top, high) for number, top in zip(numbers, tops, strict=True)]
+    return places, labels, tops[-1] + high + GAP
 
 
 def _height(row: Row) -> int:

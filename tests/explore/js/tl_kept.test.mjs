@@ -40,7 +40,7 @@ test("an arrangement goes to plain values and back", () => {
   assert.deepEqual([...state.folded], [4]);
   const wanted = { open: [1], hidden: [0], folded: [], pinned: [3], kinds: ["ops"], named: "stream", devices: true };
   const again = arrangementOf(described, stateOf(described, wanted));
-  assert.deepEqual(again, { ...wanted, order: "late", ranks: [], moved: [] });
+  assert.deepEqual(again, { ...wanted, order: "late", ranks: [], moved: [], path: false });
 });
 
 test("rows are moved among those of their rank, and stay so", () => {

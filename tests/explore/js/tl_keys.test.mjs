@@ -8,7 +8,7 @@ const wheel = (more) => ({ deltaX: 0, deltaY: 0, deltaMode: 0, shiftKey: false, 
 
 test("keys, whatever their case; the browser keeps its own", () => {
   assert.deepEqual(
-    ["w", "W", "ArrowLeft", "?", "/", "Escape", "x"].map((key) => actionOf({ key })),
+    ["w", "W", "ArrowLeft", "?", "/", "Escape", "y"].map((key) => actionOf({ key })),
     ["in", "in", "left", "help", "search", "clear", null],
   );
   assert.equal(actionOf({ key: "w", ctrlKey: true }), null);

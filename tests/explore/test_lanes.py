@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.explore.timeline import lanes
 from llmprof.explore.timeline.lanes import VISIBLE, Lane, levels
 
 
@@ -55,6 +54,14 @@ def test_spans_of_a_window_are_those_that_touch_it():
     assert THREE.within(100, 200) == (3, 3)
 
 
+def test_long_spans_of_many_are_found():
+    some = lane([(10 * i, 10 * i + (9 if i in (0, 63, 64, 150, 199) else 2)) for i in range(200)])
+    assert some.longer(0, 200, 9).tolist() == [0, 63, 64, 150, 199]
+    assert some.longer(1, 199, 8.5).tolist() == [63, 64, 150]
+    assert some.longer(5, 8, 1).tolist() == [5, 6, 7]
+    assert some.longer(0, 200, 9.5).tolist() == some.longer(7, 7, 0).tolist() == []
+
+
 def test_the_span_at_a_time():
     assert [THREE.at(time) for time in (-1, 0, 9.9, 10, 15, 29, 30, 40)] == [None, 0, 0, 1, None, None, 2, None]
 
@@ -94,14 +101,17 @@ def test_bins_agree_with_counting(gaps, first, columns, width):
             assert time[main[column]] == time.max()
 
 
-def test_very_many_spans_are_counted_by_blocks(monkeypatch):
-    spans = [(10 * i, 10 * i + 5) for i in range(4_000)]
-    codes = [1 if i < 2_000 else 2 for i in range(4_000)]
-    exact = lane(spans, codes).bins(0, 40_000, 10, "category")
-    monkeypatch.setattr(lanes, "EXACT", 100)
-    blocks = lane(spans, codes).bins(0, 40_000, 10, "category")
-    assert exact[0].tolist() == blocks[0].tolist() == [128] * 10
-    assert exact[1].tolist() == blocks[1].tolist() == [1] * 5 + [2] * 5
+def test_bins_of_many_spans_are_as_exact_as_those_of_few():
+    length = [5 if i % 3 else 7 for i in range(4_000)]
+    spans = [(10 * i, 10 * i + length[i]) for i in range(4_000)]
+    codes = [1 if i < 2_003 else 2 for i in range(4_000)]
+    busy, main = lane(spans, codes).bins(3, 39_943, 11, "category")
+    for column in range(11):
+        left, right = (3 + 39_940 * (column + side) / 11 for side in (0, 1))
+        parts = [max(0.0, min(end, right) - max(start, left)) for start, end in spans]
+        assert busy[column] == int(np.ceil(255 * sum(parts) / (right - left) - 1e-9))
+        of = [sum(part for part, code in zip(parts, codes, strict=True) if code == wanted) for wanted in (1, 2)]
+        assert main[column] == 1 + int(np.argmax(of))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import traitlets
 import llmprof
 from llmprof import analyze, explore, schema
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.explore.timeline import data
 from llmprof.explore.timeline.view import LIMIT
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, NORM, forward, kernels, labels, launches, ops
@@ -262,6 +263,38 @@ def test_arrows_from_a_call_and_from_an_operator_reach_what_they_launched():
     of_operator, _ = ask(widget, "describe", row=operators, id=0)
     assert [flow[1]["time"] for flow in of_operator["flows"]] == [100]
     assert dict(of_operator["facts"])["shapes"] == "[[4, 8]]"
+
+
+def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(sample_trace, monkeypatch):
+    trace = sample_trace("torch_tp4_eager_nccl")
+    at_once = explore.timeline(trace)
+    monkeypatch.setattr(data, "LATER", 1)
+    widget = explore.timeline(trace)
+    assert widget.picture() == at_once.picture()
+    before, after = (ask(one, "rows")[0] for one in (widget, at_once))
+    assert not before["found"]
+    assert before["whole"] == after["whole"]
+    alike = ("kind", "rank", "label", "count")
+    assert [[row[name] for name in alike] for row in before["rows"]] == [
+        [row[name] for name in alike] for row in after["rows"]
+    ]
+    operators = row_of(at_once, "ops")
+    drawn = widget._data.drawn
+    message, _ = ask(widget, "view", window=before["whole"], width=1000, rows=[operators], colour_by="stage")
+    assert message["lanes"] == []
+    assert not drawn[operators].lanes
+    for one in (widget, at_once):
+        ask(one, "find")
+    assert all(row.waiting == 0 and row.note != "…" for row in drawn)
+    rows = [operators, row_of(at_once, "runtime", 2)]
+    mine, other = (view_of(one, before["whole"], rows=rows) for one in (widget, at_once))
+    assert mine[0] == other[0]
+    assert all(np.array_equal(mine[1][name], other[1][name]) for name in ("start", "busy"))
+    assert ask(widget, "rows")[0]["found"]
+    # whoever needs them before has them at once
+    early = explore.timeline(trace)
+    early.selection = {"row": operators, "id": 0}
+    assert early.selected["name"].to_list() == trace.ops["name"].head(1).to_list()
 
 
 def test_every_kind_of_row_can_be_described(sample_trace):

@@ -28,12 +28,18 @@ from llmprof.explore.timeline.rows import (
     host_rows,
     request_rows,
     stream_rows,
+    waiting_rows,
 )
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 MOST_WAITING: Final = 0.1
 """The late rank is named if another rank waits for at least this share of its time."""
+
+LATER: Final = 1_000_000
+"""Spans on the host from which on they are put into rows after the first picture, which does not show them."""
+
+_TABLES: Final = ("markers", "ops", "runtime")
 
 HOST = ("markers", *CALLS, "ops", "runtime")
 """Kinds of rows of a thread, from the top."""
@@ -52,22 +58,49 @@ class TimelineData:
 
     def __init__(self, trace: Trace, requests: pl.DataFrame | None = None) -> None:
         self.trace, self.requests = trace, requests
+        self._filling, self._host_span = threading.Lock(), [np.inf, -np.inf]
         self.keys, self.names = Keys(), Names()
         self.events = device_events(trace)
         self.found = not self.events.height
         self.missing: str = ""
         self._computing = threading.Lock()
-        self.rows: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
+        self.drawn: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
+        """The rows; those of the host may still wait for their spans."""
         streams = list(stream_rows(self.events, self.keys, self.names))
-        counters, host = list(counter_rows(trace)), list(host_rows(trace, self.keys, self.names))
+        counters, host = list(counter_rows(trace)), self._host(len({row.rank for row in streams}))
         for rank in sorted(trace.ranks, key=_last_is_the_host):
             device = [row for row in streams if row.rank == rank]
             if device:
-                self.rows += timeline_rows.pending(rank)
-            self.rows += sorted(device, key=lambda row: -row.count)
-            self.rows += [row for row in counters if row.rank == rank]
-            self.rows += _by_thread([row for row in host if row.rank == rank])
+                self.drawn += timeline_rows.pending(rank)
+            self.drawn += sorted(device, key=lambda row: -row.count)
+            self.drawn += [row for row in counters if row.rank == rank]
+            self.drawn += _by_thread([row for row in host if row.rank == rank])
         self.whole = self._span()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, all with their spans."""
+        self.fill()
+        return self.drawn
+
+    def _host(self, ranks: int) -> list[Row]:
+        """Rows of the host; without their lanes where they are many and of several ranks, which are closed at first."""
+        recorded = sum(self.trace.table(name).height for name in _TABLES if self.trace.has(name))
+        if ranks < 2 or recorded < LATER:
+            return list(host_rows(self.trace, self.keys, self.names))
+        rows, *self._host_span = waiting_rows(self.trace)
+        return rows
+
+    def fill(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Put the spans of the host into their rows, where they wait for it."""
+        with self._filling:
+            waiting = {(row.kind, row.rank, row.thread): row for row in self.drawn if row.waiting}
+            if not waiting:
+                return
+            say("putting what ran on the host into rows")
+            for made in host_rows(self.trace, self.keys, self.names):
+                row = waiting[made.kind, made.rank, made.thread]
+                row.lanes, row.waiting, row.note = made.lanes, 0, ""
 
     def find(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Fill the rows of steps, layers, collectives and idle time, and colour the streams by stage."""
@@ -76,7 +109,7 @@ class TimelineData:
                 self._find(say)
 
     def _find(self, say: Callable[[str], None]) -> None:
-        wanted = {(row.kind, row.rank): row for row in self.rows if row.kind in timeline_rows.KINDS}
+        wanted = {(row.kind, row.rank): row for row in self.drawn if row.kind in timeline_rows.KINDS}
         try:
             for kind, of_rank in timeline_rows.found_rows(self.trace, self.keys, self.names, say):
                 for (row_kind, rank), row in wanted.items():
@@ -84,7 +117,7 @@ class TimelineData:
                         row.lanes = of_rank.get(rank, [])
                         row.note = "" if row.count else timeline_rows.empty_note(kind, unfinished=False)
             stages = timeline_rows.stage_codes(self.trace, self.keys)
-            for row in self.rows:
+            for row in self.drawn:
                 if row.kind == "stream":
                     for lane in row.lanes:
                         lane.recolour("stage", stages)
@@ -95,14 +128,14 @@ class TimelineData:
     def follow(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Add the row of the critical path behind all others, whose numbers stay."""
         with self._computing:
-            if not any(row.kind == PATH_KIND for row in self.rows):
-                self.rows.append(path_row(self.trace, self.keys, self.names, say))
+            if not any(row.kind == PATH_KIND for row in self.drawn):
+                self.drawn.append(path_row(self.trace, self.keys, self.names, say))
 
     def described(self) -> dict[str, Any]:
         """Description of the rows that the browser needs before it asks for views."""
         return {
             "whole": list(self.whole),
-            "found": self.found,
+            "found": self.found and not any(row.waiting for row in self.drawn),
             "missing": self.missing,
             "keys": self.keys.described(),
             "present": self._present(),
@@ -118,21 +151,21 @@ class TimelineData:
                     "unit": row.unit,
                     "range": _range(row),
                 }
-                for row in self.rows
+                for row in self.drawn
             ],
         }
 
-    def row(self, number: int) -> Row:
-        """A row by number.
+    def row(self, number: int, *, filled: bool = True) -> Row:
+        """A row by number; it may wait for its spans if that is said.
 
         Raises
         ------
         AnalysisError
             There is none.
         """
-        if not 0 <= number < len(self.rows):
-            raise AnalysisError(f"there is no row {number}", expected=f"0 to {len(self.rows) - 1}")
-        return self.rows[number]
+        if not 0 <= number < len(self.drawn):
+            raise AnalysisError(f"there is no row {number}", expected=f"0 to {len(self.drawn) - 1}")
+        return (self.rows if filled else self.drawn)[number]
 
     def frame(self, kind: str) -> pl.DataFrame:
         """Frame in which the ids of a kind of row are row numbers."""
@@ -152,10 +185,10 @@ class TimelineData:
 
     def _present(self) -> dict[str, list[int]]:
         """Colours of the streams by their meaning, and of collectives and idle time, as in the palette."""
-        lanes = [lane for row in self.rows if row.kind == "stream" for lane in row.lanes]
-        lost = [lane for row in self.rows if row.kind in (REQUEST_KIND, "collectives", "idle") for lane in row.lanes]
+        lanes = [lane for row in self.drawn if row.kind == "stream" for lane in row.lanes]
+        lost = [lane for row in self.drawn if row.kind in (REQUEST_KIND, "collectives", "idle") for lane in row.lanes]
         present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
-        parts = [lane for row in self.rows if row.kind == PATH_KIND for lane in row.lanes[:1]]
+        parts = [lane for row in self.drawn if row.kind == PATH_KIND for lane in row.lanes[:1]]
         present["path"] = sorted({n for lane in parts for n in lane.present("path")})
         return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
 
@@ -177,7 +210,7 @@ class TimelineData:
         ]
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
-        count = sum(row.kind == REQUEST_KIND for row in self.rows)
+        count = sum(row.kind == REQUEST_KIND for row in self.drawn)
         told = (
             [
                 {
@@ -228,11 +261,14 @@ class TimelineData:
         return int(by_last["last_rank"][0])
 
     def _span(self) -> tuple[float, float]:
-        first = [row.samples[0][0] for row in self.rows if row.samples]
-        last = [row.samples[0][-1] for row in self.rows if row.samples]
-        for lane in (lane for row in self.rows for lane in row.lanes if len(lane)):
+        first = [row.samples[0][0] for row in self.drawn if row.samples]
+        last = [row.samples[0][-1] for row in self.drawn if row.samples]
+        for lane in (lane for row in self.drawn for lane in row.lanes if len(lane)):
             first.append(lane.start[0])
             last.append(lane.reach)
+        if any(row.waiting for row in self.drawn):
+            first.append(self._host_span[0])
+            last.append(self._host_span[1])
         lo, hi = (float(min(first)), float(max(last))) if first else (0.0, 0.0)
         return lo, max(hi, lo + 1.0)
 

@@ -149,7 +149,7 @@ class Timeline(Explorer):
             traits = {"marks": self._notes.load(), **traits}
         except LlmprofError as error:
             problem = str(error)
-        restoring = {} if view is None else restored(view, self._trace_id, len(self._data.rows))
+        restoring = {} if view is None else restored(view, self._trace_id, len(self._data.drawn))
         if requests is not None and requests.height:  # monitors run from the start of the engine on
             ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
@@ -186,7 +186,7 @@ class Timeline(Explorer):
         """
         if rank is not None and rank not in self.trace.ranks:
             raise AnalysisError(f"there is no rank {rank}", expected=f"one of {listed(self.trace.ranks)}")
-        streams = [n for n, row in enumerate(self._data.rows) if row.rank == rank and row.kind == "stream"]
+        streams = [n for n, row in enumerate(self._data.drawn) if row.rank == rank and row.kind == "stream"]
         with self.hold_trait_notifications():
             self.selection = None
             self.search = search
@@ -290,7 +290,7 @@ class Timeline(Explorer):
         AnalysisError
             There is no such event.
         """
-        for number, row in enumerate(self._data.rows):
+        for number, row in enumerate(self._data.drawn):
             if row.kind == "stream" and find.locate(self._data, number, event) is not None:
                 self.selection = {"row": number, "id": event}
                 return
@@ -310,7 +310,7 @@ class Timeline(Explorer):
     def picture(self) -> bytes | None:
         """PNG image of the window as in the widget; None if the trace has no events."""
         path = bool((self.arrangement or {}).get("path"))
-        return picture(self._data, self.window, self.colour_by, path=path) if self._data.rows else None
+        return picture(self._data, self.window, self.colour_by, path=path) if self._data.drawn else None
 
     @traitlets.observe("selection")
     def _selected(self, change: Mapping[str, Any]) -> None:
@@ -352,6 +352,7 @@ class Timeline(Explorer):
     @answers(FIND)
     def _on_find(self) -> Answer:
         self._data.find(lambda text: self._progress("find", text))
+        self._data.fill(lambda text: self._progress("find", text))
         if self._metrics is not None and self._joined is None:
             self._progress("find", "joining metrics of kernels")
             self._joined = metrics_by_event(self.trace, self._metrics)

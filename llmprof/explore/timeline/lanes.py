@@ -1,7 +1,7 @@
 """Level of detail of a timeline's lane: single events if there are few, bins if there are many.
 
 A lane holds consecutive spans. The cost of a view depends on its pixels and not on the number of events: positions come
-from binary searches and times from running sums, and with very many events from sums of blocks.
+from binary searches and times from running sums.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Codes = NDArray[np.uint8]
 Numbers = NDArray[np.uint32]
 
 BLOCK = 8
-"""Events of a block."""
+"""Events between two running sums that are kept; what lies between is counted event by event."""
 
-EXACT = 60_000
-"""Most events of a view that are summed one by one; more are summed in blocks."""
+COARSE = 64
+"""Events between two of which the longest is kept."""
 
 VISIBLE = 40
 """Least height (of 255) of a bin in which anything began."""
@@ -43,13 +43,15 @@ class _Paint:
         return present, place[self.code]
 
     @cached_property
-    def blocks(self) -> Codes:
-        """Which colour fills most of each block of spans."""
+    def sums(self) -> Floats:
+        """Time of each colour in all spans before each block of them."""
         present, code = self.few
         count, colours = len(code) // BLOCK, len(present)
         block = np.repeat(np.arange(count), BLOCK)
-        total = np.bincount(block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours)
-        return np.append(total.reshape(-1, colours).argmax(axis=1).astype(np.uint8), code[-1:])
+        of_block = np.bincount(block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours)
+        before = np.zeros((count + 1, colours))
+        np.cumsum(of_block.reshape(count, colours), axis=0, out=before[1:])
+        return before
 
 
 class Lane:
@@ -69,7 +71,6 @@ class Lane:
         self.start, self.end, self.name, self.id = start, end, name, id
         self._paints = {by: _Paint(code, end - start) for by, code in codes.items()}
         self._reach = np.maximum.accumulate(end) if len(end) else end
-        self._before: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -97,12 +98,26 @@ class Lane:
 
     def within(self, lo: float, hi: float) -> tuple[int, int]:
         """First and last (exclusive) span that touches a window."""
-        first = int(np.searchsorted(self._reach, lo, "right"))
-        return first, max(first, int(np.searchsorted(self.start, hi, "left")))
+        first = int(np.searchsorted(self._reach, whole(np.floor(lo)), "right"))
+        return first, max(first, int(np.searchsorted(self.start, whole(np.ceil(hi)), "left")))
+
+    @cached_property
+    def _longest(self) -> Ints:
+        longest: Ints = np.maximum.reduceat(self.end - self.start, np.arange(0, len(self), COARSE))
+        return longest
+
+    def longer(self, first: int, stop: int, least: float) -> Ints:
+        """Spans from first to stop (exclusive) that last at least so long (ns)."""
+        if first >= stop:
+            return np.empty(0, np.int64)
+        blocks = first // COARSE + np.flatnonzero(self._longest[first // COARSE : -(-stop // COARSE)] >= least)
+        k: Ints = (blocks[:, None] * COARSE + np.arange(COARSE)).ravel()
+        k = k[(k >= first) & (k < stop)]
+        return k[self.end[k] - self.start[k] >= least]
 
     def at(self, time: float) -> int | None:
         """Span that covers a time, or None."""
-        k = int(np.searchsorted(self.start, time, "right")) - 1
+        k = int(np.searchsorted(self.start, whole(np.floor(time)), "right")) - 1
         return k if k >= 0 and time < self.end[k] else None
 
     def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
@@ -116,48 +131,37 @@ class Lane:
             The colour.
         """
         edges = np.linspace(lo, hi, columns + 1)
-        last = np.searchsorted(self.start, edges, "left") - 1
-        known = np.maximum(last, 0)
-        start, end = self.start[known], self.end[known]
-        inside = np.where(last >= 0, np.clip(edges - start, 0, end - start), 0.0)
-        done = np.where(last >= 0, self._sums()[known], 0.0) + inside
-        width = (hi - lo) / columns
+        begun = np.searchsorted(self.start, whole(np.ceil(edges)), "left")
         paint = self._paint(by)
         of_lane, code = paint.few
-        colours = len(of_lane)
-        column, ns, of = self._begun(last, edges, paint)
-        total = np.bincount(column * colours + of, ns, minlength=columns * colours).astype(np.float64)
-        total = total.reshape(columns, colours)
-        # the span that covers the left edge of a column reaches into it
-        carried = np.where(last[:-1] >= 0, np.minimum(end[:-1], edges[1:]) - edges[:-1], 0.0)
-        total[np.arange(columns), code[known[:-1]]] += np.maximum(carried, 0.0)
-        begun = np.diff(last) > 0
-        nothing = total.max(axis=1) <= 0
-        main = np.where(nothing, code[np.minimum(last[:-1] + 1, len(self) - 1)], total.argmax(axis=1))
-        busy = np.clip(np.diff(done) / max(width, 1e-9), 0, 1) * 255
-        return np.maximum(np.ceil(busy), np.where(begun, VISIBLE, 0)).astype(np.uint8), of_lane[main]
+        total = np.maximum(np.diff(self._until(edges, begun, paint), axis=0), 0)
+        began = np.diff(begun) > 0
+        first = code[np.minimum(begun[:-1], len(self) - 1)]
+        main = np.where(total.max(axis=1) > 0, total.argmax(axis=1), first)
+        busy = np.clip(total.sum(axis=1) / max((hi - lo) / columns, 1e-9), 0, 1) * 255
+        return np.maximum(np.ceil(busy), np.where(began, VISIBLE, 0)).astype(np.uint8), of_lane[main]
 
-    def _sums(self) -> Floats:
-        """Time of all spans before each one."""
-        if self._before is None:
-            self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start, dtype=np.float64)[:-1]])
-        return self._before
+    def _until(self, edges: Floats, begun: Ints, paint: _Paint) -> Floats:
+        """Time of each colour (columns) before each edge (rows), before which ``begun`` spans begin."""
+        at, code = np.arange(len(edges)), paint.few[1]
+        block = begun // BLOCK
+        total = paint.sums[block]
+        between = block[:, None] * BLOCK + np.arange(BLOCK - 1)
+        row, _ = counted = np.nonzero(between < begun[:, None])
+        k = between[counted]
+        width = total.shape[1]
+        some = np.bincount(row * width + code[k], self.end[k] - self.start[k], minlength=total.size)
+        total += some.reshape(total.shape)
+        last = np.maximum(begun - 1, 0)
+        beyond = np.where(begun > 0, np.maximum(self.end[last] - edges, 0.0), 0.0)
+        total[at, code[last]] -= beyond
+        return total
 
-    def _begun(self, last: Ints, edges: Floats, paint: _Paint) -> tuple[Any, Any, Codes]:
-        """Column, time in it and colour of the spans that begin in the window, one by one or in blocks."""
-        first, stop = int(last[0]) + 1, int(last[-1]) + 1
-        columns = np.arange(len(edges) - 1, dtype=np.int64)
-        if stop - first <= EXACT:
-            column = np.repeat(columns, np.diff(last))
-            inside: Floats = np.minimum(self.end[first:stop], edges[1:][column]) - self.start[first:stop]
-            return column, inside, paint.few[1][first:stop]
-        step = BLOCK * -(-(stop - first) // (EXACT * BLOCK))
-        blocks = np.arange(first // BLOCK, stop // BLOCK, step // BLOCK)
-        at = blocks * BLOCK
-        column = np.searchsorted(edges[1:-1], self.start[at], "right")
-        sums = self._sums()
-        ns = sums[np.minimum(at + step, len(self) - 1)] - sums[at]
-        return column, ns, paint.blocks[blocks]
+
+def whole(times: Any) -> Ints:
+    """Times as the whole numbers that starts and ends are: numpy copies them all to compare them with fractions."""
+    numbers: Ints = np.clip(times, -(2.0**62), 2.0**62).astype(np.int64)
+    return numbers
 
 
 def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:

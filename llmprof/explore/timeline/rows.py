@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -77,16 +78,18 @@ class Names:
         self.full: list[str] = []
         self.short: list[str] = []
         self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()  # rows are put together in the background, too
 
     def numbers(self, values: pl.Series, shorten: Callable[[pl.Series], pl.Series] | None = None) -> pl.Series:
         """Number of each name; new names get new numbers, and ``shorten`` makes their labels."""
         unique = values.fill_null("").unique(maintain_order=True)
-        new = unique.filter(pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean))
-        labels = shorten(new) if shorten is not None and new.len() else new
-        for name, label in zip(new, labels, strict=True):
-            self._numbers[name] = len(self.full)
-            self.full.append(name)
-            self.short.append((label or name)[:LIMIT])
+        with self._lock:
+            new = unique.filter(pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean))
+            labels = shorten(new) if shorten is not None and new.len() else new
+            for name, label in zip(new, labels, strict=True):
+                self._numbers[name] = len(self.full)
+                self.full.append(name)
+                self.short.append((label or name)[:LIMIT])
         codes = pl.Series([self._numbers[name] for name in unique], dtype=pl.UInt32)
         return values.fill_null("").replace_strict(unique, codes, return_dtype=pl.UInt32).alias("name")
 
@@ -116,11 +119,13 @@ class Row:
     note: str = ""
     samples: tuple[Ints, np.ndarray] | None = None
     unit: str = ""
+    waiting: int = 0
+    """Spans that have still to be put into lanes."""
 
     @property
     def count(self) -> int:
         """Spans or samples of the row."""
-        return sum(map(len, self.lanes)) + (len(self.samples[0]) if self.samples else 0)
+        return self.waiting + sum(map(len, self.lanes)) + (len(self.samples[0]) if self.samples else 0)
 
 
 def device_events(trace: Trace) -> pl.DataFrame:
@@ -197,6 +202,21 @@ def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
     python = (pl.col("kind") == "python").fill_null(value=False)
     module = pl.col("name").str.starts_with(_MODULE).fill_null(value=False)
     return frame.filter({"ops": ~python, "modules": python & module, "python": python & ~module}[kind])
+
+
+def waiting_rows(trace: Trace) -> tuple[list[Row], float, float]:
+    """The rows of :func:`host_rows` without their lanes, and the first start and the last end (ns) of their spans."""
+    rows, first, last = [], [np.inf], [-np.inf]
+    for kind in ("markers", *CALLS, "ops", "runtime"):
+        if not trace.has("ops" if kind in CALLS else kind):
+            continue
+        end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).max()
+        threads = _of_host(trace, kind).group_by("rank", "thread").agg(pl.len(), pl.col("start_ns").min(), end=end)
+        for rank, thread, count, start_ns, end_ns in threads.iter_rows():
+            rows.append(Row(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count))
+            first.append(start_ns)
+            last.append(end_ns)
+    return rows, min(first), max(last)
 
 
 def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:

@@ -76,7 +76,7 @@ class View(Record):
 
 def fingerprint(data: TimelineData) -> str:
     """Sixteen characters that identify a trace, from its rows, spans and times; its path does not matter."""
-    rows = [[row.kind, row.rank, row.label, row.count] for row in data.rows if row.kind not in KINDS]
+    rows = [[row.kind, row.rank, row.label, row.count] for row in data.drawn if row.kind not in KINDS]
     starts = data.events["start_ns"]
     extent = [starts.min(), starts.max(), int(data.events["dur_ns"].sum())]
     return hashlib.sha256(json.dumps([extent, rows]).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
-from llmprof.explore.timeline.lanes import Lane
+from llmprof.explore.timeline.lanes import Lane, whole
 from llmprof.explore.timeline.path import PATH_GROUP, PATH_KIND
 from llmprof.explore.timeline.rows import KINDS, Row
 from llmprof.explore.timeline.rows import REQUEST_GROUP as REQUESTS
@@ -65,7 +65,9 @@ def view(
     """
     lo, hi = _widened(window)
     columns = int(min(MOST_COLUMNS, max(1, round(width * (hi - lo) / max(window[1] - window[0], 1e-9)))))
-    wanted = [(number, level, lane) for number in rows for level, lane in enumerate(data.row(number).lanes)]
+    wanted = [
+        (number, level, lane) for number in rows for level, lane in enumerate(data.row(number, filled=False).lanes)
+    ]
     room = ROOM_PX
     while True:
         chosen = [_choose(lane, lo, hi, columns, room) for _, _, lane in wanted]
@@ -93,9 +95,9 @@ def view(
             at += len(events)
     samples: list[NDArray[np.float64]] = []
     for number in rows:
-        if data.row(number).samples is not None:
+        if data.row(number, filled=False).samples is not None:
             lanes.append([number, 0, at, 0, len(samples)])
-            samples.append(_samples(data.row(number), lo, hi, columns))
+            samples.append(_samples(data.row(number, filled=False), lo, hi, columns))
     message = {"window": [lo, hi], "columns": columns, "lanes": lanes}
     return message, [
         array(_joined([lane.start[i] - lo for lane, i in parts]), "f4"),
@@ -119,13 +121,13 @@ def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any],
     """
     columns = int(min(MOST_COLUMNS, max(1, round(width))))
     best: dict[int, int] = {}
-    for number, row in enumerate(data.rows):
+    for number, row in enumerate(data.drawn):
         if row.lanes and row.kind in ("stream", "ops", "runtime"):
             rank = best.setdefault(row.rank, number)
-            if (row.kind == "stream", row.count) > (data.rows[rank].kind == "stream", data.rows[rank].count):
+            if (row.kind == "stream", row.count) > (data.drawn[rank].kind == "stream", data.drawn[rank].count):
                 best[row.rank] = number
     shown = list(best.items())[:MOST_LINES]
-    bins = [data.rows[number].lanes[0].bins(*data.whole, columns, by) for _, number in shown]
+    bins = [data.drawn[number].lanes[0].bins(*data.whole, columns, by) for _, number in shown]
     lanes = [[number, 0, 0, 0, n] for n, (_, number) in enumerate(shown)]
     empty = array(np.empty(0), "u4")
     busy, main = (array(_joined([b[side] for b in bins]), "u1") for side in (0, 1))
@@ -144,15 +146,14 @@ def _choose(lane: Lane, lo: float, hi: float, columns: int, room: int) -> tuple[
     first, stop = lane.within(lo, hi)
     if stop - first <= columns / room:
         return np.arange(first, stop), False
-    wide = (lane.end[first:stop] - lane.start[first:stop]) * columns >= room * (hi - lo)
-    return first + np.flatnonzero(wide), True
+    return lane.longer(first, stop, room * (hi - lo) / columns), True
 
 
 def _samples(row: Row, lo: float, hi: float, columns: int) -> NDArray[np.float64]:
     """Least and greatest value of a counter in each column; a sample holds until the next one."""
     times, values = row.samples if row.samples is not None else (np.empty(0, np.int64), np.empty(0))
     edges = np.linspace(lo, hi, columns + 1)
-    before = np.searchsorted(times, edges, "left")
+    before = np.searchsorted(times, whole(np.ceil(edges)), "left")
     held = np.where(before[:-1] > 0, values[np.maximum(before[:-1] - 1, 0)], np.nan)
     least, most = held.copy(), held.copy()
     some = np.flatnonzero(np.diff(before))
@@ -204,7 +205,7 @@ def picture(data: TimelineData, window: Sequence[float] | None, by: str, *, path
         Whether the critical path is shown on top, where it is known or soon is.
     """
     few = data.events.height <= FEW
-    many = len({row.rank for row in data.rows if row.kind == "stream"}) > FEW_RANKS
+    many = len({row.rank for row in data.drawn if row.kind == "stream"}) > FEW_RANKS
     if few or (many and data.events.height <= FEW_OF_MANY):
         data.find()
     if path and few:
@@ -251,7 +252,7 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     for number, level, first, count, binned in message["lanes"]:
         if (place := at_level.get((number, level))) is None:
             continue
-        row, y, high = data.rows[number], place.top, place.height
+        row, y, high = data.drawn[number], place.top, place.height
         if row.samples is not None:
             most = samples[(2 * binned + 1) * columns : (2 * binned + 2) * columns]
             parts.append(_line(most[inside], row, y, high))
@@ -277,7 +278,7 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
 
 
 def _several(data: TimelineData) -> bool:
-    return len({row.rank for row in data.rows if row.kind == "stream"}) > 1
+    return len({row.rank for row in data.drawn if row.kind == "stream"}) > 1
 
 
 def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
@@ -285,7 +286,7 @@ def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], lis
 
     Of many ranks the one that the others wait for comes first.
     """
-    ranks = sorted({row.rank for row in data.rows if row.kind == "stream"})
+    ranks = sorted({row.rank for row in data.drawn if row.kind == "stream"})
     many = len(ranks) > FEW_RANKS
     if many:
         late = {group["rank"] for group in data.groups() if group["late"]}
@@ -293,7 +294,7 @@ def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], lis
     steps, stream, lost = STRIPS[many]
     places, labels, y = _top_rows(data, path=path)
     for rank in ranks:
-        mine = [(number, row) for number, row in enumerate(data.rows) if row.rank == rank and row.count]
+        mine = [(number, row) for number, row in enumerate(data.drawn) if row.rank == rank and row.count]
         busiest = next(number for number, row in mine if row.kind == "stream")
         wanted = (
             (steps, [number for number, row in mine if row.kind == "steps"]),
@@ -317,7 +318,7 @@ def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[
     """Rows under the head of their rank, as many as fit."""
     rank: int | None = None
     places, labels, y = _top_rows(data, path=path)
-    for number, row in enumerate(data.rows):
+    for number, row in enumerate(data.drawn):
         if row.kind in (REQUEST, PATH_KIND) or (row.kind in KINDS and not data.found):
             continue
         head = GROUP if row.rank != rank else 0
@@ -336,13 +337,13 @@ def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[
 def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[Place], list[Label], int]:
     """The critical path, the rows of the first requests under their heading, and the position of the next row."""
     places, labels, y = [], [], HEAD
-    for number, row in enumerate(data.rows):
+    for number, row in enumerate(data.drawn):
         if row.kind == PATH_KIND and path:
             high = HEIGHTS[PATH_KIND]
             places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
             labels.append(Label(PATH_GROUP, number, y, _height(row)))
             y += _height(row) + 2 * GAP
-    numbers = [number for number, row in enumerate(data.rows) if row.kind == REQUEST][:MOST_REQUESTS]
+    numbers = [number for number, row in enumerate(data.drawn) if row.kind == REQUEST][:MOST_REQUESTS]
     if not numbers:
         return places, labels, y
     high = HEIGHTS[REQUEST]
@@ -376,7 +377,7 @@ def _label(data: TimelineData, label: Label, waits: float | None, late: bool) ->
         if waits is not None:
             yield _text(GUTTER - 12, middle, f"{'late, ' * late}waits {format_share(waits)}", anchor="end")
         return
-    row = data.rows[label.row]
+    row = data.drawn[label.row]
     text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
     note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
     yield _text(GUTTER - 10, label.top + min(12, label.height - 2), text, anchor="end")

@@ -1,8 +1,8 @@
 """Device activity: kernels and copies in one frame, each with its launch and its category.
 
-What a kernel does follows from the best witness that the trace holds: the module that it was launched in, else the
-operator that launched it, else its own name. A name alone misleads: a GEMM whose epilogue could apply a relu has it in
-its name.
+The category of a kernel follows from the best evidence in the trace: the module that it was launched in, else the
+operator that launched it, else its own name. A name alone can mislead: a GEMM whose epilogue could apply a relu has
+"relu" in its name.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from llmprof.trace import Trace
 _SOFTMAX = r"(?i)softmax"
 _BACKWARD = r"(?i)backward|bwd|log_?softmax"
 _CHOOSES = r"(?i)top_?k|sort|radix|argmax|scan|multinomial|nonzero"
-"""Kernels of a plain category that choose among values: the softmax before one is not attention's."""
+"""Kernels that choose among values: a softmax before one of them does not belong to attention."""
 
 _PLAIN = ("elementwise", "copy", "fill", "other")
 
 _MOST_BETWEEN = 8
-"""Kernels at most between the softmax and either product: scale, mask, conversion of the type."""
+"""Most kernels between the softmax and either matrix product: scale, mask, type conversion."""
 
 
 def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
-    """Rows that are parts of an attention which is computed in steps.
+    """Find attention that is computed by separate kernels.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     Returns
     -------
     polars.Series or None
-        True for the two products, the softmax and what lies between them; None where there is none.
+        True for the two matrix products, the softmax and the kernels between them; None if there is no such attention.
     """
     distinct = events["name"].cast(pl.Categorical).unique().cast(pl.String)
     softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
@@ -89,10 +89,10 @@ COLUMNS = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "source", "
 
 CATEGORY = pl.Enum(names.CATEGORIES)
 EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
-"""What a label rests on, the strongest first."""
+"""Evidence of a label, the strongest first."""
 
 CAPTURED = "torch_capture_"
-"""Columns of kernels with what captures of graphs say of them: :func:`llmprof.analyze.with_captures`."""
+"""Columns of kernels with labels from captures of graphs: :func:`llmprof.analyze.with_captures`."""
 
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 _BESIDE_A_GEMM = (
@@ -125,7 +125,8 @@ _ELSEWHERE: Final = {"samples": "hotspots", "totals": "totals", "memory": "memor
 def activity(trace: Trace) -> pl.DataFrame:
     """Kernels and copies of all ranks in the order of their start.
 
-    A trace of a run on CPU has no device; there the outermost operators of each thread stand in, with source ``op``.
+    The trace of a CPU run has no device. There the outermost operators of each thread take the place of kernels, with
+    source ``op``.
 
     Parameters
     ----------
@@ -136,11 +137,10 @@ def activity(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``event`` (row number), ``rank, device, stream, start_ns, dur_ns, name``, ``source`` (kernel, copy or op),
-        ``category``, ``category_by`` (module, operator, metadata, name, or position among others; null where nothing
-        says it),
-        ``replayed`` (true where a graph was replayed: launch and operator are those of the whole graph),
-        ``correlation, op_id``, and of the host call that launched it ``launch_start_ns,
-        launch_end_ns, launch_thread``, null where the launch is not in the window or was not recorded.
+        ``category``, ``category_by`` (module, operator, metadata, name, or position among others; null if unknown),
+        ``replayed`` (true if a graph was replayed: launch and operator are those of the whole graph), ``correlation,
+        op_id``, and of the host call that launched it ``launch_start_ns, launch_end_ns, launch_thread``, null where the
+        launch is not in the window or was not recorded.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def activity(trace: Trace) -> pl.DataFrame:
 
 
 def _of(trace: Trace, table: str) -> pl.DataFrame:
-    """Rows of one of the two tables; a copy's category follows from its kind, a kernel's is not known yet."""
+    """Rows of kernels or copies. The category of a copy follows from its kind; that of a kernel is added later."""
     frame = trace.table(table)
     in_graph = pl.col("graph_node").is_not_null() if "graph_node" in frame.columns else pl.lit(value=False)
     captured = pl.lit(None, dtype=CATEGORY)
@@ -247,19 +247,19 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
-    """Category of each event as the operator says it that launched it.
+    """Category of each event, from the operator that launched it.
 
     Parameters
     ----------
     events : polars.DataFrame
         ``rank, op_id, launch_start_ns, launch_thread, replayed``.
     trace : Trace
-        With operators, or with NVTX ranges that torch made of them.
+        A trace with operators, or with NVTX ranges that torch made of them.
 
     Returns
     -------
     polars.Series
-        Categories, null where the operator is not known, does several things, or replays a graph.
+        Categories; null if the operator is unknown, does several things, or replays a graph.
     """
     calls = _operator_calls(trace)
     if calls is None:
@@ -271,7 +271,7 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
     by_id = _of_calls(asked).unique(key, keep="last", maintain_order=True)
     rows = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
     rest = rows.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
-    if by_id.height:  # identifiers join: what has none was launched by no operator
+    if by_id.height:  # joined by identifier: an event without one was launched outside of operators
         rest = rest.filter(pl.col("op_id").is_not_null())
     parts = [rows.filter("known").select("_row", "category")]
     if rest.height:
@@ -300,13 +300,13 @@ def _operator_calls(trace: Trace) -> pl.DataFrame | None:
 
 
 def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
-    """The operators by their start, with the category that each says."""
+    """The operators by their start, with the category of each."""
     categories = names.operator_categories(calls["name"]).cast(CATEGORY)
     return calls.drop("name").with_columns(category=categories).sort("start_ns", maintain_order=True)
 
 
 def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add the launching call: of the calls with the correlation, one that launches, else the first."""
+    """Add the launching call: of the calls with this correlation, one that launches, or else the first."""
     nothing = {
         "launch_start_ns": pl.lit(None, dtype=pl.Int64),
         "launch_end_ns": pl.lit(None, dtype=pl.Int64),
@@ -332,7 +332,7 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 @lru_cache(maxsize=64)
 def _launching(distinct: tuple[str, ...]) -> pl.Series:
-    """Of each name of a call: 0 for none that launches, 1 for one that does, 2 for one that launches a graph."""
+    """For each name of a call: 0 if it launches nothing, 1 if it launches a kernel, 2 if it launches a graph."""
     frame = pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
     launches, graph = (pl.col("name").str.contains(pattern).cast(pl.UInt8) for pattern in (_LAUNCHES, LAUNCHES_GRAPH))
     return frame.select(kind=launches + launches * graph).to_series()
@@ -397,9 +397,9 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
 def kernel_categories(trace: Trace) -> pl.DataFrame:
     """Category of each distinct kernel, with its count and time.
 
-    The category comes from the kernel's name by an ordered table of patterns (``llmprof.names.KERNEL_PATTERNS``);
-    ``llmprof.names.register(category, pattern)`` puts one's own in front. On a trace without a device the outermost
-    operators stand in for kernels.
+    An ordered table of patterns (``llmprof.names.KERNEL_PATTERNS``) gives the category of each name;
+    ``llmprof.names.register(category, pattern)`` puts your pattern in front. In a trace without a device, the outermost
+    operators take the place of kernels.
 
     Parameters
     ----------

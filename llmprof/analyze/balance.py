@@ -1,4 +1,4 @@
-"""Expert and data parallelism: what sending tokens to the experts costs, and how even the work of the ranks is."""
+"""Expert and data parallelism: the cost of sending tokens to the experts, and the balance of work over the ranks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
 
 @per_trace
 def expert_exchange(trace: Trace) -> pl.DataFrame:
-    """Sending tokens to the ranks of their experts and back, layer by layer.
+    """Exchange of tokens with the ranks of their experts, layer by layer.
 
-    Experts that live on several ranks get their tokens by a collective before the first product of the experts
-    (dispatch) and give the results back by one after the last (combine): an all-to-all, or an all-gather and a
-    reduce-scatter. A rank with more tokens for its experts keeps the others waiting in the combine.
+    If experts are on several ranks, a collective brings them their tokens before their first matrix product (dispatch),
+    and another one returns the results after the last (combine): an all-to-all, or an all-gather and a reduce-scatter.
+    The other ranks wait in the combine for a rank whose experts have more tokens.
 
     Parameters
     ----------
@@ -107,10 +107,10 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
 
 
 def _exchanges(trace: Trace, every: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Calls that exchange tokens, with what they move and their turn (a dispatch and its combine) on their rank.
+    """Calls that exchange tokens, with sizes and the number of the exchange (a dispatch and its combine) on the rank.
 
-    A rank without requests makes the same calls in passes of padding, which have no step: they are the calls that
-    another rank makes in a layer.
+    A rank without requests makes the same calls in passes of padding, which have no step. They match calls that another
+    rank makes in a layer.
     """
     key = ["rank", "start_ns", "name"]
     calls = collectives(trace).select(
@@ -160,7 +160,7 @@ _EXCHANGE: Final = pl.Schema({
 
 
 def _of_way(way: str) -> pl.Expr:
-    """Sums over the calls of a way, as a struct; null where one of them is not known."""
+    """Sums over the dispatch calls or the combine calls, as a struct; null if a value is unknown."""
     here = pl.col("way") == way
 
     def known(column: str) -> pl.Expr:
@@ -180,8 +180,8 @@ def _of_way(way: str) -> pl.Expr:
 def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """``rank, op_id, sent_rows, received_rows, columns`` from the shapes of the operators that send.
 
-    An all-to-all of torch takes its output, then its input; another operator the tokens first. What has no rows of
-    two dimensions (the counts that are exchanged before the tokens) says nothing.
+    Torch's all-to-all takes its output, then its input; other operators take the tokens first. Tensors without two
+    dimensions (the counts that are exchanged before the tokens) are ignored.
     """
     numbers = dict.fromkeys(["op_id", "sent_rows", "received_rows", "columns"], pl.Int64)
     empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
@@ -214,11 +214,11 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 
 @per_trace
 def rank_balance(trace: Trace) -> pl.DataFrame:
-    """How much work each rank had, how long it waited for others, and how long it did nothing.
+    """Work, waiting for other ranks, and idle time of each rank.
 
-    Ranks that call collectives together are one group; with data parallelism of a dense model there are several,
-    which share nothing but the requests. With experts spread over them all ranks are one, and a rank without
-    requests still runs passes of padding, which have no step.
+    Ranks that call collectives together form a group. Data parallelism of a dense model has several groups, which share
+    only the load of requests. With expert parallelism all ranks are one group, and a rank without requests still runs
+    passes of padding, which have no step.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def _tokens(trace: Trace) -> pl.DataFrame:
 
 
 def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
-    """``rank, group``: ranks that call together, directly or through others, have one number."""
+    """``rank, group``: ranks that call collectives together, directly or through others, have the same number."""
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
     unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched

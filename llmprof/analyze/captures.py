@@ -1,6 +1,6 @@
-"""Graphs that were recorded under the profiler, and their replays: operators, shapes and modules for replayed kernels.
+"""Captures of CUDA graphs and their replays: operators, shapes and modules for replayed kernels.
 
-A replayed kernel has no launch of its own, so nothing says which operator it comes from. vLLM
+A replayed kernel has no separate launch, so its operator is not recorded. vLLM
 (``profiler_config.capture_torch_profiler``) and SGLang write a second trace while the graphs are captured. There each
 launch has its operator and module, but no kernel runs. The order of the launches is that of the graph's kernels.
 """
@@ -26,24 +26,24 @@ _LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
 _NO_LAUNCH: Final = r"(?i)graph|attribute|symbol|host"
 
 LEAST_AGREEMENT: Final = 0.9
-"""A graph whose kernels' names are not known fits a replay if at least this share of its launches that repeat (the same
-operator with the same shapes, and as its first or second launch) repeat the same kernel."""
+"""A graph without kernel names fits a replay if at least this share of its repeated launches (the same operator with
+the same shapes, and the same place among its launches) repeat the same kernel."""
 
 _NAMED, _ORDERED = 1.0, 0.9
-"""Confidence where every kernel's name agrees, and where only number, order and repetitions do."""
+"""Confidence if all kernel names agree, and if only number, order and repetitions do."""
 
 CONTENT: Final = ("op", "shapes", "dtypes", "category", "layer", "stage", "evidence", "grid", "block")
-"""What a capture says of a kernel."""
+"""Columns that a capture gives for a kernel."""
 
 
 def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
-    """What the captures of CUDA (HIP) graphs say of the kernels that replays ran.
+    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs.
 
     Replays and captures are matched by the sequence of their kernels. On AMD devices the launches of a capture name
     their kernels, and all names must agree. On NVIDIA devices only the kernels of torch.compile are named: then number
     and order of kernels, copies and fills must be the same, and launches of one operator with the same shapes must have
-    become one kernel. Where several captures fit (the same graph in every layer, or for several batch sizes), those
-    count that follow each other as the replays of the step do; what still differs between them is unknown.
+    become one kernel. If several captures fit (the same graph in every layer, or for several batch sizes), those are
+    taken whose order is that of the step's replays. Labels in which they still differ are unknown.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A row a replayed kernel or copy: ``event`` (of :func:`~llmprof.analyze.activity.activity`), ``rank, name``,
-        ``graph`` (number of the capture, null where several fit), ``op, shapes, dtypes``, ``category, layer, stage``
-        and ``evidence`` (as :func:`~llmprof.analyze.attribute` says of the launch in the capture), ``grid, block``
-        (JSON; of the capture, on AMD devices), ``confidence`` (1 where the names agree, 0.9 where order and repetitions
-        do) and ``reason``, where nothing is known.
+        One row for each replayed kernel or copy: ``event`` (of :func:`~llmprof.analyze.activity.activity`), ``rank,
+        name``, ``graph`` (number of the capture, null where several fit), ``op, shapes, dtypes``, ``category, layer,
+        stage`` and ``evidence`` (as :func:`~llmprof.analyze.attribute` says of the launch in the capture), ``grid,
+        block`` (JSON; of the capture, on AMD devices), ``confidence`` (1 where the names agree, 0.9 where order and
+        repetitions do) and ``reason``, where nothing is known.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
 
 
 def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
-    """The trace with what the captures say of replayed kernels; analyses then use it.
+    """Add the labels from captures to replayed kernels; analyses then use them.
 
     Labels of these kernels follow from the operators and modules of the capture, and
     :func:`~llmprof.analyze.ops_to_kernels` has their operators and shapes.
@@ -159,7 +159,7 @@ def _launches(trace: Trace) -> pl.DataFrame:
     name = pl.col("name")
     launches = calls.filter(pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH))
     end = pl.col("start_ns") + pl.col("dur_ns")
-    nested = end.cum_max().shift(1).over("graph") >= end  # a driver call inside that of the runtime
+    nested = end.cum_max().shift(1).over("graph") >= end  # a driver call inside a runtime call
     columns = {c: pl.lit(None, dtype=pl.String) for c in _ROCM if c not in launches.columns}
     return launches.with_columns(**columns).filter(~nested.fill_null(value=False))
 
@@ -171,8 +171,8 @@ _ROCM: Final = ("rocm_kernel", "rocm_grid", "rocm_block")
 def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
     """Captures of graphs in a trace, each with its launches in order.
 
-    Each has ``place, source`` (kernel, copy, fill), ``name`` (of the kernel, or null), ``op, shapes, dtypes, category``
-    (that the operator says), ``grid, block``, and for :func:`_as_run` ``start_ns, rank, correlation, op_id``.
+    Each launch has ``place, source`` (kernel, copy, fill), ``name`` (of the kernel, or null), ``op, shapes, dtypes,
+    category`` (of the operator), ``grid, block``, and for :func:`_as_run` ``start_ns, rank, correlation, op_id``.
     """
     launches = _launches(trace)
     if not launches.height:
@@ -207,7 +207,7 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
 
 
 def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Captures of one trace with ``layer, stage, evidence``: their launches analysed as if the kernels had run then."""
+    """Captures of one trace with ``layer, stage, evidence``: their launches are analysed as if they were kernels."""
     launches = pl.concat([graph.with_columns(graph=pl.lit(n)) for n, graph in enumerate(graphs)])
     kernels = launches.select(
         "rank", "start_ns", "correlation", "op_id", pl.col("name").fill_null(""), dur_ns=pl.lit(1, dtype=pl.Int64),
@@ -233,8 +233,8 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
 def replays(trace: Trace) -> pl.DataFrame:
     """Replayed kernels and copies: ``event, rank, name, source, step``, ``replay`` (number) and ``place`` in its graph.
 
-    The place is that of the node's number where nodes were recorded (they count up in the order of the capture), else
-    that of the start.
+    The place follows from the number of the graph node, if nodes were recorded (they are numbered in the order of the
+    capture), or else from the start time.
     """
     events = activity(trace)
     place = {}
@@ -285,7 +285,7 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
             fits[sequence] = _fitting(part, graphs)
         of_replay[number] = fits[sequence]
     chosen = _in_order(events, of_replay)
-    for number, part in by_replay.items():  # what was not named at the capture is named by what ran
+    for number, part in by_replay.items():  # kernels without a name in the capture get the name from the replay
         for graph in [chosen[number]] if number in chosen else of_replay[number][0]:
             graphs[graph] = graphs[graph].with_columns(name=pl.coalesce("name", part["name"]))
     content: list[pl.DataFrame] = []
@@ -315,7 +315,7 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
 
 
 def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int], float]:
-    """Numbers of the captures that a replay may be of, and how sure that is."""
+    """Numbers of the captures that a replay may belong to, and their confidence."""
     same = [n for n, graph in enumerate(graphs) if graph.height == replay.height]
     same = [n for n in same if graphs[n]["source"].equals(replay["source"])]
     kernels = replay["source"] == "kernel"
@@ -329,7 +329,7 @@ def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int
 
 
 def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
-    """Whether launches that repeat became kernels that repeat, and none is what its operator says it is not."""
+    """Whether repeated launches became repeated kernels, and no kernel contradicts its operator."""
     within = pl.int_range(pl.len()).over("op_id")  # an operator may launch several kernels
     group = pl.concat_str("op", "shapes", within.cast(pl.String), separator="|", ignore_nulls=True)
     both = graph.with_columns(run=run, group=pl.when(pl.col("op").is_not_null()).then(group))
@@ -347,7 +347,7 @@ def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
 
 
 def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) -> dict[int, int]:
-    """Capture of each replay in steps whose replays fit one run of captures that follow each other, and no other."""
+    """Capture of each replay, in steps whose replays fit exactly one sequence of consecutive captures."""
     chosen: dict[int, int] = {}
     steps = events.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(pl.col("replay").unique().sort())
     for replayed in steps["replay"]:
@@ -359,7 +359,7 @@ def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) ->
 
 
 def _common(graphs: list[pl.DataFrame]) -> pl.DataFrame:
-    """What all of some captures say alike, by place."""
+    """Labels that are equal in several captures, by place."""
     rows = graphs[0].select("place", *CONTENT)
     for other in graphs[1:]:
         rows = rows.with_columns(pl.when(pl.col(c).eq_missing(other[c])).then(c).alias(c) for c in CONTENT)

@@ -1,4 +1,4 @@
-"""The list of analyses (a new one is its own file, and one line here), their record, and results kept with a trace.
+"""Catalogue of analyses (a new one needs its own file and one line here), their record type, and cached results.
 
 The command line's views, the report's sections, figures and files, and the page ``docs/analyses.md`` follow from it.
 """
@@ -39,8 +39,8 @@ class Section:
 class Analysis:
     """An analysis of a trace.
 
-    Its place is ``ANALYSIS`` in the module of its function, and one line in :mod:`llmprof.analyze.catalog`; another
-    package names it in the group ``llmprof.analyses`` of its entry points.
+    It is the constant ``ANALYSIS`` of the module of its function, and has one line in :mod:`llmprof.analyze.catalog`.
+    Another package names it in its entry points, in the group ``llmprof.analyses``.
     """
 
     function: Callable[..., pl.DataFrame]
@@ -48,31 +48,31 @@ class Analysis:
     question: str
     """The question that it answers."""
     help: str
-    """What its frame holds, in a few words: its line in ``llmprof analyze --help``."""
+    """Content of its frame in a few words: its line in ``llmprof analyze --help``."""
     view: str
     """Its name on the command line, ``llmprof analyze --what``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the function that its view and the report use."""
     columns: tuple[str, ...] = ()
-    """Columns that the command line shows, as far as the frame has them; all of them if there are none here."""
+    """Columns that the command line shows, as far as the frame has them; all columns if empty."""
     largest_first: str = ""
-    """Column by which the command line shows the largest rows first; in the frame's own order if it is empty."""
+    """Column by which the command line sorts, largest first; if empty, rows keep the order of the frame."""
     needs: tuple[str, ...] = ()
-    """Arguments without a default beside the trace, such as ``model``: ``--model`` on the command line. What asks all
-    analyses of a trace (a report, an export, an agent) leaves such a one out."""
+    """Required arguments besides the trace, such as ``model``: ``--model`` on the command line. Reports, exports and
+    agents, which run all analyses of a trace, leave such an analysis out."""
     grouped_by: Literal["", "by", "per"] = ""
     """Option that ``--by`` sets: ``by`` takes several columns, ``per`` one word."""
     reported: bool = False
     """Whether a report computes it and writes its frame."""
     section: Section | str = ""
-    """Section of the report that it opens, or the anchor of the one that it joins; it has none if it is empty."""
+    """Section of the report for its results, or the anchor of the section that it joins; none if empty."""
     table: Place = ""
-    """What makes the section's table of it: a function that takes its frame and what device time is made of
+    """Function that makes the table of its section. It takes its frame and the name of the device's events
     (``"kernels and copies"``) and returns a :class:`llmprof.report.page.Table`."""
     figures: tuple[Place, ...] = ()
     """Figures of the section: each a :class:`llmprof.report.figures.Drawing`."""
     only_with: str = ""
-    """Table without which a report leaves the analysis out, where others say that it was not recorded."""
+    """Table that the analysis needs: without it a report leaves the analysis out, and does not say why."""
     package: str = ""
     """Name and version of the package that a plug-in is in; set by the catalogue."""
 
@@ -91,10 +91,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LEAST_KEPT: Final = 1 << 30
-"""Results of a trace are kept up to so many bytes …"""
+"""Results of a trace are kept up to this size in bytes …"""
 
 KEPT_OF_TRACE: Final = 4
-"""… or up to so many times the size of its tables, if that is more; what was not used for longest goes first."""
+"""… or up to this multiple of the size of its tables, if that is more; least recently used results are dropped
+first."""
 
 
 class Results:
@@ -103,7 +104,7 @@ class Results:
     Parameters
     ----------
     most_bytes : int
-        How much is kept. A result that is larger is not kept at all. Frames that share columns count in full each.
+        Most bytes that are kept. A larger result is not kept at all. Frames that share columns each count in full.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -121,7 +122,7 @@ class Results:
             return self._kept[key][0]
 
     def put(self, key: Hashable, result: Any) -> None:
-        """Keep a result, and drop those that were not used for longest until all fit."""
+        """Keep a result, and drop the least recently used ones until all fit."""
         size = int(result.estimated_size()) if isinstance(result, pl.DataFrame) else 0
         if size > self.most_bytes:
             return
@@ -136,7 +137,7 @@ class Results:
 
 
 def results_of(trace: Trace) -> Results:
-    """What is kept of a trace."""
+    """Cached results of a trace."""
     if trace._results is None:
         tables = trace._tables
         size = 0 if isinstance(tables, Deferred) else sum(int(frame.estimated_size()) for frame in tables.values())
@@ -146,10 +147,10 @@ def results_of(trace: Trace) -> Results:
 
 
 def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Compute once for each trace and arguments; names registered in between make it compute again.
+    """Decorator: compute once for each trace and arguments, and again after names were registered.
 
-    Arguments count as equal however they are given: by position, by keyword or left out. A frame is returned as a
-    copy that the caller may change.
+    It does not matter whether arguments are given by position, by keyword or left out. A frame is returned as a copy
+    that the caller may change.
     """
     signature = inspect.signature(function)
 
@@ -183,18 +184,18 @@ def frozen(value: Any) -> Any:
 
 
 def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **options: Any) -> None:
-    """Keep a result that was found elsewhere, as if :func:`per_trace` had computed it.
+    """Keep a result that was computed elsewhere, as if :func:`per_trace` had computed it.
 
     Parameters
     ----------
     trace : Trace
-        The trace that it is of.
+        The trace of the result.
     function : callable
         A function with :func:`per_trace`.
     result : polars.DataFrame
-        What it would return.
+        The result.
     **options
-        Its options.
+        Options of the function.
     """
     bound = inspect.signature(function).bind(trace, **options)
     bound.apply_defaults()
@@ -252,7 +253,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.npu.cores:ANALYSES",
     "llmprof.analyze.nsys.views:ANALYSES",
 )
-"""Analyses of llmprof in the order of the command line and of the report, written as an entry point is."""
+"""Analyses of llmprof in the order of the command line and of the report, in the form of entry points."""
 
 
 @functools.cache
@@ -267,7 +268,7 @@ def analyses() -> tuple[Analysis, ...]:
     Warns
     -----
     PluginWarning
-        A plug-in cannot be loaded, is no analysis, or has the name or the view of another one.
+        A plug-in cannot be loaded, is not an analysis, or has the name or the view of another one.
     """
     own = plugins.listed(BUILT_IN, Analysis)
     others = plugins.added(plugins.ANALYSES, Analysis, own, lambda one: one.name, "analysis")
@@ -311,7 +312,7 @@ def analysis(name: str) -> Analysis:
 
 
 def markdown() -> str:
-    """The list as a page of documentation; ``docs/analyses.md`` is made of it.
+    """The catalogue as a page of documentation, ``docs/analyses.md``.
 
     Returns
     -------
@@ -336,7 +337,7 @@ def markdown() -> str:
 
 
 def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..., pl.DataFrame]:
-    """A plug-in's function; whatever it raises that is no error of llmprof becomes one that names the plug-in."""
+    """A plug-in's function; errors that are not llmprof's become an error that names the plug-in."""
 
     @functools.wraps(function)
     def call(*args: object, **options: object) -> pl.DataFrame:

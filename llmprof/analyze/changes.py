@@ -47,9 +47,9 @@ class Change:
     """One change of a recording."""
 
     words: str
-    """What is changed, as a reader of the result sees it."""
+    """Description of the change in the results."""
     unknown: str
-    """What the prediction cannot know."""
+    """What the prediction cannot know, as text."""
     apply: Callable[[Plan, Trace], None]
     """Rewrites the weights of a plan."""
 
@@ -57,11 +57,11 @@ class Change:
 def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     """Let the model of each step run without waiting for the host, as under CUDA graphs.
 
-    The host's time between the first and the last launch of a step's model (embedding, layers, final norm) is taken
-    away, one call that replays a graph put in its place, and kernels follow each other with the gap of a graph. The
-    copy before vLLM's own all-reduce is taken away too, which a captured graph does not need. Collectives take their
-    transfer, after the last rank has come: that ranks come apart since their hosts do is over, and is not in it. What
-    the host does before and after the model (inputs, sampling, scheduler) stays.
+    The replay removes the host's time between the first and the last launch of a step's model (embedding, layers, final
+    norm). One call that replays a graph takes its place, and kernels follow each other with the gaps of a graph. It
+    also removes the copy before vLLM's own all-reduce, which a captured graph does not need. Collectives take the time
+    of their transfer after the last rank has arrived; waiting that late hosts caused is gone. The host's work before
+    and after the model (inputs, sampling, scheduler) stays.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     Returns
     -------
     Change
-        For :func:`what_if`. Where the host sets the pace afterwards, too, how fast it is without the launches decides,
-        which the interval takes as :data:`REST_OF_HOST`.
+        For :func:`what_if`. If the host still sets the pace, the result depends on its speed without the launches; the
+        interval takes this from :data:`REST_OF_HOST`.
 
     Examples
     --------
@@ -117,15 +117,15 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
 
 
 def scale(what: str, factor: float) -> Change:
-    """Make some work take ``factor`` times as long.
+    """Multiply the time of some work by ``factor``.
 
     Parameters
     ----------
     what : str
-        A stage (``attention``), a category (``linear``), part of a kernel's name as a regular expression, or
-        ``host`` for all that the host does.
+        A stage (``attention``), a category (``linear``), part of a kernel's name as a regular expression, or ``host``
+        for all work of the host.
     factor : float
-        0.5 makes it twice as fast. Of a matched collective the transfer is scaled, not the waiting.
+        0.5 makes it twice as fast. In a matched collective only the transfer is scaled, not the waiting.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def scale(what: str, factor: float) -> Change:
 
 
 def remove(what: str) -> Change:
-    """Take some work away, with its launches.
+    """Remove some work with its launches.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def remove(what: str) -> Change:
 
 
 def without_call(name: str) -> Change:
-    """Take calls of the host away, and their waiting for the device.
+    """Remove calls of the host, and their waiting for the device.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def without_call(name: str) -> Change:
 
 
 def balance() -> Change:
-    """Let no rank wait for another one in a collective: each runs as if the others had arrived when it does.
+    """Remove the waiting between ranks in collectives: each rank runs as if the others arrived at the same time.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def balance() -> Change:
 
 
 def transfer(*, bandwidth: float | None = None, latency: float | None = None, like: Trace | None = None) -> Change:
-    """Give collectives another transfer time: of a link, or as another recording has it.
+    """Give collectives another transfer time: that of a given link, or of another recording.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
     latency : float, optional
         Time of the smallest message in microseconds.
     like : Trace, optional
-        A recording whose median transfer of the same kind and size is taken.
+        A recording with the median transfer of the same kind and size to use.
 
     Returns
     -------
@@ -273,7 +273,7 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
 
 
 def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **options: Any) -> Change:
-    """Let stages run at the theoretical bound of the device.
+    """Let stages take their least time by the theory.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
 
 
 def fuse(pattern: str) -> Change:
-    """Make one kernel of kernels that follow each other directly and match a pattern.
+    """Fuse kernels that follow each other directly and match a pattern into one.
 
     Parameters
     ----------
@@ -351,14 +351,14 @@ def fuse(pattern: str) -> Change:
 
 
 def overlap_with(collective: str, with_: str) -> Change:
-    """Run collectives beside other work of the same stream instead of before it.
+    """Run collectives at the same time as later work of the same stream.
 
     Parameters
     ----------
     collective : str
-        A stage, a category or part of a name: what is moved to a stream of its own.
+        A stage, a category or part of a name: the work that moves to another stream.
     with_ : str
-        The same for the work that follows it and runs at the same time.
+        The same for the following work, which then runs at the same time.
 
     Returns
     -------
@@ -380,7 +380,7 @@ def overlap_with(collective: str, with_: str) -> Change:
         good &= chain[np.maximum(following, 0)] == chain
         hidden = np.zeros(len(dur), dtype=np.int64)
         hidden[good] = np.minimum(dur[good], dur[following[good]])
-        kept = plan.choose(0.0, 0.2, 0.5)  # both are slower beside each other than alone
+        kept = plan.choose(0.0, 0.2, 0.5)  # each slows the other down
         plan.set_duration(good, dur - hidden * (1 - kept))
 
     return Change(
@@ -391,14 +391,14 @@ def overlap_with(collective: str, with_: str) -> Change:
 
 
 def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
-    """Spread the layers' work over another number of GPUs.
+    """Divide the work of the layers among another number of GPUs.
 
     Parameters
     ----------
     n : int
         Ranks of the tensor-parallel group.
     all_reduce_us : float, optional
-        Time of an all-reduce among them, in microseconds; needed where the recording has none.
+        Time of an all-reduce among them, in microseconds; required if the recording has none.
 
     Returns
     -------

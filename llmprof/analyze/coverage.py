@@ -1,4 +1,4 @@
-"""Coverage: what share of the device's time the analyses explain, and what is left out."""
+"""Coverage: the share of the device's time that the analyses explain."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MEASURES = {
     "launch": pl.col("launch_start_ns").is_not_null(),
     "operator": pl.col("op_id").is_not_null(),
 }
-"""Which events each measure covers: those with a step, a named stage, a category other than ``other``, their launch
-call in the window, and an operator on the host."""
+"""Events that each measure covers: those with a step, a named stage, a category other than ``other``, a recorded launch
+call, and an operator on the host."""
 
 
 @per_trace

@@ -1,10 +1,10 @@
-"""The same call on different ranks: matched by group, order and kind, checked by when the ranks leave it.
+"""Matching of collective calls over ranks: by group, order and kind, checked by the times at which the ranks leave.
 
-The ranks of one call leave it together: over many calls the difference of their ends hardly varies, and none leaves
-before the last has come. How much it may vary is taken from the recording, not from a fixed limit: ends of a ring of
-eight scatter by tens of microseconds, those of a custom all-reduce by less than one. A difference that is large but
-constant, or grows evenly, is a difference of clocks and corrected. Where a kernel does not name its group (custom
-all-reduce, NCCL called without torch), the groups follow from the ends too.
+The ranks leave a call together: over many calls the difference of their ends hardly varies, and no rank leaves before
+the last one has arrived. The recording itself, not a fixed limit, says how much it may vary: ends of a ring of eight
+scatter by tens of microseconds, those of a custom all-reduce by less than one. If the difference is large but constant,
+or grows evenly, the clocks differ, and this is corrected. If kernels do not name their group (custom all-reduce, NCCL
+called without torch), the groups follow from the ends, too.
 """
 
 from __future__ import annotations
@@ -17,40 +17,41 @@ from llmprof.names import element_bytes
 from llmprof.trace import Trace
 
 LEAVES_EARLY = ("send_recv", "broadcast", "reduce")
-"""Kinds in which a rank may be done before another one has begun (it has sent into a buffer)."""
+"""Kinds in which one rank may end before another one begins (it has sent into a buffer)."""
 
 NEAR_NS = 10_000
-"""Ends of one call that are this close agree, however short the calls are."""
+"""Ends of one call that differ by at most this (ns) agree, however short the calls are."""
 
 NEAR_SHARE = 0.8
-"""Share of the calls in which the ends of two ranks must agree, if they call together."""
+"""Least share of calls with agreeing ends, for two ranks that call together."""
 
 NEAR_EARLY_NS, NEAR_EARLY_SHARE = 50_000, 0.5
 """The same for kinds that a rank may leave early."""
 
 OF_SPACING = 8
-"""Ends may scatter by up to one part in so many of the time from one call to the next: by chance, two ranks that have
-nothing to do with each other agree so well in a quarter of the calls."""
+"""Ends may scatter by up to the time from one call to the next, divided by this. Two unrelated ranks agree this well by
+chance in a quarter of the calls."""
 
 AS_CLOSE = 4
-"""A rank belongs to a set if its ends scatter no more than so many times those of the closest two ranks."""
+"""A rank belongs to a set if its ends scatter at most this many times as much as those of the closest two ranks."""
 
 CLOCK_CALLS = 8
-"""A constant difference of ends is one of clocks if so many calls say so: few may look alike."""
+"""Least number of calls with a constant difference of ends that count as a difference of clocks; fewer may agree by
+chance."""
 
 MAX_DRIFT = 1e-3
 """Largest drift between two clocks (a share of the time); crystals differ by less than a tenth of it."""
 
 SURE = 0.9
-"""Waits are told where at least this share of a set's calls overlap on all ranks, as calls that wait do."""
+"""Waits are reported if at least this share of a set's calls overlap on all ranks, as calls that wait must."""
 
 MAX_SHIFT = 64
-"""Calls by which the recording of one rank may begin earlier than that of another whose clock differs."""
+"""Most calls by which the recording of one rank may begin before that of another with a different clock."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How far the clock of one rank is ahead of another's: ``offset_ns + drift * t``."""
+    """Lead of one rank's clock over another's: ``offset_ns + drift * t``."""
 
     offset_ns: float = 0.0
     drift: float = 0.0
@@ -71,7 +72,7 @@ class Pair:
 
 @dataclass
 class Matches:
-    """What was matched so far, and why the rest was not."""
+    """Calls that are matched so far, and reasons for the others."""
 
     parts: list[pl.DataFrame] = field(default_factory=list)
     clocks: dict[tuple[int, int], tuple[Clock, int]] = field(default_factory=dict)
@@ -172,7 +173,7 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
 
 
 def _pair(reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchronises: bool) -> Pair | None:
-    """Calls of a rank numbered as those of the reference, by the best evidence; None if they are not the same ones."""
+    """Calls of a rank with the numbers of the reference's calls, by the best evidence; None if the calls differ."""
     in_order = own.height == reference.height
     near, share = (NEAR_NS, NEAR_SHARE) if synchronises else (NEAR_EARLY_NS, NEAR_EARLY_SHARE)
     limit = max(near, _spacing(reference) // OF_SPACING) if synchronises else near
@@ -202,7 +203,7 @@ def _paired(ordered: pl.DataFrame, clock: Clock | None) -> Pair:
 
 
 def _closest(pairs: dict[int, Pair]) -> dict[int, Pair]:
-    """Of ranks whose ends agree, those that agree as well as the closest do, directly or through one another."""
+    """Of ranks with agreeing ends, those that agree as well as the closest pair, directly or through one another."""
     if not pairs:
         return pairs
     limit = AS_CLOSE * max(NEAR_NS / 2, min(pair.scatter_ns for pair in pairs.values()))
@@ -237,7 +238,7 @@ def _share(true: pl.Series) -> float:
 
 
 def _overlap(ordered: pl.DataFrame, clock: Clock) -> bool:
-    """Whether the calls of two ranks overlap: neither leaves before the other has come."""
+    """Whether the calls of two ranks overlap: neither leaves before the other has arrived."""
     ahead = clock.at(ordered["end"])
     own_first = ordered["end"] - ahead + NEAR_NS >= ordered["at"]
     other_first = ordered["of"] + NEAR_NS >= ordered["start"] - ahead
@@ -245,7 +246,7 @@ def _overlap(ordered: pl.DataFrame, clock: Clock) -> bool:
 
 
 def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
-    """Difference of two clocks that makes the ends agree: a constant, else one that grows evenly; None without one."""
+    """Difference of two clocks with which the ends agree: constant, or else growing evenly; None if there is none."""
     if ordered.height < CLOCK_CALLS:
         return None
     difference = ordered["end"] - ordered["of"]
@@ -268,7 +269,7 @@ def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
 
 
 def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
-    """Calls of a rank whose recording began later, ended earlier or has holes; None if they are not the same ones."""
+    """Matched calls of a rank whose recording began later, ended earlier or has holes; None if the calls differ."""
     matched = own.join_asof(
         reference.select("call", "end", of="end"),
         on="end",
@@ -286,9 +287,9 @@ def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
 
 
 def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair | None:
-    """Calls of a rank whose recording began some calls earlier or later and whose clock differs.
+    """Matched calls of a rank whose recording began some calls earlier or later and whose clock differs.
 
-    None if no shift makes the ends agree, or several do: in a run that repeats itself every shift by a step would.
+    None if no shift makes the ends agree, or if several do: in a repetitive run every shift by a step would.
     """
     agreeing = []
     for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
@@ -309,7 +310,7 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair |
 
 
 def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:
-    """How far the clock of each row's rank is ahead of that of the lowest rank that it calls with (ns)."""
+    """Lead (ns) of the clock of each row's rank over that of the lowest rank that it calls with."""
     ranks = frame["rank"].unique().sort().to_list()
     edges: dict[int, list[tuple[int, Clock, int]]] = {rank: [] for rank in ranks}
     for (reference, rank), (clock, calls) in matches.clocks.items():
@@ -438,8 +439,8 @@ def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     """
     if frame["op_bytes"].is_null().all():
         return frame.drop("op_bytes", "op_dtype", "op_calls")
-    # an operator that does more than communicate (a layer of experts) takes what its own rank brings: a call that
-    # gathers or scatters moves what all ranks bring, which may differ
+    # an operator that does more than communicate (a layer of experts) takes the data of its own rank alone; a call that
+    # gathers or scatters moves the data of all ranks, whose sizes may differ
     parts = pl.col("kind").is_in(["all_gather", "reduce_scatter"]) & ~pl.col("op_calls")
     whole = pl.col("op_bytes").is_not_null().all().over("call") & (pl.len().over("call") == pl.col("world"))
     size = (

@@ -1,4 +1,4 @@
-"""Collectives over the ranks: how long each rank waits for the last one, and how long the transfer itself takes."""
+"""Collectives over the ranks: the time that each rank waits for the last one, and the time of the transfer."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def collectives(trace: Trace) -> pl.DataFrame:
 
     A collective cannot finish before its last rank has arrived, so on the other ranks its duration is mostly
     waiting: ``wait_ns`` runs from a rank's own start to the last start of the same call on any rank, and the rest of
-    the duration is ``transfer_ns``. A rank that sends into a buffer and is done before the other one has begun did
-    not wait (send_recv, broadcast, reduce). Bandwidths are over the transfer, as in nccl-tests: the algorithm's is
-    ``bytes / transfer``; the bus's is that times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n`` for all_gather,
-    reduce_scatter and all_to_all, and 1 for the rest (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    the duration is ``transfer_ns``. A rank that sends into a buffer and ends before the other one begins did not wait
+    (send_recv, broadcast, reduce). Bandwidths are over the transfer, as in nccl-tests: the algorithm's is ``bytes /
+    transfer``; the bus's is this times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n`` for all_gather, reduce_scatter
+    and all_to_all, and 1 for the rest (NVIDIA nccl-tests, doc/PERFORMANCE.md).
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def collectives(trace: Trace) -> pl.DataFrame:
 
 
 def recorded_calls(trace: Trace) -> pl.DataFrame:
-    """The part of :func:`collectives` that each rank does by itself: its calls with their place in the run.
+    """First part of :func:`collectives`, for each rank separately: its calls with step and layer.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ def recorded_calls(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        What :func:`matched` takes, one row for each call and rank.
+        Input of :func:`matched`, one row for each call and rank.
     """
     return with_inputs(_recorded(trace), trace)
 
 
 def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.DataFrame:
-    """The part of :func:`collectives` that needs all ranks: which calls are one, who waited, and how fast it was.
+    """Second part of :func:`collectives`, which needs all ranks: matched calls, waiting, and bandwidths.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
     meta : mapping
         ``world_size, world_size_from, missing_ranks`` of the run.
     ranks : sequence of int
-        Ranks that are there.
+        Ranks of the trace.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
     if not calls.height:
         return pl.DataFrame(schema=_TYPES)
     calls = match_calls(calls).with_columns(world=_world(meta, ranks))
-    # point-to-point kernels on more than two ranks at once are how NCCL exchanges all with all
+    # NCCL runs an all-to-all as point-to-point kernels on more than two ranks at once
     exchanges = (pl.col("kind") == "send_recv") & (pl.col("ranks_in_group") > 2)
     calls = calls.with_columns(kind=pl.when(exchanges).then(pl.lit("all_to_all")).otherwise("kind"))
     calls = with_sizes(calls)
@@ -165,7 +165,7 @@ def bus_factor(ranks: pl.Expr) -> pl.Expr:
 
 
 def _why_no_wait(*, unrelated: bool) -> pl.Expr:
-    """Why the waiting of a call cannot be told, as a text; null where it can."""
+    """Reason why the waiting of a call is unknown, as text; null if it is known."""
     few = pl.col("call").is_not_null().sum().over("rank", "group", "kind") < CLOCK_CALLS
     seen, world, sure = pl.col("ranks_seen"), pl.col("world"), pl.col("match_confidence")
     apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
@@ -201,7 +201,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
 
 
 def _recorded(trace: Trace) -> pl.DataFrame:
-    """Rows of the table of collectives with their place in the run, and events that a pattern of the user's adds."""
+    """Rows of the table of collectives with step and layer, and events that a registered pattern adds."""
     events = attribute(trace).filter(pl.col("category") == "collective")
     if "collectives" in trace.table_names:
         rows = trace.collectives
@@ -227,10 +227,10 @@ def _recorded(trace: Trace) -> pl.DataFrame:
 
 
 def _called() -> pl.Expr:
-    """What a call is as a whole, where NCCL makes it of simpler kernels; the stage tells (``said``).
+    """Kind of a whole call that NCCL runs as simpler kernels; the stage (``said``) shows it.
 
-    Kernels that send and receive exchange all with all. Tokens of unequal numbers are gathered for the experts by a
-    broadcast from each rank, and their results scattered by a reduction to each.
+    Send and receive kernels make an all-to-all. If ranks have different numbers of tokens, a broadcast from each rank
+    gathers them for the experts, and a reduction to each rank scatters the results.
     """
     kind, stage = pl.col("kind"), pl.col("said")
     sends = kind == "send_recv"
@@ -248,9 +248,9 @@ def _called() -> pl.Expr:
 
 
 def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
-    """Ranks in the group: from metadata or the kernel's name, else as many as call together.
+    """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that call together.
 
-    If ranks of the run are missing in the trace, or only one is there, those who call together may not be all.
+    If the trace lacks ranks of the run, or has only one, more ranks may belong to the group.
     """
     size = meta.get("world_size")
     absent = bool(meta.get("missing_ranks")) or (isinstance(size, int) and size > len(ranks))
@@ -274,7 +274,7 @@ _TYPES = pl.Schema(
 
 @per_trace
 def collective_arrivals(trace: Trace) -> pl.DataFrame:
-    """How late each rank arrives at the collectives that it takes part in.
+    """Lateness of each rank at its collectives.
 
     Parameters
     ----------
@@ -301,9 +301,9 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
 
 
 def lateness(calls: pl.DataFrame) -> pl.DataFrame:
-    """Rows of :func:`~llmprof.analyze.collectives` with ``late_ns``: how long after the first rank each one starts.
+    """Rows of :func:`~llmprof.analyze.collectives` with ``late_ns``: start after that of the first rank.
 
-    It is null where a call was not seen on all of its ranks. Clocks are corrected.
+    It is null if the trace lacks a rank of the call. Clocks are corrected.
     """
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     complete = pl.col("arrival_skew_ns").is_not_null() & pl.col("call").is_not_null()
@@ -354,9 +354,9 @@ _TIMES = {"dur": "dur_ns", "transfer": "transfer_ns"}
 
 
 def link_peak_gbps(trace: Trace) -> float | None:
-    """Peak of the link of the trace's device in one direction (GB/s), None where it is not known or there is none.
+    """Peak of the link of the trace's device in one direction (GB/s); None if it is unknown or there is no link.
 
-    Vendors state both directions together; the bus bandwidth of a collective is that of one.
+    Vendors state the sum of both directions; the bus bandwidth of a collective is of one direction.
     """
     name = trace.meta.get("device")
     try:

@@ -1,4 +1,4 @@
-"""Two runs compared: how much faster a step is, which parts of it, and which kernels."""
+"""Comparison of two runs: the change of the step time, by parts and by kernels."""
 
 from llmprof.analyze.compare.diff import diff, diff_reports
 from llmprof.analyze.compare.times import diff_events, diff_of, diff_times

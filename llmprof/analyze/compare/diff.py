@@ -1,4 +1,4 @@
-"""Comparison of two runs part by part or kernel by kernel, and whether one is slower than is allowed."""
+"""Comparison of two runs by parts of a step or by kernels, and the verdict whether one is slower than allowed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MEASURES = {
 
 
 def diff_reports(a: Metrics, b: Metrics, *, tolerance: float = 0.05) -> pl.DataFrame:
-    """What changed from one profile of kernels to another.
+    """Compare two profiles of kernels.
 
-    Launches are the same if they have the same kernel name, grid and block and are the n-th of these in their profile;
-    where a grid or block changed, the n-th launches of the same name are compared. Where a report does not name its
-    device, only durations are.
+    Launches match if they have the same kernel name, grid and block and are the n-th of these in their profile. If a
+    grid or block changed, the n-th launches of the same name are compared. If a report does not name its device, only
+    durations are compared.
 
     Parameters
     ----------
@@ -104,10 +104,10 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float = 0.05) -> pl.DataF
 
 
 def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
-    """Launches of a profile with what is compared, and the how manieth of its kind each one is."""
+    """Launches of a profile with the compared columns, and the number of each launch among those of its kind."""
     try:
         rows = speed_of_light(metrics).select("kernel_id", *_MEASURES)
-    except AnalysisError:  # of a device that the report does not name, only durations are compared
+    except AnalysisError:  # if the report does not name its device, only durations are compared
         own = metrics.kernels
         missing = {
             name: pl.lit(None, dtype=_TYPES.get(name, pl.Float64)) for name in _MEASURES if name != "duration_ns"
@@ -129,12 +129,12 @@ def diff(
     ranks: Sequence[int] | None = None,
     names: tuple[str, str] | None = None,
 ) -> pl.DataFrame:
-    """How much faster a step is in b than in a, which parts of it that is, and which kernels.
+    """Compare the step time of two runs, its parts, and the kernels.
 
-    First the time of a step of each phase, then the parts that add up to it (compute by stage, communication split
-    into waiting and transfer, copies, idle time by cause: :func:`diff_times`), and below the events of the device
-    aligned by their labels (:func:`diff_events`). Without steps whole recordings are compared. Two profiles of
-    Nsight Compute are compared kernel by kernel (:func:`diff_reports`).
+    First come the time of a step of each phase and the parts that add up to it (compute by stage, communication split
+    into waiting and transfer, copies, idle time by cause: :func:`diff_times`). The events of the device follow, aligned
+    by their labels (:func:`diff_events`). Without steps whole recordings are compared. Two profiles of Nsight Compute
+    are compared kernel by kernel (:func:`diff_reports`).
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def diff(
     ranks : sequence of int, optional
         Ranks whose steps and events count, on both sides; all if not given. Waiting is found with all ranks either way.
     names : (str, str), optional
-        What the runs are called; by default as :func:`run_names` calls them.
+        Names of the runs; by default those of :func:`run_names`.
 
     Returns
     -------
@@ -157,9 +157,9 @@ def diff(
         (null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns, delta_ns`` (ns a step
         and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval of the change; null for kernels),
         ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps``, ``status`` and
-        ``a_run, b_run`` (what the runs are called). The
-        rows of level ``part`` add up to the one of level ``step`` of their phase; those of ``kernels`` need not, since
-        kernels overlap. For profiles of Nsight Compute the columns of :func:`diff_reports`.
+        ``a_run, b_run`` (names of the runs). The rows of level ``part`` add up to the one of level ``step`` of their
+        phase; those of ``kernels`` need not, since kernels overlap. For profiles of Nsight Compute the columns of
+        :func:`diff_reports`.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def diff(
 
 
 VERDICTS = ("slower", "within noise", "too few steps", "as fast", "faster", "only in a", "only in b")
-"""What :func:`gate` says of a phase; only ``slower`` fails."""
+"""Verdicts of :func:`gate` on a phase; only ``slower`` fails."""
 
 _MOST_PARTS = 8
 _ROUNDING = 1e-9
@@ -218,8 +218,8 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     polars.DataFrame
         One row for each phase (one in all where whole recordings are compared): ``phase, a_ns, b_ns, change`` (share of
         a), ``low, high`` (95 % interval of it, null where there are too few steps), ``verdict``. A phase is ``slower``
-        if its change is more than allowed and the interval leaves out 0. A change beyond what is allowed is ``within
-        noise`` if the interval holds 0, and ``too few steps`` where there is none; of whole recordings, which have no
+        if its change is more than allowed and the interval excludes 0. A larger change is ``within noise`` if the
+        interval includes 0, and ``too few steps`` if there is no interval. For whole recordings, which have no
         interval, the change alone decides.
 
     Raises
@@ -277,7 +277,7 @@ def markdown(frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: 
     frame : polars.DataFrame
         As :func:`llmprof.analyze.diff` gives it.
     names : (str, str)
-        What the two runs are called.
+        Names of the two runs.
     over : float
         Allowed share, as in :func:`gate`.
 

@@ -1,4 +1,4 @@
-"""What a comparison of two runs says: the way from one step time to the other, in bars and in words."""
+"""Summary of a comparison of two runs: a waterfall from one step time to the other, and sentences."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ WORDS: Final = {
 
 REST: Final = "not explained by any part"
 _LEAST: Final = 0.01
-"""Share of the longer step below which a change of compute is gathered with others."""
+"""Share of the longer step below which changes of compute are merged."""
 _ALWAYS: Final = 3
-"""Stages of compute that have a bar of their own however small their changes are."""
+"""Number of stages of compute with separate bars, however small their changes are."""
 _SAID: Final = 0.05
 """Share of the changes below which a part is not named in a sentence."""
 _MOST_SAID: Final = 3
@@ -55,7 +55,7 @@ WATERFALL: Final = {
 
 
 def run_names(*traces: Trace) -> tuple[str, ...]:
-    """What runs are called: by the folder or file that each was read from, and apart from each other.
+    """Different names for runs, from the folder or file that each was read from.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def run_names(*traces: Trace) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        One name for each run; ``run 1`` and so on where nothing is known, a number behind those that are the same.
+        One name for each run; ``run 1`` and so on if nothing is known, and a number behind equal names.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def run_names(*traces: Trace) -> tuple[str, ...]:
 
 
 def names_in(frame: pl.DataFrame) -> tuple[str, str]:
-    """Names of the two runs of a comparison: what the frame says, else ``a`` and ``b``."""
+    """Names of the two runs of a comparison: those of the frame, or else ``a`` and ``b``."""
     if {"a_run", "b_run"} <= set(frame.columns) and frame.height:
         first, second = frame.select("a_run", "b_run").row(0)
         return str(first), str(second)
@@ -92,7 +92,7 @@ def compared_phases(frame: pl.DataFrame) -> list[str | None]:
 
 
 def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
-    """The way from the step time of one run to that of the other, as bars that add up.
+    """Waterfall from the step time of one run to that of the other: bars that add up.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
         ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained, and ``total`` for the first
         and the last row), ``label``, ``part`` (the stage of compute, the cause of idle time; null where several are
         gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (where the bar begins and ends: each begins where the
-        one before ends) and ``beyond_noise``. Changes of compute below 1 % of the longer step are gathered, but for
-        the three largest, and so are all copies. The last bar
-        before the total is what no part explains, always there, 0 where all is.
+        one before ends) and ``beyond_noise``. Changes of compute below 1 % of the longer step are merged, except for
+        the three largest; all copies are merged. The last bar before the total is the change that no part explains; it
+        is always there, and 0 if the parts explain all.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
 
 
 def _tidy(ns: float, of: float) -> float:
-    """A rest of which only the rounding of floating point is left is none."""
+    """A remainder that is only floating-point rounding counts as 0."""
     return 0.0 if abs(ns) <= 1e-6 * of else ns
 
 
@@ -191,7 +191,7 @@ def _totals(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Parts of a phase, and its row of the step."""
+    """Parts of a phase, and the row of its step."""
     phases = compared_phases(frame)
     chosen = phase if phase is not None else next(iter(phases), None)
     if chosen not in phases:
@@ -206,7 +206,7 @@ def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dic
 
 
 def diff_words(frame: pl.DataFrame) -> list[str]:
-    """What changed from one run to the other, as sentences whose figures are those of the frame.
+    """Changes from one run to the other as sentences, with the figures of the frame.
 
     Parameters
     ----------
@@ -216,8 +216,9 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
     Returns
     -------
     list of str
-        One sentence or two a phase that both runs have, the phase with the most time first, and one that names phases
-        of one run only. Parts are named down to 5 % of all changes; what may be noise is called so.
+        One or two sentences for each phase that both runs have, the phase with the most time first, and one sentence
+        that names phases of one run only. Parts of less than 5 % of all changes are not named; changes that may be
+        noise are called noise.
 
     Raises
     ------
@@ -252,7 +253,7 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
 
 
 def _steps_of(phases: Sequence[str]) -> str:
-    """Steps of some phases in words; those of an unknown one are called so."""
+    """Text for the steps of some phases, including unknown ones."""
     known = [phase for phase in phases if phase != "other"]
     words = [f"steps of {' and '.join(known)}"] if known else []
     return " and ".join([*words, *(["steps whose phase is unknown"] if "other" in phases else [])])
@@ -308,14 +309,14 @@ CONTEXT: Final = {"what": pl.String, "a": pl.String, "b": pl.String, "same": pl.
 
 
 def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> pl.DataFrame:
-    """What two runs have in common, and what of them cannot be laid side by side.
+    """Properties that two runs share, and differences that limit the comparison.
 
     Parameters
     ----------
     a, b : Trace
         The runs.
     names : (str, str), optional
-        What they are called; by default as :func:`run_names` calls them.
+        Their names; by default those of :func:`run_names`.
 
     Returns
     -------
@@ -379,7 +380,7 @@ ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 def engine_of(step_rows: pl.DataFrame) -> str | None:
-    """Engine that wrote the labels of steps; None where no label says it."""
+    """Engine that wrote the labels of steps; None if no label says it."""
     labelled: Sequence[str] = [source for source in step_rows["source"].drop_nulls().unique() if source in ENGINES]
     return ", ".join(sorted(ENGINES[source] for source in labelled)) or None
 

@@ -1,4 +1,4 @@
-"""The time of a step in two runs, the parts that its change is made of, and the events behind them."""
+"""Step times of two runs, the parts of the change, and the events behind them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 LEVELS = ("step", "part", "between")
-"""Levels of a comparison of times, in the order of its rows: the step, what it is made of, the time to the next one."""
+"""Levels of a comparison of times, in the order of its rows: the step, its parts, and the time to the next step."""
 
 RESAMPLES = 1000
 """Samples with replacement from which an interval is taken (a percentile bootstrap)."""
@@ -24,7 +24,7 @@ INTERVAL = (0.025, 0.975)
 """Quantiles of the resampled change that are its 95 % interval."""
 
 TYPICAL = (0.25, 0.75)
-"""A step is taken as the mean of those between these quantiles, so that a warm-up or a pause does not count."""
+"""The time of a step is the mean of the steps between these quantiles, so that a warm-up or a pause does not count."""
 
 FEW_STEPS = 4
 """With fewer steps than this all of them count."""
@@ -50,12 +50,12 @@ SCHEMA = {
 def diff_times(
     a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05, ranks: Sequence[int] | None = None
 ) -> pl.DataFrame:
-    """Time of a step in two runs, and its parts, which add up to it exactly.
+    """Compare the time of a step in two runs, and its parts, which add up to it exactly.
 
-    A step lasts from its first event on the device to its last (or to the first of the next step, if that comes
-    before); what is left until the next step begins is the level ``between``. Taken are the mean of the ranks and the
-    mean of the steps between the quartiles of the phase. Where not all traces have steps, all of them are compared as
-    whole recordings, from the first to the last thing recorded.
+    A step lasts from its first event on the device to its last (or to the first event of the next step, if that comes
+    before). The time until the next step begins is the level ``between``. Times are means over the ranks, and over the
+    steps between the quartiles of the phase. If a trace has no steps, all traces are compared as whole recordings, from
+    the first to the last recorded event.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def diff_times(
 
 
 def has_steps(trace: Trace) -> bool:
-    """Whether a trace has steps with work that are no captures of graphs."""
+    """Whether a trace has steps with work, other than captures of graphs."""
     step_rows = steps(trace)
     return bool(
         (
@@ -142,7 +142,7 @@ def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:
 
 
 def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[str | None, tuple[pl.DataFrame, int]]:
-    """The typical steps of each phase, one per row, with a column for the step, each part and what follows it."""
+    """The typical steps of each phase, one per row, with columns for the step, its parts and the time after it."""
     windows = of_ranks(recorded_windows(trace) if whole else step_windows(trace), ranks)
     parts = time_parts(trace, windows.with_columns(dur_ns="span_ns"))
     place = pl.int_range(pl.len()).over(*LANE, "phase")
@@ -253,7 +253,7 @@ def _interval(a: pl.DataFrame | None, b: pl.DataFrame | None) -> tuple[dict[str,
 KEYS = ("phase", "stage", "category")
 
 RANKS_APART = 1 << 20
-"""Ranks of one repeat are so far from those of the next."""
+"""Distance between the rank numbers of one repeat and those of the next."""
 
 
 def diff_events(
@@ -266,9 +266,9 @@ def diff_events(
 ) -> pl.DataFrame:
     """Device time per step and rank of two runs, aligned by phase, stage and category.
 
-    The time of a step is the union of its events of one stage and category; a step without any counts as zero. Of
-    each rank the median over the steps of the phase is taken, and of the ranks and repeats the mean. Events outside
-    steps are left out; where not all traces have steps, whole recordings are compared, with all their events.
+    The time of a step is the union of its events of one stage and category; a step without such events counts as zero.
+    Times are the median over the steps of a phase on each rank, then the mean over ranks and repeats. Events outside
+    steps are left out. If a trace has no steps, whole recordings are compared with all their events.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def diff_events(
 
 
 def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Sequence[int] | None) -> pl.DataFrame:
-    """Labelled events of all repeats, each with ranks of its own; of whole recordings as one step without a phase."""
+    """Labelled events of all repeats, with different rank numbers; a whole recording is one step without a phase."""
     parts = []
     for repeat, trace in enumerate(repeats):
         events = of_ranks(labelled(trace, ["step", *keys]), ranks).with_columns(pl.col("rank") + RANKS_APART * repeat)
@@ -350,7 +350,7 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Se
     for side, events in (("a", a), ("b", b)):
         steps = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
         both = both.join(steps, on="phase", how="left", nulls_equal=True)
-        none = pl.when(pl.col(f"{side}_steps") > 0).then(0.0)  # the phase ran and had no such event
+        none = pl.when(pl.col(f"{side}_steps") > 0).then(0.0)  # the phase ran, but had no such event
         both = both.with_columns(
             pl.col(f"{side}_ns").is_not_null().alias(f"_in_{side}"),
             pl.col(f"{side}_ns", f"{side}_count").fill_null(none),

@@ -1,4 +1,4 @@
-"""Findings as one JSON document, with the schema that it keeps to: for programs, agents and continuous integration."""
+"""Findings as one JSON document with its schema, for programs, agents and continuous integration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
 VERSION: Final = 2
-"""Raised when a key goes or changes its meaning; keys may be added."""
+"""Version of the document. It rises when a key is removed or changes its meaning; new keys do not change it."""
 
 _MEANING: Final = {
     "order": "place, from 1; by predicted_ns, and without a prediction by figure",
@@ -46,7 +46,7 @@ _MAY_BE_NULL: Final = {
 
 
 def findings_document(trace: Trace) -> dict[str, Any]:
-    """Findings of a trace, and what it is of.
+    """Findings of a trace, with facts about the trace.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def hardware_findings_document(metrics: Metrics, found: pl.DataFrame) -> dict[st
     Parameters
     ----------
     metrics : Metrics
-        What was measured.
+        Hardware metrics.
     found : polars.DataFrame
         Its findings: rows of :func:`llmprof.analyze.hardware_findings`.
 

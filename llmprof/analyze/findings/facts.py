@@ -1,4 +1,4 @@
-"""What ran, as far as the trace says it: model, engine, device, batch and the time of a step."""
+"""Facts about a run, as far as the trace states them: model, engine, device, batch and the time of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceCla
 
 
 def run_facts(trace: Trace) -> pl.DataFrame:
-    """Model, engine, device, batch and step time of a run, each with what says it.
+    """Model, engine, device, batch and step time of a run, each with its source.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def run_facts(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``what`` (model, engine, device, batch, step time), ``value`` (as text; null where the trace does not say
-        it) and ``source``: what says it, or what would have.
+        ``what`` (model, engine, device, batch, step time), ``value`` (as text; null if the trace does not state it) and
+        ``source``: where the trace states it, or the option that would have recorded it.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def _device(trace: Trace) -> tuple[str | None, str]:
 
 
 def on_host(trace: Trace) -> bool:
-    """Whether nothing was recorded on a device and operators of the host stand in, as for a run on CPU.
+    """Whether the trace has operators of the host in place of device events, as for a CPU run.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
 
 
 def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:
-    """Names and values for a page; what is not known says so and why."""
+    """Names and values for a page; unknown values give the reason."""
     return [
         (what[:1].upper() + what[1:], f"{value} ({source})" if what == "step time" and value else value)
         if value is not None

@@ -23,7 +23,7 @@ from llmprof.units import format_bytes, format_ns, format_share
 
 @dataclass(frozen=True)
 class Rule:
-    """What is measured, when it is worth saying, and how it is said."""
+    """Rule: a measurement, the threshold for a finding, and its sentences."""
 
     name: str
     measure: Callable[[Scope], Measure | None]
@@ -34,7 +34,7 @@ class Rule:
     minimum_share: float = 0.01
     info: bool = False
     last: bool = False
-    """Whether it speaks of the labels and not of the run, and comes after what does."""
+    """Whether it is about labels and not about the run; such findings come last."""
 
 
 RULES: tuple[Rule, ...] = (
@@ -240,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         last=True,
     ),
 )
-"""Every rule; their order decides among findings of equal weight."""
+"""All rules; their order decides between findings of equal weight."""
 
 
 SCHEMA = {
@@ -272,7 +272,7 @@ SCHEMA = {
 _PREDICTED = ("predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s", "change", "prediction")
 
 _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
-"""Severities by the share of time from which on they hold, in order."""
+"""Severities, each with the least share of time that it needs, in order."""
 
 
 class Findings(pl.DataFrame):
@@ -289,41 +289,42 @@ class Findings(pl.DataFrame):
 
 @per_trace
 def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None) -> pl.DataFrame:
-    """What takes the time, and what its remedy would gain, the most first.
+    """Ranked findings: what takes the time, and what its remedy would gain, the largest gain first.
 
-    Every rule measures the time that something takes; a rule without its figure, or whose figure is below its
-    threshold, says nothing. All shares of a trace have one denominator, which ``denominator`` states: the time from
-    step to step of the steady decode steps (of all steps where there is no steady state), summed over the devices, or
-    the recorded time of host and device where there are no steps. Idle time by cause, waiting, transfer, copies and
-    compute do not overlap; the other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) look
-    at parts of these again. A late rank makes others wait, so removing one loss may move another. A recording of
-    nothing but graph captures has no findings.
+    Every rule measures the time that something takes. A rule gives no finding if its figure is unknown or below its
+    threshold. All shares of a trace have one denominator, which ``denominator`` states: the time from step to step of
+    the steady decode steps (of all steps if there is no steady state), summed over the devices, or the recorded time of
+    host and device if there are no steps. Idle time by cause, waiting, transfer, copies and compute do not overlap. The
+    other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) measure parts of these again. A
+    late rank makes others wait, so removing one loss may move another. A recording of graph captures alone has no
+    findings.
 
     Parameters
     ----------
     trace : Trace
         Any trace with device activity or operators.
     step : int, optional
-        What takes the time of this step, on every rank that has it, and not of the run: why was it slow?
+        Findings of this step, on every rank that has it, in place of the run: why was it slow?
     requests : polars.DataFrame, optional
-        Rows of ``analyze.requests(run)``: what the slowest first tokens are made of comes first, with a share of its
-        own denominator.
+        Rows of ``analyze.requests(run)``. A finding about the slowest first tokens then comes first; its share has a
+        different denominator.
 
     Returns
     -------
     polars.DataFrame
-        One row for each finding, by what its remedy would gain: by the prediction, and where there is none by the time
-        it is about (what speaks of labels and not of the run comes last):
+        One row for each finding, sorted by the predicted gain of its remedy, or by its time if there is no prediction
+        (findings about labels come last):
 
-        - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info for
-          what is no fault), ``title`` (one sentence with the figure);
+        - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info if it
+          is not a fault), ``title`` (one sentence with the figure);
         - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a request),
-          ``share_of_time``; ``gain_ns``: the most that removing it could gain, in the same unit, all else as it is;
+          ``share_of_time``; ``gain_ns``: the most that removing it could gain if nothing else changed, in the same
+          unit;
         - ``predicted_ns, predicted_low_ns, predicted_high_ns``: what :func:`what_if` predicts with the remedy, in the
           same unit, and its interval (below 0: slower); ``predicted_tokens_per_s``: the same as more tokens a second
           on a replica of the model; ``change``: the remedy as ``llmprof what-if`` takes it; ``prediction``: in words.
-          Null without a prediction, of which ``prediction`` says why. It may be less than ``gain_ns``, where something
-          else sets the pace, and more, where the change takes other losses with it;
+          Null without a prediction; ``prediction`` then says why. The prediction is below ``gain_ns`` if something else
+          sets the pace, and above it if the change also removes other losses;
         - ``scope`` (steady decode steps, steps, a step, whole recording), ``denominator`` (what shares are of, in
           words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
@@ -349,16 +350,16 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
 
 
 def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace | None = None) -> Findings:
-    """What the rules find in a scope, the most first.
+    """Findings of the rules in a scope, the largest first.
 
     Parameters
     ----------
     scope : Scope
-        What stands for the run.
+        The representative part of the run.
     requests : polars.DataFrame, optional
         As of :func:`findings`.
     whole : Trace, optional
-        What remedies are replayed on, if the scope's trace holds only what the rules look up.
+        Trace for the replay of remedies, if the scope's trace holds only the tables that rules use.
 
     Returns
     -------
@@ -386,7 +387,7 @@ def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace |
 
 
 def _measured(rule: Rule, scope: Scope) -> Measure | None:
-    """What a rule measures, if it was captured and is worth saying."""
+    """Measurement of a rule, if it was captured and exceeds the threshold."""
     if not scope.span_ns:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a replay of the recording predicts that the remedy of a finding gains."""
+"""Predicted gain of a finding's remedy, from a replay of the recording."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 MOST_EVENTS: Final = 3_000_000
-"""A recording with more kernels, copies and calls is not replayed for its findings: its graph would need gigabytes."""
+"""Recordings with more kernels, copies and calls are not replayed for findings: the graph would need gigabytes."""
 
 NOTHING: Final = 0.01
-"""A gain below this share of the time is said to be none: steps of one recording differ by more."""
+"""A gain below this share of the time counts as none, since steps of one recording differ by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Gain:
     low_ns: float
     high_ns: float
     tokens_per_s: float | None
-    """More tokens a second on a replica of the model; None where the tokens of the steps are not known."""
+    """Gain in tokens a second on a replica of the model; None if the tokens of the steps are unknown."""
     words: str
 
 
 def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Gain | str]:
-    """What the remedy of each measure gains alone, in the time that findings speak about.
+    """Gain of the remedy of each measure alone, in the scope of the findings.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Ga
     Returns
     -------
     list of Gain or str
-        The gains; or why there is no prediction, in words.
+        The gains, or the reason why there is no prediction, as text.
     """
     changes = [one.change if one.ns >= NOTHING * scope.span_ns else "" for one in measures]
     events = sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
@@ -86,7 +86,7 @@ def _gain(scope: Scope, change: str | None, rows: pl.DataFrame | LlmprofError | 
 
 
 def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:
-    """Mean number of tokens that a step generates; None where some step does not say it or also reads prompts."""
+    """Mean number of tokens that a step generates; None if a step does not state it or also reads prompts."""
     if scope.steps is None:
         return None
     steps = scope.steps.join(rows, on=["rank", "step"], how="semi")

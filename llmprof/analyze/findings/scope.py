@@ -1,4 +1,4 @@
-"""The part of a run that findings speak about: the steady decode steps, else all steps, else everything recorded."""
+"""Scope of the findings: the steady decode steps, or else all steps, or else the whole recording."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from llmprof.units import format_ns, format_share
 
 @dataclass(frozen=True)
 class Measure:
-    """Time that a finding is about, and where to look.
+    """Measurement of a rule: the time of a finding, and the place in the trace.
 
     Attributes
     ----------
     ns : float
-        Time of the scope that it is about, summed over ranks and steps (ns): what it is ranked by.
+        Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by it.
     words : dict
-        What goes into the sentences.
+        Values for the sentences.
     gain_ns : float, optional
         Most that removing it could gain, if that is less than its time.
     where : str
@@ -36,9 +36,9 @@ class Measure:
     rank : int, optional
         Rank on which most of it happens.
     window_ns : (int, int), optional
-        When it is at its worst: from, to (ns).
+        Window in which it is worst: from, to (ns).
     suggestion : str, optional
-        Advice that the evidence calls for, in place of the rule's.
+        Advice that fits the evidence, in place of the rule's.
     change : str, optional
         The remedy as a change that a replay can make, as ``llmprof what-if`` takes it.
     """
@@ -93,7 +93,7 @@ def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
 
 
 def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
-    """Value of a column with the largest sum of another, null left out, and its share of the whole sum."""
+    """Value of a column with the largest sum of another column, without null, and its share of the total."""
     sums = rows.filter(pl.col(by).is_not_null()).group_by(by).agg(pl.col(weight).sum())
     whole = total(rows, weight)
     if not sums.height or not whole:
@@ -104,7 +104,7 @@ def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, floa
 
 @dataclass(frozen=True)
 class Scope:
-    """Time that stands for the run, as windows, and what lies in it.
+    """The representative time of a run, as windows, and the events in it.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Scope:
     words : str
         The scope in words: ``steady decode steps``, ``all steps`` or ``whole recording``.
     steps : polars.DataFrame or None
-        The steps; None where the trace has none and the scope is the whole recording.
+        The steps; None if the trace has none and the scope is the whole recording.
     windows : polars.DataFrame
         ``rank, device, step, phase, start_ns, dur_ns``: the time, one row per step and device.
     recorded_ns : int
@@ -138,7 +138,7 @@ class Scope:
 
     @property
     def part(self) -> str:
-        """What counts and times are given for: ``a step`` (of one device) or ``a rank``."""
+        """Unit of counts and times: ``a step`` (of one device) or ``a rank``."""
         return "a rank" if self.steps is None else "a step"
 
     @property
@@ -148,7 +148,7 @@ class Scope:
 
     @cached_property
     def denominator(self) -> str:
-        """What every share is of, in words and numbers."""
+        """Denominator of every share, in words and numbers."""
         ranks = self.windows["rank"].n_unique()
         of = f"on {ranks} rank{'s' if ranks > 1 else ''}" if self.steps is not None or ranks > 1 else "on the only rank"
         if self.steps is None:
@@ -162,23 +162,23 @@ class Scope:
 
     @cached_property
     def platform(self) -> Platform:
-        """Whose devices it is, for the words of sentences."""
+        """Platform of the devices, for the words of sentences."""
         return self.trace.platform
 
     @cached_property
     def on_host(self) -> bool:
-        """Whether operators of the host stand in for a device."""
+        """Whether operators of the host take the place of device events."""
         events = attribute(self.trace)
         return events.height > 0 and bool((events["source"] == "op").all())
 
     @cached_property
     def events(self) -> pl.DataFrame:
-        """Device events of the windows with their labels, cut to the windows; ``window`` is the row there."""
+        """Labelled device events of the windows, cut to the windows; ``window`` is the row number of the window."""
         return clip(attribute(self.trace), self.windows, LANE)
 
     @cached_property
     def times(self) -> pl.DataFrame:
-        """The windows in parts that add up to them: :func:`~llmprof.analyze.steps.summary.time_parts`."""
+        """Parts that add up to the windows: :func:`~llmprof.analyze.steps.summary.time_parts`."""
         return time_parts(self.trace, self.windows)
 
     def time(self, kind: str, *parts: str) -> float:
@@ -187,7 +187,7 @@ class Scope:
         return total(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
 
     def cut(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Rows with ``rank, start_ns, dur_ns`` as far as they lie in the windows of their rank."""
+        """Rows with ``rank, start_ns, dur_ns``, cut to the windows of their rank."""
         lanes = LANE if "device" in frame.columns else ["rank"]
         windows = self.windows.unique([*lanes, "start_ns"], keep="first", maintain_order=True)
         return clip(frame, windows, lanes)
@@ -198,7 +198,7 @@ class Scope:
         return self.cut(idle(self.trace))
 
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Rows with ``rank, start_ns`` that begin in a window of their rank, whole."""
+        """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""
         ends = self.windows.select("rank", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
         ends = ends.unique(["rank", "start_ns"])
         window = last_before(frame, ends, ["rank"], at="start_ns")
@@ -214,7 +214,7 @@ class Scope:
 def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
     """Steady decode steps if every rank has some, else all steps with device work, else the whole recording.
 
-    Captures of graphs are not part of a run; a recording that holds nothing else has an empty scope.
+    Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
 
 
 def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> tuple[str, pl.DataFrame | None]:
-    """What stands for a run, in words, and its steps: None where it has none.
+    """Representative part of a run, as text, and its steps; None if it has no steps.
 
     Parameters
     ----------

@@ -13,10 +13,10 @@ from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
 from llmprof.units import format_bytes, format_ns, format_share
 
 LATE = ("host_bound", "launch")
-"""Causes of idle time that launching earlier, or fewer calls, would take away."""
+"""Causes of idle time that earlier launches, or fewer calls, would remove."""
 
 IN_GRAPHS = 0.5
-"""Share of the kernels that come from replayed graphs, from which on nobody is told to use graphs."""
+"""If at least this share of the kernels comes from replayed graphs, the advice is not to use graphs."""
 
 _GRAPHS = (
     "Most kernels come from replayed graphs already, so what is late is what the host does between the replays, above "
@@ -41,11 +41,11 @@ _DOING = (
         "compiled ones.",
     ),
 )
-"""Advice for what the launching thread is longest in."""
+"""Advice by the call in which the launching thread spends most time."""
 
 
 def host_bound(scope: Scope) -> Measure | None:
-    """Idle time that ends with a kernel which the host had not launched yet, the launching calls included."""
+    """Idle time before a kernel that the host had not launched yet, including the launching calls."""
     gaps = _idle(scope, *LATE)
     spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum()).filter(pl.col("span") > 0)
     by_rank = (
@@ -103,7 +103,7 @@ def synchronisation(scope: Scope) -> Measure | None:
 
 
 def _without(call: str | None) -> str | None:
-    """The change that takes a call away; None where its name is none that a change can hold."""
+    """The change that removes a call; None if a change cannot hold its name."""
     return f"without-call:^{call}$" if call is not None and call.isidentifier() else None
 
 
@@ -124,7 +124,7 @@ _ADVICE_FOR_CALLS = (
 
 
 def device_held(scope: Scope) -> Measure | None:
-    """Launched work that stands still while a call of the host holds the device."""
+    """Idle time with launched work while a call of the host holds the device."""
     gaps = _idle(scope, "queued").filter(pl.col("held_kind") == "call")
     if not gaps.height:
         return None
@@ -138,7 +138,7 @@ def device_held(scope: Scope) -> Measure | None:
         "longest": format_ns(float(gaps["dur_ns"].max() or 0)),  # type: ignore[arg-type]
     }
     where = "cause = 'queued' AND held_kind = 'call'"
-    # what holds a device is no edge of the replay: without the call the device would stand still as before
+    # the replay has no edge for a call that holds the device: without the call the device would stay idle as before
     return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=advice)
 
 
@@ -228,7 +228,7 @@ def share_in_graphs(scope: Scope) -> float:
 
 
 def doing_words(gaps: pl.DataFrame) -> str:
-    """What the launching thread was in for most of some gaps, in words."""
+    """Text for the call or function in which the launching thread spent most of some gaps."""
     known = gaps.filter(pl.col("doing").is_not_null())
     if not known.height or total(known, "dur_ns") < total(gaps, "dur_ns") / 2:
         return "code that was not recorded"

@@ -1,4 +1,4 @@
-"""Chains of short kernels that always follow each other on a stream, and what one kernel in their place would save."""
+"""Fusion candidates: chains of short kernels that always follow each other, and what one kernel would save."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmprof.names.replayable import DTYPES
 from llmprof.trace import Trace
 
 ALWAYS: Final = 0.9
-"""Share of the runs of both kernels in which one follows the other, for which it counts as always."""
+"""One kernel counts as always following another if it does so in at least this share of the runs of both."""
 
 _LEAST_COUNT: Final = 4
 _MOST_MEMBERS: Final = 64
@@ -48,8 +48,8 @@ KNOWN: Final = (
     (r"[ecf]{2,}", "elementwise and reductions"),
 )
 """Fusions that engines and compilers have, by the categories of a whole chain in order: vLLM's compilation passes
-(``fuse_norm_quant``, ``fuse_act_quant``, ``fuse_allreduce_rms``, ``enable_qk_norm_rope_fusion``, ``fuse_rope_kvcache``)
-and what every compiler does with kernels that work element by element, or sum over a row."""
+(``fuse_norm_quant``, ``fuse_act_quant``, ``fuse_allreduce_rms``, ``enable_qk_norm_rope_fusion``,
+``fuse_rope_kvcache``), and fusions of element-wise and row-reduction kernels, which every compiler has."""
 
 _SCHEMA: Final = {
     "phase": pl.String(), "fusion": pl.String(), "categories": pl.String(), "kernels": pl.String(),
@@ -63,31 +63,31 @@ _SCHEMA: Final = {
 def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
 
-    A kernel is a name in a stage of a phase. Two are linked where the second directly follows the first in at least
-    90 % of the runs of both (the first and last layer are often others), on one stream and in one step. Only kernels
-    that move memory count (norm, RoPE, cache write, activation, quantise, element by element, copies, routing of
-    experts), not products and attention; an all-reduce may begin a chain. Whether the results in between are needed
-    elsewhere is not recorded.
+    A kernel here is a name in a stage of a phase. Two kernels are linked if the second directly follows the first in at
+    least 90 % of the runs of both (the first and last layer often differ), on one stream and in one step. Only kernels
+    that mainly move memory count (norm, RoPE, cache write, activation, quantise, element-wise, copies, routing of
+    experts), not matrix products and attention; an all-reduce may begin a chain. The recording does not say whether
+    other kernels need the results in between.
 
     Parameters
     ----------
     trace : Trace
         A trace with kernels.
     most_ns : int
-        Median time of a kernel up to which it is short, in ns; an all-reduce may be longer, since it waits.
+        Longest median time of a short kernel, in ns; an all-reduce may be longer, since it waits.
     predict : int
-        For how many chains a replay predicts the gain, those with the most time first.
+        Number of chains whose gain a replay predicts, those with the most time first.
 
     Returns
     -------
     polars.DataFrame
         ``phase, fusion`` (a fusion that engines or compilers have, if the categories of the whole chain are one; null
         for any other), ``categories`` (in order, with ``+``), ``kernels`` (names, one a line), ``length``, ``count``
-        (chains), ``a_step`` (of those in a step: chains a step), ``launches_saved`` (of the recording), ``total_ns``
-        (time of the chains' kernels), ``gap_ns`` (between them), ``share`` (of the summed time of all kernels),
-        ``bytes_saved`` (of the recording: what need not be written and read again between the kernels; null where the
-        shapes of their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
-        ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted). The largest first.
+        (chains), ``a_step`` (chains in each step), ``launches_saved`` (of the recording), ``total_ns`` (time of the
+        chains' kernels), ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``bytes_saved`` (of
+        the recording: bytes that need not be written and read again between the kernels; null if the shapes of their
+        operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of ``recorded_ns``, by
+        :func:`~llmprof.analyze.what_if`; null where none was predicted). The largest first.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
 
 
 def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
-    """Device events in the order of their streams, with the number of the chain that each is in (null: in none).
+    """Device events in the order of their streams, with the number of their chain (null if they are in none).
 
     Returns
     -------
@@ -159,7 +159,7 @@ _ALL_REDUCES: Final = pl.col("name").str.contains(r"(?i)all_?reduce|cross_device
 
 
 def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Members of chains with the bytes that need not go to memory between each and the next; null if not known."""
+    """Members of chains with the bytes between each and the next that need not go to memory; null if unknown."""
     if not trace.has("ops"):
         return linked.with_columns(bytes=pl.lit(None, dtype=pl.Int64))
     rows = operators_of(linked, trace.ops)
@@ -170,7 +170,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     pairs = rows.filter(~pl.col("_last")).select(keys).unique()
     sizes = pl.Series("bytes", [between(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
     rows = rows.join(pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left")
-    part = pl.col("letter").shift(-1) == _PARTS["embedding"]  # a look-up reads only some rows
+    part = pl.col("letter").shift(-1) == _PARTS["embedding"]  # an embedding look-up reads only some rows
     known = pl.when(~part.fill_null(value=False)).then("bytes")
     return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
 
@@ -181,7 +181,7 @@ def between(shapes: str | None, dtypes: str | None, next_shapes: str | None, nex
     Returns
     -------
     int or None
-        None where a shape is not recorded, or no tensor of two axes or several are in both.
+        None if a shape was not recorded, or if not exactly one tensor of at least two axes is in both.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def between(shapes: str | None, dtypes: str | None, next_shapes: str | None, nex
 
 
 def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...], int]]:
-    """Shapes and bytes of the tensors of at least two axes that are no indices."""
+    """Shapes and bytes of the tensors with at least two axes, without indices."""
     try:
         sizes, types = json.loads(shapes or "[]"), json.loads(dtypes or "[]")
     except ValueError:
@@ -208,7 +208,7 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
 
 
 def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Chains that are alike in one row; and the events of each."""
+    """Equal chains summed up in one row, and the events of each."""
     words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
     end = pl.col("start_ns") + pl.col("dur_ns")
     each = linked.group_by("chain", maintain_order=True).agg(
@@ -245,12 +245,12 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
 
 
 def _named(letters: str) -> str | None:
-    """A known fusion, if the whole chain is one."""
+    """Name of a known fusion, if the whole chain is one."""
     return next((name for pattern, name in KNOWN if re.fullmatch(pattern, letters)), None)
 
 
 def _gain(trace: Trace, members: pl.DataFrame, row: dict[str, Any]) -> dict[str, float]:
-    """What a replay predicts for a step of the chain's phase."""
+    """Predicted gain for a step of the chain's phase, from a replay."""
     chosen = members.filter(pl.col("_candidate") == row["_candidate"]).select("event", _chain="chain")
     found = what_if(trace, _one_kernel(chosen)).filter(pl.col("phase").eq_missing(pl.lit(row["phase"])))
     if found.is_empty():

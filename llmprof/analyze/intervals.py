@@ -1,8 +1,8 @@
 """Arithmetic on sets of half-open time intervals, as whole-column operations.
 
-An interval is ``start_ns <= t < start_ns + dur_ns``; a negative duration counts as zero. ``by`` names the
-columns that part the rows into groups, each with a timeline of its own; null is a value like any other.
-Every function takes one sort at most and is linear in the rows after it; rows in order are not sorted again.
+An interval is ``start_ns <= t < start_ns + dur_ns``; a negative duration counts as zero. ``by`` names the columns that
+divide the rows into groups with separate timelines; null is a value like any other. Every function sorts at most once
+and is otherwise linear in the rows; rows that are in order are not sorted again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import polars as pl
 from llmprof.errors import AnalysisError, listed
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
-"""Before every time."""
+"""A time before all others."""
 
 INTERVAL = ("start_ns", "dur_ns")
 
 
 class Line(NamedTuple):
-    """Intervals on the line.
+    """Intervals of all groups on one line.
 
-    ``rows``: ``_group, _start, _end`` and the columns that were kept, in the order of ``_start``.
-    ``groups``: the keys, ``_group, first_ns, last_ns, _shift``; a time of the group plus ``_shift`` is its place.
+    ``rows``: ``_group, _start, _end`` and the kept columns, in the order of ``_start``. ``groups``: the keys, ``_group,
+    first_ns, last_ns, _shift``; a time of the group plus ``_shift`` is its position on the line.
     """
 
     rows: pl.DataFrame
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None) -> Line:
-    """Lay the groups of ``by`` on one line.
+    """Put the groups of ``by`` one after another on one line.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
         *by,
         pl.col("start_ns").cast(pl.Int64).alias("_start"),
         end_of().alias("_end"),
-        # runs of one key are far fewer than rows where the rows are nearly in order
+        # if rows are nearly in order, there are far fewer runs of one key than rows
         (pl.struct(by).rle_id() if by else pl.lit(0, dtype=pl.UInt32)).alias("_run"),
         **kept,
     )
@@ -82,7 +82,7 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
 def merged(line: Line) -> pl.DataFrame:
     """Union of the intervals on the line: ``_group, _start, _end``, disjoint, not empty, not touching, in order.
 
-    Columns that the line kept are those of the interval that opens each one.
+    Kept columns have the values of the first interval of each union.
     """
     rows = line.rows.filter(pl.col("_end") > pl.col("_start")).with_columns(_reach=pl.col("_end").cum_max())
     opens = rows.select(pl.col("_start") > pl.col("_reach").shift(1, fill_value=LOWEST)).to_series()
@@ -101,7 +101,7 @@ def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataF
 
 
 def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Other intervals onto the line of groups, cut to ``_low <= t <= _high`` of their group.
+    """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group.
 
     Returns
     -------
@@ -116,9 +116,9 @@ def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> pl.Da
 
 
 def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
-    """Values of the group of each row, null where there is no such group.
+    """Values of the group of each row; null if there is no such group.
 
-    Rows of one group mostly follow each other, so a key is looked up once for each run of it, not for each row.
+    Rows of one group are mostly consecutive, so a key is looked up once for each run of equal keys, not for each row.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
 
 
 def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
-    """Last mark of its group that is not after each point.
+    """For each point, the last mark of its group that is not after it.
 
     Parameters
     ----------
@@ -154,14 +154,14 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
     marks : polars.DataFrame
         Moments in the column ``at`` (ns, not null) and the columns of ``by``, in any order.
     by : sequence of str
-        Columns that part both into groups; what has a null there is in none.
+        Columns that divide both frames into groups; rows with a null there belong to no group.
     at : str
         Column of the moments.
 
     Returns
     -------
     polars.Series
-        Row numbers in ``marks`` (u32), null where no mark comes before; of several at one moment the last row.
+        Row numbers in ``marks`` (u32), null if no mark comes before; of several marks at one moment the last row.
     """
     if marks.is_empty():
         return pl.Series("mark", [None], dtype=pl.UInt32).new_from_index(0, points.height)
@@ -175,7 +175,7 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """The frame, if it has the columns and those of an interval.
+    """Check that a frame has the columns and those of an interval, and return it.
 
     Raises
     ------
@@ -307,13 +307,13 @@ def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> p
     by : sequence of str
         Columns that part the rows into groups; none for one group.
     **following : polars.Expr
-        Further result columns, of the interval that ends the gap (the first one in the frame where several do).
+        Further result columns, from the interval that ends the gap (the first in the frame if several do).
 
     Returns
     -------
     polars.DataFrame
-        ``<by...>, start_ns, dur_ns, <following...>`` in the order of ``by`` (nulls last) and time; what lies before
-        the first interval of a group and after its last is no gap.
+        ``<by...>, start_ns, dur_ns, <following...>`` in the order of ``by`` (nulls last) and time; time before the
+        first interval of a group and after its last is not a gap.
     """
     line = lay(frame, by, following)
     union = merged(line)
@@ -359,7 +359,7 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
 def length_within(
     windows: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str] = (), *, name: str = "busy_ns"
 ) -> pl.DataFrame:
-    """Time of each window that the union of the intervals of its group covers.
+    """Time in each window that the union of its group's intervals covers.
 
     Parameters
     ----------

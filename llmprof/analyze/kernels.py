@@ -1,4 +1,4 @@
-"""Count and time of each kernel, as a whole or within groups, and the operators of the host that ran them."""
+"""Summaries of kernels: count and time of each kernel, in total or by group, and the operators that launched it."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
 
 
 LABELS: Final = ("rank", "device", "stream", "step", "phase", "layer", "stage", "category", "source", "name")
-"""Columns of :func:`~llmprof.analyze.layers.attribution.attribute` that say what and where an event is."""
+"""Label columns of :func:`~llmprof.analyze.layers.attribution.attribute`."""
 
 NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
-"""Those of the labels that are numbers."""
+"""Labels with numeric values."""
 
 Where = Mapping[str, int | str | None]
 
@@ -120,8 +120,7 @@ def events_within(trace: Trace, *, where: Where | None = None, window: Window | 
         Value by label (``rank, device, stream, step, phase, layer, stage, category, source, name``); None stands for
         any value.
     window : (start_ns, end_ns), optional
-        Keeps events of which some part lies in it, and those without duration that start in it (ns from the start
-        of the trace).
+        Keeps events that overlap it, and events without duration that start in it (ns from the start of the trace).
 
     Returns
     -------
@@ -145,7 +144,7 @@ def events_within(trace: Trace, *, where: Where | None = None, window: Window | 
 
 
 def events_of(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
-    """The answer of :func:`events_within`, which has no rows where a rank, step or layer is not in the trace."""
+    """Result of :func:`events_within`, without rows if a rank, step or layer is not in the trace."""
     check(where, window)
     return attribute(trace).filter(conditions(where, window))
 
@@ -168,7 +167,7 @@ def check(where: Where | None, window: Window | None) -> None:
 
 
 def _present(trace: Trace, where: Where | None) -> None:
-    """Check that the ranks, steps and layers asked for are there."""
+    """Check that the requested ranks, steps and layers exist."""
     check(where, None)
     events = attribute(trace)
     for name in ("rank", "step", "layer"):
@@ -180,7 +179,7 @@ def _present(trace: Trace, where: Where | None) -> None:
 
 
 def conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
-    """What an event of these labels and this window fulfils."""
+    """Conditions for events with these labels in this window."""
     kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
     if window is not None:
         start, end = window
@@ -190,7 +189,7 @@ def conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
 
 
 PLACES: Final = {"phase": "phases", "stage": "stages", "layer": "layers", "stream": "streams", "rank": "ranks"}
-"""Labels of which the values are listed, and the columns that list them."""
+"""Labels whose values are listed, and the columns of these lists."""
 
 _TEXTS: Final = ("name", "category", "phase", "stage", "source")
 _KEPT: Final = ("rank", "device", "stream", "start_ns", "dur_ns", "step", "layer", *_TEXTS)
@@ -205,14 +204,14 @@ def kernels_within(
     window: Window | None = None,
     bins: NotNegative = 0,
 ) -> pl.DataFrame:
-    """Count and time of each kernel (and kind of copy) of a part of a run, with its places.
+    """Count and time of each kernel (and kind of copy) in a part of a run, with its phases, stages and layers.
 
     Parameters
     ----------
     trace : Trace
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     by : str or sequence of str
-        Labels that a kernel's launches are told apart by, such as ``("phase", "stage")``.
+        Labels that divide the launches of a kernel into rows, such as ``("phase", "stage")``.
     where : mapping, optional
         Value by label, as in :func:`~llmprof.analyze.events_within.events_within`.
     window : (start_ns, end_ns), optional
@@ -255,7 +254,7 @@ def kernels_of(
     window: Window | None = None,
     bins: int = 0,
 ) -> pl.DataFrame:
-    """The answer of :func:`kernels_within`, which has no rows where a rank, step or layer is not in the trace."""
+    """Result of :func:`kernels_within`, without rows if a rank, step or layer is not in the trace."""
     check(where, window)
     refuse_unknown(by, LABELS, "by")
     if not 0 <= bins <= _MOST_BINS:
@@ -300,7 +299,7 @@ def _text(values: pl.Expr, label: str) -> pl.Expr:
 
 @per_trace
 def _compact(trace: Trace) -> pl.DataFrame:
-    """Labelled events with numbers for texts, so that grouping again for another filter takes little time."""
+    """Labelled events with numbers in place of texts, so that grouping for another filter is fast."""
     events = attribute(trace).select(_KEPT)
     return events.with_columns(pl.col(_TEXTS).cast(pl.Categorical))
 
@@ -349,11 +348,11 @@ ANALYSIS = Analysis(
 
 @per_trace
 def ops_to_kernels(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies of each operator and the shapes it was called with.
+    """Kernels and copies of each operator, by the shapes of its inputs.
 
-    An event belongs to the operator that it carries the id of, else to the innermost operator of the launching
-    thread during the launch. Under CUDA graphs all kernels of a graph belong to whatever replayed it, if anything, or
-    to the operators of the capture after :func:`~llmprof.analyze.with_captures`.
+    An event belongs to the operator with its id, or else to the innermost operator of the launching thread during the
+    launch. All kernels of a CUDA graph belong to the operator that replayed it, if there is one, or to the operators of
+    the capture after :func:`~llmprof.analyze.with_captures`.
 
     Parameters
     ----------
@@ -429,7 +428,7 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Device events in their order with the operator that ran them.
+    """Device events in their order with the operator that launched them.
 
     Parameters
     ----------

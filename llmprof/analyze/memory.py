@@ -1,9 +1,9 @@
-"""Device memory: how much is held and when, by whom, and which operators and steps allocate and release it.
+"""Device memory over time: its holders, and the operators and steps that allocate and release it.
 
-Sources: events of PyTorch's profiler (``profile_memory=True``), snapshots and memory timelines of its allocator, memory
-usage of Nsight Systems, and the memory tables of torch_npu and msprof. What they know differs, and so does what is
-counted: PyTorch's profiler counts blocks of its caching allocator, a snapshot counts the bytes that were asked for,
-Nsight Systems what was taken from the driver.
+Sources are events of PyTorch's profiler (``profile_memory=True``), snapshots and memory timelines of its allocator,
+memory usage of Nsight Systems, and the memory tables of torch_npu and msprof. They count differently: PyTorch's
+profiler counts blocks of its caching allocator, a snapshot the requested bytes, and Nsight Systems the bytes taken from
+the driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llmprof.trace import Trace
 PER: Final = ("device", "holder", "op", "step", "time")
 _PLACE: Final = ["rank", "device", "on_device"]
 _COMPONENTS: Final = ("operators", "PTA")
-"""Components of an NPU's memory that are PyTorch's allocator: events of operators, else its samples."""
+"""Components of an NPU's memory that belong to PyTorch's allocator: events of operators, or else its samples."""
 
 _LASTING: Final = (
     (
@@ -36,10 +36,10 @@ _LASTING: Final = (
         r"|/torch/nn/modules/\w+\.py\(\d+\): __init__$",
     ),
 )
-"""What memory is for, by the functions of the stack that allocated it; the first that matches counts."""
+"""Purpose of memory by the functions in the stack of its allocation; the first match counts."""
 
 _FORWARD: Final = r"(?m): (?:forward\w*|execute_model|_call_impl|_dummy_run|sample_tokens|compute_logits)$"
-"""Functions that allocate activations; what they keep for good is a workspace or a cache, and stays unknown."""
+"""Functions that allocate activations; memory that they never release is a workspace or a cache, and stays unknown."""
 
 _CATEGORIES: Final = {
     "parameter": "weights",
@@ -50,22 +50,22 @@ _CATEGORIES: Final = {
     "optimizer state": "optimizer state",
 }
 _OWN_FRAMES: Final = r"/torch/(?:nn/modules/module|utils/_device|_ops|_compile|utils/_contextlib|overrides)\.py\("
-"""Frames of PyTorch that say nothing of who allocates."""
+"""Frames of PyTorch that do not show who allocates."""
 
 
 @per_trace
 def memory(
     trace: Trace, *, per: Literal["device", "holder", "op", "step", "time"] = "device", at_ns: int | None = None
 ) -> pl.DataFrame:
-    """Memory that is held, and who holds, allocates and releases it.
+    """Allocated memory, and who holds, allocates and releases it.
 
     Parameters
     ----------
     trace : Trace
         A trace with memory events.
     per : {"device", "holder", "op", "step", "time"}
-        What a row is: a device with its peak and its fragmentation; who holds memory at the peak, or at ``at_ns``; an
-        operator, or a step, with what it allocates and releases; or a moment at which something changed.
+        Kind of row: a device with its peak and its fragmentation; a holder of memory at the peak, or at ``at_ns``; an
+        operator or a step with its allocations and releases; or a moment of a change.
     at_ns : int, optional
         With ``per="holder"``, the moment instead of the peak of each device (ns from the start of the trace).
 
@@ -128,7 +128,7 @@ def memory(
 
 
 def timeline(trace: Trace) -> pl.DataFrame:
-    """What is allocated and reserved after each event, of PyTorch's allocator or of the driver.
+    """Allocated and reserved memory after each event, of PyTorch's allocator or of the driver.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFrame:
-    """What is held at one moment of each device, by what holds it."""
+    """Holders of memory at one moment of each device."""
     schema: dict[str, Any] = {
         **{name: rows.schema[name] for name in _PLACE}, "part": pl.String, "evidence": pl.String, "holder": pl.String,
         "bytes": pl.Int64, "blocks": pl.Int64, "share": pl.Float64, "oldest_ns": pl.Int64,
@@ -238,7 +238,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
     totals = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
         pl.col("bytes").sum(), blocks=pl.len().cast(pl.Int64), oldest_ns=pl.col("time_ns").min()
     )
-    # what was there before the recording, and is not known by its blocks
+    # memory from before the recording, without known blocks
     sums = totals.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
     rest = whole.join(sums, on=_PLACE, how="left", nulls_equal=True).select(
         *_PLACE, part=pl.lit("before the recording"), evidence=pl.lit(None, dtype=pl.String),
@@ -256,7 +256,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
 def _live(events: pl.DataFrame) -> pl.DataFrame:
     """Blocks that are held at the row ``_at``: allocated until then, and released later or never.
 
-    A block is known by its address; rows without one are summed up by what they say of their holder.
+    A block is identified by its address; rows without an address are summed up by holder.
     """
     keys = [*_PLACE, "address"]
     addressed = events.filter(pl.col("address").is_not_null())

@@ -1,8 +1,8 @@
-"""The module that each device event was launched in, and its layer: the best witness of what an event is for.
+"""Modules of device events: the module in which each event was launched, and its layer: the best evidence of a label.
 
 Modules come from markers of the host (:mod:`llmprof.names.operators`). Calls of one thread nest, so the innermost call
-around a launch is the event's module, and those around it say the layer and the block. Kernels that a CUDA graph
-replays have no such witness: their launch is that of the whole graph.
+around a launch is the event's module, and the calls around it give the layer and the block. Kernels that a CUDA graph
+replays have no module, since only the graph as a whole is launched.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from llmprof.names import operators
 from llmprof.trace import Trace
 
 _LEAST_LAYERS = 2
-"""A stack has at least so many layers; a single block with attention is none."""
+"""Least number of layers in a stack; a single block with attention is not a stack."""
 
 _LEAST_ALIKE = 3
-"""So many modules of one class with attention side by side are layers, whatever they are called."""
+"""At least this many sibling modules of one class with attention are layers, whatever their name."""
 
 
 @per_trace
 def module_calls(trace: Trace) -> pl.DataFrame:
-    """Calls of modules on the host, with the layer that each lies in.
+    """Calls of modules on the host, with the layer of each.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _named(trace: Trace) -> pl.DataFrame:
 
 
 def _depths(parent: pl.Series) -> pl.Series:
-    """How many calls lie around each; parents come before their children."""
+    """Number of calls around each call; parents come before their children."""
     depth = pl.select(pl.when(parent.is_null()).then(0)).to_series()
     level = 0
     while depth.null_count():
@@ -103,7 +103,7 @@ def _depths(parent: pl.Series) -> pl.Series:
 
 
 def _layers(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add the own layer of calls that are a layer by their class: siblings that hold attention, in their order."""
+    """Add the layer of calls that are a layer by their class: siblings with attention, in their order."""
     attends = (pl.col("own_block") == "attention").fill_null(value=False)
     frame = calls.with_row_index("row").with_columns(attends=attends)
     holds = frame["attends"]
@@ -136,7 +136,7 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
-    """Hand layer, stack, role and block down from each call to those inside it, one depth after the other."""
+    """Pass layer, stack, role and block from each call to the calls inside it, one depth after the other."""
     parent, levels = calls["parent"], int(calls["depth"].max() or 0)  # type: ignore[arg-type]
     row = pl.Series(range(calls.height), dtype=pl.UInt32)
     layered = calls["own_layer"].is_not_null()
@@ -148,7 +148,7 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
         here = calls["depth"] == level
         starts = calls["is_layer"] & layer.gather(parent).is_null()
         down = here & ~starts
-        # an outer layer counts, be there another stack inside it
+        # an outer layer counts, even if there is another stack inside it
         above = layer.gather(parent)
         layer = pl.select(pl.when(down & above.is_not_null()).then(above).otherwise(layer)).to_series()
         stack = pl.select(pl.when(down & above.is_not_null()).then(stack.gather(parent)).otherwise(stack)).to_series()
@@ -194,7 +194,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     events : polars.DataFrame
         ``event, rank, launch_start_ns, launch_thread, replayed``, one row per event.
     trace : Trace
-        Where they come from.
+        The trace of the events.
 
     Returns
     -------

@@ -275,10 +275,10 @@ _LATE_ON_HOST = (
     "the others, pin each rank to cores of its own, and look for other processes on those cores."
 )
 _NO_LAYERS = "Fewer or fused collectives, larger messages, or compute beside them."
-"""Advice where no layers of a transformer were found, so that nothing is known of tensor parallelism."""
+"""Advice if no layers of a transformer were found, so that tensor parallelism is unknown."""
 
 PIPELINE = ("broadcast", "send_recv")
-"""Communication between pipeline stages, where the run is a pipeline: waiting in it is the pipeline's dependency."""
+"""Communication between stages of a pipeline: waiting in it comes from the pipeline's dependency."""
 
 _PIPELINE_GROUP = r"(?i)pipe|\bpp\b|pp_|_pp|:pp"
 
@@ -288,7 +288,7 @@ _TOGETHER = (
     "temperature limits), their switch, their part of the model or of the requests. analyze.late_groups compares all "
     "groups, charts.rank_heatmap shows when it happens."
 )
-"""Advice where a group of ranks comes late."""
+"""Advice if a group of ranks comes late."""
 
 
 def arrival_skew(scope: Scope) -> Measure | None:
@@ -302,7 +302,7 @@ def pipeline_wait(scope: Scope) -> Measure | None:
 
 
 def is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
-    """Whether a run passes data on from stage to stage: its groups say so, or it is vLLM's and sends at all."""
+    """Whether a run is a pipeline: its groups say so, or it is a vLLM run with sends."""
     sends = calls.filter(pl.col("kind") == "send_recv")
     if not sends.height:
         return False
@@ -342,7 +342,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         else "",
         "calls": f"{once.height:,}",
         "waited": format_share(total(others, "wait_ns") / max(1.0, total(others, "dur_ns"))),
-        # the rest of a kernel's duration is its own transfer; the one of the last rank has no waiting in it
+        # the rest of a kernel's duration is its transfer; the kernel of the last rank has no waiting
         "transfer": format_ns(middle(calls, "transfer_ns")),
         "seen": format_ns(middle(others, "dur_ns")),
         "skew": format_ns(middle(once, "arrival_skew_ns")),
@@ -354,7 +354,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         if sure is not None
         else "",
     }
-    # waiting beside compute costs nothing, so of the exposed part each kind has its share
+    # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed part
     ns = scope.time("communication", "wait") * mine / whole
     advice = _TOGETHER if group else _LATE_ON_HOST if scope.on_host and not pipeline else None
     change = None if pipeline else "balance"
@@ -362,7 +362,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
 
 
 def exposed_communication(scope: Scope) -> Measure | None:
-    """Transfer with no compute beside it; the waiting is what other rules speak of, where it is known."""
+    """Transfer without concurrent compute; known waiting belongs to other rules."""
     transfer = scope.time("communication", "transfer", "wait or transfer")
     calls = scope.begun(collectives(scope.trace))
     if not transfer or not calls.height:
@@ -389,7 +389,7 @@ def exposed_communication(scope: Scope) -> Measure | None:
 
 
 def nccl_for_small(scope: Scope) -> Measure | None:
-    """All-reduces by NCCL of a size that vLLM's custom all-reduce takes, in a run of vLLM."""
+    """NCCL all-reduces of a size that vLLM's custom all-reduce supports, in a vLLM run."""
     if scope.steps is None or not (scope.steps["source"] == "vllm").any():
         return None
     calls = scope.begun(collectives(scope.trace)).filter(

@@ -1,4 +1,4 @@
-"""Rules about what runs: compute by stage, copies, short kernels, split-K, uneven ranks, and the cores of NPUs."""
+"""Rules about device work: compute by stage, copies, short kernels, split-K, uneven ranks, and NPU cores."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from llmprof.analyze.findings.scope import Measure, Scope, amount, middle, most,
 from llmprof.units import format_bytes, format_ns, format_share
 
 SHORT_KERNEL_NS = 5_000
-"""A kernel shorter than this costs the host about as long to launch (a few us a call) as the device to run."""
+"""Launching a kernel shorter than this takes the host about as long (a few us) as running it takes the device."""
 
 LITTLE_BYTES = 1 << 20
-"""A rate of copies is worth a word from so many bytes on; below, it is that of starting them."""
+"""The rate of copies is stated from this number of bytes on; below it, their start-up time dominates."""
 
 NOT_TO_FUSE = ("linear", "attention", "moe_experts", "collective")
-"""Categories whose short kernels do work that no neighbour could take over."""
+"""Categories whose short kernels cannot be fused into a neighbour."""
 
 LEAST_KERNELS = 10
-"""Fewer kernels are too few to say that many are short."""
+"""With fewer kernels than this no statement on short kernels is made."""
 
 LEAST_SHARE = 0.001
-"""Share of all compute from which on a stage is named beside the heaviest one."""
+"""Least share of all compute for a stage to be named in addition to the heaviest one."""
 
 MANY_KERNELS = 0.3
-"""Share of kernels from which on short ones are worth a word."""
+"""Least share of short kernels for a finding."""
 
 UNEVEN_RATIO = 1.1
-"""Compute time of a rank against that of another from which on they are uneven."""
+"""Least ratio of the compute times of two ranks that counts as uneven."""
 
 _COPY_ADVICE = (
     (
@@ -57,7 +57,7 @@ _DEVICE_COPY_ADVICE = (
 
 
 def copies(scope: Scope) -> Measure | None:
-    """Copies with neither compute nor communication beside them."""
+    """Copies without concurrent compute or communication."""
     rows = scope.times.filter(pl.col("kind") == "copy")
     if not rows.height:
         return None
@@ -76,7 +76,7 @@ def copies(scope: Scope) -> Measure | None:
         "size": size,
     }
     where = "category IN ('copy', 'fill')"
-    # what copies without a category of their own move is not told from other work
+    # copies without a separate category cannot be told from other work
     change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None
     return Measure(
         scope.time("copy"), words, where=where, rank=rank, window_ns=window, suggestion=advice, change=change
@@ -84,7 +84,7 @@ def copies(scope: Scope) -> Measure | None:
 
 
 def _moved(scope: Scope, name: str) -> tuple[str, str]:
-    """How much copies of a name move and how fast, and between which kinds of memory, in words."""
+    """Text on the bytes, rate and kinds of memory of copies with one name."""
     moved = scope.begun(scope.trace.copies.filter(pl.col("name") == name))
     size, memory = "", ""
     many = total(moved, "bytes")
@@ -103,7 +103,7 @@ def _counted(number: float, noun: str) -> str:
 
 
 def heaviest_stage(scope: Scope) -> Measure | None:
-    """The stage that most of the computing goes to."""
+    """The stage with the most compute time."""
     compute = scope.times.filter(pl.col("kind") == "compute")
     stages = compute.group_by("part").agg(pl.col("ns").sum()).sort("ns", "part", descending=[True, False])
     if not stages.height:
@@ -185,7 +185,7 @@ def split_k(scope: Scope) -> Measure | None:
 
 
 def uneven_compute(scope: Scope) -> Measure | None:
-    """Ranks that compute longer than others on the same batches; with data parallelism each has batches of its own."""
+    """Ranks that compute longer than others on the same batches (with data parallelism the batches differ)."""
     if not _same_batches(scope):
         return None
     windows = scope.windows.with_row_index("window").select("window", "rank")
@@ -197,7 +197,7 @@ def uneven_compute(scope: Scope) -> Measure | None:
     least, most_ = by_rank.row(0, named=True), by_rank.row(-1, named=True)
     ratio = most_["ns"] / least["ns"]
     words = {"most": most_["rank"], "least": least["rank"], "ratio": f"{ratio:.2f}"}
-    # the others wait for the slowest: as if all were as fast as the mean
+    # the others wait for the slowest; the gain assumes that all are as fast as the mean
     gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
     measure = Measure(
         (most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"], change="balance"
@@ -209,7 +209,7 @@ _BATCH = ("context_requests", "context_tokens", "generation_requests", "generati
 
 
 def _same_batches(scope: Scope) -> bool:
-    """Whether the steps of the scope have the same batches on all ranks, as far as they are said."""
+    """Whether the steps of the scope have the same batches on all ranks, as far as batches are known."""
     if scope.steps is None:
         return True
     keys = scope.windows.select("rank", "step").unique()
@@ -251,7 +251,7 @@ _UNITS = {"cube": ("ascend_aic_mac_time_ns", "ascend_aic_mac_ratio"),
           "vector": ("ascend_aiv_vec_time_ns", "ascend_aiv_vec_ratio")}  # fmt: skip
 
 AI_CPU = r"(?i)^ai_?cpu"
-"""Core types of kernels that a general processor of the device runs."""
+"""Core types of kernels that run on a general-purpose processor of the device."""
 
 FORMAT_CHANGES = r"(?i)(?:^|_)TransData"
 """Kernels that change the format of a tensor, such as ND to NZ."""
@@ -276,7 +276,7 @@ def format_changes(scope: Scope) -> Measure | None:
 
 
 def core_units(scope: Scope) -> Measure | None:
-    """Time of kernels whose cube and vector units were measured, and how busy those were."""
+    """Time of kernels whose cube and vector units were measured, and the busy shares of these units."""
     rows = _kernels(scope)
     if rows is None:
         return None
@@ -290,7 +290,7 @@ def core_units(scope: Scope) -> Measure | None:
     }
     if not busy:
         return None
-    # a kernel that is cut at the edge of a step counts with the part that is in it
+    # a kernel that is cut at the edge of a step counts with the part inside the step
     rows = rows.with_columns(**{u: value * pl.col("dur_ns") / pl.col("whole_ns") for u, value in busy.items()})
     rows = rows.filter(pl.any_horizontal(pl.col(list(busy)).is_not_null()))
     length = total(rows, "dur_ns")
@@ -303,7 +303,7 @@ def core_units(scope: Scope) -> Measure | None:
 
 
 def _kernels(scope: Scope) -> pl.DataFrame | None:
-    """Kernels of the scope, cut to it, with what the profiler says of their cores; ``whole_ns``: their whole length."""
+    """Kernels of the scope, cut to it, with the profiler's core metrics; ``whole_ns``: their whole length."""
     if not scope.trace.has("kernels"):
         return None
     kernels = scope.trace.kernels

@@ -1,7 +1,7 @@
-"""Gaps of devices and streams with their causes: each is split at the call that launched what ends it.
+"""Gaps of devices and streams with their causes: each gap is split at the call that launched the event that ends it.
 
-Before that call began the host was late; while it ran and for as long as a launch usually takes, the launch itself was
-under way; from then on the event was queued and something held the device. One gap can have all three.
+Before this call began, the host was late. During the call and the usual launch delay, the launch was under way. After
+that the event was in the queue and something held the device. A gap can have all three parts.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
 LONG_LAUNCH = 3
-"""Where the device was idle already, a launch of up to so many times the usual delay is a launch and no wait."""
+"""On an idle device, a delay of up to this multiple of the usual one counts as launch and not as waiting."""
 
 LAUNCH_NS = 50_000
 """Longest usual delay: from a launching call to its event an idle device takes 5 to 15 us."""
 
 DISPATCH_NS = 20_000
-"""A device takes a few us from one event of a stream to the next. That alone explains no longer wait than this."""
+"""A device takes a few us from one event of a stream to the next. This explains waits up to this length (ns) only."""
 
 HELD_SHARE = 0.5
-"""A call of the host is named as what held the device if it runs for at least this share of the wait."""
+"""A call of the host is named as holding the device if it runs for at least this share of the wait."""
 
 
 @per_trace
 def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
-    """Time in which no stream of a rank's device runs anything, in parts, each with its cause.
+    """Idle time of each rank's device, in parts, each with its cause.
 
-    A gap on one stream is not an idle device: see :func:`stream_gaps`. The time before a device's first event and
-    after its last is no gap. A gap is split at the call that launched the event which ends it.
+    The device is idle if none of its streams runs anything; for gaps of one stream see :func:`stream_gaps`. The time
+    before a device's first event and after its last does not count. Each gap is split at the call that launched the
+    event that ends it.
 
     Parameters
     ----------
@@ -52,17 +53,17 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
           the gap; ``in_step``: whether that step had already begun on the device (else the gap lies between steps;
           null without a step);
         - ``start_ns, dur_ns``: the part (ns); ``gap_ns``: the whole gap (ns);
-        - ``cause``: ``host_bound`` (the launching call had not begun: the host was late), ``sync`` (so it was, and a
-          synchronising call of the launching thread was waiting when the gap began: as long as the call took, by which
-          the host could have been ahead; what is longer is ``host_bound``), ``launch`` (the launching call
-          was running, or the usual delay from its start to that of the event), ``queued`` (the event was launched
-          and something held it) or ``unknown`` (no launch in the capture);
+        - ``cause``: ``host_bound`` (the launching call had not begun: the host was late), ``sync`` (the same, but a
+          synchronising call of the launching thread was waiting when the gap began; this part is as long as that call,
+          by which the host could have been ahead, and the rest is ``host_bound``), ``launch`` (the launching call was
+          running, or the usual delay between its start and that of the event), ``queued`` (the event was launched and
+          something held it) or ``unknown`` (no launch in the capture);
         - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in, by the innermost
           call, operator, Python function or range at each moment; null where nothing of it was recorded;
-        - ``held_by, held_kind``: of ``queued`` parts what the event waited for: ``call`` (a call of the host that
-          holds the device ran meanwhile), ``graph`` (an earlier node of the same graph), ``event`` (its stream had to
-          wait for another one), ``copy`` or ``stream`` (the device went from the copy or other event before it on its
-          stream to this one, which takes a few us), null where nothing that was recorded explains the wait;
+        - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (a call of the host that
+          holds the device), ``graph`` (an earlier node of the same graph), ``event`` (its stream had to wait for
+          another one), ``copy`` or ``stream`` (the device needs a few us after the copy or other event before it on its
+          stream); null if nothing recorded explains the wait;
         - ``after_name, after_stream``: the event that ended when the gap began; ``next_event, next_name,
           next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch (ns);
         - ``sync_name``: the synchronising call, null for other causes.
@@ -98,10 +99,9 @@ def idle_of(
         ``event, rank, device, stream, step, start_ns, dur_ns, name, source, launch_start_ns, launch_end_ns,
         launch_thread``.
     spans : polars.DataFrame, optional
-        What the host did: ``rank, thread, start_ns, dur_ns, name, kind`` (call, op, python or range).
+        Activity of the host: ``rank, thread, start_ns, dur_ns, name, kind`` (call, op, python or range).
     waits : polars.DataFrame, optional
-        Waits of streams for events, where the device's queues were recorded (Ascend): ``rank, stream, start_ns,
-        dur_ns``.
+        Waits of streams for events, if the device's queues were recorded (Ascend): ``rank, stream, start_ns, dur_ns``.
     min_ns : int
         Shortest gap to report (ns).
 
@@ -146,7 +146,7 @@ def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:
     """Gaps with the launch of the event that ends each; ``_next`` and ``_after`` are rows of ``events``."""
     rows, ends = gaps_between(events, ["rank", "device"])
     after = _ended_before(rows, ends, events)
-    # an operator that stands in for device work was launched by nobody
+    # an operator in place of device work has no launch
     launched = pl.when(pl.col("source") != "op")
     following = events.select(
         "step",
@@ -167,7 +167,7 @@ def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) 
     """Row of the event that ended when each gap began."""
     if ends.height == rows.height:
         return ends["row"].alias("_after")
-    # of several that end at once, the one on the stream of the event that comes next
+    # if several end at once, the one on the stream of the next event
     stream, event = events["stream"], events["event"]
     alike = (ends["gap"] == ends["gap"].shift(1)).fill_null(value=False)
     several = alike | alike.shift(-1, fill_value=False)
@@ -179,8 +179,9 @@ def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) 
 
 
 def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Add the last synchronising call of the launching thread that began before the gap did, as a row of the second."""
-    # runtime calls hold driver calls: of nested ones the outermost, so that the last to begin is the last to end
+    """Add the last synchronising call of the launching thread before the gap, as a row number of the second frame."""
+    # runtime calls contain driver calls: keep the outermost of nested calls, so that the last to begin is the last to
+    # end
     syncs = calls.filter("synchronises").with_columns(_call_end=pl.col("start_ns") + pl.col("dur_ns"))
     syncs = syncs.sort("rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True])
     reach = pl.col("_call_end").cum_max().shift(1).over("rank", "_thread")
@@ -203,7 +204,7 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     )
     (delay,) = of_groups(rows, usual, ["rank"])
     delay = delay.fill_null(0)
-    # a call that waits for what it launches (cudaMemcpy) is not at work on the launch for as long as it runs
+    # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
     waits = calls.filter("synchronises").select("rank", "_thread", launch_start_ns="start_ns")
     at = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
     waiting = (waits["launch_start_ns"].gather(at) == rows["launch_start_ns"]).fill_null(value=False)
@@ -212,10 +213,10 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     until = pl.max_horizontal(begin + delay, at_work)
     until = pl.when((begin >= start) & (end - begin <= LONG_LAUNCH * delay)).then(end).otherwise(until).clip(late, end)
     waited = (pl.col("_call_end") >= start) & (pl.col("_call_end") <= begin)
-    # without the call the host would have been ahead by as long as it waited, and no longer
+    # without the call the host would have been ahead by the time that it waited
     ahead = pl.when(waited).then((start + pl.col("_call_end") - pl.col("_call_start")).clip(start, late))
     synced, known = ahead.fill_null(start), begin.is_not_null()
-    # nothing is known of the launch: the whole gap is one part
+    # the launch is unknown: the whole gap is one part
     whole = pl.when(known).then(start).otherwise(end)
     bounds = rows.select(
         start.alias("begin"), whole.alias("all"), synced.alias("synced"), late.alias("late"),
@@ -269,7 +270,7 @@ def _held(
 
 
 def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Name of the call of the host that holds the device for most of each part, and for how long (ns)."""
+    """Name of the host call that holds the device for most of each part, and the length of this time (ns)."""
     # few calls hold the device, and they are long: the last to begin before the part, and the longest within it
     end = holding.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
     names, lengths = [], []
@@ -289,7 +290,7 @@ def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Serie
 
 
 def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
-    """Whether the stream of each part was told to wait for an event since its last launch."""
+    """Whether the stream of each part got an event wait since its last launch."""
     waits = calls.filter("waits").select("rank", "_thread", launch_start_ns="start_ns")
     at = "launch_start_ns"
     nothing = pl.repeat(value=False, n=queued.height, eager=True)
@@ -309,7 +310,7 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
 
 
 def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
-    """The same where the queues of the device were recorded: the stream stood in a wait for most of the part."""
+    """The same from recorded device queues: the stream was in a wait for most of the part."""
     recorded = waits.select("rank", "stream", "start_ns", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns"))
     at = last_before(queued, recorded, ["rank", "stream"], at="_end")
     begin, until = recorded["start_ns"].gather(at), recorded["_until"].gather(at)
@@ -337,7 +338,7 @@ ANALYSIS = Analysis(
 
 @per_trace
 def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
-    """Gaps of each single stream, and how much of each the other streams of the device worked.
+    """Gaps of each stream, and the time in each gap in which other streams of the device were busy.
 
     Parameters
     ----------
@@ -351,9 +352,9 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     polars.DataFrame
         ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns, next_event,
         next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream of the device was busy) and
-        ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap, by stream and time. Events whose stream is not
-        known (PyTorch shows kernels of annotated CUDA graphs on lanes that are no streams) make no gaps of their own,
-        but they keep the device busy.
+        ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap, by stream and time. Events of an unknown stream
+        (PyTorch shows kernels of annotated CUDA graphs on lanes that are not streams) have no gaps, but they keep the
+        device busy.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Activity of the host's threads (calls that wait, innermost operators), and how late kernels start."""
+"""Activity of the host's threads (synchronising calls, innermost operators), and the launch delay of kernels."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from llmprof.trace import Trace
 
 SYNCHRONISING = (
     r"(?i)synchroni[sz]e"  # cudaStreamSynchronize, hipEventSynchronize, cuCtxSynchronize, aclrtSynchronizeDevice
-    r"|^(?:cuda|hip|cu|mu|musa|(?:\w+@)?aclrt)memcpy"  # the Async forms are taken out again below
-    r"|^(?:cuda|hip)free(?:_v\d+)?$"  # waits for the device before it gives memory back
+    r"|^(?:cuda|hip|cu|mu|musa|(?:\w+@)?aclrt)memcpy"  # the Async forms are excluded below
+    r"|^(?:cuda|hip)free(?:_v\d+)?$"  # waits for the device before it frees memory
 )
 """Names of host calls that return only when work on the device is done (and the Async copies, which do not)."""
 
@@ -28,14 +28,14 @@ HOLDS_THE_DEVICE = (
     r"|graphinstantiate|graphexecdestroy|graphexecupdate|graphupload"
     r"|moduleload|libraryload|moduleunload|ctxcreate|ctxdestroy|devicereset|ipcopenmemhandle|ipcclosememhandle)"
 )
-"""Names of host calls during which a device may start nothing new: they take memory, load code or build graphs."""
+"""Names of host calls during which a device may start nothing new: they allocate memory, load code or build graphs."""
 
 WAITS_FOR_EVENT = r"(?i)streamwaitevent"
 """Names of host calls that make a stream wait for an event of another one."""
 
 
 def call_kinds(calls: pl.Series) -> pl.DataFrame:
-    """What host calls do to the device, by their names.
+    """Effect of host calls on the device, by their names.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def call_kinds(calls: pl.Series) -> pl.DataFrame:
 
 @lru_cache(maxsize=64)
 def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
-    """Kept, since to compile the patterns costs more than to match a trace's few names."""
+    """Cached, since compiling the patterns takes longer than matching the few names of a trace."""
     name = pl.col("name")
     kinds = pl.struct(
         is_synchronising(name).alias("synchronises"),
@@ -70,9 +70,9 @@ def is_synchronising(name: pl.Expr) -> pl.Expr:
 
 
 def holds_the_device(name: pl.Expr) -> pl.Expr:
-    """Whether work on the device may stand still while a host call of this name runs.
+    """Whether work on the device may stop while a host call of this name runs.
 
-    A call that only waits for the device (cudaStreamSynchronize) holds nothing; a blocking copy does.
+    A call that only waits for the device (cudaStreamSynchronize) does not hold it; a blocking copy does.
     """
     waits_only = name.str.contains("(?i)synchroni[sz]e")
     return (is_synchronising(name) & ~waits_only) | (
@@ -91,7 +91,7 @@ def waits_for_event(name: pl.Expr) -> pl.Expr:
 
 
 def host_spans(trace: Trace) -> pl.DataFrame:
-    """Everything that a thread of the host is known to have done.
+    """All recorded activity of the host's threads.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ HOST_SPANS = {
 
 
 def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """What the thread of each window spent most of it in, counting only the innermost span at each moment.
+    """Span in which the thread of each window spent most time; at each moment only the innermost span counts.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        The windows in their order with ``doing`` (name of the span; null where none of the thread is known),
+        The windows in their order with ``doing`` (name of the span; null if no span of the thread is known),
         ``doing_kind`` (call, op, python, range) and ``doing_share`` (of the window).
     """
     by = ["rank", "thread"]
@@ -154,13 +154,13 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         return windows.with_columns(**nothing)
     spans = _meeting(spans, windows, by)
     pieces = innermost_pieces(spans, by)
-    # a thread that launches for several devices has windows of each at the same time: one round for each of them
+    # a thread that launches for several devices has windows of all at the same time: one round for each device
     order = numbered.select("_window", *by, "start_ns", "dur_ns").sort(*by, "start_ns")
     before = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(by)
     cuts, rest = [], order
     while rest.height:
         free = rest.select(before.is_null() | (pl.col("start_ns") >= before)).to_series()
-        # what overlaps an earlier window waits for the next round
+        # windows that overlap an earlier one go to the next round
         now, rest = (rest, rest.clear()) if free.all() else (rest.filter(free), rest.filter(~free))
         cut = clip(pieces, now.select(*by, "start_ns", "dur_ns"), by)
         cuts.append(cut.select(now["_window"].gather(cut["window"]), "span", "dur_ns"))
@@ -184,7 +184,7 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _activities(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
-    """Row of each span in the second frame: distinct ``name, kind`` in the order of the alphabet."""
+    """Row of each span in the second frame, which has distinct ``name, kind`` in alphabetical order."""
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
     coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
     distinct = spans.select("name", "kind").with_columns(coded["_key"]).filter(pl.col("_key").is_first_distinct())
@@ -193,10 +193,10 @@ def _activities(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
 
 
 def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """The spans that share time with a window of their group, in their order: in most traces a small part of all.
+    """The spans that overlap a window of their group, in their order; in most traces these are few.
 
-    A range that outlasts the call that it began in (``gloo:send`` in ``c10d::send``) is of work that goes on
-    elsewhere, and says nothing of the thread.
+    A range that outlasts the call that it began in (``gloo:send`` in ``c10d::send``) describes work elsewhere, not this
+    thread, and is left out.
     """
     meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
     is_range = spans["kind"] == "range"
@@ -229,8 +229,8 @@ def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
 def launch_delay(trace: Trace) -> pl.DataFrame:
     """Delay from the start of the host's launch call to the start of the kernel, per rank and step.
 
-    A delay of a few us means that the device was waiting for the host; a long one that the host is ahead and work
-    is queued. All kernels of a CUDA graph count from the start of the graph's one launch.
+    A delay of a few us means that the device was waiting for the host. A long delay means that the host is ahead and
+    work is queued. For all kernels of a CUDA graph the delay starts at the launch of the graph.
 
     Parameters
     ----------
@@ -242,8 +242,8 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         ``rank, step`` (null for kernels outside steps), ``kernels``, ``launched`` (kernels whose launch is in the
         capture), ``share_launched`` (of the kernels), ``calls`` (distinct launch calls), ``host_call_ns`` (sum of
-        their durations), and of the delays ``median_ns, p95_ns, max_ns, min_ns`` (ns). What depends on launches is
-        null where no kernel of the step has one. A negative delay means that the clocks of host and device disagree.
+        their durations), and of the delays ``median_ns, p95_ns, max_ns, min_ns`` (ns). Columns about launches are null
+        if no kernel of the step has a launch. A negative delay means that the clocks of host and device disagree.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
     launched = pl.col("launch_start_ns").count()
     key = ["rank", "step", "launch_thread", "launch_start_ns", "launch_end_ns"]
     kernels = events.select(*key, "start_ns").filter(events["source"] == "kernel")
-    # the kernels of one launch mostly follow each other: only the first of them can be the first of its call
+    # kernels of one launch mostly follow each other: only the first of such a run can be the first of its call
     begins = pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in key)
     calls = kernels.lazy().select(key).filter(begins & pl.col("launch_start_ns").is_not_null()).unique()
     call_ns = pl.col("launch_end_ns") - pl.col("launch_start_ns")

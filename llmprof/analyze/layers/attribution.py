@@ -1,15 +1,15 @@
-"""Every device event with its step, phase, layer and stage: the frame that most analyses are made of.
+"""Labels of device events: step, phase, layer and stage. Most analyses use this frame.
 
-How layers are found: in one step, the kernels of the compute stream are read in order. Attention occurs once in
-every layer, whatever the engine fuses, so each attention starts a stretch that reaches to the next one. (Two
-attentions with nothing but GEMMs between them are parts of one: a batch's prefill and its decode.) A stretch holds
-the rest of one layer and the beginning of the next; the layer ends with the GEMM after the activation (or with the
-last expert GEMM and its combine) and the collective that follows it. What is left belongs to the next layer, up to
-its attention. Inside, stages follow from the kernels' categories and, where a name says nothing
-(``triton_poi_fused_2``), from the place. Nothing here loops over events.
+Layers are found in each step from the order of the kernels on the compute stream. Whatever the engine fuses, attention
+occurs once in every layer, so each attention starts a stretch that reaches to the next one. (Two attentions with only
+GEMMs between them are parts of one: a batch's prefill and its decode.) A stretch holds the rest of one layer and the
+beginning of the next. The layer ends with the GEMM after the activation (or with the last expert GEMM and its combine)
+and the collective that follows it. The rest of the stretch belongs to the next layer, up to its attention. Stages
+inside a layer follow from the kernels' categories or, if the name says nothing (``triton_poi_fused_2``), from the
+place. Nothing here loops over events.
 
-There are no layers where attention is not recognised, where the GEMMs around it are not, and on ranks that also run
-attention backward (training).
+There are no layers if attention or the GEMMs around it are not recognised, and on ranks that also run attention
+backward (training).
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _CALL_RANGE = r"^nccl:"
 """Ranges that torch's process groups open around their calls."""
 
 _NO_STEP = -1
-"""Stands for the step of events that have none while they are labelled."""
+"""Step number, during labelling, of events without a step."""
 
 IN_SEQUENCE = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-"""Collectives that take part in the order of the compute stream although they may run on another one."""
+"""Collectives that belong to the order of the compute stream although they may run on another stream."""
 
 _LEAST_GEMMS = 2
 """A layer has more GEMMs than this (projections before and after attention, feed-forward part or experts)."""
 
 _RECOGNISED = 0.1
-"""Separators stand between at least this share of neighbouring attentions, if they are recognised at all."""
+"""If separators are recognised, they are between at least this share of neighbouring attentions."""
 
 _SEPARATORS = ("norm", "activation", "moe_experts", "moe_routing", "collective")
-"""What stands between the attentions of two layers."""
+"""Kinds of kernels between the attentions of two layers."""
 
 _ADDS = r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$"
 _MULTIPLIES = r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$"
 _CHOOSES = r"(?i)gatherTopK|bitonicSort|radixSort|\btopk"
-"""Choices among values: of experts where they stand between GEMMs."""
+"""Choices among values; between GEMMs they choose experts."""
 _SINGLE = r"(?i)sgemm|gemm_f32f32|Cijk_\w+?_S_?B_"
-"""GEMMs in single precision, as the angles of rope are computed."""
+"""GEMMs in single precision, which compute the angles of rope."""
 _ROTATES = r"(?i)\b(?:cos|sin)_kernel"
 _BENDS = r"(?i)\b(?:tanh|erf|sigmoid)_kernel"
 """Activations that the framework computes kernel by kernel."""
@@ -64,7 +64,7 @@ _ROOTS, _POWERS = r"(?i)rsqrt", r"(?i)\bpow_|PowFunctor|\bsquare"
 """Parts of a norm that the framework computes kernel by kernel."""
 _FUSES_ADD = r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"
 _LATENT = r"(?i)\bmla|_mla|mla_|BatchMLA|[a-z]Mla[A-Z]"
-"""Latent attention multiplies by what it absorbed of the projections of k and v."""
+"""Kernels of latent attention that multiply with the absorbed projections of k and v."""
 _READIES = r"(?i)prepare_varlen|get_scheduler_metadata|get_mla_metadata"
 _ROUTES = "(?i)topk|gating|softmax|routing|gate"
 _MOVES = "(?i)init_?routing|finali[sz]e|permute|re_?routing"
@@ -75,7 +75,7 @@ _PREPARES = (
     r"unbind|as_strided|expand|permute|transpose|t|squeeze|unsqueeze|flatten|unflatten|detach|alias|lift_fresh|"
     r"resolve_conj|resolve_neg|movedim)$"
 )
-"""Operators that compute nothing: they bring tensors into the form that the next operator takes."""
+"""Operators that only bring tensors into the form that the next operator needs."""
 
 
 _SOURCES = pl.Enum(["kernel", "copy", "op"])
@@ -98,14 +98,14 @@ def attribute(trace: Trace) -> pl.DataFrame:
         the layers). Stages inside a layer: norm, qkv_proj, rope, kv_cache_write, attention, o_proj, all_reduce,
         gate_up_proj, activation, down_proj, residual, and for mixtures of experts router, expert_dispatch, experts,
         combine. Outside: prepare_inputs, embedding, final_norm, lm_head, sampling, draft, copy, other, and the kind of
-        a collective. What only prepares the next event (a cleared workspace, the quantization of a GEMM's input) has
-        that one's stage. The confidence is 1 where the end of the layer follows from its activation or experts and its
-        GEMMs are as many as in most layers of the rank, 0.8 where their number differs, 0.5 where the end was
-        taken from other layers; a layer's events before its attention have the confidence of the end before them.
-        ``evidence`` says what the stage rests on: module (the launch lay in it; then the layer is the module's too),
-        operator, metadata (of a copy), name (of the kernel) or position (its place among the others). ``reason`` says
-        why an event that may belong to a layer has none: no step, draft model (its passes have the stage ``draft``),
-        several passes or several models in one step, convolutions (an image model), unlike the other layers.
+        a collective. An event that only prepares the next one (a cleared workspace, the quantization of a GEMM's input)
+        has the stage of that event. The confidence is 1 if the end of the layer follows from its activation or experts
+        and its number of GEMMs is that of most layers of the rank, 0.8 if this number differs, and 0.5 if the end was
+        taken from other layers. A layer's events before its attention have the confidence of the end before them.
+        ``evidence`` of the stage is module (the launch was in it; the layer is then the module's, too), operator,
+        metadata (of a copy), name (of the kernel) or position (its place among the others). ``reason`` says why an
+        event that may belong to a layer has none: no step, draft model (its passes have the stage ``draft``), several
+        passes or several models in one step, convolutions (an image model), unlike the other layers.
 
     Raises
     ------
@@ -124,18 +124,18 @@ def attribute(trace: Trace) -> pl.DataFrame:
 
 
 _ENGINES = ("vllm", "sglang", "capture")
-"""Sources of steps that are one pass of one model, with those of its draft model."""
+"""Sources of steps in which each step is one pass of one model, and of its draft model."""
 
 
 _SAID_BY_CATEGORY = (
     "norm", "attention", "rope", "kv_cache_write", "activation", "embedding", "sampling", "moe_experts", "collective",
     "copy",
 )  # fmt: skip
-"""Categories that say the stage by themselves; a GEMM's follows from its place."""
+"""Categories that determine the stage; the stage of a GEMM follows from its place."""
 
 
 def _with_modules(attributed: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Put the layers and stages that modules say in place of those from names and place, and add ``evidence``."""
+    """Replace layers and stages from names and place by those from modules, and add ``evidence``."""
     alone = pl.col("category").is_in(_SAID_BY_CATEGORY)
     alone &= pl.col("stage") != "draft"
     by_category = pl.when(alone).then("category_by").otherwise(pl.lit("position", dtype=EVIDENCE))
@@ -165,10 +165,10 @@ def _with_modules(attributed: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
-    """``event, kind`` of collectives that are described as something else than their kernels' names say.
+    """``event, kind`` of collectives whose description differs from their kernels' names.
 
-    The profiler's metadata describes them, else the range that torch's process group opens around the call
-    (``nccl:all_to_all``): NCCL exchanges all with all by kernels that send and receive.
+    The description comes from the profiler's metadata, or else from the range that torch's process group opens around
+    the call (``nccl:all_to_all``): NCCL runs an all-to-all with send and receive kernels.
     """
     parts = [p for p in (_kinds_of_metadata(events, trace), _kinds_of_ranges(events, trace)) if p is not None]
     return pl.concat(parts).unique("event", keep="first", maintain_order=True) if parts else None
@@ -227,7 +227,7 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.Da
     """
     roles = _roles(events, kinds)
     no_step = pl.when(pl.col("step").is_null()).then(pl.lit("no step", dtype=REASONS))
-    # what was launched before the recording began has no step, but its place among others of its stream
+    # events launched before the recording began have no step, but a place among the others of their stream
     with_steps = roles.filter(pl.col("attends") & pl.col("step").is_not_null())["rank"].unique()
     stepless = pl.col("step").is_null() & pl.col("rank").is_in(with_steps.implode())
     in_sequence = pl.col("sequence").is_not_null() & (pl.col("step").is_not_null() | stepless)
@@ -243,7 +243,7 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.Da
 
 
 def _stage_outside() -> pl.Expr:
-    """Stage of an event that is in no step's sequence."""
+    """Stage of an event outside of all steps' sequences."""
     return (
         pl.when(pl.col("step").is_null())
         .then(None)
@@ -256,9 +256,9 @@ def _stage_outside() -> pl.Expr:
 
 
 def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
-    """What each event does in a layer, and the sequence that it belongs to.
+    """Role of each event in a layer, and the sequence that it belongs to.
 
-    Patterns are matched once a distinct name. Names are joined by their number, and categories and stages are numbers
+    Patterns are matched once for each distinct name. Names are joined by number, and categories and stages are numbers
     until the end: with text, ten million events take three times as long.
     """
     launches = [c for c in ("launch_thread", "launch_start_ns") if c in events.columns]
@@ -308,7 +308,7 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
 
 @lru_cache(maxsize=64)
 def _roles_of_names(distinct: tuple[tuple[str, str, str], ...]) -> pl.DataFrame:
-    """What events of each distinct name, category and source do; kept, since it takes many patterns."""
+    """Roles of events by distinct name, category and source; cached, since this matches many patterns."""
     schema = {"name": pl.String(), "category": pl.Enum(names.CATEGORIES), "source": _SOURCES}
     unique = pl.DataFrame(distinct, schema=schema, orient="row")
     name, category = pl.col("name"), pl.col("category")
@@ -342,7 +342,7 @@ def _roles_of_names(distinct: tuple[tuple[str, str, str], ...]) -> pl.DataFrame:
 
 
 def _on_streams(events: pl.DataFrame) -> pl.DataFrame:
-    """Events of no known stream (annotated CUDA graphs) put in order with the busiest stream of their rank."""
+    """Events of an unknown stream (annotated CUDA graphs), put in order with the busiest stream of their rank."""
     if not events["stream"].null_count():
         return events
     counts = events.filter(pl.col("stream").is_not_null()).group_by("rank", "stream").len()
@@ -352,10 +352,10 @@ def _on_streams(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stream_launched_before(events: pl.DataFrame, attends: pl.Series, streams: pl.DataFrame) -> pl.Series:
-    """Stream with attentions whose kernel was launched last before each event, by the same thread.
+    """Of the streams with attention, the one with the last launch of the same thread before each event.
 
-    Where a batch runs in halves on several streams, a collective on a stream of its own belongs to the half that was
-    being launched. Null on ranks with one such stream, and where launches were not recorded.
+    If a batch runs in halves on several streams, a collective on another stream belongs to the half that was being
+    launched. Null on ranks with one such stream, and if launches were not recorded.
     """
     several = streams.group_by("rank").len().filter(pl.col("len") > 1)["rank"]
     nothing = pl.Series("launched_after", [None], dtype=pl.Int64).new_from_index(0, events.height)
@@ -373,9 +373,9 @@ def _stream_launched_before(events: pl.DataFrame, attends: pl.Series, streams: p
 
 
 def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
-    """Order the events of each step and cut them into stretches that begin with an attention.
+    """Order the events of each step, and divide them into stretches that begin with an attention.
 
-    Ranks whose GEMMs are not recognised (most attentions are followed by hardly any) come apart, without rows.
+    Ranks whose GEMMs are not recognised (hardly any follow most attentions) are returned separately and have no rows.
     """
     frame = sequence.sort("rank", "sequence", "step", "start_ns", "event").with_columns(row=pl.int_range(pl.len()))
     changed = pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("rank", "sequence", "step"))
@@ -390,7 +390,7 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
         separators=pl.col("category").is_in(_SEPARATORS).cum_sum(),
     )
     starts = frame.select("rank", "row", "group", "gemms", "separators", "attention_start").filter("attention_start")
-    # nothing but GEMMs since the attention before it: another part of the same one, if separators are recognised
+    # only GEMMs since the attention before it: another part of the same attention, if separators are recognised
     inner = pl.col("group") == pl.col("group").shift(1)
     apart = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
     starts = starts.with_columns(apart=apart).with_columns(known=pl.col("apart").mean().over("rank") > _RECOGNISED)
@@ -398,7 +398,7 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
     parts, starts = starts.filter(is_part)["row"], starts.filter(~is_part)
     if parts.len():
         frame = frame.with_columns(pl.col("attention_start") & ~pl.col("row").is_in(parts.implode()))
-    # hardly a GEMM after most attentions: they are not recognised, and with them the layers
+    # hardly any GEMM after most attentions: GEMMs are not recognised, so there are no layers
     ends = frame.group_by("group", maintain_order=True).agg(all_gemms=pl.col("gemms").last())
     until = pl.when(pl.col("group") == pl.col("group").shift(-1)).then(pl.col("gemms").shift(-1))
     starts = starts.with_columns(until=pl.coalesce(until, nesting.column(ends, "all_gemms", "group")))
@@ -424,7 +424,7 @@ def _of_angles() -> pl.Expr:
 
 
 def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
-    """Device events with at least these columns: the frame that takes the least work of those that have them.
+    """Device events with at least these columns: the cheapest frame that has them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where layers end: at the GEMM after the activation or the last expert, and what belongs to it."""
+"""Ends of layers: the GEMM after the activation or the last expert, and the events that belong to it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import polars as pl
 from llmprof.analyze import nesting
 
 _MOST = 0.5
-"""What holds of more than this share of a rank's layers is how its model is made."""
+"""A property of more than this share of a rank's layers counts as a property of its model."""
 
 
 def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add to the rows of stretches what the naming of stages needs.
+    """Add the columns that the naming of stages needs to the rows of stretches.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
         + pl.col("has_attention").first().over("group").cast(pl.Int32)
         - 1,
     )
-    # a choice among values before the experts is theirs, one after the last GEMM of a layer is sampling
+    # a choice among values before the experts chooses them; one after the last GEMM of a layer is sampling
     experts_begin = pl.coalesce("first_expert", pl.col("activation_at") + 1)
     routed = pl.col("has_attention") & (pl.col("chosen") < experts_begin)
     stretches = stretches.with_columns(chosen=pl.when(routed).then("chosen"))
@@ -76,15 +76,15 @@ def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bends() -> pl.Expr:
-    """Whether a row is the heart of an activation out of many kernels, on ranks that have no whole one."""
+    """Whether a row is the main kernel of an activation made of many kernels, on ranks without a fused activation."""
     whole = (pl.col("category") == "activation").any().over("rank")
     return pl.col("bends") & ~whole & (pl.col("gemm_no") > 0)
 
 
 def _up_after_activation(frame: pl.DataFrame) -> pl.Series:
-    """Whether, in each stretch, the gate's activation comes before the up projection, as where the two are separate.
+    """Whether, in each stretch, the gate's activation comes before the up projection, because the two are separate.
 
-    Then the GEMM after the activation is followed by the product of both and not by a norm or a collective.
+    Then the element-wise product of both follows the GEMM after the activation, and not a norm or a collective.
     """
     after = pl.col("activation_at") + 1
     between = (pl.col("gemm_no") == after) & ~pl.col("gemm") & (pl.col("category") != "linear")
@@ -106,11 +106,11 @@ def _up_after_activation(frame: pl.DataFrame) -> pl.Series:
 
 
 def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Number of the GEMM that ends each layer, from activation and experts, else from the other layers."""
+    """Number of the GEMM that ends each layer, from activation and experts, or else from the other layers."""
     seen = pl.max_horizontal(pl.col("last_expert"), pl.col("activation_at") + 1 + pl.col("gated_apart").cast(pl.Int32))
     seen = pl.when(pl.col("has_attention") & seen.is_not_null()).then(pl.min_horizontal(seen, "gemm_count"))
     inner = pl.col("has_attention") & ~pl.col("is_last")
-    # after the last layer a head may follow with an activation of its own: the layer ends where its siblings do
+    # a head with its own activation may follow the last layer: this layer ends where the other layers do
     most = seen.filter(inner).max().over("group")
     stretches = stretches.with_columns(
         seen=pl.when(pl.col("is_last") & seen.is_not_null()).then(pl.min_horizontal(seen, most)).otherwise(seen)
@@ -143,7 +143,7 @@ def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
-    """Last row of each layer, and how many rows stand between it and the next GEMM in most layers of the step."""
+    """Last row of each layer, and the number of rows between it and the next GEMM in most layers of the step."""
     same_stretch = pl.col("stretch") == pl.col("stretch").shift(1)
     before, after = pl.col("category").shift(1), pl.col("category").shift(-1)
     part_of_end = (
@@ -172,7 +172,7 @@ def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
     stretches = stretches.join(ends, on="stretch", how="left", maintain_order="left").with_columns(
         end_row=pl.when("has_attention").then(pl.coalesce("end_row", "first_row")),
     )
-    # chosen experts are weighted and added up after their last GEMM
+    # the results of the chosen experts are weighted and added after their last GEMM
     last = frame.filter(pl.col("gemm_no") == pl.col("last_gemm")).group_by("stretch", maintain_order=True)
     added = last.agg(added=pl.col("row").filter(pl.col("adds")).min(), root=pl.col("row").filter("roots").min())
     stretches = stretches.join(added, on="stretch", how="left", maintain_order="left")
@@ -190,9 +190,9 @@ def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_norm_at_end(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
-    """Layers end after a norm of their own where two follow their last GEMM, or one that is added only then.
+    """Move the end of a layer behind a norm if two norms follow its last GEMM, or one norm whose result is then added.
 
-    Models that norm what a block gives before they add it (Gemma, OLMo 2) have that norm, and then the next layer's.
+    Models that norm the output of a block before they add it (Gemma, OLMo 2) have this norm, and then the next layer's.
     """
     frame = frame.with_columns(end_row=nesting.column(stretches, "end_row", "stretch"))
     row = pl.col("row")

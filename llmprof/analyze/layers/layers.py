@@ -1,4 +1,4 @@
-"""Every layer of every step and its stages, and the layers of profiled kernel launches by their order and names."""
+"""Layers of every step with their stages, and layers of profiled kernel launches by their order and names."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_sta
 def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.DataFrame:
     """Layers of every step of every rank, one row per stage or one row per layer.
 
-    A stage that occurs twice in a layer (the two norms, the two all-reduces) gives a row each time, told apart by
-    ``occurrence``. A layer reaches on the device from the start of its first kernel to the end of its last one.
+    A stage that occurs twice in a layer (the two norms, the two all-reduces) has two rows, with different
+    ``occurrence``. On the device a layer reaches from the start of its first kernel to the end of its last one.
 
     On the host a layer reaches from the start of the outermost operator that launched its first kernel to the end of
-    the one that launched its last: the Python and dispatch time of the layer. It is null where one launch (a CUDA
-    graph) stands for kernels of several layers and where launches were not recorded.
+    the one that launched its last: the Python and dispatch time of the layer. It is null if one launch (of a CUDA
+    graph) starts kernels of several layers, and if launches were not recorded.
 
     Parameters
     ----------
     trace : Trace
         Any trace whose steps and attention kernels are found.
     per : {"stage", "layer"}
-        What a row is.
+        Whether a row is a stage or a layer.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.Data
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:
-    """How many groups before each one have its stage in the same layer; the groups of a layer follow each other."""
+    """Number of earlier groups of the same stage in the same layer; the groups of a layer are consecutive."""
     layer = pl.struct("rank", "step", "layer").rle_id()
     row = pl.int_range(pl.len(), dtype=pl.Int32)
     same = groups.select(group="group", layer=layer, stage=pl.col("stage").cast(STAGE)).sort("layer", "stage", "group")
@@ -99,9 +99,9 @@ def _occurrences(groups: pl.DataFrame) -> pl.Series:
 
 
 def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Host span of each group, null where one of its launches also stands for another layer."""
+    """Host span of each group; null if one of its launches also starts kernels of another layer."""
     launched = events.select("group", "rank", "layer", *_LAUNCH).filter(pl.col("launch_start_ns").is_not_null())
-    # the kernels of one launch follow each other: it counts once a group
+    # kernels of one launch are consecutive: a launch counts once in each group
     launch = ["group", "correlation"]
     calls = launched.select(*launch, "rank", "layer").filter(
         pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in launch)
@@ -137,10 +137,10 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 Measure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
 
 MEASURES: tuple[Measure, ...] = ("dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns")
-"""What layers can be compared by."""
+"""Measures by which layers can be compared."""
 
 LEAST_SHARE = 0.1
-"""An outlier is off the typical layer by more than this share of it, however alike the others are."""
+"""An outlier differs from the typical layer by more than this share of it, however similar the others are."""
 
 _KEY = ("rank", "step", "layer")
 
@@ -149,27 +149,27 @@ _KEY = ("rank", "step", "layer")
 def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns") -> pl.DataFrame:
     """Layers of every step, each with its gap to the typical layer of the same rank and step.
 
-    The typical layer is the median over the layers of one rank in one step, so a slow step has no outliers for
-    being slow. An outlier is off it by more than four robust standard deviations (1.4826 times the median absolute
-    deviation) and by more than 10 % of it.
+    The typical layer is the median over the layers of one rank in one step, so a slow step alone makes no outliers. An
+    outlier differs from it by more than four robust standard deviations (1.4826 times the median absolute deviation)
+    and by more than 10 % of it.
 
     Parameters
     ----------
     trace : Trace
         Any trace whose steps and attention kernels are found.
     stage : str, optional
-        Look at one stage only; several of them in a layer are added up.
+        Compare one stage only; times of a stage that occurs several times in a layer are added up.
     measure : {"dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"}
-        What is compared.
+        Measure to compare.
 
     Returns
     -------
     polars.DataFrame
         ``rank, step, phase, layer, start_ns, end_ns`` (first start and last end on the device), ``dur_ns, busy_ns,
         host_dur_ns`` as :func:`~llmprof.analyze.layers` gives them, ``communication_ns`` (union of the layer's
-        collectives), ``exposed_communication_ns`` (the part beside which no compute of the rank runs, be it of this
-        layer or of another), all in ns; then of ``measure`` ``typical_ns, gap_ns`` (its value minus the typical
-        one) and ``outlier``, which are null where the value is.
+        collectives), ``exposed_communication_ns`` (the part without concurrent compute of the rank, of this or another
+        layer), all in ns; then of ``measure`` ``typical_ns, gap_ns`` (its value minus the typical one) and ``outlier``,
+        which are null where the value is.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
 
 
 def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
-    """One stage of each layer, its occurrences added up; host time is null if that of one is."""
+    """One stage of each layer, with its occurrences added up; host time is null if it is null for one of them."""
     host = pl.col("host_dur_ns")
     return (
         rows.filter(pl.col("stage") == stage)
@@ -279,15 +279,15 @@ GAPS = Analysis(
 _EDGE_CONFIDENCE = 0.5
 
 _Row = tuple[int, int | None, str, float, dict[str, str]]
-"""Run, layer, stage, confidence, and what a launch is compared by."""
+"""Run, layer, stage, confidence, and the columns by which launches are compared."""
 
 
 def name_layers(metrics: Metrics) -> pl.DataFrame:
-    """Layer and stage of each profiled launch, found as :func:`~llmprof.analyze.layers.attribution.attribute` does.
+    """Layer and stage of each profiled launch, by the rules of :func:`~llmprof.analyze.layers.attribution.attribute`.
 
-    Launches are taken in their order, each run and process by itself, as one step. A profile usually begins and ends
-    in the middle of a layer: what precedes the first whole layer, or follows the last one, is compared with the end
-    or the beginning of the layers in between, and where name, grid and block agree it gets their stage.
+    The launches of each run and process count in their order as one step. A profile usually begins and ends in the
+    middle of a layer. Launches before the first whole layer are compared with the end of the other layers, and launches
+    after the last one with their beginning; if name, grid and block agree, they get the same stage.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
 
 
 def _ends(rows: list[_Row]) -> list[str | None]:
-    """Stages of the pieces of layers at both ends of a run; None for what is no such piece."""
+    """Stages of the pieces of layers at both ends of a run; None for other launches."""
     stages: list[str | None] = [None] * len(rows)
     inside = [i for i, row in enumerate(rows) if row[1] is not None]
     if not inside:

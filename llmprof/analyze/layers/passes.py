@@ -19,26 +19,26 @@ REASONS = pl.Enum(
         "unlike the other layers",
     ]
 )
-"""Why an event has no layer although it may be part of one."""
+"""Reasons why an event has no layer although it may be part of one."""
 
 _MOST_SEAMS = 0.5
-"""Sampling or embeddings in more of the stretches between attentions than this mark no passes."""
+"""If more than this share of the stretches between attentions has sampling or embeddings, these do not mark passes."""
 
 _MOST_CONVOLUTIONS = 4
-"""A language model convolves at most the patches of an image or the frames of sound that it is given."""
+"""Most convolutions of a language model: those for patches of an image or frames of sound in its input."""
 
 _UNLIKE = 2.5
-"""A layer has at most so many times the events of the usual one …"""
+"""A layer has at most this multiple of the events of the usual layer …"""
 
 _OFTEN = 0.1
-"""… unless this share of the layers is as large: another kind of layer."""
+"""… unless at least this share of the layers is as large: then it is another kind of layer."""
 
 _MOST_UNLIKE = 0.25
-"""Where more of a step's layers are unlike the others, none of the step's is known."""
+"""If more than this share of a step's layers is unlike the others, no layer of the step is known."""
 
 
 _SAY_THEIR_STAGE = ("norm", "rope", "kv_cache_write", "attention", "activation", "embedding", "sampling", "copy")
-"""Categories that are stages, whatever model an event belongs to."""
+"""Categories that are stages in every model."""
 
 
 def starts_of_passes(frame: pl.DataFrame) -> pl.Series:
@@ -80,7 +80,7 @@ def starts_of_passes(frame: pl.DataFrame) -> pl.Series:
 
 
 def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | None) -> pl.DataFrame:
-    """Take the layers back that are none.
+    """Remove wrong layers, with a reason.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
         passes = passes.join(engine.with_columns(engine=pl.lit(value=True)), on=["rank", "step"], how="left")
         by_engine = pl.col("engine").fill_null(value=False)
     drafts = (pl.col("mains") == 1) & (pl.col("earliest") == pl.col("first_main"))
-    # what was launched before the recording began is the end of one pass, or of several
+    # events launched before the recording began are the end of one pass or of several
     whole = pl.col("step") >= 0
     reason = (
         pl.when((pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine)
@@ -156,7 +156,7 @@ def _without_unlike(named: pl.DataFrame) -> pl.DataFrame:
     inside = named.filter(pl.col("layer").is_not_null() & pl.col("reason").is_null())
     if not inside.height:
         return named
-    # runs of one layer are far fewer than rows
+    # there are far fewer runs of one layer than rows
     key = ["rank", "step", "group", "layer"]
     runs = inside.select(*key, _run=pl.struct("group", "layer").rle_id().set_sorted())
     runs = runs.group_by("_run").agg(pl.col(key).first(), size=pl.len())
@@ -211,8 +211,8 @@ def by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``event, layer, stage, reason`` and ``layer_known``, ``stage_known``: whether the module says the layer (which
-        may be none) and the stage. Rows for the events of steps in which some module is a layer.
+        ``event, layer, stage, reason`` and ``layer_known``, ``stage_known``: whether the module determines the layer
+        (which may be none) and the stage. Rows for the events of steps in which a module is a layer.
     """
     columns = (
         "layer",
@@ -233,10 +233,10 @@ def by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
     attends = pl.col("category") == "attention"
     attention_ns = pl.col("launch_start_ns").filter(attends).min().over("block_call")
-    # what a layer computes outside its modules is the residual, but only where its modules were recorded at all
+    # a layer computes only the residual outside of its modules, if these were recorded
     parted = (pl.col("block").is_not_null() | pl.col("role").is_not_null()).any().over("rank", "module_layer")
     frame = frame.with_columns(after_attention=pl.col("launch_start_ns") > attention_ns, parted=parted)
-    # what the experts' module sends before its first product are the tokens, and after its last one the results
+    # the experts' module sends the tokens before its first matrix product, and the results after its last one
     experts, sent_at = pl.col("role") == "experts", pl.col("launch_start_ns")
     products = sent_at.filter(experts & pl.col("category").is_in(["linear", "moe_experts"]))
     frame = frame.with_columns(
@@ -256,10 +256,10 @@ def by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         .then(pl.col("role").cast(STAGE, strict=False))
     )
     frame = frame.with_columns(named=named)
-    # an event of no layer cannot keep the stage of a layer, nor one of a layer a stage from outside
+    # an event outside of layers cannot keep the stage of a layer, and an event in a layer no stage from outside
     kept = pl.col("stage").cast(STAGE)
     frame = frame.join(_roots(frame), on=["rank", "step", "root"], how="left", nulls_equal=True, maintain_order="left")
-    # passes that no label parts are not several in one step
+    # passes without labels between them do not count as several in one step
     frame = frame.with_columns(
         verdict=pl.when(pl.col("step").is_null() & pl.col("verdict").is_not_null())
         .then(pl.lit("no step", dtype=REASONS))
@@ -297,7 +297,7 @@ def by_captures(events: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        The frame with the labels of the capture where its modules say them.
+        The frame with the labels of the capture, if its modules determine them.
     """
     if f"{CAPTURED}layer" not in kernels.columns:
         return events
@@ -318,13 +318,13 @@ def by_captures(events: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _roots(frame: pl.DataFrame) -> pl.DataFrame:
-    """``rank, step, root, verdict`` of each model's call in a step: why its layers are not counted, else null."""
+    """``rank, step, root, verdict`` of each model's call in a step: reason why its layers do not count, or null."""
     key = ["rank", "step"]
     roots = (
         frame.filter(pl.col("module_layer").is_not_null())
         .group_by(*key, "root")
         .agg(layers=pl.struct("stack", "module_layer").n_unique(), stacks=pl.col("stack").n_unique())
-        .filter(pl.col("layers") > 1)  # an outermost call of one layer is a range of its own, not a model's call
+        .filter(pl.col("layers") > 1)  # an outermost call with one layer is a range of a layer, not a model's call
         .sort(*key, "root")
         .with_columns(
             calls=pl.len().over(key),
@@ -350,13 +350,13 @@ def _roots(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _communicates() -> pl.Expr:
-    """Whether an event is part of a collective: then its stage is the kind of that."""
+    """Whether an event is part of a collective: then its stage is the kind of the collective."""
     kept = pl.col("stage").cast(STAGE)
     return kept.is_in(names.COLLECTIVE_KINDS).fill_null(value=False) & (kept != "other")
 
 
 def _inside() -> pl.Expr:
-    """Stage of an event within a layer, null where its module leaves it open."""
+    """Stage of an event within a layer; null if its module does not determine it."""
     category, role, block, kept = pl.col("category"), pl.col("role"), pl.col("block"), pl.col("stage").cast(STAGE)
     plain = category.is_in(_PLAIN)
     after = pl.col("after_attention").fill_null(value=False)
@@ -422,7 +422,7 @@ def _inside() -> pl.Expr:
 
 
 def _outside() -> pl.Expr:
-    """Stage of an event of the model but of none of its layers, null where its module leaves it open."""
+    """Stage of an event of the model outside of its layers; null if its module does not determine it."""
     role, block, before = pl.col("role"), pl.col("block"), pl.col("before_layers")
     return (
         pl.when(_communicates())

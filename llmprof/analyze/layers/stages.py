@@ -1,4 +1,4 @@
-"""Names for the parts of a layer and for what surrounds the layers."""
+"""Stages: names for the parts of a layer, and for the parts before and after the layers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _IN_LAYER = (
 _OUTSIDE = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "copy", "other")
 
 STAGE = pl.Enum(list(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS))))
-"""Type of a stage while events are labelled: a number in place of a text for each of millions of events."""
+"""Type of a stage during labelling: numbers in place of texts, for millions of events."""
 
 _LEAST_OF_A_NORM = 3
 """A norm that the framework computes kernel by kernel (square, mean, root, product) has more than this."""
 
 _MOST_OF_ANGLES = 4
-"""Kernels at most between the last sine of rope's angles and the first norm."""
+"""Most kernels between the last sine of rope's angles and the first norm."""
 
 _PLACE = pl.Enum(["body", "prologue", "after", "before"])
 
@@ -67,7 +67,7 @@ def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
         .otherwise(_before())
     )
     stages = _with_what_follows(frame.select("stretch", "place", "prepares", "attends", stage=named))
-    # a layer's confidence also stands for its prologue, which lies in the stretch before it
+    # a layer's confidence also applies to its prologue, which is in the stretch before it
     next_confidence = pl.when(pl.col("layer") < 0).then(1.0).otherwise("confidence")
     return frame.select(
         "event",
@@ -80,7 +80,7 @@ def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_what_follows(frame: pl.DataFrame) -> pl.Series:
-    """Stages, those of rows that only prepare the next one taken from it, unless they follow an attention."""
+    """Stages; rows that only prepare the next row get its stage, unless they follow an attention."""
     inside = pl.col("place").is_in(["body", "prologue", "after"])
     prepares = pl.col("prepares") & inside & ~pl.col("attends").shift(1, fill_value=False)
     if not frame["prepares"].any():
@@ -94,14 +94,14 @@ def _with_what_follows(frame: pl.DataFrame) -> pl.Series:
 def _places(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``place``: body of a layer, prologue of the next one, before the layers or after them.
 
-    And of each stretch ``embedding_row``, its first embedding, ``last_rope``, ``last_compute``, its last row that is
-    neither a copy nor the cache's, and ``norms_qk``, whether q and k are normed between their projection and rope.
+    Also add for each stretch ``embedding_row``, its first embedding, ``last_rope``, ``last_compute``, its last row that
+    is neither a copy nor a cache write, and ``norms_qk``, whether q and k are normed between their projection and rope.
     """
     row, category = pl.col("row"), pl.col("category")
     first_qkv = pl.col("gemm_count") - pl.col("qkv") + 1
     projected_in = (category == "linear") & (pl.col("gemm_no") < first_qkv) & ~pl.col("has_attention")
     before_qkv, projected = pl.col("gemm_no") < first_qkv, pl.col("gemm_no") == pl.col("gemm_count")
-    # rows that are no candidates are null: to take the least of a column is quicker than to filter each group
+    # other rows are null: the minimum of a column is faster than a filter in each group
     at_rotation = pl.when("rotates").then("row")
     turned = at_rotation.max().over("stretch") if frame["rotates"].any() else pl.lit(None, dtype=pl.Int64)
     candidates = {
@@ -177,7 +177,7 @@ def _copied_back() -> pl.Expr:
 
 
 def _collective() -> pl.Expr:
-    """Stage of a collective: its kind, but dispatch and combine where experts live on several ranks."""
+    """Stage of a collective: its kind, or dispatch and combine if experts are on several ranks."""
     exchanged = (
         pl.col("kind").is_in(["all_to_all", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv"])
         & pl.col("first_expert").is_not_null()
@@ -252,7 +252,7 @@ def _prologue() -> pl.Expr:
         pl.when("has_attention").then(pl.col("last_gemm") + 1).otherwise(pl.col("gemm_count") - pl.col("qkv") + 1)
     )
     later_compute = pl.col("row") < pl.col("last_compute")
-    # without a rope kernel the unnamed ones are the rope; with one, what comes before it norms q and k
+    # without a rope kernel the unnamed kernels are the rope; with one, kernels before it norm q and k
     later_rope = (pl.col("row") <= pl.col("last_rope")).fill_null(value=False)
     absorbed = (category == "linear") & pl.col("latent_rank") & (pl.col("row") > pl.col("cached"))
     return (
@@ -284,7 +284,7 @@ def _after() -> pl.Expr:
     """After the last layer: final_norm, lm_head and sampling."""
     n, head = pl.col("gemm_no"), pl.col("last_gemm") + 1
     has_head = pl.col("gemm_count") >= head
-    # a norm out of many kernels, as between the layers
+    # a norm made of many kernels, as between the layers
     norm_of_many = (pl.col("lead") >= _LEAST_OF_A_NORM) & (pl.col("row") <= pl.col("end_row") + pl.col("lead"))
     return (
         pl.when((n < head) & (has_head | (pl.col("category") == "norm")))
@@ -302,7 +302,7 @@ def _after() -> pl.Expr:
 
 
 def _before() -> pl.Expr:
-    """Before the first layer: inputs and embedding; all of a step that has no layer."""
+    """Stages before the first layer: inputs and embedding; of all events in a step without layers."""
     return (
         pl.when(pl.col("is_last") & (pl.col("source") == "copy"))
         .then(stage("copy"))
@@ -317,11 +317,11 @@ def _before() -> pl.Expr:
 
 
 _BESIDE = ("linear", "activation", "norm", "quantize", "moe_experts", "moe_routing", "elementwise")
-"""Categories of compute that runs beside the main stream: shared experts, the second of two norms."""
+"""Categories of compute that runs on other streams than the main one: shared experts, the second of two norms."""
 
 
 def beside(events: pl.DataFrame) -> pl.DataFrame:
-    """Give kernels on streams without attention the layer of what the same thread launched before them.
+    """Give kernels on streams without attention the layer of the kernel that the same thread launched before them.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ def beside(events: pl.DataFrame) -> pl.DataFrame:
         return events
     at = pl.col("start_ns")
     if {"launch_start_ns", "replayed"} <= set(events.columns):
-        # the order of launches where each kernel of the step has one of its own, else that of the device
+        # the order of launches if each kernel of the step has its own, otherwise the order on the device
         launched = (~pl.col("replayed") & pl.col("launch_start_ns").is_not_null()) | (pl.col("source") != "kernel")
         events = events.with_columns(_eager=launched.all().over("rank", "step"))
         at = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")

@@ -1,4 +1,4 @@
-"""Findings of hardware metrics: which kernels take the profiled time, what limits each, and what would shorten it."""
+"""Findings of hardware metrics: kernels that take the profiled time, their limits, and advice."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 _LEAST_SHARE: Final = 0.03
-"""Share of the profiled time below which a kernel has no finding of its own."""
+"""Least share of the profiled time for a finding about a kernel."""
 _LEAST_ESTIMATE: Final = 0.02
 _LEAST_LINE: Final = 0.2
-"""Share of a kernel's samples on one line from which the line is named."""
+"""Least share of a kernel's samples on one line for a finding about this line."""
 _MOST_ESTIMATES: Final = 3
 _MOST_NAME: Final = 60
 _SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
@@ -40,15 +40,15 @@ _TRY: Final = {
 
 @checked
 def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.DataFrame:
-    """What the profiled launches spend their time on and what limits them, the most first.
+    """Findings about profiled launches: which take the time, and what limits them, the largest first.
 
-    Shares are of the time of all profiled launches. Each launch was replayed alone, so nothing is said of the time
-    between launches, of their order or of other ranks: that takes a timeline (:func:`llmprof.analyze.findings`).
+    Shares are of the time of all profiled launches. Each launch was replayed alone, so findings cannot be about the
+    time between launches, their order or other ranks: these need a timeline (:func:`llmprof.analyze.findings`).
 
     Parameters
     ----------
     metrics : Metrics
-        What Nsight Compute measured, see :func:`llmprof.read_metrics`.
+        Metrics of Nsight Compute, see :func:`llmprof.read_metrics`.
     source : polars.DataFrame, optional
         Samples of the instructions of the same report (:func:`llmprof.read_source`): names the hottest lines.
 
@@ -58,12 +58,12 @@ def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -
         The columns of :func:`llmprof.analyze.findings`; ``figure`` and ``gain_ns`` are ns of the profile. The rules:
 
         - ``limited_kernel``: a kernel with at least 3 % of the time, its bound and the share of the peak that it
-          reaches (:func:`~llmprof.analyze.speed_of_light`); ``gain_ns`` is what its roof would leave;
+          reaches (:func:`~llmprof.analyze.speed_of_light`); ``gain_ns`` is the gain if it reached its roof;
         - ``profiler_estimate``: advice of the profiler's own rules with an estimate for the whole kernel, as a sum over
           the launches; at most three;
         - ``hot_line``: a line with at least 20 % of the samples of the kernel that takes the most time.
 
-        ``rank, start_ns, end_ns`` are null. No row where the metrics hold no durations.
+        ``rank, start_ns, end_ns`` are null. No rows if the metrics hold no durations.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def _limit(row: dict[str, Any], total: float) -> dict[str, Any]:
 
 
 def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
-    """What the profiler's own rules expect of the whole kernel, a rule over all launches."""
+    """Estimates of the profiler's own rules for the whole kernel, each rule summed over all launches."""
     advice = metrics.rules.filter(pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0)
     joined = advice.join(speed.select("kernel_id", "kernel_name", "duration_ns"), on="kernel_id").with_columns(
         gain=pl.col("duration_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100
@@ -251,7 +251,7 @@ def file_name(path: str | None) -> str:
 
 
 def short_name(name: str | None) -> str:
-    """Function of a kernel for people, cut in the middle where it is very long."""
+    """Short function name of a kernel, cut in the middle if it is very long."""
     return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MOST_NAME)
 
 
@@ -268,10 +268,10 @@ def _is_kernel(name: str | None) -> str:
 
 
 def launches_in_a_row(metrics: Metrics) -> Trace:
-    """The profiled launches as a trace in which one follows the other without a gap.
+    """The profiled launches as a trace in which they follow each other without gaps.
 
-    Nsight Compute replays each launch alone and does not record when it ran: the order and the durations are
-    recorded, the starts are not. What needs real starts (gaps, overlap, steps) means nothing on this trace.
+    Nsight Compute replays each launch alone and does not record when it ran: order and durations are recorded, starts
+    are not. Analyses that need real starts (gaps, overlap, steps) are meaningless on this trace.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def launches_in_a_row(metrics: Metrics) -> Trace:
     Returns
     -------
     Trace
-        The table ``kernels`` only; a rank for each process and device; ``meta["clock"]`` says what its times are.
+        The table ``kernels`` only; a rank for each process and device; ``meta["clock"]`` explains its times.
 
     Raises
     ------

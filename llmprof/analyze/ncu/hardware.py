@@ -1,4 +1,4 @@
-"""What Nsight Compute measured of each kernel: how near it comes to the peaks, and where its warps wait."""
+"""Hardware metrics of kernels from Nsight Compute: shares of the peaks, and stalls of warps."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``kernel_id, flops, dtype, flops_source``: the sum over all types, and the type with the most; null where the
-        tensor pipe worked or was not looked at and its operations were not counted, since the rest is no measure of
-        the kernel then.
+        ``kernel_id, flops, dtype, flops_source``: the sum over all types, and the type with the most; null if
+        operations of the tensor pipe were not counted although it worked or was not measured, since the other
+        operations do not describe the kernel then.
     """
     tensor, scalar = _tensor(metrics, durations), _scalar(metrics, durations)
     by_type = pl.concat([tensor.with_columns(unit=pl.lit("tensor")), scalar.with_columns(unit=pl.lit("scalar"))])
@@ -92,7 +92,7 @@ def _tensor(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
         dtype=pl.col("rest").str.extract(r"^([a-z]+\d+)", 1),
         flops=pl.when("rate").then(pl.col("value") * pl.col("duration_ns") / 1e9).otherwise("value"),
     ).filter(pl.col("flops").is_not_null())
-    # of the names for one type: the one for all of it, else its parts, else the parts by instruction; counts over rates
+    # of the metrics for one type: the total, else its parts, else the parts by instruction; counts before rates
     level = pl.when(pl.col("rest") == pl.col("dtype")).then(0).otherwise(1) + 2 * pl.col("of_instruction").cast(
         pl.Int32
     )
@@ -170,7 +170,7 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
 
 
 BUSY_PCT: Final = 60.0
-"""Share of a peak below which Nsight Compute's rule SOLBottleneck takes neither side to be the limit."""
+"""Below this share of a peak, Nsight Compute's rule SOLBottleneck sees neither side as the limit."""
 
 _DURATION: Final = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 _DRAM: Final = (
@@ -305,7 +305,7 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
 
 
 def _named(name: str | None) -> hardware.Device:
-    """The device of a name, without peaks where they are not known: what needs none is known all the same."""
+    """The device of a name, without peaks if these are unknown; results that need no peaks are still computed."""
     try:
         return hardware.device(name or "")
     except LlmprofError:
@@ -400,9 +400,9 @@ def hot_lines(source: pl.DataFrame, *, per: Literal["line", "instruction"] = "li
     Parameters
     ----------
     source : polars.DataFrame
-        What :func:`llmprof.read_source` gives.
+        Result of :func:`llmprof.read_source`.
     per : {"line", "instruction"}
-        What a row is. Instructions whose line is not known make one row with ``line`` null.
+        Kind of row. Instructions whose line is unknown are one row with ``line`` null.
 
     Returns
     -------
@@ -457,7 +457,7 @@ def hot_lines(source: pl.DataFrame, *, per: Literal["line", "instruction"] = "li
 
 
 class View(NamedTuple):
-    """A view: what makes its frame, of metrics or of the instructions in a report."""
+    """A view on the command line: the function that makes its frame from metrics or from a report's instructions."""
 
     help: str
     of_metrics: Callable[[Metrics], pl.DataFrame] | None = None

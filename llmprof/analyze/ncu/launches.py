@@ -1,4 +1,4 @@
-"""Launches of Nsight Compute: which kernel of the timeline each one is, and the command that profiles a few again."""
+"""Launches of Nsight Compute: their match with kernels of a timeline, and the command that profiles chosen launches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEVELS: Final = (
     ("name", 0.4, ("comparable",)),
     ("function", 0.2, ("function",)),
 )
-"""What agrees, how sure that makes of the kind of a kernel, and its columns; the first level that fits counts."""
+"""Levels of agreement, each with the confidence in the kind of a kernel and its columns; the first that fits counts."""
 
 _UNKNOWN_GRID: Final = 0.7
 _REPEATED, _BY_ORDER = 0.9, 0.7
@@ -42,11 +42,11 @@ _SCHEMA: Final = {
 def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Match profiled launches with the kernels of a timeline, by name, grid, block and order.
 
-    Names are compared without what profilers write differently (:mod:`llmprof.names.kernels`). Launches of a run are
-    taken in order and looked up as sequences: among the timeline's kernels of the kinds that were profiled, the
-    longest stretches in which kind follows kind as in the profile. So a filter on names, or skipped collectives, do
-    no harm. Kernels of a model repeat from layer to layer and step to step; where a stretch fits several places, the
-    first one after the launch before is given and ``candidates`` says how many there are.
+    Names are compared without the parts that profilers write differently (:mod:`llmprof.names.kernels`). Launches of a
+    run are matched as sequences. Among the timeline's kernels of the profiled kinds, the longest stretches with the
+    same order of kinds as in the profile are taken. So a filter on names, or skipped collectives, do no harm. Kernels
+    of a model repeat from layer to layer and step to step. If a stretch fits several places, the first one after the
+    previous launch is taken, and ``candidates`` says how many there are.
 
     ``confidence`` is the product of two:
 
@@ -66,11 +66,10 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's kernel ``event`` (row of
-        :func:`~llmprof.analyze.activity.activity`)``, rank, name, start_ns, dur_ns``, the profiled time
+        One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's kernel ``event``
+        (row of :func:`~llmprof.analyze.activity.activity`)``, rank, name, start_ns, dur_ns``, the profiled time
         ``profiled_ns`` and its ``ratio`` to the timeline's, then ``agrees, match`` (sequence or order)``, confidence,
-        candidates``. The timeline's columns, ``agrees`` and ``match`` are null and the confidence 0 where nothing
-        fits.
+        candidates``. The timeline's columns, ``agrees`` and ``match`` are null and the confidence is 0 if nothing fits.
 
     Raises
     ------
@@ -112,7 +111,7 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
 
 
 def _timeline(trace: Trace) -> pl.DataFrame:
-    """Kernels in the order of their start, with what is compared."""
+    """Kernels in the order of their start, with the columns that are compared."""
     kernels = trace.kernels.with_columns(
         comparable=names_kernels.comparable(trace.kernels["name"]),
         function=names_kernels.function(trace.kernels["name"]),
@@ -163,8 +162,8 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Launches and kernels that have a counterpart, with the number of their kind, both in order.
 
-    A launch has the kind of the first level on which the timeline has it; a kernel that of the first level on which
-    some launch has it.
+    The kind of a launch is that of the first level on which the timeline has it; the kind of a kernel is that of the
+    first level on which a launch has it.
     """
     ours, theirs = [], []
     rest, others, number = launches.with_row_index("_at"), kernels.with_row_index("_at"), 0
@@ -185,7 +184,7 @@ def _text(kinds: pl.Series) -> str:
 
 
 def _longest(wanted: str, at: int, there: str) -> int:
-    """Length of the longest stretch from a place that occurs anywhere, found by halving: what begins it occurs too."""
+    """Length of the longest stretch from a place that occurs anywhere, by bisection, since its prefixes occur, too."""
     least, most = 0, len(wanted) - at
     while least < most:
         middle = (least + most + 1) // 2
@@ -208,14 +207,14 @@ def _count(there: str, stretch: str) -> int:
 def counted_launches(events: pl.DataFrame, *, recorded: bool) -> pl.DataFrame:
     """Kernels of one rank whose launches a profiler counts, in the order in which the host launched them.
 
-    What ran before the first launch of the window was launched before the profiler counts.
+    Kernels that ran before the first launch of the window were launched before the profiler began to count.
 
     Parameters
     ----------
     events : polars.DataFrame
         Rows of :func:`~llmprof.analyze.attribute`: all kernels of one rank.
     recorded : bool
-        Whether the trace has the calls that launched them; all kernels count where it has not.
+        Whether the trace has the calls that launched them; if not, all kernels count.
 
     Returns
     -------
@@ -229,7 +228,7 @@ def counted_launches(events: pl.DataFrame, *, recorded: bool) -> pl.DataFrame:
 
 
 def in_launch_order(events: pl.DataFrame) -> pl.DataFrame:
-    """Rows in the order in which the host launched them, by their own start where the launch is not known."""
+    """Rows in the order in which the host launched them; by their own start if the launch is unknown."""
     return events.sort(pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event"))
 
 
@@ -254,11 +253,11 @@ def ncu_command(
 ) -> list[str]:
     """Command that runs a program again and profiles only the launches that were chosen on its timeline.
 
-    It is safe for a run on several GPUs and true to the timeline:
+    It is safe for a run on several GPUs and agrees with the timeline:
 
     - only the functions of the chosen launches pass the filter, and collectives never do: kernel replay runs a kernel
       many times, and one that waits for other ranks then waits for ever;
-    - clocks are left alone (``--clock-control none``), since the default locks them to base;
+    - clocks are not locked (``--clock-control none``), since the default locks them to base;
     - ``--launch-skip`` counts launches that pass the filter, on the rank's device, in the order in which the host
       launched them within the profiled window. The window must be the same: by default profiling starts where the
       program calls cudaProfilerStart (vLLM: ``profiler_config={"profiler": "cuda"}``); ``from_start`` is for a trace
@@ -292,7 +291,7 @@ def ncu_command(
     Returns
     -------
     list of str
-        Arguments, to be run as they are.
+        Arguments of the command.
 
     Raises
     ------
@@ -322,7 +321,7 @@ def ncu_command(
 
 
 def _chosen(events: pl.DataFrame, kernel: str | int | None, where: dict[str, int | str | None]) -> pl.DataFrame:
-    """Events that were asked for, of one rank and step, without collectives."""
+    """Requested events of one rank and step, without collectives."""
     asked = {"kernel": kernel, **where}
     wording = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
     rows = events.filter([pl.col(name) == value for name, value in where.items() if value is not None] or True)
@@ -380,5 +379,5 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
 
 
 def _escaped(name: str) -> str:
-    """Name as a regular expression for exactly it; what cannot be printed matches any character."""
+    """Regular expression for exactly this name; unprintable characters match any character."""
     return _UNPRINTABLE.sub(".", _SPECIAL.sub(r"\\\1", name))

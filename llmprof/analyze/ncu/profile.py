@@ -1,4 +1,4 @@
-"""What Nsight Compute measured without a timeline: its reports, their facts, and what limits the kernels."""
+"""Profiles of Nsight Compute without a timeline: their reports, facts, and the limits of kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDS_TIMELINE: Final = (
     "steps, layers over time, overlap, idle time, collectives and the host",
     "record a timeline of the same program: llmprof run --profile-mode torch (or nsys)",
 )
-"""What hardware metrics cannot show, and what would."""
+"""Data that hardware metrics cannot show, and the recording that would."""
 
 
 def samples_of(report: Path | None) -> pl.DataFrame:

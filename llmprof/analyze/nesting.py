@@ -1,4 +1,4 @@
-"""Nesting of intervals: which lie inside which others, and the innermost one at a moment."""
+"""Nesting of intervals: intervals inside other intervals, and the innermost interval at a moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmprof.analyze.intervals import Line, last_before, lay
 
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """All pairs of an interval and one of its group that contains it, ends included.
+    """All pairs of an interval and another interval of its group that contains it, including equal ends.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
 def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, at: str, name: str) -> pl.DataFrame:
     """Innermost span that covers each point.
 
-    Spans of one group nest, as calls of one thread do; where two overlap without nesting, a point may find none.
+    Spans of one group nest, as calls of one thread do. If two spans overlap without nesting, a point may get none.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``<by...>, start_ns, dur_ns, span`` (row of the span in ``spans``, u32), disjoint, in the order of the groups
-        and time. The pieces of a span add up to its self time; where no span is, there is no piece.
+        and time. The pieces of a span add up to its self time; time without a span has no piece.
     """
     after = _changes(spans, by)
     until = pl.when(pl.col("_group") == pl.col("_group").shift(-1)).then(pl.col("_time").shift(-1))
@@ -119,7 +119,7 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
-    """Row of the span that each span lies in directly, null for the outermost ones and for spans of no length.
+    """Row of the span directly around each span; null for the outermost spans and for spans of no length.
 
     Parameters
     ----------
@@ -140,10 +140,10 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
 
 
 def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, Line]:
-    """Begins and ends of spans in their order, and the line that they are on.
+    """Begins and ends of spans in order, and the line of all groups.
 
-    The columns are ``_group``, ``_at`` (place on the line), ``_turn`` (1 for a begin, -1 for an end), ``_span`` and
-    ``_parent`` (rows of the span and of the one that it lies in directly).
+    The columns are ``_group``, ``_at`` (position on the line), ``_turn`` (1 for a begin, -1 for an end), ``_span`` and
+    ``_parent`` (rows of the span and of the span directly around it).
     """
     numbered = spans.select(*by, "start_ns", "dur_ns", _span=pl.int_range(pl.len(), dtype=pl.UInt32))
     line = lay(numbered.filter(pl.col("dur_ns") > 0), by, {"_span": pl.col("_span")})
@@ -168,5 +168,5 @@ _LONGEST = 1 << 62
 
 
 def column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
-    """Expression that takes ``name`` from the row of ``small`` that the column ``key`` names (dense, from 0)."""
+    """Expression that looks up ``name`` in ``small``: the column ``key`` has its row numbers (dense, from 0)."""
     return pl.lit(small[name]).gather(pl.col(key))

@@ -1,7 +1,7 @@
-"""Arguments of a recorded call of an operator: shapes, types, strides and values, from what PyTorch's profiler wrote.
+"""Arguments of a recorded operator call: shapes, types, strides and values, as PyTorch's profiler wrote them.
 
-What a trace says is checked before anything is made of it: an operator is known by name, sizes are bounded, and no text
-of a trace is passed on.
+Everything from a trace is checked first: operators must be in a fixed list, sizes are bounded, and no text of a trace
+is passed on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor argument: what is made of it is random but for what ``holds`` says."""
+    """A tensor argument: a script fills it with random values, except as ``holds`` says."""
 
     shape: tuple[int, ...]
     """Size of each axis."""
     strides: tuple[int, ...]
-    """Elements from one place to the next along each axis."""
+    """Stride of each axis, in elements."""
     dtype: str
     """Name of the element type in torch."""
     holds: tuple[str, *tuple[int, ...]] = ("random",)
@@ -68,7 +68,7 @@ class Call:
     known: Replayable
     arguments: tuple[Argument, ...]
     assumed: tuple[str, ...]
-    """What the recording does not say, in words."""
+    """Assumptions about data that the recording lacks, as text."""
 
 
 def reason(operator: str) -> str:
@@ -169,7 +169,7 @@ def _listed(text: str | None) -> list[Any] | None:
 
 
 class _Recorded(NamedTuple):
-    """What a recording says of one argument."""
+    """Recorded facts about one argument."""
 
     place: int
     size: Any
@@ -268,7 +268,7 @@ def _transposed(arguments: list[Argument], known: Replayable) -> list[Argument]:
 
 
 def _numbers_for_scalars(arguments: list[Argument]) -> list[Argument]:
-    """Numbers that a program wrote as such are recorded as tensors without axes, beside a tensor that has some."""
+    """Replace tensors without axes by numbers if another argument has axes: Python numbers are recorded this way."""
     if not any(isinstance(one, Tensor) and one.shape for one in arguments):
         return arguments
     return [
@@ -296,7 +296,7 @@ def _fewer_pages(arguments: list[Argument], known: Replayable) -> tuple[list[Arg
 
 
 def _content(known: Replayable, place: int, arguments: list[Argument]) -> Argument:
-    """An argument with what its tensor has to hold."""
+    """An argument with the values that its tensor must hold."""
     one, rule = arguments[place], known.holds.get(place)
     if not isinstance(one, Tensor) or rule is None:
         return one

@@ -1,4 +1,4 @@
-"""Calls of operators in a recording, and which of them can be run alone."""
+"""Operator calls in a recording, and those that can be run alone."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SCHEMA: Final = {
 
 @per_trace
 def replayable(trace: Trace) -> pl.DataFrame:
-    """Operators with the arguments that they were called with, their time, and whether they can be run alone.
+    """Operators with their arguments and time, and whether they can be run alone.
 
-    An event of a device belongs to the innermost operator of the launching thread that llmprof can call
-    (:data:`llmprof.names.replayable.OPERATORS`), and the time of a call is that of all kernels and copies launched in
-    it. On a trace of a run on CPU the time is that of the operator itself. What belongs to no such operator has rows of
-    its own, so that the shares add up to 1 on a trace with a device.
+    A device event belongs to the innermost operator around its launch that llmprof can call
+    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and copies launched in it;
+    in a trace of a CPU run, it is the time of the operator itself. Events outside of such operators have separate rows,
+    so that the shares add up to 1 on a trace with a device.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def replayable(trace: Trace) -> pl.DataFrame:
 
 
 def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Calls of operators that llmprof can call, and the events that belong to none.
+    """Calls of operators that llmprof can call, and the events outside of them.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _on_host(known: pl.DataFrame) -> pl.DataFrame:
-    """Calls on a CPU: those of operators that hold no other of them."""
+    """Calls on a CPU: those of operators that contain no other such operator."""
     outer = parents(known, ["rank", "thread"]).drop_nulls().unique()
     inner = known.with_row_index("_row").filter(~pl.col("_row").is_in(outer.implode()))
     nothing = {"kernels": pl.List(pl.String()), "layer": pl.Int32(), "phase": pl.String()}
@@ -151,7 +151,7 @@ def median_interval(values: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
 
 
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
-    """Calls by operator and arguments, with what can be made of them."""
+    """Calls by operator and arguments, and whether a script can be made for them."""
     if calls.is_empty():
         return pl.DataFrame()
     low, high = median_interval(pl.col("time_ns"))
@@ -196,20 +196,20 @@ def call_of(row: dict[str, Any], usual: str) -> Call:
 
 
 def key_of(row: dict[str, Any]) -> str:
-    """What names an operator and its arguments in scripts and results."""
+    """Key of an operator and its arguments in scripts and results."""
     text = json.dumps([row["operator"], *(row[name] for name in _ARGUMENTS)])
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def usual_dtype(calls: pl.DataFrame) -> str:
-    """Element type of floating-point numbers that occurs in most calls; bfloat16 where there is none."""
+    """Floating-point element type of most calls; bfloat16 if there is none."""
     names = calls["dtypes"].drop_nulls().str.extract(r'"(c10::BFloat16|c10::Half|float)"', 1).drop_nulls()
     counts = names.value_counts(sort=True)
     return DTYPES[counts[names.name][0]][0] if counts.height else "bfloat16"
 
 
 def _others(events: pl.DataFrame) -> pl.DataFrame:
-    """Events of no operator that can be called, by operator and kernel, with the reason."""
+    """Events outside of operators that can be called, by operator and kernel, with the reason."""
     if events.is_empty():
         return pl.DataFrame()
     low, high = median_interval(pl.col("dur_ns"))

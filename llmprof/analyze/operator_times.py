@@ -1,4 +1,4 @@
-"""Analyses of timings of operators (mode ``ops``): layers, operators, communication, and what timing itself costs."""
+"""Analyses of operator timings (mode ``ops``): layers, operators, communication, and the cost of timing itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from llmprof.readers.ops import Timings
 from llmprof.trace import Trace
 
 NEAR_NS: Final = 50_000
-"""A device that ends a call so soon after the host had launched it was waiting for the host, not the host for it."""
+"""If the device ends a call this soon (ns) after the host launched it, the device was waiting for the host."""
 
 
 def refuse_samples(trace: Trace, what: str) -> None:
-    """Raise for a trace of mode ``ops``: it samples steps, and nothing between its modules is recorded.
+    """Raise for a trace of mode ``ops``, which samples steps and records nothing between modules.
 
     Raises
     ------
@@ -33,8 +33,8 @@ def refuse_samples(trace: Trace, what: str) -> None:
 def layer_times(timings: Timings) -> pl.DataFrame:
     """Time of each layer, by rank and phase.
 
-    Where a layer was timed both with and without its operators, only the calls without count: what is timed inside a
-    call is part of it.
+    If a layer was timed both with and without its operators, only the calls without them count, since timing inside a
+    call makes it longer.
 
     Parameters
     ----------
@@ -151,17 +151,17 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     Parameters
     ----------
     timings : Timings
-        Of :func:`~llmprof.readers.ops.read_timings`; of a run with ``cycle`` each method has steps of its own
-        in one engine, of any other the steps that were not timed stand against those that were.
+        Of :func:`~llmprof.readers.ops.read_timings`; in a run with ``cycle`` methods alternate in one engine; in any
+        other run, untimed steps are compared with timed ones.
 
     Returns
     -------
     polars.DataFrame
         ``rank, method`` (``none`` first), ``steps, median_ns, mean_ns, low_ns, high_ns`` (quartiles), ``overhead`` (the
-        median over the steps of one step over the mean of the untimed ones next to it on both sides, less one: what
-        drifts in a run meets both) with ``overhead_low, overhead_high`` (its 95 % interval, of the sign test); null
-        for ``none``, and where nothing was left untimed. A step right after another method is left out where methods
-        come in blocks, and so is one whose next step is no decode.
+        median over the timed steps of the ratio between a step and the mean of the untimed steps on both sides of it,
+        less one, so that drift affects both) with ``overhead_low, overhead_high`` (its 95 % interval, of the sign
+        test); null for ``none``, and where nothing was left untimed. A step right after another method is left out
+        where methods come in blocks, and so is one whose next step is no decode.
     """
     same = pl.col("method") == pl.col("method").shift().over("rank")
     blocks = all(min((n for _, n in one["options"].get("cycle") or ()), default=1) > 1 for one in timings.ranks)
@@ -191,7 +191,7 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
 
 
 def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
-    """Layers as the timer measured them beside those of a profiler that recorded the same steps.
+    """Compare layers measured by the timer with those of a profiler that recorded the same steps.
 
     Parameters
     ----------

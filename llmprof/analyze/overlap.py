@@ -1,4 +1,4 @@
-"""Overlap: how much of the communication and of the copies hides behind compute, and how long the device is idle."""
+"""Overlap: hidden and exposed communication and copies, compute, and idle time of the device."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
 def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
-    Kernels that run at the same time count once in a class. Communication is what has the category ``collective``;
-    copies are ``copy`` and ``fill``, be it a copy engine or a kernel that moves the data; compute is all the rest.
+    Kernels that run at the same time count once in a class. Communication is the category ``collective``. Copies are
+    ``copy`` and ``fill``, by copy engines or kernels. Everything else is compute.
 
     Parameters
     ----------
     trace : Trace
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` that part the events into groups; ``rank`` is put in front where
-        it is missing, since each rank has a device of its own. Without ``step`` the idle time between steps counts. A
-        rank that drives several devices is busy while any of them is; add ``device`` to look at each.
+        Columns of :func:`~llmprof.analyze.attribute` that divide the events into groups. ``rank`` is added in front if
+        it is missing, since each rank has its own device. Without ``step`` the idle time between steps counts. A rank
+        with several devices is busy while any of them is; add ``device`` to see each.
     waits : bool
         Also tell waiting from transfer in the exposed communication, by matching the collectives over the ranks.
 
@@ -46,11 +46,11 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
 
         - ``total_ns``: from the first start to the last end of the group, without ``other_ns``;
         - ``compute_ns, communication_ns, copy_ns``: union of each class;
-        - ``exposed_communication_ns, hidden_communication_ns``: communication without and with compute beside it;
+        - ``exposed_communication_ns, hidden_communication_ns``: communication without and with concurrent compute;
         - ``exposed_wait_ns, exposed_transfer_ns, exposed_unknown_ns`` (with ``waits``): exposed communication in which
           a collective waits for its last rank, the rest of that whose ranks were matched, and that whose ranks were
           not, of which waiting is unknown (:func:`~llmprof.analyze.collectives` says why). They add up to it;
-        - ``exposed_copy_ns``: copies without compute or communication beside them;
+        - ``exposed_copy_ns``: copies without concurrent compute or communication;
         - ``idle_ns``: nothing of the rank runs. Groups that interleave share the gaps, so theirs do not add up;
         - ``other_ns``: only events of other groups of the rank run between the group's first start and last end.
 
@@ -80,12 +80,12 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
 
 
 def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Device events, and below them what is known of their collectives.
+    """Device events, followed by rows for waiting and transfer of their collectives.
 
     Parameters
     ----------
     trace : Trace
-        The trace that the events are of.
+        The trace of the events.
     events : polars.DataFrame
         ``rank, name, category, start_ns, dur_ns`` (ns) and others.
 
@@ -189,7 +189,7 @@ def overlap_of(
 def overlap_within(
     trace: Trace, *, window: Window, ranks: Sequence[int] | None = None, waits: bool = False
 ) -> pl.DataFrame:
-    """Compute, communication, copies and idle time of each rank in a window; events count as far as they lie in it.
+    """Compute, communication, copies and idle time of each rank in a window; only the parts of events inside it count.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Many ranks: the steps of each, where it stands in the run (node, parallel groups), and which group comes late."""
+"""Many ranks: the steps of each, its node and parallel groups, and late groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _IN_DESCRIPTION: Final = {
 def rank_groups(
     trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
 ) -> pl.DataFrame:
-    """Where each rank stands: its node, and its place in data, pipeline, tensor and expert parallelism.
+    """Node of each rank, and its place in data, pipeline, tensor and expert parallelism.
 
     Nothing is guessed from the number of a rank. Evidence, in this order: the names of the files
     (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang write them), the descriptions of process groups that torch recorded
@@ -102,7 +102,7 @@ _GROUPS: Final = pl.Schema({
 
 
 def _add(places: dict[int, dict[str, Any]], source: str, told: Mapping[int, Mapping[str, Any]]) -> None:
-    """Take what a source says where nothing is known yet, if it says it of every rank."""
+    """Add values from a source if nothing is known yet, and if the source has them for every rank."""
     for name in ("node", *DIMENSIONS):
         if all(name in told.get(rank, {}) for rank in places) and not any(name in place for place in places.values()):
             for rank, place in places.items():
@@ -126,7 +126,7 @@ def _in_file(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_groups(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Place of the rank among the ranks of the group that is described as a dimension's."""
+    """Place of the rank in the process group whose description names a dimension."""
     out: dict[str, Any] = {}
     groups, described = told.get("groups", {}), told.get("group_descriptions", {})
     for group, text in described.items() if isinstance(described, dict) else ():
@@ -203,10 +203,10 @@ _STEPS: Final = pl.Schema({
 def late_groups(
     trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
 ) -> pl.DataFrame:
-    """How often the ranks of a node, or of one place of a parallel dimension, are those that the others wait for.
+    """Lateness of groups: how often the ranks of a node, or of one place in a parallel dimension, arrive last.
 
-    Only collectives that ranks of at least two such groups take part in count: an all-reduce within one node says
-    nothing about other nodes. Waiting of one pipeline stage for another is its dependency and counts, too.
+    Only collectives between ranks of at least two such groups count: an all-reduce within one node says nothing about
+    other nodes. Waiting of one pipeline stage for another comes from their dependency and counts, too.
 
     Parameters
     ----------
@@ -324,12 +324,12 @@ _WORDS: Final = {
     "ep": "place {} in expert parallelism",
 }
 LEAST_CALLS, CLEARLY, TOGETHER = 8, 2.0, 0.5
-"""A group is named with so many calls, if it is last so many times as often as by chance, and its middle rank is late
-by at least this part of the lateness of its last one."""
+"""Least number of calls of a reported group, least ratio of its share of last arrivals to chance, and least lateness of
+its middle rank as a share of the lateness of its last rank."""
 
 
 def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
-    """The group that is to be named: the row of :func:`late_groups` with ``who`` (words), or None.
+    """The late group to report: the row of :func:`late_groups` with ``who`` (its name), or None.
 
     A group is named if it is last in at least half of its calls and clearly more often than by chance, has several
     ranks, and they are late together and not one of them alone. Of several such it is the one for which the others
@@ -352,7 +352,7 @@ def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
 
 
 def ranges(ranks: Iterable[int]) -> str:
-    """Ranks in words: runs of three and more as a range.
+    """Text for some ranks: three or more consecutive ones as a range.
 
     >>> ranges([0, 1, 4, 8, 9, 10, 11])
     '0, 1, 4 and 8 to 11'

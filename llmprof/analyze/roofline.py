@@ -1,4 +1,4 @@
-"""The join of theory and trace: the least possible and the measured time of every stage of every step."""
+"""Join of theory and trace: least possible and measured time of every stage of every step."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ COLUMNS: Final = {
 """Columns of :func:`roofline_join`."""
 
 IDLE: Final = "idle"
-"""Stage of the rows that hold a step's time without any kernel or copy."""
+"""Stage of the rows with a step's time without any kernel or copy."""
 
 AT_ROOF: Final = 0.8
-"""Share of the bound from which a stage counts as being at the roof."""
+"""A stage that reaches at least this share of its bound counts as at the roof."""
 
 FIXED_NS: Final = 10_000
-"""Mean time of a kernel below which a stage far from its bound is held up by the fixed cost of its kernels."""
+"""If the mean time of a kernel is below this, the fixed cost of kernels explains a stage far from its bound."""
 
 _COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
 Per = Literal["stage", "layer", "step"]
@@ -61,9 +61,9 @@ def roofline_join(
 ) -> pl.DataFrame:
     """Least possible and measured time of each stage of each step.
 
-    What a step had to do follows from its label (requests and tokens) and the model's shape
-    (:mod:`llmprof.theory.work`); its least time from the device's stated peaks (:mod:`llmprof.theory.bound`). The
-    measured time is that of the kernels and copies which :func:`llmprof.analyze.attribute` gives to the stage.
+    The work of a step follows from its label (requests and tokens) and the model's shape (:mod:`llmprof.theory.work`);
+    its least time from the device's stated peaks (:mod:`llmprof.theory.bound`). The measured time is that of the
+    kernels and copies which :func:`llmprof.analyze.attribute` gives to the stage.
 
     Time without any kernel is in rows of the stage ``idle``, from a step's first event to the next step's first one
     (or its own last one, for the last step of a phase of work).
@@ -152,7 +152,7 @@ ANALYSIS: Final = Analysis(
 
 
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
-    """How much of the device time a join explains.
+    """Share of the device time that a join explains.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _machine(
     *,
     expert_parallel: bool,
 ) -> Machine:
-    """The machine of a trace: its device, and a layout that the layers of its ranks fit."""
+    """The machine of a trace: its device, and a layout that fits the layers of its ranks."""
     (tp_size, pp_size), (dtype, kv_cache_dtype) = sizes, formats
     named = device if device is not None else trace.meta.get("device")
     if not named:
@@ -225,7 +225,7 @@ def _machine(
 
 
 def _fits(layers: list[int], total: int, pp: int) -> bool:
-    """Whether ranks of so many layers make up stages of a model."""
+    """Whether ranks with these numbers of layers can be stages of a model."""
     largest = max(layers)
     return largest * pp >= total > largest * (pp - 1) if pp > 1 else largest == total
 
@@ -280,7 +280,7 @@ def _expected(
 
 
 def _first_layers(ranks: dict[int, int], total: int, plan: Plan) -> dict[int, int]:
-    """The model's layer that is the first one of each rank, pipeline stages in the order of ranks."""
+    """First layer of the model on each rank, with pipeline stages in the order of ranks."""
     if plan.pp == 1:
         return dict.fromkeys(ranks, 0)
     first = 0
@@ -388,7 +388,8 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
 
 
 WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-"""Stages whose time is mostly that of waiting for others; only all-reduces are kept, of the last rank to arrive."""
+"""Stages whose time is mostly waiting for others; only all-reduces are kept, with the time of the last rank to
+arrive."""
 
 _NEAR = 64
 """Tokens of context within which steps count as equal."""
@@ -418,7 +419,7 @@ def stage_observations(
     tp_size : int
         Tensor parallel ranks.
     weight : float
-        What each stage counts beside a whole step.
+        Weight of each stage relative to a whole step.
 
     Returns
     -------

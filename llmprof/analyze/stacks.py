@@ -1,4 +1,4 @@
-"""Where the CPU's time goes: call stacks, the functions and names that take most, as samplers and profilers saw it."""
+"""CPU time by call stack, by function and by name, from samplers and profilers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FROM COMPOSITE_EVENTS e JOIN SAMPLING_CALLCHAINS c ON c.id = e.id LEFT JOIN Stri
 
 @per_trace
 def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -> pl.DataFrame:
-    """Call stacks and the time spent in each: what a flame graph is drawn of.
+    """Call stacks and the time in each, for a flame graph.
 
-    Stacks come from the strongest evidence there is: Python functions (torch's ``with_stack=True``; not those that were
-    read with ``python_functions=False``), which hold the operators; else the stacks that torch_npu writes with each
-    operator. Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
+    Stacks come from the strongest evidence: Python functions around the operators (torch's ``with_stack=True``; not if
+    the trace was read with ``python_functions=False``), or else the stacks that torch_npu writes with each operator.
+    Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
 
     Parameters
     ----------
     trace : Trace
         A trace with stacks.
     of : {"host", "device", "samples"}
-        What counts: the host's own time in the innermost frame (without what it calls), the time of the kernels that
-        a frame launched (with the kernel as the last frame), or samples of the CPU.
+        Measure: the host's time in the innermost frame itself, the time of the kernels that a frame launched (with the
+        kernel as the last frame), or samples of the CPU.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def _none() -> NotCapturedError:
 
 
 def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of one stack put together, most first."""
+    """Rows of equal stacks merged, the largest first."""
     return (
         rows.group_by(*_THREAD, "stack", "unit")
         .agg(pl.col("value").sum(), count=pl.len())
@@ -112,7 +112,7 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
-    """``span, stack``: what was recorded with the outermost operator that has a stack, then the operators down."""
+    """``span, stack``: the recorded stack of the outermost operator that has one, then the nested operators."""
     nested = _nested(spans)
     pairs = inside(spans, spans.filter(pl.col("ascend_stack").is_not_null()), _THREAD)
     stacked = spans.filter(pl.col("ascend_stack").is_not_null())
@@ -172,7 +172,7 @@ _ON_DEVICE: Final = ("kernel", "copy")
 
 @per_trace
 def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.DataFrame:
-    """Functions by the time spent in them, themselves and with what they call.
+    """Functions by their own time, and by their time with all functions that they call.
 
     Parameters
     ----------
@@ -223,12 +223,12 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
 
 @per_trace
 def totals(trace: Trace) -> pl.DataFrame:
-    """Times that the profiler added up itself, by name: all there is where it kept no single times.
+    """Sums of times by name, from profilers that keep no single times.
 
     Parameters
     ----------
     trace : Trace
-        What a profiler wrote as a summary (nvprof, ``rocprofv3 --stats``, ``trtexec --exportProfile``, Triton Proton).
+        A trace of a profiler's summary (nvprof, ``rocprofv3 --stats``, ``trtexec --exportProfile``, Triton Proton).
 
     Returns
     -------

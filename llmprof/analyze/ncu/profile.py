@@ -41,7 +41,7 @@ def samples_of(report: Path | None) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What Nsight Compute measured, for a report.
+    """Profile of Nsight Compute: metrics, rules and samples, for a report.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Profile:
     path : pathlib.Path, optional
         The report (``.ncu-rep``) that holds the samples of the instructions, if there is one.
     name : str
-        The files as their reader names them, for the commands that a page shows.
+        Paths of the files, for the commands that a page shows.
     """
 
     metrics: Metrics
@@ -73,7 +73,7 @@ class Profile:
 
 
 def limits(metrics: Metrics) -> pl.DataFrame:
-    """Kernels by their time, with what limits the launches of each that take most of it.
+    """Kernels by their time, with the limit of their longest launches.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def limits(metrics: Metrics) -> pl.DataFrame:
 
 
 def facts(metrics: Metrics) -> list[tuple[str, str]]:
-    """What was profiled, as names and values."""
+    """Facts about the profile, as names and values."""
     launches = metrics.kernels
     devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list())))
     sections = metrics.metrics["section"].drop_nulls().n_unique()
@@ -135,7 +135,7 @@ def facts(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def reading(metrics: Metrics) -> list[tuple[str, str]]:
-    """What reading the files kept and lost."""
+    """Data that reading the files kept and lost."""
     coverage = metrics.coverage
     lost = {name: int(coverage.get(name) or 0) for name in ("cut_rows", "broken_rows")}
     words = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)

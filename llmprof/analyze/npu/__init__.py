@@ -1,6 +1,6 @@
-"""Questions that an NPU's recording answers: the way from the host to the device, waits, cores, links, memory.
+"""Analyses of NPU recordings: the path from the host to the device, waits, cores, links, memory.
 
-Where a GPU's recording holds the same, they are answered for it, too.
+They also work on GPU recordings that hold the same data.
 """
 
 from llmprof.analyze.npu.cores import core_time, memory_by_component, operator_shapes

@@ -1,4 +1,4 @@
-"""What the cores of a device do: cube and vector time, operators by shape and format, memory by component."""
+"""Work of the cores of a device: cube and vector time, operators by shape and format, memory by component."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HINT: Final = "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu'
 
 @per_trace
 def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
-    """Time of the AI cores of an NPU: how much of the kernels' time cube and vector units were at work.
+    """Time of the AI cores of an NPU: busy time of the cube and vector units in kernels.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     polars.DataFrame
         ``<by...>, count, total_ns`` (sum of durations), ``aic_ns, aiv_ns`` (AI cube cores and vector cores at work),
         ``cube_ns, vector_ns`` (their arithmetic units), and as shares of ``total_ns`` ``cube_share, vector_share``;
-        ``measured_share``: of the time in kernels that have the metrics at all. Largest time first. Collective calls
-        are left out.
+        ``measured_share`` (share of the time in kernels with these metrics). Largest time first. Collective calls are
+        left out.
 
     Raises
     ------
@@ -98,14 +98,14 @@ def _or_null(frame: pl.DataFrame, column: str) -> pl.Expr:
 
 @per_trace
 def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
-    """Time of kernels by type of operator, and by the shapes and formats of what goes in and comes out.
+    """Time of kernels by type of operator, and by the shapes and formats of inputs and outputs.
 
     Parameters
     ----------
     trace : Trace
         A trace of an NPU; other kernels have no type and are grouped by name.
     shapes : bool
-        Part the types by shapes, element types and formats.
+        Divide the types by shapes, element types and formats.
 
     Returns
     -------

@@ -22,8 +22,8 @@ SIGNAL_NS: Final = 5_000
 def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """Waits of streams for events of other streams, and which stream each waited for.
 
-    A wait ends when another stream records the event. The recording names no event, so the stream is taken from the
-    time: the last record on another stream that ended at most :data:`SIGNAL_NS` before the wait did. Where no record
+    A wait ends when another stream records the event. The recording does not name the event, so the stream follows from
+    the time: it is the stream of the last record that ended at most :data:`SIGNAL_NS` before the wait did. If no record
     fits, or records of several streams do, the stream is null.
 
     Parameters
@@ -31,14 +31,14 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     trace : Trace
         A trace with tasks of device queues (Ascend).
     min_ns : int
-        Shortest wait to report (ns): most have none.
+        Shortest wait to report (ns): most waits have length 0.
 
     Returns
     -------
     polars.DataFrame
-        One row a wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``, ``waited_for`` (stream), ``step,
-        next_event, next_name, next_category`` of the kernel or copy that the stream runs next, and ``before_name,
-        before_category``: what ran last on the stream that was waited for.
+        One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``, ``waited_for`` (stream),
+        ``step, next_event, next_name, next_category`` of the kernel or copy that the stream runs next, and ``before_name,
+        before_category`` of the last event on the stream that was waited for.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
 
 @per_trace
 def links(trace: Trace) -> pl.DataFrame:
-    """What each link between ranks moved and how fast, by the transfers of collective calls.
+    """Bytes and rate of each link between ranks, from the transfers of collective calls.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def links(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank, link`` (HCCS, ROCE …),
+        One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank, link`` (HCCS, ROCE …),
         ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their durations), ``gb_per_s`` (bytes by that time, in
         1e9), ``typical_gb_per_s`` (median over the links of that kind) and ``relative`` (of the two). Bytes that stay
         on a device are left out.
@@ -149,10 +149,10 @@ _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
 
 @per_trace
 def launch_path(trace: Trace) -> pl.DataFrame:
-    """The way of every kernel and collective call from its operator to the device.
+    """Path of every kernel and collective call from its operator to the device.
 
-    On an NPU an operator goes into the task queue of torch_npu, is taken out by another thread, becomes a call of
-    AscendCL, which launches (Runtime or HCCL), and runs when its stream gets to it. On a GPU there is no queue.
+    On an NPU an operator goes into the task queue of torch_npu. Another thread takes it out and calls AscendCL, which
+    launches it (Runtime or HCCL); the stream runs it later. On a GPU there is no task queue.
 
     Parameters
     ----------
@@ -247,8 +247,8 @@ def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: st
 def host_synchronisation(trace: Trace) -> pl.DataFrame:
     """Calls in which the host waited for the device, with the operator that made each.
 
-    ``aten::to``, ``aten::item`` and the like copy to the host and cannot return before all earlier work is done: until
-    then nothing new is launched by that thread.
+    ``aten::to``, ``aten::item`` and similar operators copy to the host and return only when all earlier work is done.
+    Until then this thread launches nothing.
 
     Parameters
     ----------

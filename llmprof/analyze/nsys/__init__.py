@@ -1,4 +1,4 @@
-"""Summaries under the names of Nsight Systems, from any trace: what ``nsys stats`` and its recipes print.
+"""Summaries of Nsight Systems from any trace, with the names that ``nsys stats`` and its recipes use.
 
 =================== =============================================================================================
 Kernels             :func:`cuda_gpu_kern_sum`, :func:`cuda_kern_exec_sum`, :func:`cuda_gpu_kern_pace`,

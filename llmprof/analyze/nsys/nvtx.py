@@ -21,11 +21,11 @@ OVERHEAD = "overhead"
 _NO_DOMAIN = ("nvtx", "unnamed domain", "user_annotation", "annotation", "")
 
 LABEL = pl.when(pl.col("domain").is_in(_NO_DOMAIN)).then("name").otherwise(pl.format("{}:{}", "domain", "name"))
-"""Name of a range as nsys prints it: with the domain before it, unless that is the default one."""
+"""Name of a range as nsys prints it: with the domain before it, unless it is the default domain."""
 
 
 def host_ranges(trace: Trace) -> pl.DataFrame:
-    """Ranges of the host: no marks, no overhead, no projections onto the device.
+    """Ranges of the host, without marks, profiler overhead and projections onto the device.
 
     Parameters
     ----------
@@ -73,19 +73,19 @@ _COLUMNS = [
 
 @per_trace
 def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
-    """What the ranges of the program launched on the device.
+    """Device work of each range of the program.
 
-    A kernel or copy belongs to a range when the API call that launched it lies inside the range on the same thread,
-    ends included; so it belongs to each of nested ranges, and to the shortest of them as its innermost. A range is
-    projected onto the device from the start of the first to the end of the last piece of work that it launched. Ranges
-    that ended on another thread than they began on are left out, as in nsys's ``nvtx_gpu_proj``.
+    A kernel or copy belongs to a range if the API call that launched it lies inside the range on the same thread (equal
+    ends included). So it belongs to all nested ranges around the call; the shortest of them is its innermost range. A
+    range is projected onto the device from the start of the first to the end of the last piece of work that it
+    launched. Ranges that ended on another thread than they began on are left out, as in nsys's ``nvtx_gpu_proj``.
 
     Parameters
     ----------
     trace : Trace
         A trace with markers (NVTX ranges, ``record_function``, step labels), runtime calls and device activity.
     per : {"range", "event"}
-        What a row is: an instance of a range, or a piece of device work.
+        Kind of row: an instance of a range, or a kernel or copy.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def _nested(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """What each range launched; a row each for those that launched something."""
+    """Device work of each range; one row for each range that launched something."""
     of_call = events.group_by("call").agg(
         kernels=(pl.col("source") == "kernel").sum(),
         copies=(pl.col("source") == "copy").sum(),

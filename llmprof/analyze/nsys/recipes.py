@@ -13,18 +13,18 @@ from llmprof.trace import Trace
 
 @per_trace
 def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame:
-    """Runs of one kernel, numbered on each rank, with the pause before each and how far behind the first rank it is.
+    """Runs of one kernel, numbered on each rank, with the pause before each and the lag behind the first rank.
 
-    The n-th run on one rank stands beside the n-th on the others, which is the same work as long as all ranks run the
-    kernel equally often; see the largest ``instance`` of each rank.
+    The n-th run on one rank is compared with the n-th run on the others. This is the same work if all ranks run the
+    kernel equally often; check the largest ``instance`` of each rank.
 
     Parameters
     ----------
     trace : Trace
         A trace with kernels.
     name : str, optional
-        The whole name of a kernel. Without it, the one with the longest total time of those that run on all ranks that
-        run kernels at all.
+        The full name of a kernel. By default the kernel with the longest total time among those that run on all ranks
+        with kernels.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def _heaviest(kernels: pl.DataFrame) -> str:
 
 
 MAX_BINS = 1_000_000
-"""More bins than that, over all devices, are a mistake in the arguments."""
+"""Most bins over all devices; more are treated as a mistake in the arguments."""
 
 
 @per_trace

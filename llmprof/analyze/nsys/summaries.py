@@ -1,9 +1,7 @@
 """Summaries of kernels, copies and calls under the names of ``nsys stats``, from any trace.
 
-Columns have the order and meaning of nsys's with three differences: shares are fractions and not percentages, means
-are not rounded, and byte counts are bytes. ``by=("rank",)`` and the like group by columns of the table first.
-
-Columns are those of the other summaries: shares are fractions, means are not rounded.
+Columns have the order and meaning of nsys's, with three differences: shares are fractions and not percentages, means
+are not rounded, and sizes are in bytes. Options such as ``by=("rank",)`` group by columns of the table first.
 """
 
 from __future__ import annotations
@@ -108,7 +106,7 @@ _CALLS = {
     "openmp": ("events of OpenMP", "nsys profile -t openmp"),
     "mpi": ("calls of MPI", "nsys profile -t mpi"),
 }
-"""What calls of each library are, and what records them."""
+"""Description of the calls of each library, and the command that records them."""
 
 
 def calls_of(trace: Trace, *libraries: str) -> pl.DataFrame:
@@ -278,7 +276,7 @@ def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
 
 
 def _operations(trace: Trace) -> pl.DataFrame:
-    """Copies with nsys's name of what they do; other profilers' names also say the kinds of memory."""
+    """Copies with nsys's name of their operation; names of other profilers also have the kinds of memory."""
     named = pl.col("name").str.starts_with("[CUDA mem")
     kind = pl.col("kind").replace_strict(_OPERATIONS, default="[CUDA memcpy Unknown]", return_dtype=pl.String)
     return trace.copies.with_columns(operation=pl.when(named).then("name").otherwise(kind))

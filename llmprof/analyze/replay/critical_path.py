@@ -1,4 +1,4 @@
-"""The critical path of every step, and how much later each event could end without a step ending later."""
+"""Critical path of every step, and slack: how much later each event could end without delaying a step."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PARTS: Final = (
     "scheduler",
     "unexplained",
 )
-"""What time on a critical path is spent in; :func:`critical_path` says what each one is."""
+"""Parts of a critical path; :func:`critical_path` explains each."""
 
 CHAIN: Final = -1
-"""In place of the kind of an edge: the node before in the same chain."""
+"""Value in place of the kind of an edge: the node before in the same chain."""
 
 _SCHEMA = {
     "step": pl.Int32(),
@@ -65,11 +65,11 @@ _SCHEMA = {
 def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """The chain of events that sets the time of each step, over all ranks.
 
-    The path is followed back from the end of the last step's work on a device, always to what ended last of all that
-    an event had to wait for (:mod:`llmprof.analyze.replay.graph`), to the beginning of the recording. What lies on it
-    sets the pace: where a host that runs ahead of its devices is on it, faster kernels change nothing. The pieces of
-    a step add up to the time from the end of the step before to its own end. Time by which an event was later than
-    everything it is known to wait for is a piece of its own, ``unexplained``.
+    The path is followed backwards from the end of the last step's work on a device to the beginning of the recording:
+    from each event to the one that ended last of those that it had to wait for (:mod:`llmprof.analyze.replay.graph`).
+    Events on the path set the pace: if the path is on a host that runs ahead of its devices, faster kernels change
+    nothing. The pieces of a step add up to the time from the end of the step before to its own end. If an event began
+    later than everything that it is known to wait for allows, the difference is an ``unexplained`` piece.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
 
 @per_trace
 def slack(trace: Trace) -> pl.DataFrame:
-    """How much longer each event of a device may take without a step ending later, or without the pace changing.
+    """Slack of each device event: how much longer it may take without delaying a step, or without changing the pace.
 
     Parameters
     ----------
@@ -144,8 +144,8 @@ def slack(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name, layer, stage,
-        start_ns, dur_ns``, ``slack_ns`` (no step ends later) and ``pace_slack_ns`` (the last step ends no later: where
-        the host sets the pace, a kernel may delay its own step and yet cost nothing in the end).
+        start_ns, dur_ns``, ``slack_ns`` (no step ends later) and ``pace_slack_ns`` (the last step ends no later: if the
+        host sets the pace, a kernel may delay its own step without delaying the last one).
 
     Raises
     ------
@@ -165,7 +165,7 @@ def slack(trace: Trace) -> pl.DataFrame:
     free = []
     for every in (True, False):
         bounds = np.full(len(built.time), -NEVER)
-        # nothing follows the last event of a chain: it may end when the recording does
+        # the last event of a chain may end when the recording ends
         bounds[2 * built.chains[1:] - 1] = built.time.max()
         chosen = slice(None) if every else end == end.max(initial=0)
         bounds[node[chosen]] = end[chosen]
@@ -180,7 +180,7 @@ def slack(trace: Trace) -> pl.DataFrame:
 
 
 def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
-    """How much of the time of kernels or layers lies on the critical path, and how much later they could end.
+    """Share of the time of kernels or layers on the critical path, and their slack.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
 
 
 def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:
-    """Which node each node waited for last, and over what kind of edge.
+    """For each node, the node that it waited for last, and the kind of edge.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:
 
 
 def _stretches(built: Graph, kind: Ints) -> Ints:
-    """For each node the first one of the stretch of its chain in which each node waited for the one before."""
+    """For each node, the first node of its stretch of consecutive nodes that each waited for the node before."""
     here = np.arange(len(kind))
     cut = kind != CHAIN
     cut[2 * built.chains[:-1]] = True
@@ -321,7 +321,7 @@ def _stretches(built: Graph, kind: Ints) -> Ints:
 
 
 def _followed(before: Ints, jump: Ints, node: int) -> Ints:
-    """Nodes of the path that ends in a node, in order; one piece for each stretch of a chain."""
+    """Nodes of the path that ends in a node, in order; stretches of a chain are followed at once."""
     pieces = []
     while node >= 0:
         first = int(jump[node])
@@ -331,10 +331,10 @@ def _followed(before: Ints, jump: Ints, node: int) -> Ints:
 
 
 def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
-    """What lies between the nodes of a path."""
+    """Pieces between the nodes of a path."""
     at = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
     node, start, end = path[1:], at[:-1], at[1:]
-    if built.time[path[0]] > begin:  # nothing leads to the first node: what came before is unknown
+    if built.time[path[0]] > begin:  # nothing leads to the first node: the time before it is unknown
         node, start, end = path, np.append(begin, at[:-1]), at
     rest = np.minimum(built.rest[node], end - start)
     if len(node) and node[0] == path[0] and built.time[path[0]] > begin:
@@ -388,7 +388,7 @@ def _part() -> pl.Expr:
 
 
 def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Names of the pieces between two calls of the host: the operator that most of the time was spent in."""
+    """Names of the pieces between two calls of the host: the operator with most of the time."""
     rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
     host = pl.col("part") == "host"
     between = rows.filter(host)

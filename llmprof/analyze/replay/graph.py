@@ -1,4 +1,4 @@
-"""The dependency graph of a recording: what had to happen before each event could begin or end, over all ranks."""
+"""Dependency graph of a recording over all ranks: the conditions for the start and end of each event."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 BACK_TO_BACK_NS: Final = 20_000
-"""A kernel that was launched so long before its stream was free began as soon as the stream allowed."""
+"""A kernel that was launched at least this long (ns) before its stream was free began as soon as the stream allowed."""
 
 MOST_GAP_NS: Final = 5_000
-"""Between two kernels of a stream the device itself takes less than this; more is not explained by their order."""
+"""Longest gap (ns) that the device itself needs between two kernels of a stream; their order explains no longer gap."""
 
 MOST_LATENCY_NS: Final = 50_000
-"""Work starts on an idle device so long after the end of its launching call at most; more is not explained by it."""
+"""Longest time (ns) from the end of a launching call to the start on an idle device; the call explains no longer
+time."""
 
 LEAST_SAMPLES: Final = 20
-"""So many gaps between kernels that ran back to back are needed to take their median."""
+"""Least number of gaps between back-to-back kernels for a median."""
 
 EDGE_KINDS: Final = (
     "launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled", "stream_wait",
@@ -39,8 +40,8 @@ EDGE_KINDS: Final = (
 LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED, STREAM_WAIT = range(7)
 
 EVIDENCE: Final = ("recorded", "matched", "assumed")
-"""Where an edge comes from, by its code in :attr:`Graph.evidence`: the recording names both ends; calls of several
-ranks were matched by their order; or the times of the events alone suggest it."""
+"""Evidence of an edge, by its code in :attr:`Graph.evidence`: the recording names both ends; calls of several ranks
+were matched by their order; or only the times of the events suggest it."""
 
 BY_RECORD, BY_MATCH, BY_TIMES = range(3)
 
@@ -52,7 +53,7 @@ Kinds = NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Events of a recording as nodes, and everything that orders them.
+    """Events of a recording as nodes, and the chains and edges that order them.
 
     Every event has two nodes, its start (``2 * row``) and its end (``2 * row + 1``). Its chain is the stream, or the
     thread of the host, that it ran on.
@@ -68,9 +69,10 @@ class Graph:
     time: Ints
     """Recorded time of each node, in ns."""
     weight: Ints
-    """What the chain itself explains between the node before and this one, in ns."""
+    """Time between the node before and this one that the chain itself explains, in ns."""
     rest: Ints
-    """What nothing explains: the node was recorded so many ns after all that it is known to wait for."""
+    """Unexplained time: ns between the recorded time of a node and the end of everything that it is known to wait
+    for."""
     source: Ints
     """Node that each edge comes from."""
     target: Ints
@@ -80,10 +82,10 @@ class Graph:
     kind: Kinds
     """Kind of each edge: an index into :data:`EDGE_KINDS`."""
     evidence: Kinds
-    """Where each edge comes from: an index into :data:`EVIDENCE`."""
+    """Evidence of each edge: an index into :data:`EVIDENCE`."""
 
     def schedule(self) -> Chains:
-        """The graph as the scheduler takes it, what is unexplained added to what leads to the node."""
+        """The graph for the scheduler, with unexplained time added to everything that leads to a node."""
         return Chains(
             bounds=2 * self.chains,
             weight=self.weight + self.rest,
@@ -173,7 +175,7 @@ def _none() -> Edges:
 
 
 def _launches(recorded: Recording, streams: Edges) -> Edges:
-    """Edges from the start of each launching call to the start of what it launched."""
+    """Edges from the start of each launching call to the start of the launched work."""
     time, call = recorded.time, recorded.call
     row = np.flatnonzero(call >= 0)
     latency = time[2 * row] - time[2 * call[row]]
@@ -184,13 +186,13 @@ def _launches(recorded: Recording, streams: Edges) -> Edges:
     held[streams.target[time[streams.target] - time[streams.source] <= MOST_AFTER_NS] // 2] = True
     free = (recorded.before[row] <= issued) & ~held[row]
     quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
-    # where the stream was free the launch itself set the start; elsewhere it is only known to have been in time
+    # on a free stream the launch set the start; otherwise it is only known that the launch was early enough
     delay = np.where(free, np.minimum(latency, inside + MOST_LATENCY_NS), np.minimum(latency, quick))
     return _edges(2 * call[row], 2 * row, delay, LAUNCH)
 
 
 def _weights(recorded: Recording, edges: Edges) -> Ints:
-    """What a chain explains by itself: durations, gaps of the host, and the device's own gaps between kernels."""
+    """Times that a chain explains: durations, gaps of the host, and the device's own gaps between kernels."""
     start, end, before, call = recorded.start, recorded.end, recorded.before, recorded.call
     gap = np.where(before == NEVER, 0, start - before)
     queued = recorded.on_device & (before != NEVER) & (gap >= 0) & (gap <= MOST_GAP_NS) & (call >= 0)
@@ -201,7 +203,7 @@ def _weights(recorded: Recording, edges: Edges) -> Ints:
     weight = np.empty(len(recorded.time), dtype=np.int64)
     weight[0::2] = np.where(recorded.on_device, np.minimum(gap, most), gap)
     weight[1::2] = end - start
-    # the end of a collective follows the arrivals by its transfer; a call that waits takes its own time at the least
+    # a collective ends its transfer after the arrivals; a call that waits takes at least its own time
     at_end = edges.target % 2 == 1
     row = edges.target[at_end] // 2
     alone = np.minimum(end - start, recorded.own)[row]
@@ -256,11 +258,11 @@ def _synchronising(recorded: Recording) -> Edges:
 
 
 def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
-    """What synchronising calls waited for: node that ended, node that is the call's end, and whether that is recorded.
+    """Work that synchronising calls waited for: node that ended, node of the call's end, and whether this is recorded.
 
-    It is the latest work of the stream that is waited for (of the rank, where that is unknown) that was launched
-    before the call began, or before the event was recorded, and was done when the call returned; on a thread that
-    launches work itself, if it was still running when the call began.
+    It is the latest work on the awaited stream (of the rank, if the stream is unknown) that was launched before the
+    call began, or before the event was recorded, and that had ended when the call returned. On a thread that launches
+    work itself, it must also have been running when the call began.
     """
     work = rows.filter(pl.col("where") == "device").select(
         "rank", "chain", "stream", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
@@ -287,7 +289,7 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
         here, last = here[later], last[later]
         best[here] = ended[last]
         awaited[here] = stream["row"].to_numpy()[last]
-    # a thread that only waits is told of the same results when they have been there for long
+    # a thread that only waits may get results long after they arrived
     known = (awaited >= 0) & ((best >= begin) | ~waits["launches"].to_numpy())
     return (
         2 * awaited[known] + 1,
@@ -297,10 +299,10 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
 
 
 def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
-    """Edges to threads that only wait: from the launch of what they wait for to the beginning of their waiting.
+    """Edges to threads that only wait: from the launch of the awaited work to the beginning of the wait.
 
-    A thread that was still in the wait before when that was launched began when it came out of it, and not so long
-    after the launch: the edge has only what the quickest of the others take.
+    If the thread was still in an earlier wait at this launch, its next wait began when the earlier one ended, not a
+    fixed time after the launch. The edge then has only the shortest delay of the other waits.
     """
     rows, time, call = recorded.rows, recorded.time, recorded.call
     source, target = waits.source // 2, waits.target // 2
@@ -319,9 +321,9 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
 def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     """Edges through the scheduler: from the arrival of a step's result to the first call of a later step.
 
-    A worker whose launching thread never waits for the device is told by the scheduler when to begin the next step,
-    and the scheduler waits for the results of an earlier one. How far it runs ahead follows from the recording: the
-    most steps that were begun without the results of those before.
+    If a worker's launching thread never waits for the device, the scheduler tells it when to begin the next step, and
+    the scheduler waits for the results of an earlier step. The recording shows how far it runs ahead: the largest
+    number of steps that began before the results of earlier steps had arrived.
     """
     rows, time, previous_end = recorded.rows, recorded.time, recorded.before
     labels = steps(trace).filter(pl.col("host_start_ns").is_not_null())
@@ -334,7 +336,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
         .with_columns(rows[waits.target // 2].select("chain", time=pl.col("start_ns") + pl.col("dur_ns")))
         .with_columns(rows[waits.target // 2].select("launches"))
         .filter(pl.col("output").is_not_null())
-        # where a thread exists that only waits, its results are those that the scheduler gets
+        # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())
         .sort("time")
         .unique("output", keep="first", maintain_order=True)
@@ -355,7 +357,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
         .filter(pl.col("row").is_not_null())
         .unique("row")
         .join(own, on="chain", how="left")
-        # a thread that waits for results itself needs no scheduler to tell it
+        # a thread that waits for results itself does not need the scheduler
         .filter(pl.col("own").fill_null(0) < pl.len().over("chain") / 2)
         .select("chain", "step", "row", time="time_right")
     )
@@ -380,7 +382,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     matched = matched.with_columns(
         least_gap=pl.min_horizontal("gap", quick[0]), least_lag=pl.min_horizontal("lag", quick[1])
     )
-    # whichever of the two comes closer to the usual is taken to explain the beginning of the step
+    # of the two, the one closer to the usual delay explains the beginning of the step
     told = pl.col("lag") - pl.col("least_lag") <= pl.col("gap") - pl.col("least_gap")
     matched = matched.with_columns(
         delay=pl.when(told).then("lag").otherwise("least_lag"), own_gap=pl.when(told).then("least_gap").otherwise("gap")
@@ -391,7 +393,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
 
 
 def _unexplained(recorded: Recording, weight: Ints, edges: Edges) -> Ints:
-    """How much later each node was recorded than everything that leads to it allows."""
+    """Delay of each node's recorded time after everything that leads to it."""
     time = recorded.time
     bound = np.full(len(time), NEVER)
     bound[1:] = time[:-1] + weight[1:]

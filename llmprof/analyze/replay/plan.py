@@ -1,4 +1,4 @@
-"""A recording that changes are applied to: weights of its dependency graph that may be rewritten, and replayed."""
+"""Plan of a replay: a recording's dependency graph whose weights a change may rewrite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmprof.trace import Trace
 Level = Literal["low", "middle", "high"]
 
 LEVELS: Final[tuple[Level, ...]] = ("low", "middle", "high")
-"""Ways to choose what a change cannot know: so that the step is short, as expected, and so that it is long."""
+"""Levels of values that a change cannot know: for a short step, an expected step, and a long step."""
 
 
 class Plan:
@@ -29,9 +29,9 @@ class Plan:
     Parameters
     ----------
     built : Graph
-        The recorded graph; it stays as it is.
+        The recorded graph; it is not changed.
     level : {"low", "middle", "high"}
-        How a change chooses what it cannot know.
+        Level of the values that a change cannot know.
     """
 
     def __init__(self, built: Graph, level: Level) -> None:
@@ -53,7 +53,7 @@ class Plan:
         return {"low": low, "middle": middle, "high": high}[self.level]
 
     def work(self, what: str) -> Rows:
-        """Events of the devices that a word names: a stage, a category, or a regular expression on the kernel's name.
+        """Device events that a word selects: a stage, a category, or a regular expression on the kernel's name.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Plan:
             raise AnalysisError(otherwise, expected="part of a name, as a regular expression") from error
 
     def call_gone(self, rows: Rows) -> None:
-        """Let calls of the host take no time and wait for nothing."""
+        """Make calls of the host take no time and wait for nothing."""
         self.weight[1::2][rows] = 0
         self.rest[1::2][rows] = 0
         self.kept &= ~((self.built.target % 2 == 1) & rows[self.built.target // 2])
@@ -122,7 +122,7 @@ class Plan:
         self.delay[ends] = self.weight[self.built.target[ends]]
 
     def own_duration(self) -> Ints:
-        """Duration of each event without what it waited for others."""
+        """Duration of each event without waiting for others."""
         return np.array(self.weight[1::2], dtype=np.int64)
 
     def launching(self, rows: Rows) -> Ints:
@@ -132,11 +132,11 @@ class Plan:
         return calls
 
     def set_gap(self, rows: Rows, gap_ns: float) -> None:
-        """Give events at most so much time after the one before them on their stream."""
+        """Limit the gap before events on their stream."""
         self.weight[0::2][rows] = np.minimum(self.weight[0::2][rows], int(gap_ns))
 
     def launches_by_step(self, rows: Rows) -> pl.DataFrame:
-        """First and last of the host's calls that launched some events of each step, by thread.
+        """First and last host call that launched some of the events of each step, by thread.
 
         Returns
         -------
@@ -151,14 +151,14 @@ class Plan:
         return found.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
     def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> Rows:
-        """Put one call in the place of all from the first to the last; a call that stands alone stays as it is.
+        """Replace all calls from the first to the last by one call; a single call does not change.
 
-        What they launched begins when that call is done, and as soon as its stream allows, as what a graph holds does.
+        The launched work begins when this call has ended and its stream allows it, as in a graph.
 
         Returns
         -------
         numpy.ndarray
-            Events that the calls which are gone had launched.
+            Events that the removed calls had launched.
         """
         within = np.zeros(self.events.height + 1, dtype=np.int64)
         calls = calls.filter(pl.col("first") < pl.col("last"))
@@ -180,7 +180,7 @@ class Plan:
         return rows
 
     def host_after(self, calls: pl.DataFrame, factor: float) -> None:
-        """Scale what the host does after the last of the calls of each step, until the first of those of the next."""
+        """Scale the host's time from the last of the calls of each step to the first of those of the next."""
         of_last = self.built.chains[np.searchsorted(self.built.chains, calls["last"].to_numpy(), side="right")]
         ends = pl.coalesce("following", pl.Series("_end", of_last))
         for last, end in calls.select("last", end=ends).filter(pl.col("last") < pl.col("end")).iter_rows():
@@ -189,12 +189,12 @@ class Plan:
         self.other_threads(factor)
 
     def other_threads(self, factor: float) -> None:
-        """Scale what the host takes to hand work from thread to thread, and to schedule the next step."""
+        """Scale the host's time to pass work between threads, and to schedule the next step."""
         edges = np.isin(self.built.kind, (HANDED_OVER, SCHEDULED))
         self.delay[edges] = (self.delay[edges] * factor).astype(np.int64)
 
     def before(self, rows: Rows, pattern: str) -> Rows:
-        """Events that stand directly before one of some events whose name matches a pattern, in their chain."""
+        """Events whose name matches a pattern and that are directly before one of some events in their chain."""
         named = self.events["name"].str.contains(pattern).fill_null(value=False).to_numpy() & rows
         chain = self.events["chain"].to_numpy()
         out = np.zeros(len(rows), dtype=bool)
@@ -202,13 +202,13 @@ class Plan:
         return out
 
     def without_call(self, rows: Rows) -> None:
-        """Take away the calls that launch nothing but these events, and what of the host's time prepares them."""
+        """Remove the calls that launch only these events, and the host's time that prepares them."""
         calls = np.setdiff1d(self.launching(rows), self.launching(~rows & self.device))
         self.weight[2 * calls + 1] = 0
         self.weight[2 * calls] = (self.weight[2 * calls] * self.choose(0.0, 0.5, 1.0)).astype(np.int64)
 
     def make_one(self, rows: Rows, follows: Rows) -> None:
-        """Make one kernel of each run of rows; ``follows`` are those that join the one before in their chain."""
+        """Merge each run of rows into one kernel; ``follows`` are the rows that join the row before in their chain."""
         dur = self.own_duration()
         head = np.flatnonzero(rows & ~follows)
         group = np.searchsorted(head, np.arange(len(rows)), side="right") - 1
@@ -229,7 +229,7 @@ class Plan:
         return times_of([self])[:, 0]
 
     def chains(self) -> Chains:
-        """The changed graph as the scheduler takes it; an edge that is gone has no delay that could hold anything."""
+        """The changed graph for the scheduler; a removed edge has no effective delay."""
         built, kept = self.built, self.kept
         changed = replace(built, weight=self.weight, rest=self.rest, delay=self.delay).schedule()
         led_to = replace(built, target=built.target[kept])
@@ -246,8 +246,8 @@ def times_of(plans: list[Plan]) -> Ints:
 def periods(built: Graph, times: Ints) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes.
 
-    A step takes from the end of the step before it on the rank's devices to its own end there. The first step of a
-    rank has none before it and is left out, unless it is the only one.
+    The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
+    of a rank is left out, unless it is the only one.
 
     Returns
     -------
@@ -288,7 +288,7 @@ def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
 def new_transfer(
     rows: pl.DataFrame, bandwidth: float | None, latency: float | None, like: Trace | None
 ) -> pl.DataFrame:
-    """Rows of :func:`calls_of_rows` with ``new_ns``: of a link, or as another recording has it; null if unknown."""
+    """Rows of :func:`calls_of_rows` with ``new_ns``, the time on a link or in another recording; null if unknown."""
     if like is not None:
         other = (
             collectives(like)

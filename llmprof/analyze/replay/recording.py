@@ -20,7 +20,7 @@ Rows = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Events in the order of their chains, and what every edge is made of."""
+    """Events in the order of their chains, and the data for edges."""
 
     rows: pl.DataFrame
     """One row for each event, as :attr:`llmprof.analyze.replay.graph.Graph.events` describes them."""
@@ -35,7 +35,7 @@ class Recording:
     call: Ints
     """Row of the host's call that launched each row; -1 where none is known."""
     own: Ints
-    """How long a call of the host takes by itself when it need not wait, in ns."""
+    """Time of a host call without waiting, in ns."""
 
     @property
     def start(self) -> Ints:
@@ -49,7 +49,7 @@ class Recording:
 
 
 MOST_OWN_NS = 10_000
-"""A call that waits for the device takes no more than this where there is nothing to wait for."""
+"""Longest time (ns) of a synchronising call with nothing to wait for."""
 
 
 def recording(trace: Trace) -> Recording:
@@ -86,7 +86,7 @@ def _events(trace: Trace) -> pl.DataFrame:
         calls = calls.filter(~inside)
         threads = device.select("rank", thread="launch_thread").unique()
         launching = calls.join(threads, on=["rank", "thread"], how="semi", nulls_equal=True)
-        # a thread that only waits for results, as vLLM's for its output, is a chain of those calls
+        # the chain of a thread that only waits for results (such as vLLM's for its output) consists of these calls
         waiting = calls.filter(is_synchronising(pl.col("name"))).join(
             threads, on=["rank", "thread"], how="anti", nulls_equal=True
         )
@@ -113,9 +113,8 @@ WAITS: Final = {
     "awaited_ns": pl.Int64(),
     "wait_recorded": pl.Boolean(),
 }
-"""Columns of calls that wait, or let a stream wait: the stream that waits (null: the host does), the stream that is
-waited for (null: all of them), when the event was recorded (null: not known, or no event), and whether the recording
-says it."""
+"""Columns of calls that wait, or make a stream wait: the waiting stream (null: the host), the awaited stream (null:
+all), the time at which the event was recorded (null: unknown, or no event), and whether the recording states this."""
 
 
 def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
@@ -176,6 +175,6 @@ def _launching_rows(rows: pl.DataFrame) -> Ints:
 
 
 def _own_time(rows: pl.DataFrame) -> Ints:
-    """How long each call of the host takes when it need not wait: as the quickest tenth of its name, 10 us at most."""
+    """Time of each host call without waiting: that of the fastest tenth of the calls of its name, at most 10 us."""
     quick = pl.col("dur_ns").quantile(0.1).over("where", "name").fill_null(0)
     return rows.select(quick.clip(0, MOST_OWN_NS).cast(pl.Int64)).to_series().to_numpy()

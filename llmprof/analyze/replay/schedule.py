@@ -1,4 +1,4 @@
-"""Times of the nodes of a graph in which every chain (a host thread, a stream) runs in order and waits for others."""
+"""Scheduler: times of the nodes of a graph in which chains (host threads, streams) run in order and wait for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmprof.errors import AnalysisError
 Ints = NDArray[np.int64]
 
 NEVER: Final = np.int64(-(2**61))
-"""Earlier than any time: the bound of a node that nothing holds back."""
+"""A time before all others: the bound of a node without a constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Chains:
 
     ``weight, origin`` and ``delay`` may have a second axis: variants of the same graph, scheduled at once.
 
-    A node begins when the node before it in its chain is done and its own weight has passed, and no earlier than
-    any edge into it allows.
+    The time of a node is at least that of the node before it in its chain plus its own weight, and at least what each
+    edge into it requires.
     """
 
     bounds: Ints
@@ -46,8 +46,8 @@ class Chains:
 def earliest(graph: Chains) -> Ints:
     """Earliest time of every node (and variant): a longest path, computed for a stretch of a chain at a time.
 
-    A chain advances in one piece as far as what it waits for is known, so the number of rounds is that of the
-    alternations between chains (synchronisations, collectives), not that of the nodes.
+    A chain advances at once as far as the times that it waits for are known. So the number of rounds depends on the
+    alternations between chains (synchronisations, collectives), not on the number of nodes.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def latest(graph: Chains, bounds: Ints) -> Ints:
 
 
 class _Need:
-    """What a chain waits for on one other chain."""
+    """Dependencies of a chain on one other chain."""
 
     def __init__(self, chain: int, targets: list[int], required: list[int]) -> None:
         self.chain = chain
@@ -166,13 +166,13 @@ class _Need:
         self._met = 0
 
     def allows(self, done: int) -> int:
-        """First node that may not be computed yet when so much of the other chain is done."""
+        """First node that cannot be computed yet, given the finished part of the other chain."""
         self._met = bisect.bisect_left(self._required, done, lo=self._met)
         return self._targets[self._met] if self._met < len(self._targets) else sys.maxsize
 
 
 def _needs(source: Ints, target: Ints, chain: Ints, low: int, high: int) -> list[_Need]:
-    """For each chain that one waits for: its own nodes with an edge, and up to where the other must be done."""
+    """For each chain that a chain waits for: nodes with an edge, and how far the other chain must be finished."""
     out = []
     for other in np.unique(chain[low:high]):
         chosen = np.flatnonzero(chain[low:high] == other) + low

@@ -1,4 +1,4 @@
-"""Waits of work on one stream for work on another: recorded, from the calls of the host, or from the times alone."""
+"""Waits between streams: recorded, inferred from the calls of the host, or inferred from times alone."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from llmprof.analyze.replay.schedule import Ints
 from llmprof.trace import Trace
 
 MOST_AFTER_NS: Final = 5_000
-"""A wait between streams that is recorded ends so long after the work that it was for, if that held it."""
+"""If a recorded wait between streams had an effect, it ends at most this long (ns) after the awaited work."""
 
 MOST_WAIT_NS: Final = 10_000
 """Work that begins within this after the end of work on another stream may have waited for it: in llmprof's captures
 a copy behind an event of another stream begins 2.8 to 7.2 us after the work before that event."""
 
 USUAL_GAP_NS: Final = 1_000
-"""Gap between kernels of a stream where a recording shows none that ran back to back."""
+"""Gap between kernels of a stream (ns) if a recording has no back-to-back kernels."""
 
 AT_ONCE_NS: Final = 1_000_000
-"""A thread that records an event within this after a launch is taken to record it behind that launch."""
+"""If a thread records an event within this time (ns) after a launch, the event is assumed to follow that launch."""
 
 MOST_CANDIDATES: Final = 16
-"""So many events that ended last before such work are looked at."""
+"""Number of events that are examined, those that ended last before such work."""
 
 RECORDS: Final = r"(?i)EventRecord"
 WAITS: Final = r"(?i)StreamWaitEvent"
@@ -33,7 +33,7 @@ WAITS: Final = r"(?i)StreamWaitEvent"
 
 
 class Pairs(NamedTuple):
-    """Nodes between which something waits, and the least time between them in ns."""
+    """Pairs of nodes, of which one waits for the other, and the least time between them in ns."""
 
     source: Ints
     target: Ints
@@ -41,16 +41,16 @@ class Pairs(NamedTuple):
 
 
 def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: int) -> Pairs:
-    """From the end of some rows to the start of others; one that came long after did not wait that long for it."""
+    """Pairs from the end of some rows to the start of others; the least time is limited if a start came long after."""
     first, second = 2 * source.to_numpy().astype(np.int64) + 1, 2 * target.to_numpy().astype(np.int64)
     gap = recorded.time[second] - recorded.time[first]
     return Pairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
 
 
 def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
-    """From the last work before the record of an event to the first work after a stream's wait for it.
+    """Pairs from the last work before an event record to the first work after a stream's wait for this event.
 
-    Where the record's time is unknown, it is the last work on the stream that is waited for that was done in time.
+    If the time of the record is unknown, the last work on the awaited stream that ended in time is taken.
     """
     rows = recorded.rows
     if not trace.has("runtime"):
@@ -93,11 +93,10 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
 
 
 def from_calls(trace: Trace, recorded: Recording) -> Pairs:
-    """The same where the calls are recorded, but not their streams.
+    """The same if the calls are recorded without their streams.
 
-    A thread that launches work on one stream, records an event at once, lets a stream wait for it and goes on with
-    work on another stream, is taken to have made the second wait for the first. Work that began too early for that
-    did not.
+    If a thread launches work on one stream, records an event at once, makes a stream wait for it and continues with
+    work on another stream, the second stream is assumed to wait for the first, unless its work began too early.
     """
     rows = recorded.rows
     nothing = pl.Series([], dtype=pl.Int64)
@@ -139,17 +138,16 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
 
 
 def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
-    """From the end of work to work on another stream of its rank that begins right after, and that nothing explains.
+    """Pairs from the end of work to unexplained work on another stream of the rank that begins right after it.
 
-    Only work that was launched before it can be what it waits for: a stream waits for what another one had been given
-    when it was told to wait.
+    The awaited work must have been launched before: a stream can only wait for work that another stream already had.
 
     Parameters
     ----------
     recorded : Recording
         The recording.
     rest : numpy.ndarray
-        By node, what nothing explains yet, in ns.
+        Unexplained time of each node, in ns.
     """
     rows = recorded.rows
     late = np.flatnonzero(recorded.on_device & (rest[0::2] > 0))

@@ -1,4 +1,4 @@
-"""What would be gained: the step time that a recording would have with a change, from a replay of its dependencies."""
+"""Prediction of step times under changes, by a replay of the recording's dependencies."""
 
 from __future__ import annotations
 
@@ -33,29 +33,30 @@ _SCHEMA = {
 
 
 def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
-    """Predict the time of a step under changes, by replaying what was recorded.
+    """Predict the time of a step under changes, by a replay of the recording.
 
-    Every event begins again when all that it waited for is done: the host's program order, launches, streams,
-    synchronisation, collectives (:mod:`llmprof.analyze.replay.graph`). What a change cannot know is chosen three
-    times: so that the step is short, as expected, and so that it is long. Without a change the recorded times come
-    out again.
+    In the replay, every event begins when everything that it waited for has ended: the host's program order, launches,
+    streams, synchronisation, collectives (:mod:`llmprof.analyze.replay.graph`). Values that a change cannot know are
+    taken three times: for a short step, for an expected step, and for a long step. Without a change the replay gives
+    the recorded times.
 
     Parameters
     ----------
     trace : Trace
-        A trace with device activity; what concerns the host needs its calls, what concerns ranks all of them.
+        A trace with device activity. Changes of the host need its calls; changes of waiting between ranks need all
+        ranks.
     *made : Change
         From :mod:`llmprof.analyze.changes`; applied in their order.
 
     Returns
     -------
     polars.DataFrame
-        By ``phase`` (null where the recording has no steps and is taken as a whole): ``steps`` (steps of all ranks
-        that have one before them), ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one
-        before to its own end on the devices), ``low_ns, high_ns`` (between the lowest and the highest guess, with the
-        95 % interval of the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus
-        predicted), ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``,
-        ``changes`` and ``unknown`` (what the prediction cannot know, in words).
+        By ``phase`` (null if the recording has no steps and counts as a whole): ``steps`` (steps of all ranks that have
+        one before them), ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one before to its
+        own end on the devices), ``low_ns, high_ns`` (between the lowest and the highest guess, with the 95 % interval
+        of the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
+        ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``, ``changes`` and
+        ``unknown`` (what the prediction cannot know, in words).
 
     Raises
     ------
@@ -96,8 +97,8 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
 def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
     """Ends of the 95 % intervals of the median step of each phase, over all guesses.
 
-    Ranks wait for each other, so a step counts once. The interval is that of order statistics, which takes no
-    distribution for granted; of fewer than six steps it is all of them.
+    Ranks wait for each other, so a step counts once. The interval is based on order statistics and assumes no
+    distribution; with fewer than six steps it spans all of them.
     """
     each = rows.group_by("phase", "step").agg(pl.col(levels).median())
     ends = []
@@ -112,7 +113,7 @@ def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
 
 
 def median_rank(count: int) -> int:
-    """How many of some sorted values lie below the lower end, and above the upper one, of their median's interval.
+    """Number of sorted values below the lower end, and above the upper end, of their median's interval.
 
     Returns
     -------
@@ -135,7 +136,7 @@ def median_rank(count: int) -> int:
 
 @per_trace
 def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | LlmprofError]:
-    """Time of every step of every rank, as recorded and under each of several changes; kept for the trace.
+    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace.
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | L
     Returns
     -------
     dict
-        By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns``, or why it cannot be made.
+        By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns``, or the reason why it cannot be made.
     """
     out: dict[str, pl.DataFrame | LlmprofError] = {}
     plans: dict[str, list[Plan]] = {}
@@ -160,10 +161,10 @@ def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | L
 
 
 def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
-    """The recording with changes: one plan, or three where a change guesses."""
+    """The recording with changes: one plan, or three if a change guesses values."""
     plans: list[Plan] = []
     for level in LEVELS:
-        if not plans or plans[0].guessed:  # where nothing was, the next levels give the same
+        if not plans or plans[0].guessed:  # without guesses all levels give the same times
             plan = Plan(graph(trace), level)
             for change in made:
                 change.apply(plan, trace)
@@ -200,16 +201,16 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
     "overlap-with": (changes.overlap_with, (str, str), {}),
     "tensor-parallel": (changes.tensor_parallel, (int,), {"all_reduce_us": float}),
 }
-"""Changes by their word: what makes them, and the types of what follows the colons, by position and by name."""
+"""Changes by name: their function, and the types of their arguments, by position and by name."""
 
 
 def change_of(text: str) -> Change:
-    """A change from words, as the command line takes them.
+    """A change from text, as on the command line.
 
     Parameters
     ----------
     text : str
-        The name of a change and what it takes, with colons between: ``no-host-delay``, ``scale:attention:0.5``,
+        The name of a change and its arguments, separated by colons: ``no-host-delay``, ``scale:attention:0.5``,
         ``transfer:bandwidth=300:latency=8``, ``tensor-parallel:4:all_reduce_us=12``.
 
     Returns
@@ -220,7 +221,7 @@ def change_of(text: str) -> Change:
     Raises
     ------
     AnalysisError
-        There is no such change, or it does not take that.
+        There is no such change, or its arguments are wrong.
 
     Examples
     --------

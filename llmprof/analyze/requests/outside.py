@@ -30,7 +30,7 @@ _NEEDED: Final = ("id", "start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns", "prom
 
 @dataclass(frozen=True, slots=True)
 class TracedRequests:
-    """A trace and the requests that were served meanwhile: what :func:`llmprof.analyze.requests` takes.
+    """A trace and the requests that were served during it, for :func:`llmprof.analyze.requests`.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class TracedRequests:
     requests : polars.DataFrame
         The requests.
     engine_steps : polars.DataFrame
-        Which requests were in each step, as far as their times say.
+        Requests of each step, inferred from times.
     left_out : int
-        Requests that were not served within the trace, or that its clock does not fit.
+        Number of requests that were not served within the trace, or do not fit its clock.
     apart_ns : int
-        By how much the clocks differ at least (ns): 0 where the requests do not contradict the trace.
+        Least difference of the clocks (ns): 0 if the requests do not contradict the trace.
     """
 
     trace: Trace
@@ -54,20 +54,20 @@ class TracedRequests:
 
 
 def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
-    """Requests of a server that llmprof did not start, beside the trace of it, as :func:`requests` takes them.
+    """Join requests of a server that llmprof did not start with its trace, for :func:`requests`.
 
-    The scheduler left no notes, so times say which request was in which step: its prefill in the steps with prefill
-    that begin after it left the queue and end before its first token, its other tokens in the steps with decode that
-    follow. That is what vLLM does (a prompt is worked on in every step from the first one on); how a step's prompt
-    tokens are divided among the requests in it is filled up in the order of arrival, and is a model.
+    The scheduler left no notes, so times decide which request was in which step. The prefill of a request is in the
+    steps with prefill that begin after it left the queue and end before its first token; its other tokens are in the
+    following steps with decode. vLLM works in this way (a prompt is in every step from the first one on). The prompt
+    tokens of a step are divided among its requests in the order of arrival, which is a model.
 
-    The same times tell how far the clocks are apart: no request leaves the queue after its first step began, and none
+    The same times give the difference of the clocks: no request leaves the queue after its first step began, and none
     has its first token before that step's end.
 
     Parameters
     ----------
     trace : Trace
-        With steps whose prompt and output tokens are known.
+        A trace with steps whose prompt and output tokens are known.
     requests : polars.DataFrame
         Rows of :func:`llmprof.read_requests`, or any with its columns ``id, start_epoch_ns, queue_ns, ttft_ns, e2e_ns,
         prompt_tokens, output_tokens``.
@@ -123,7 +123,7 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
 
 
 def _steps(trace: Trace) -> pl.DataFrame:
-    """Steps of the first rank: when they began on the host and ended on the device, and their tokens."""
+    """Steps of the first rank: start on the host, end on the device, and tokens."""
     ranks = [rank for rank in trace.ranks if rank >= 0]
     frame = steps_of(trace).filter(pl.col("rank") == min(ranks)) if ranks else pl.DataFrame()
     if frame.is_empty() or frame["context_tokens"].null_count() == frame.height:
@@ -141,10 +141,10 @@ def _steps(trace: Trace) -> pl.DataFrame:
 
 
 def _apart(at: pl.DataFrame, steps: pl.DataFrame) -> int | None:
-    """By how much the clock of the requests is late, as near to 0 as they allow; None where none was served meanwhile.
+    """Delay of the requests' clock, as near to 0 as possible; None if no request was served during the trace.
 
-    A request that step k carried left the queue before k began and had its first token after k ended, so its clock is
-    late by something between the two differences. The lateness that fits the most requests counts.
+    A request whose first step was k left the queue before k began and had its first token after k ended, so the delay
+    of its clock is between the two differences. The delay that fits the most requests is taken.
     """
     prefills = steps.filter(pl.col("context_tokens") > 0)
     pairs = at.select("queued", "first").gather_every(max(1, at.height // _MOST_ASKED)).rows()
@@ -179,7 +179,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _noted(at: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any, ...]]:
-    """Notes as a scheduler would have left them, from the times of the requests."""
+    """Scheduler notes that are reconstructed from the times of the requests."""
     rows = steps.rows(named=True)
     room = [row["context_tokens"] for row in rows]
     notes: list[tuple[Any, ...]] = []
@@ -223,10 +223,10 @@ def _noted(at: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any,
 
 
 _FAR_NS: Final = 10_000_000_000
-"""Clocks that are further apart than this are taken for different runs."""
+"""If clocks differ by more than this (ns), the files are treated as different runs."""
 
 _MOST_ASKED: Final = 200
-"""Requests that are asked about the clocks."""
+"""Number of requests that are used to compare the clocks."""
 
 _AGREE: Final = 0.95
-"""Share of the requests that fit best which a difference of the clocks has to fit."""
+"""Least share of the requests that a difference of the clocks must fit."""

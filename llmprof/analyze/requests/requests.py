@@ -1,4 +1,4 @@
-"""Requests joined to the steps of the engine: where the latency of each went."""
+"""Requests joined to the steps of the engine, with the parts of each latency."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WORDS: Final = {
     "between_ns": "time between steps",
     "delivery_ns": "delivery of its last token",
 }
-"""What each part is, in words."""
+"""Description of each part."""
 
 _STEPS: Final = {
     "step": pl.Int64,
@@ -67,30 +67,30 @@ class Run(Protocol):
 
 _NEEDED: Final = {"trace", "requests", "engine_steps"}
 AnyRun = Annotated[Run, Kind("a run of llmprof.launch", lambda value: set(dir(value)) >= _NEEDED)]
-"""A run, whatever made it."""
+"""A run, or the result of :func:`llmprof.analyze.with_requests`."""
 
 
 def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
-    """Where the latency of each request went.
+    """Parts of the latency of each request.
 
-    The engine's worker notes of each step which requests had tokens in it, and the trace knows when each step ran; both
-    are put on one clock. The time from the arrival of a request to its last token is cut at the ends of steps:
+    The engine's worker notes which requests had tokens in each step, and the trace has the time of each step; both are
+    put on one clock. The time from the arrival of a request to its last token is divided at the ends of steps:
 
     - before its first step: ``queue_prefill_ns`` (steps with a prefill of others ran), ``queue_decode_ns`` (others only
       decoded), ``queue_other_ns`` (no step ran: front end, scheduler, or the device waited for the host);
-    - steps that carried its prompt: ``prefill_ns``, its share of their tokens, and ``prefill_others_ns``, the rest;
-    - steps that carried an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that also had
-      a prefill of others was longer than the median step that only decoded (0 where there is none);
-    - ``left_out_ns``: steps between its first and last that did not carry it; ``between_ns``: no step ran;
+    - steps with its prompt: ``prefill_ns``, by its share of their tokens, and ``prefill_others_ns``, the rest;
+    - steps with an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that also had a prefill
+      of others was longer than the median step that only decoded (0 where there is none);
+    - ``left_out_ns``: steps between its first and last without this request; ``between_ns``: no step ran;
       ``delivery_ns``: from the end of its last step until the client had the last token.
 
-    Shares by tokens are a model: attention makes long prompts dearer a token. The parts are differences of times, so
-    they add up to ``e2e_ns`` as far as ``unexplained_ns`` says.
+    Shares by tokens are a model: with attention, each token of a long prompt takes more time. The parts are differences
+    of times; together with ``unexplained_ns`` they add up to ``e2e_ns``.
 
     Parameters
     ----------
     run : Run
-        With a trace, requests and the steps of its scheduler.
+        A run with a trace, requests and the steps of its scheduler.
     phase : str
         Phase of the run; only the profiled one has a trace.
 
@@ -108,7 +108,7 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     Warns
     -----
     TraceWarning
-        Some requests are in no step that was noted, and are left out.
+        Some requests are in no noted step, and are left out.
 
     Raises
     ------
@@ -300,11 +300,11 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, pl.Series]:
-    """By how many steps the trace begins after the notes, and how far the clocks are apart at each common step.
+    """Number of steps by which the trace begins after the notes, and difference of the clocks at each common step.
 
-    The trace holds a stretch of the steps that were noted. The place where most labels say the same tokens counts; of
-    several such places the one where the clocks are nearest. A label lies within the call of the worker: the clocks
-    are as far apart as it reaches out of that.
+    The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is taken; of several such
+    offsets, the one with the smallest difference of the clocks. A label must lie within the worker's call; the clocks
+    differ by the part of the label outside of it.
     """
     noted = whole.select("context_tokens", "generation_tokens").rows()
     labels = seen.select("context_tokens", "generation_tokens").rows()
@@ -334,7 +334,7 @@ def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, 
 
 
 def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """What the steps of each request took, by request."""
+    """Times of the steps of each request, by request."""
     dur = pl.col("end_ns") - pl.col("start_ns")
     decoding = steps.filter(pl.col("context_tokens") == 0).select(dur=dur)["dur"].median()
     usual = int(decoding) if isinstance(decoding, int | float) else None
@@ -427,7 +427,7 @@ def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
 
 
 def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
-    """What the slow first tokens are made of: the finding of :func:`requests`.
+    """Parts of slow first tokens: the main finding of :func:`requests`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What each request did over time, span by span, and the finding about its first token."""
+"""Spans of each request over time, and the finding about slow first tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTS_OVER_TIME: Final = ("waiting", "prefill", "prefill with others", "decode",
 """Parts of :func:`request_spans`, in the order in which a request meets them."""
 
 OTHERS_SHARE: Final = 0.1
-"""Share of the tokens of a step from which on a prefill counts as one with others."""
+"""A prefill counts as one with others if at least this share of the step's tokens is of other requests."""
 
 FIRST_TOKENS: Final = "slow_first_tokens"
 """Rule of :func:`first_token_finding`."""
@@ -31,7 +31,7 @@ _ADVICE: Final = {
 
 
 def request_spans(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
-    """What each request did, from its arrival to its last step, as spans that follow each other.
+    """Consecutive spans of each request, from its arrival to its last step.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def request_spans(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
 
 
 def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
-    """What the slow first tokens are made of, as a row of :func:`llmprof.analyze.findings`; None without requests.
+    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests.
 
     Parameters
     ----------

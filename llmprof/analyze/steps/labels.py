@@ -1,4 +1,4 @@
-"""Steps and their batches: what engines write on their labels, and steps without labels, which repeat."""
+"""Labels of steps and their batches, and inference of steps without labels from repeated kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
 
 
 def parse(labels: pl.DataFrame) -> pl.DataFrame:
-    """What step labels say.
+    """Parse step labels.
 
     vLLM writes ``execute_context_R(T)_generation_R(T)`` from 0.14 on: R requests with T tokens in their prefill and
     in their decode part. With ``detailed_trace_annotation`` the total of tokens comes first and the parentheses hold
@@ -103,7 +103,7 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def phase(context_requests: pl.Expr, generation_requests: pl.Expr) -> pl.Expr:
-    """Phase of a batch: prefill, decode, mixed or empty; other where the numbers are not known."""
+    """Phase of a batch: prefill, decode, mixed or empty; other if the numbers are unknown."""
     return (
         pl.when((context_requests > 0) & (generation_requests > 0))
         .then(pl.lit("mixed"))
@@ -122,7 +122,7 @@ def _int(text: pl.Expr) -> pl.Expr:
 
 
 def _tokens(inside: pl.Expr) -> pl.Expr:
-    """Tokens from what stands in the parentheses: ``128``, ``sq256sk256…`` or ``888_788544``."""
+    """Tokens from the text in parentheses: ``128``, ``sq256sk256…`` or ``888_788544``."""
     return _int(inside.str.extract(r"^(?:sq)?(\d+)", 1))
 
 
@@ -131,16 +131,16 @@ _DIMS = r"^\s*\[\s*\[\s*\d+\s*,\s*\d+\s*\]\s*,\s*\[\s*(\d+)\s*,\s*(\d+)\s*\]"
 """Two tensors of two dimensions: weights and indices of the embedding operator of a batch of sequences."""
 
 _MOST_SEAMS = 0.5
-"""A kind of kernel that is in more of the stretches between attentions than this does not mark seams."""
+"""A kind of kernel that is in more than this share of the stretches between attentions does not mark a seam."""
 
 _LONGER = 1.25
 """A stretch with this many times the usual number of events is a seam …"""
 
 _FEW_SEAMS = 1 / 3
-"""… if there are at most so many of them: else two kinds of layers take turns."""
+"""… if there are at most this share of them: otherwise two kinds of layers alternate."""
 
 _LEAD = 0.5
-"""What comes before the first forward pass belongs to it unless it lasts longer than this share of a step."""
+"""Events before the first forward pass belong to it, unless they last longer than this share of a step."""
 
 
 def infer(trace: Trace, rank: int) -> pl.DataFrame:
@@ -170,7 +170,7 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     events = events.with_columns(gap=pl.col("attends").cum_sum())
     seams, marked = _seams(events), (events["samples"] | events["embeds"]).any()
     if not marked and (not seams.len() or events.filter("attends")["category_by"].eq("position").any()):
-        return NO_STEPS  # longer stretches alone say little, least where attention itself was found by its place
+        return NO_STEPS  # longer stretches alone are weak evidence, above all if attention was found by place
     bounds = _first_step(events, events[seams])
     bounds = bounds.select("i", "start_ns", host_start_ns="launch_start_ns")
     sizes = _batch(events.filter("embeds"), trace, rank)
@@ -212,7 +212,7 @@ def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         embeds=looks_up & name.str.contains(f"(?i){names.EMBEDDING}"),
     )
     events = events.join(about, on=["name", "category"], how="left", maintain_order="left")
-    # of an attention that is computed in steps the softmax counts, not the products around it
+    # in an attention of separate kernels the softmax counts, not the matrix products around it
     in_steps = (pl.col("category_by") == "position").fill_null(value=False)
     events = events.with_columns(pl.col("attends") & (~in_steps | name.str.contains("(?i)softmax")))
     if not trace.has("ops"):
@@ -233,7 +233,7 @@ def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
 
 
 def _seams(events: pl.DataFrame) -> pl.Series:
-    """Rows at which steps begin, the first one left out."""
+    """Rows at which steps begin, without the first."""
     i = pl.col("i")
     pause = pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1)
     gaps = (
@@ -246,7 +246,7 @@ def _seams(events: pl.DataFrame) -> pl.Series:
     )
     sampled, embedded = pl.col("sampled"), pl.coalesce("embedded", pl.lit(events.height))
     free = (i > sampled) & (i <= embedded) & ~pl.col("attends")
-    # a sampling after the embedding is no end of a step: then the embedding alone says where one begins
+    # sampling after the embedding does not end a step: then only the embedding shows where a step begins
     free = pl.when(sampled < embedded).then(free).otherwise((i <= embedded) & ~pl.col("attends"))
     size = pl.len()
     sums = gaps.group_by("gap", maintain_order=True).agg(
@@ -320,17 +320,17 @@ _PAIRS: Final = r"^(\d+)_(\d+)$"
 _INSIDE: Final = r"context_\d+\(([^)]*)\)_generation_\d+\(([^)]*)\)"
 
 CONTEXTS: Final = ("label", "followed", "estimated", "unknown")
-"""How a step's contexts are known: said by its label; followed from the prompts that earlier steps read; estimated
-where the number of requests changed in between; unknown where the trace begins after their prompts (the context is
-taken as the new token alone, so that what is computed from it is a lower bound)."""
+"""Source of a step's contexts: stated by its label; followed from the prompts of earlier steps; estimated if the number
+of requests changed in between; unknown if the trace begins after their prompts (the context then counts as the new
+token alone, so that results from it are a lower bound)."""
 
 
 def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[int, int], tuple[Batch, str]]:
     """Requests of each step.
 
-    Labels in the detailed form give the sums of query and key lengths. Others give requests and tokens only; there
-    the contexts are followed: a prompt's tokens stay for the steps that generate from it, and each adds one. Where
-    fewer requests generate than are held, the oldest ones are taken to have ended.
+    Detailed labels give the sums of query and key lengths. Others give only requests and tokens. For these, contexts
+    are followed: the tokens of a prompt stay for the steps that generate from it, and each step adds one. If fewer
+    requests generate than are held, the oldest ones are assumed to have ended.
 
     Parameters
     ----------
@@ -366,7 +366,7 @@ class _Held:
         self.given, self.known = context, True
 
     def step(self, row: dict[str, object]) -> tuple[Batch, str]:
-        """The batch of a step; keeps what it leaves behind."""
+        """The batch of a step; the requests that it leaves are kept."""
         detailed = _sums(row["_context"]), _sums(row["_generation"])
         parts: list[Requests] = []
         source = "label" if any(detailed) else "followed"
@@ -413,7 +413,7 @@ class _Held:
 
 
 def _sums(text: object) -> tuple[float, float] | None:
-    """Sums of query and key lengths from what stands in the parentheses of a detailed label."""
+    """Sums of query and key lengths from the text in parentheses of a detailed label."""
     sums = pl.select(
         a=pl.lit(text, dtype=pl.String).str.extract(_SUMS, 1).cast(pl.Float64),
         b=pl.lit(text, dtype=pl.String).str.extract(_SUMS, 2).cast(pl.Float64),

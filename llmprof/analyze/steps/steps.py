@@ -36,11 +36,10 @@ COLUMNS = [
 def steps(trace: Trace) -> pl.DataFrame:
     """Steps of every rank.
 
-    A step begins where the engine's label begins on the host. The device span covers all kernels and copies that
-    were launched from there until the next label begins, so sampling and the output copies that vLLM does after
-    the label belong to their step; what follows an empty step's label belongs to the next step. Where a rank has no
-    label, steps are inferred from the repetition of kernels (:mod:`llmprof.analyze.steps.labels`) and marked
-    ``inferred``.
+    A step begins where the engine's label begins on the host. The device span covers all kernels and copies that were
+    launched from there until the next label begins. So sampling and output copies, which vLLM runs after the label,
+    belong to their step. Work after the label of an empty step belongs to the next step. If a rank has no labels, steps
+    are inferred from the repetition of kernels (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``.
 
     Parameters
     ----------
@@ -106,7 +105,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     launched = _at_or_before(events, by_launch, "launch_start_ns")
     launched = _without_padding(events, bounds.filter(~on_device), launched)
     started = _at_or_before(events, by_time, "start_ns")
-    # nothing runs twice at a time on a stream: what has no launch runs after what ran before it
+    # events of a stream do not overlap: an event without a launch follows the event before it
     follows = pl.col("launched").forward_fill().over("rank", "stream")
     return (
         events.with_columns(launched=launched, started=started)
@@ -126,7 +125,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
 
 
 def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Series:
-    """Step that begins last before each event, at the time of the column ``at``; null where it is over by then."""
+    """Step that begins last before each event, at the time of the column ``at``; null if it has ended by then."""
     if not bounds.height:
         return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
     row = last_before(events, bounds, ["rank"], at=at)
@@ -137,14 +136,14 @@ def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Ser
 
 
 _LEAST_PRODUCTS = 8
-"""So many products are a pass of a model: two layers have as many, a head alone one or two."""
+"""Least number of matrix products in a pass of a model: two layers have as many, a head alone one or two."""
 
 
 def _without_padding(events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series) -> pl.Series:
-    """Null in place of the step of passes that run between an empty step and the next label.
+    """Remove the step from passes that run between an empty step and the next label.
 
-    A data-parallel rank without requests runs passes of padding, so that the experts on other ranks get their call;
-    nothing labels them, and they belong to no step.
+    A data-parallel rank without requests runs passes of padding, so that collectives with other ranks complete. They
+    have no label and belong to no step.
     """
     end = pl.col("host_start_ns") + pl.col("host_dur_ns")
     gaps = bounds.sort("rank", "host_start_ns").select(
@@ -176,10 +175,9 @@ _FOREVER = (1 << 63) - 1
 
 
 def _first_launch() -> pl.Expr:
-    """Where a labelled step begins to launch: at its label, but after an empty step right where that one ends.
+    """Start of the launches of a labelled step: at its label, or, after an empty step, at the end of that step.
 
-    An empty step has no work of its own; what follows its label (receiving from another pipeline stage) is for the
-    next one.
+    An empty step has no work; events after its label (receiving from another pipeline stage) are for the next step.
     """
     end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
     after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
@@ -241,7 +239,7 @@ def _labelled(trace: Trace) -> pl.DataFrame:
 
 
 def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Labels on the host, or their projection onto the device for ranks whose host side or launches are not known.
+    """Labels on the host, or their projection onto the device for ranks without recorded host activity or launches.
 
     The profiler projects a label onto every stream that it reached; the stream with most of them counts.
     """
@@ -258,16 +256,16 @@ def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame
 
 
 def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
-    """What runs in some steps; :meth:`llmprof.Trace.select` calls it.
+    """Part of a trace in some steps; :meth:`llmprof.Trace.select` calls it.
 
-    On the device these are the kernels and copies that belong to the steps, and of other tables what starts from the
-    first of them to the last; on the host it is what starts from a step's label to the next label, on each rank by its
-    own times.
+    Of the device it holds the kernels and copies of the steps, and rows of other tables that start between the first
+    and the last of these. Of the host it holds rows that start between a step's label and the next label, by the times
+    of each rank.
 
     Parameters
     ----------
     part : Trace
-        What to take them from.
+        The trace to take the rows from.
     whole : Trace
         The trace with all of its steps; :func:`steps` numbers them there.
     wanted : int or iterable of int
@@ -318,7 +316,7 @@ def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
 
 
 MANY_RANKS: Final = 16
-"""From so many ranks on, the steps of one rank at a time are looked at, so that their events fit into the memory."""
+"""With at least this number of ranks, one rank is processed at a time, so that its events fit into memory."""
 
 
 def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The decode steps that represent a run, and the time of steps, or of a recording, in parts that add up to it."""
+"""Steady decode steps that represent a run, and parts that add up to the time of steps or of a recording."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAD_TO_SIGMA = 1.4826
 def steady_state(trace: Trace) -> pl.DataFrame:
     """Decode steps that represent the run.
 
-    Of each rank, the decode steps with the batch size that most decode steps have, in the longest stretch of the
-    run that holds no other phase; a step whose device span is more than four robust standard deviations (and 10 %)
-    off the median is a warm-up or a disturbance and left out, and so is the first decode step after a prefill where
-    at least three others stay. Model load, graph captures, prefill and empty steps are never in it.
+    On each rank these are the decode steps with the most frequent batch size, in the longest stretch of the run without
+    another phase. A step whose device span differs from the median by more than four robust standard deviations (and 10
+    %) is a warm-up or a disturbance, and is left out. The first decode step after a prefill is left out, too, if at
+    least three others stay. Model load, graph captures, prefill and empty steps never count.
 
     Parameters
     ----------
@@ -96,9 +96,9 @@ def step_time(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (beside compute), ``exposed communication``,
-        ``exposed copy``, ``idle``; ``ns``, summed over the ranks and steps of the phase; ``share`` of the phase's
-        time; ``steps`` and ``ranks``. Steps without work are left out, and so is the time between steps.
+        ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (during compute), ``exposed communication``,
+        ``exposed copy``, ``idle``; ``ns``, summed over the ranks and steps of the phase; ``share`` of the phase's time;
+        ``steps`` and ``ranks``. Steps without work are left out, and so is the time between steps.
 
     Examples
     --------
@@ -139,13 +139,13 @@ STEP_TIME = Analysis(
 
 
 LANE = ["rank", "device"]
-"""A device of a rank: what has a timeline of its own."""
+"""Columns of a device of a rank, which has its own timeline."""
 
 KINDS = ("compute", "communication", "copy", "idle")
-"""Kinds of time: where several things run at once, the first of these counts."""
+"""Kinds of time: if several run at once, the first of these counts."""
 
 IDLE_NOT_RECORDED = "outside"
-"""Idle time before the first and after the last event of a device, which no event ends."""
+"""Idle time before the first and after the last event of a device."""
 
 WINDOWS = {
     "rank": pl.Int32(),
@@ -162,9 +162,8 @@ WINDOWS = {
 def step_windows(trace: Trace) -> pl.DataFrame:
     """Time of each step: from its first event on the device to the first of the next step of the rank.
 
-    So the idle time after a step counts in it, steps never count twice where the next one begins before the last
-    event of this one, and the mean of the windows of decode steps is the time per output token. The last step of a
-    rank ends with its own last event.
+    So the idle time after a step counts in it, overlapping steps do not count twice, and the mean of the windows of
+    decode steps is the time per output token. The last step of a rank ends with its own last event.
 
     Parameters
     ----------
@@ -193,7 +192,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def recorded_windows(trace: Trace) -> pl.DataFrame:
-    """Recorded time of each device: from the first to the last thing that was recorded of its rank, host included.
+    """Recorded time of each device: from the first to the last recorded event of its rank, including the host.
 
     Parameters
     ----------

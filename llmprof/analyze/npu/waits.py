@@ -37,8 +37,8 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``, ``waited_for`` (stream),
-        ``step, next_event, next_name, next_category`` of the kernel or copy that the stream runs next, and ``before_name,
-        before_category`` of the last event on the stream that was waited for.
+        ``step, next_event, next_name, next_category`` of the kernel or copy that the stream runs next, and
+        ``before_name, before_category`` of the last event on the stream that was waited for.
 
     Raises
     ------

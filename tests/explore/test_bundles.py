@@ -99,7 +99,13 @@ def test_the_lock_file_is_of_package_json_and_names_no_registry():
     assert all("resolved" not in entry and entry["integrity"].startswith("sha512-") for entry in every)
 
 
-@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.test.mjs")), ids=lambda path: path.name.split(".")[0])
-def test_pure_functions_of_the_browsers_side(script):
-    ran = subprocess.run([_node(), "--test", script], capture_output=True, text=True, timeout=300)
+def test_npm_test_runs_every_test_of_the_pure_functions():
+    """The command of ``npm test``, as npm runs it: by the shell, which expands the pattern for every Node."""
+    command = json.loads((ROOT / "package.json").read_text())["scripts"]["test"]
+    path = os.pathsep.join([str(Path(_node()).parent), os.environ.get("PATH", "")])
+    ran = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    written = sum(len(re.findall(r"^test\(", script.read_text("utf-8"), re.M)) for script in SCRIPTS.glob("*.test.mjs"))
+    assert re.search(r"^\S tests (\d+)$", ran.stdout, re.M)[1] == str(written)

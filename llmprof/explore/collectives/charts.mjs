@@ -13,6 +13,23 @@ import {
 } from "../base/js/plot.mjs";
 
 /**
+ * @typedef {import("./messages").Messages["view"]["answers"]} View
+ * @typedef {View["sizes"][number]} Size
+ * @typedef {import("../base/js/plot.mjs").Area} Area
+ * @typedef {import("../base/js/plot.mjs").Context} Context
+ * @typedef {import("../base/js/plot.mjs").Colours} Colours
+ */
+/** @typedef {{view: () => View | null, colour: (name: string) => string}} Options  What is shown, and the colours. */
+/**
+ * @template [D=any]
+ * @typedef {import("../base/js/plot.mjs").Chart<D>} Chart
+ */
+/**
+ * @template [D=any]
+ * @typedef {import("../base/js/plot.mjs").Mark<D>} Mark
+ */
+
+/**
  * Domain of a logarithmic axis around positive values, and one decade where there are none.
  * @param {(number | null)[]} values
  * @param {number} [least]
@@ -24,42 +41,59 @@ export function callDomain(values, least = 1.15) {
   return [Math.min(...known) / least, Math.max(...known) * least];
 }
 
-/** Name of a group of calls by size. */
+/**
+ * Name of a group of calls by size.
+ * @param {Size} row
+ */
 export function callSize(row) {
   return row.bytes === null ? "unknown" : formatBytes(row.bytes);
 }
 
-/** What a chart without anything to show says. */
+/**
+ * What a chart without anything to show says.
+ * @param {Context} context
+ * @param {number} width
+ * @param {number} tall
+ * @param {Colours} now
+ * @param {string} text
+ * @returns {never[]}
+ */
 export function callNothing(context, width, tall, now, text) {
   plotText(context, text, width / 2, tall / 2, now.muted, { align: "center" });
   return [];
 }
 
-/** Distribution of durations and of transfers. */
+/**
+ * Distribution of durations and of transfers.
+ * @param {Options} options
+ * @returns {Chart<{words: string, from: number, to: number, count: number}>}
+ */
 export function callLatency({ view, colour }) {
   return {
     label: "Distribution of the latencies of the kernels.",
     height: 230,
     draw: (context, width, tall, now) => {
+      const shown = view();
       const rows = [
         ["duration", "duration, waiting included"],
         ["transfer", "transfer alone"],
-      ].filter(([name]) => view()?.histogram[name].length);
-      if (!rows.length) return callNothing(context, width, tall, now, "no call has a duration");
+      ].filter(([name]) => shown?.histogram[name].length);
+      if (!shown || !rows.length) return callNothing(context, width, tall, now, "no call has a duration");
       const unit = plotUnit(
         Math.sqrt(
-          callDomain(rows.flatMap(([name]) => view().histogram[name].map((bin) => bin[0]))).reduce((a, b) => a * b),
+          callDomain(rows.flatMap(([name]) => shown.histogram[name].map((bin) => bin[0]))).reduce((a, b) => a * b),
         ),
       );
       const domain = callDomain(
-        rows.flatMap(([name]) => view().histogram[name].flatMap((bin) => [bin[0] / unit.ns, bin[1] / unit.ns])),
+        rows.flatMap(([name]) => shown.histogram[name].flatMap((bin) => [bin[0] / unit.ns, bin[1] / unit.ns])),
         1.05,
       );
       const x = plotLog(domain, [46, width - 14]);
+      /** @type {Mark<{words: string, from: number, to: number, count: number}>[]} */
       const marks = [];
       const each = (tall - 44) / rows.length;
       rows.forEach(([name, words], i) => {
-        const bins = view().histogram[name];
+        const bins = shown.histogram[name];
         const area = { left: 46, right: width - 14, top: i * each + 26, bottom: (i + 1) * each - 2 };
         const most = Math.max(...bins.map((bin) => bin[2]));
         const y = plotLinear([0, most], [area.bottom, area.top]);
@@ -71,7 +105,7 @@ export function callLatency({ view, colour }) {
           y: {
             scale: y,
             ticks: plotTicks(0, most, 2),
-            title: `kernels: ${words}, median ${formatNs(view().medians[name])}`,
+            title: `kernels: ${words}, median ${formatNs(shown.medians[name])}`,
           },
           x: xAxis,
         });
@@ -81,8 +115,8 @@ export function callLatency({ view, colour }) {
           context.fillRect(x0, top, Math.max(1, x1 - x0 - 0.6), area.bottom - top);
           marks.push({ x: x0, y: area.top, w: x1 - x0, h: area.bottom - area.top, data: { words, from, to, count } });
         }
-        const median = view().medians[name];
-        if (median > 0) {
+        const median = shown.medians[name];
+        if (median !== null && median > 0) {
           const at = x.to(median / unit.ns);
           plotLine(context, [at, area.top - 4], [at, area.bottom], now.ink, { width: 1.5, dash: [4, 2] });
         }
@@ -98,12 +132,24 @@ export function callLatency({ view, colour }) {
   };
 }
 
+/**
+ * @param {number} count
+ * @param {number} width
+ * @param {number} left
+ */
 function callSlots(count, width, left) {
   const n = Math.max(1, count);
   const slot = Math.min(150, (width - left - 14) / n);
-  return { slot, at: (i) => left + (i + 0.5) * slot };
+  return { slot, at: (/** @type {number} */ i) => left + (i + 0.5) * slot };
 }
 
+/**
+ * @param {Context} context
+ * @param {Size[]} sizes
+ * @param {Area} area
+ * @param {Colours} now
+ * @param {ReturnType<typeof callSlots>} place
+ */
 function callSizeLabels(context, sizes, area, now, { slot, at }) {
   const several = new Set(sizes.map((row) => row.algorithm)).size > 1;
   sizes.forEach((row, i) => {
@@ -126,15 +172,20 @@ function callSizeLabels(context, sizes, area, now, { slot, at }) {
   );
 }
 
-/** Time by message size. */
+/**
+ * Time by message size.
+ * @param {Options} options
+ * @returns {Chart<{row: Size, name: string, key: string}>}
+ */
 export function callSizes({ view, colour }) {
   return {
     label: "Time by message size: median, and 10th to 90th percentile.",
     height: 230,
     draw: (context, width, tall, now) => {
-      if (!view()?.sizes.length) return callNothing(context, width, tall, now, "no calls");
+      const sizes = view()?.sizes ?? [];
+      if (!sizes.length) return callNothing(context, width, tall, now, "no calls");
       const kinds = ["duration", "transfer"].map((name, k) => [name, k ? "transfer" : "dur"]);
-      const every = view().sizes.flatMap((row) =>
+      const every = sizes.flatMap((row) =>
         kinds.flatMap(([, key]) => ["p10", "median", "p90"].map((q) => row[`${key}_${q}_ns`])),
       );
       const unit = plotUnit(callDomain(every)[1] / 10);
@@ -151,10 +202,11 @@ export function callSizes({ view, colour }) {
           title: `time of a call on a rank (${unit.symbol}, log scale)`,
         },
       });
-      const place = callSlots(view().sizes.length, width, area.left);
-      callSizeLabels(context, view().sizes, area, now, place);
+      const place = callSlots(sizes.length, width, area.left);
+      callSizeLabels(context, sizes, area, now, place);
+      /** @type {Mark<{row: Size, name: string, key: string}>[]} */
       const marks = [];
-      view().sizes.forEach((row, i) => {
+      sizes.forEach((row, i) => {
         kinds.forEach(([name, key], k) => {
           const median = row[`${key}_median_ns`];
           if (median === null || median <= 0) return;
@@ -186,38 +238,44 @@ export function callSizes({ view, colour }) {
   };
 }
 
-/** Algorithm and bus bandwidth by message size, against the link. */
+/**
+ * Algorithm and bus bandwidth by message size, against the link.
+ * @param {Options} options
+ * @returns {Chart<{row: Size, name: string, value: number}>}
+ */
 export function callBandwidth({ view, colour }) {
   return {
     label: "Algorithm and bus bandwidth by message size, against the peak of the link.",
     height: 230,
     draw: (context, width, tall, now) => {
-      const known = view()?.sizes.filter((row) => row.bus_gbps !== null) ?? [];
+      const { sizes = [], peak_gbps: peak = null } = view() ?? {};
+      const known = sizes.filter((row) => row.bus_gbps !== null);
       if (!known.length) return callNothing(context, width, tall, now, "sizes or transfers were not captured");
-      const domain = callDomain([...known.flatMap((row) => [row.bus_gbps, row.algorithm_gbps]), view().peak_gbps], 1.5);
+      const domain = callDomain([...known.flatMap((row) => [row.bus_gbps, row.algorithm_gbps]), peak], 1.5);
       const area = { left: 52, right: width - 14, top: 26, bottom: tall - 58 };
       const y = plotLog(domain, [area.bottom, area.top]);
       plotAxes(context, area, now, {
         y: { scale: y, ticks: plotLogTicks(...domain, 6), title: "bandwidth of the transfer (GB/s, log scale)" },
       });
-      const place = callSlots(view().sizes.length, width, area.left);
-      callSizeLabels(context, view().sizes, area, now, place);
-      if (view().peak_gbps) {
-        plotLine(context, [area.left, y.to(view().peak_gbps)], [area.right, y.to(view().peak_gbps)], now.ink, {
+      const place = callSlots(sizes.length, width, area.left);
+      callSizeLabels(context, sizes, area, now, place);
+      if (peak) {
+        plotLine(context, [area.left, y.to(peak)], [area.right, y.to(peak)], now.ink, {
           dash: [6, 3],
           width: 1.5,
         });
         plotText(
           context,
-          `peak of the link, one direction: ${formatNumber(view().peak_gbps)} GB/s`,
+          `peak of the link, one direction: ${formatNumber(peak)} GB/s`,
           area.right,
-          y.to(view().peak_gbps) + 9,
+          y.to(peak) + 9,
           now.ink,
           { size: 11, align: "right" },
         );
       }
+      /** @type {Mark<{row: Size, name: string, value: number}>[]} */
       const marks = [];
-      view().sizes.forEach((row, i) => {
+      sizes.forEach((row, i) => {
         ["algorithm", "bus"].forEach((name, k) => {
           const value = row[`${name}_gbps`];
           if (value === null) return;

@@ -5,10 +5,11 @@ import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPanel, plotPart, plotTable } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded } from "../base/js/wire.mjs";
+import { ask, setTraits } from "../base/js/wire.mjs";
 import { callBandwidth, callLatency, callSize, callSizes } from "./charts.mjs";
 import { callArrivals, callRanks, callsOverTime } from "./ranks.mjs";
 
+/** @type {import("../base/js/plot.mjs").TableColumn[]} */
 const CALL_COLUMNS = [
   { name: "call", title: "call", format: (value) => formatNumber(value) },
   { name: "step", title: "step", number: true, format: (value) => value ?? "none" },
@@ -26,6 +27,7 @@ function render({ model, el }) {
   el.append(root);
   const theme = followTheme(root, model, () => panels.forEach((panel) => panel.redraw()));
   const says = status(model, root);
+  /** @type {import("../base/js/plot.mjs").Panel[]} */
   const panels = [];
   /** @type {import("./messages").Messages["view"]["answers"] | null} */
   let view = null;
@@ -33,13 +35,15 @@ function render({ model, el }) {
   let one = null; // the picked call
   let close = false; // whether only its transfer is shown
 
-  const report = (error) => error instanceof Superseded || says.error(error.message);
-  const set = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
+  /** @param {Partial<import("./messages").Traits>} values */
+  const set = (values) => setTraits(model, values);
+  /** @param {string} name */
   const colour = (name) => model.get("colours").collective[name];
-  const pick = (call) => (call === null || call === undefined ? null : ask(model, "pick", { call }).catch(report));
+  /** @param {number | null | undefined} call */
+  const pick = (call) => {
+    if (call !== null && call !== undefined) ask(model, "pick", { call }).catch(says.failed);
+  };
+  /** @param {import("./charts.mjs").Chart} options */
   const add = (options) => {
     const panel = plotPanel({ colours: () => theme.now(), ...options });
     panels.push(panel);
@@ -50,7 +54,7 @@ function render({ model, el }) {
   const sizes = add(callSizes(options));
   const bandwidth = add(callBandwidth(options));
   const arrivals = add(
-    callArrivals({ ...options, pick: (rank) => set("rank", model.get("rank") === rank ? null : rank) }),
+    callArrivals({ ...options, pick: (rank) => set({ rank: model.get("rank") === rank ? null : rank }) }),
   );
   const overTime = add(
     callsOverTime({
@@ -58,7 +62,7 @@ function render({ model, el }) {
       window: () => (model.get("in_window") ? null : model.get("window")),
       light: () => theme.name() === "light",
       pick,
-      setWindow: (window) => set("window", window),
+      setWindow: (window) => set({ window }),
     }),
   );
   const ranks = add(callRanks({ call: () => one, close: () => close, colour }));
@@ -79,9 +83,10 @@ function render({ model, el }) {
       drawView(msg);
       root.dataset.shown = JSON.stringify(args);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
   };
+  /** @param {import("./charts.mjs").View} view */
   const drawView = (view) => {
     says.error("");
     const parts = [
@@ -116,7 +121,7 @@ function render({ model, el }) {
         phase: model.get("phase"),
       }));
     } catch (error) {
-      report(error);
+      says.failed(error);
       return;
     }
     const first = one.rows[0];
@@ -148,6 +153,10 @@ function render({ model, el }) {
     if (view) drawList();
     root.dataset.call = JSON.stringify(one.call);
   };
+  /**
+   * @param {string} text
+   * @param {number | null | undefined} call
+   */
   const move = (text, call) =>
     h("button", { type: "button", text, disabled: call === null, onclick: () => pick(call) });
 
@@ -156,26 +165,29 @@ function render({ model, el }) {
     try {
       choices = (await ask(model, "choices")).msg;
     } catch (error) {
-      return report(error);
+      return says.failed(error);
     }
     if (!choices.kinds.length)
       return fill(root, says.el, h("p", { class: "lp-empty", text: "No collective was found in this trace." }));
-    const optional = (names, text, all) => [["", all], ...names.map((name) => [name, text(name)])];
+    /**
+     * @param {(string | number)[]} names
+     */
+    const optional = (names) => [["", "all"], ...names.map((name) => [name, String(name)])];
     const selects = {
       kind: labelled(
         "Collective",
         choices.kinds.map(([kind, count]) => [kind, `${kind} (${formatNumber(count)})`]),
         model.get("kind"),
-        (value) => set("kind", value),
+        (value) => set({ kind: value }),
       ),
-      phase: labelled("Phase", optional(choices.phases, String, "all"), model.get("phase") ?? "", (value) =>
-        set("phase", value || null),
+      phase: labelled("Phase", optional(choices.phases), model.get("phase") ?? "", (value) =>
+        set({ phase: value || null }),
       ),
-      rank: labelled("Rank", optional(choices.ranks, String, "all"), model.get("rank") ?? "", (value) =>
-        set("rank", value === "" ? null : Number(value)),
+      rank: labelled("Rank", optional(choices.ranks), model.get("rank") ?? "", (value) =>
+        set({ rank: value === "" ? null : Number(value) }),
       ),
     };
-    const within = h("input", { type: "checkbox", onchange: () => set("in_window", within.checked) });
+    const within = h("input", { type: "checkbox", onchange: () => set({ in_window: within.checked }) });
     within.checked = model.get("in_window");
     for (const name of /** @type {const} */ (["kind", "phase", "rank"])) {
       model.on(`change:${name}`, () => {

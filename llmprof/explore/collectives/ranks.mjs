@@ -4,11 +4,34 @@ import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { PLOT_TEXT, plotAxes, plotLine, plotLinear, plotText, plotTicks, plotUnit } from "../base/js/plot.mjs";
 import { callNothing } from "./charts.mjs";
 
-/** Words for a row: a rank, or several where there are many; then the row is that of the latest of them. */
+/**
+ * @typedef {import("./charts.mjs").View} View
+ * @typedef {import("./messages").Messages["call"]["answers"]} Call
+ * @typedef {import("../base/js/plot.mjs").Mark} Mark
+ * @typedef {import("../base/js/plot.mjs").Pair} Pair
+ */
+/** @typedef {import("./charts.mjs").Options & {rank: () => number | null}} Options */
+/**
+ * @template D
+ * @typedef {import("../base/js/plot.mjs").Chart<D>} Chart
+ */
+
+/**
+ * Words for a row: a rank, or several where there are many; then the row is that of the latest of them.
+ * @param {{rank?: number, label?: string | null}} row
+ */
 const named = (row) => row.label ?? `rank ${row.rank}`;
+/**
+ * @param {{rank?: number, label?: string | null}} row
+ * @returns {[string, string][]}
+ */
 const latest = (row) => (row.label ? [["the latest of them", `rank ${row.rank}`]] : []);
 
-/** How late each rank starts, and how often it is the last. */
+/**
+ * How late each rank starts, and how often it is the last.
+ * @param {Options & {pick: (rank: number) => void}} options
+ * @returns {Chart<View["arrivals"][number]>}
+ */
 export function callArrivals({ view, colour, rank, pick }) {
   return {
     label: "How late each rank arrives at the calls.",
@@ -58,7 +81,12 @@ export function callArrivals({ view, colour, rank, pick }) {
   };
 }
 
-/** Wait and transfer over time. */
+/**
+ * Wait and transfer over time.
+ * @param {Options & {window: () => Pair | null, light: () => boolean, pick: (call: number | null) => void,
+ *   setWindow: (window: Pair) => void}} options
+ * @returns {Chart<View["over_time"][number]>}
+ */
 export function callsOverTime({ view, colour, rank, window, light, pick, setWindow }) {
   /** @type {{x: import("../base/js/plot.mjs").Scale, unit: {ns: number}} | null} */
   let axis = null; // the scale of time and its unit
@@ -66,15 +94,17 @@ export function callsOverTime({ view, colour, rank, window, light, pick, setWind
     label: "Wait and transfer over time. Enter picks the longest call of a bar; drag sets the window.",
     height: 250,
     draw: (context, width, tall, now) => {
-      const rows = view()?.over_time ?? [];
+      const { over_time: rows = [], matched = 0 } = view() ?? {};
       if (!rows.length) return callNothing(context, width, tall, now, "no calls");
-      const names = view().matched ? ["wait", "transfer"] : ["dur"];
+      /** @type {("wait" | "transfer" | "dur")[]} */
+      const names = matched ? ["wait", "transfer"] : ["dur"];
       const [first, last] = [rows[0].first_ns, Math.max(...rows.map((row) => row.last_ns))];
       const unit = plotUnit(last);
       const x = plotLinear([first / unit.ns, Math.max(last, first + 1) / unit.ns], [52, width - 14]);
       axis = { x, unit };
       const each = (tall - 46) / names.length;
       const w = Math.max(1.5, Math.min(9, (width - 66) / rows.length - 1));
+      /** @type {Mark[]} */
       const marks = [];
       names.forEach((name, i) => {
         const area = { left: 52, right: width - 14, top: i * each + 26, bottom: (i + 1) * each - 2 };
@@ -125,15 +155,21 @@ export function callsOverTime({ view, colour, rank, window, light, pick, setWind
     drag: (from, to) => {
       if (!axis) return;
       const { x, unit } = axis;
-      setWindow([from, to].map((px) => Math.max(0, x.from(Math.min(Math.max(px, x.range[0]), x.range[1])) * unit.ns)));
+      /** @param {number} px */
+      const at = (px) => Math.max(0, x.from(Math.min(Math.max(px, x.range[0]), x.range[1])) * unit.ns);
+      setWindow([at(from), at(to)]);
     },
   };
 }
 
-/** Ranks of a call, aligned at the start of the first one. */
+/**
+ * Ranks of a call, aligned at the start of the first one.
+ * @param {{call: () => Call | null, close: () => boolean, colour: (name: string) => string}} options
+ * @returns {Chart<Call["rows"][number]>}
+ */
 export function callRanks({ call, close, colour }) {
   return {
-    label: "Ranks of the picked call, aligned at the start of the first call().",
+    label: "Ranks of the picked call, aligned at the start of the first one.",
     height: () => Math.max(70, (call()?.rows.length ?? 0) * 28 + 60),
     draw: (context, width, tall, now) => {
       const rows = call()?.rows ?? [];

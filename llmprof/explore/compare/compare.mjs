@@ -1,11 +1,11 @@
 // Runs side by side: step times, what the change is made of, aligned timelines, kernels and those of the picked row.
-import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { inHand, whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits, table, wordsOf } from "../base/js/wire.mjs";
+import { ask, Superseded, setTraits, table } from "../base/js/wire.mjs";
 import { compareChange, compareColumns } from "./columns.mjs";
 import { compareSteps } from "./steps.mjs";
 import { tracksPanel } from "./tracks.mjs";
@@ -19,6 +19,13 @@ const COMPARE_ALIGNED = [
   ["category", "category"],
 ];
 
+/**
+ * @typedef {import("./messages").Messages} Messages
+ * @typedef {Messages["story"]["answers"]} Story
+ * @typedef {import("../base/js/plot.mjs").Panel} Panel
+ * @typedef {import("./waterfall.mjs").Part} Part
+ */
+
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const runBar = h("div", { class: "lp-bar", role: "group", "aria-label": "Runs, phase and rank" });
@@ -30,7 +37,9 @@ function render({ model, el }) {
   const note = h("div", { class: "lp-bar lp-verdicts", role: "group", "aria-label": "Verdicts" });
   const place = h("div");
   const details = h("div", { class: "lp-details" });
+  /** @type {Panel[]} */
   let panels = [];
+  /** @type {Panel[]} */
   let pictures = []; // of the steps and the waterfalls
   /** @type {ReturnType<typeof tableGrid>} */
   let grid;
@@ -38,20 +47,20 @@ function render({ model, el }) {
   let round = 0;
   const theme = followTheme(el, model, () => [tracks, ...pictures, ...panels].forEach((panel) => panel?.redraw()));
   const state = status(model, el);
-  const failed = (error) => {
-    if (!(error instanceof Superseded)) state.error(wordsOf(error));
-  };
+  const { failed } = state;
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
   const pair = () => model.get("pair").map((number) => model.get("names")[number]);
   const colours = () => model.get("colours");
+  /** @param {Pick<Part, "group" | "part">} part */
   const partColour = ({ group, part }) =>
-    (group === "compute" && (colours().stage[part] ?? colours().category[part])) ||
-    (group === "idle" && colours().cause[part]) ||
+    (group === "compute" && (colours().stage[part ?? ""] ?? colours().category[part ?? ""])) ||
+    (group === "idle" && colours().cause[part ?? ""]) ||
     colours().part[group];
   const chosen_pair = () => ({ pair: model.get("pair"), phase: model.get("phase"), rank: model.get("rank") });
 
   // Above: how long a step takes, and what the change is made of
+  /** @param {"from" | "to"} label */
   const runs = (label) =>
     labelled(label, [], "", (text) => {
       const [a, b] = model.get("pair");
@@ -60,16 +69,18 @@ function render({ model, el }) {
   const [fromRun, toRun] = [runs("from"), runs("to")];
   const phases = labelled("phase", [], "", (text) => set({ phase: text, place: null, close: null, picked: null }));
   const ofRank = labelled("rank", [], "", (text) => set({ rank: text === "" ? null : Number(text) }));
+  /** @param {Story} msg */
   const showRuns = (msg) => {
     const numbered = model.get("names").map((name, number) => [String(number), name]);
     const [a, b] = model.get("pair");
+    /** @param {number} other */
     const without = (other) => numbered.filter(([number]) => Number(number) !== other);
     fromRun.update(without(b), String(a));
     toRun.update(without(a), String(b));
     const named = msg.phases.map((p) => [p, p]);
     phases.update(named, msg.phase);
     const ranks = [["", "all, their mean"], ...msg.ranks.map((rank) => [String(rank), String(rank)])];
-    ofRank.update(ranks, msg.ranks.includes(model.get("rank")) ? String(model.get("rank")) : "");
+    ofRank.update(ranks, msg.ranks.some((rank) => rank === model.get("rank")) ? String(model.get("rank")) : "");
     const several = numbered.length > 2;
     fill(
       runBar,
@@ -79,6 +90,7 @@ function render({ model, el }) {
       ofRank.el,
     );
   };
+  /** @param {Story} msg */
   const tellStory = (msg) => {
     const differ = msg.context.length
       ? h(
@@ -98,17 +110,20 @@ function render({ model, el }) {
       differ,
     );
   };
+  /** @param {Story["runs"]} runs */
   const between = (runs) => {
     const known = runs.filter((run) => run.between_ns !== null);
     if (!known.length) return null;
     const text = known.map((run) => `${formatNs(run.between_ns)} in ${run.name}`).join(", ");
     return h("p", { class: "lp-note", text: `Then until the next step begins: ${text}.` });
   };
+  /** @param {Story} msg */
   const drawStory = (msg) => {
     pictures.forEach((panel) => panel.stop());
     pictures = [];
     const now = () => theme.now();
     const what = msg.phase ? `time of a step of ${msg.phase}` : "recorded time";
+    /** @param {Pick<Part, "group" | "part">} part */
     const pick = ({ group, part }) => {
       if (group === "compute" && part && msg.phase) set({ picked: { phase: msg.phase, stage: part } });
     };
@@ -123,6 +138,10 @@ function render({ model, el }) {
     const domains = drawn.map((one) => waterfallDomain(one.bars));
     const shared =
       drawn.length > 1 ? [Math.min(...domains.map((d) => d[0])), Math.max(...domains.map((d) => d[1]))] : null;
+    /**
+     * @param {Story["ways"][number]} waterfall
+     * @param {number} i
+     */
     const one = (waterfall, i) => {
       const names = [waterfall.a, waterfall.b].map((number) => model.get("names")[number]);
       const panel = waterfallPanel({
@@ -179,7 +198,7 @@ function render({ model, el }) {
   };
 
   // Both timelines
-  /** @type {any} */
+  /** @type {(import("./tracks.mjs").Tracks & Pick<Messages["tracks"]["answers"], "place" | "places" | "layers">) | null} */
   let aligned = null;
   const tracks = tracksPanel({
     shown: () => aligned,
@@ -190,17 +209,16 @@ function render({ model, el }) {
       return colours().part[label] ?? colours().stage[label] ?? colours().category[label] ?? colours().stage.other;
     },
     go: (close) => {
-      aligned.window = close ?? aligned.whole; // at once: the next key counts from what is asked for now
+      if (aligned) aligned.window = close ?? aligned.whole; // at once: the next key counts from what is asked for now
       set({ close });
       tracks.redraw();
     },
   });
   const control = h("div", { class: "lp-bar", role: "group", "aria-label": "Alignment" });
   // counted from what is asked for, not from what is drawn: a second click may come before the picture of the first
-  const step = () => model.get("place") ?? aligned.place ?? 0;
-  const stepTo = (number) => set({ place: Math.max(0, Math.min(number, aligned.places - 1)), close: null });
-  const button = (text, label, onclick) =>
-    h("button", { type: "button", text, "aria-label": label, title: label, onclick });
+  const step = () => model.get("place") ?? aligned?.place ?? 0;
+  /** @param {number} number */
+  const stepTo = (number) => aligned && set({ place: Math.max(0, Math.min(number, aligned.places - 1)), close: null });
   const number = h("input", {
     type: "number",
     min: "0",
@@ -208,27 +226,28 @@ function render({ model, el }) {
     onchange: () => stepTo(Number(number.value)),
   });
   const of = h("span", { class: "lp-muted" });
-  const before = button("‹", "Step before", () => stepTo(step() - 1));
-  const after = button("›", "Next step", () => stepTo(step() + 1));
+  const before = labelledButton("‹", "Step before", () => stepTo(step() - 1));
+  const after = labelledButton("›", "Next step", () => stepTo(step() + 1));
   const choose = h("span", { class: "lp-label" }, h("span", { text: "step" }), before, number, after, of);
   const alignedAt = labelled("aligned at", [], "", (text) =>
     set({ layer: text === "" ? null : Number(text), close: null }),
   );
   const zooms = [
-    button("+", "Zoom in (+)", () => tracks.zoom(0.5)),
-    button("−", "Zoom out (-)", () => tracks.zoom(2)),
-    button("◀", "Earlier (a)", () => tracks.pan(-0.5)),
-    button("▶", "Later (d)", () => tracks.pan(0.5)),
-    button("All", "The whole step (0)", () => set({ close: null, layer: null })),
+    labelledButton("+", "Zoom in (+)", () => tracks.zoom(0.5)),
+    labelledButton("−", "Zoom out (-)", () => tracks.zoom(2)),
+    labelledButton("◀", "Earlier (a)", () => tracks.pan(-0.5)),
+    labelledButton("▶", "Later (d)", () => tracks.pan(0.5)),
+    labelledButton("All", "The whole step (0)", () => set({ close: null, layer: null })),
   ];
   const showStep = () => {
     if (aligned && !inHand(choose) && number.value !== String(step())) number.value = String(step());
   };
   const drawControl = () => {
+    if (!aligned) return;
     number.max = String(Math.max(0, aligned.places - 1));
     showStep();
     of.textContent = `of ${formatNumber(aligned.places)} in both`;
-    const layer = aligned.layers.includes(model.get("layer")) ? String(model.get("layer")) : "";
+    const layer = aligned.layers.some((n) => n === model.get("layer")) ? String(model.get("layer")) : "";
     alignedAt.update([["", "the step"], ...aligned.layers.map((n) => [String(n), `layer ${n}`])], layer);
     fill(control, aligned.place === null ? null : choose, aligned.layers.length ? alignedAt.el : null, zooms);
   };
@@ -286,9 +305,11 @@ function render({ model, el }) {
       tolerance,
     );
   };
+  /** @param {[string, string]} status */
   const verdict = ([key, word]) => {
     // the status is read when it is clicked: a second click may come before the rows of the first one
-    const onclick = () => set({ status: model.get("status") === key ? null : key });
+    const chosen = /** @type {import("./messages").Traits["status"]} */ (key);
+    const onclick = () => set({ status: model.get("status") === key ? null : chosen });
     return { key, word, el: h("button", { type: "button", class: `lp-verdict lp-${key}`, text: word, onclick }) };
   };
   const verdicts = Object.entries(model.get("statuses")).map(verdict);
@@ -302,10 +323,16 @@ function render({ model, el }) {
     for (const { key, el: button } of verdicts)
       button.setAttribute("aria-pressed", String(model.get("status") === key));
   };
+  /**
+   * @param {Record<string, number>} counts
+   * @param {number} shown
+   * @param {number} all
+   */
   const tell = (counts, shown, all) => {
     for (const { key, word, el: button } of verdicts) button.textContent = `${formatNumber(counts[key])} ${word}`;
     rowsShown.textContent = `${formatNumber(shown)} of ${formatNumber(all)} rows`;
   };
+  /** @param {import("./columns.mjs").Row} row */
   const chosen = (row) => {
     const picked = model.get("picked");
     return picked !== null && Object.entries(picked).every(([name, value]) => row[name] === value);
@@ -348,13 +375,17 @@ function render({ model, el }) {
     } catch (error) {
       if (error instanceof Superseded) return;
       grid.show(0, []);
-      state.error(wordsOf(error));
+      failed(error);
     }
   };
+  /**
+   * @param {import("./messages").Shown} asked
+   * @param {Messages["table"]["answers"]} msg
+   */
   const showTable = (asked, msg) => {
     shown = asked;
     state.error("");
-    largest = msg.largest;
+    largest = msg.largest ?? 0;
     controls();
     tell(msg.counts, msg.total, msg.all);
     grid.show(msg.total, msg.rows);
@@ -393,6 +424,7 @@ function render({ model, el }) {
       const title = Object.values(picked)
         .map((value) => value ?? "other")
         .join(", ");
+      /** @type {import("../base/js/plot.mjs").TableColumn[]} */
       const rows = [
         { name: "name", title: "kernel" },
         { name: "status", title: "verdict", format: (v) => model.get("statuses")[v] },
@@ -448,6 +480,7 @@ function render({ model, el }) {
   const queue = new Set();
   const order = [newGrid, story, loadTracks, show, detail];
   let queued = false;
+  /** @param {...() => void} works */
   const later = (...works) => {
     for (const work of works) queue.add(work);
     if (queued || choosing) return;

@@ -7,14 +7,35 @@ export type Bar = {
   steps: number;
   step_ns: number | null;
   between_ns: number | null;
-  parts: Record<string, any>[];
+  parts: Part[];
+};
+
+/** Part of the time of a step (ns): its group, its words, and the stage of compute or cause of idle time. */
+export type Part = {
+  group: string;
+  label: string;
+  part: string | null;
+  ns: number;
 };
 
 /** Waterfall from one run to another: their numbers and its bars. */
 export type Way = {
   a: number;
   b: number;
-  bars: Record<string, any>[];
+  bars: Change[];
+};
+
+/** Bar of a waterfall: llmprof.analyze.diff_waterfall; null where a run does not have it. */
+export type Change = {
+  group: string;
+  label: string;
+  part: string | null;
+  a_ns: number | null;
+  b_ns: number | null;
+  delta_ns: number;
+  from_ns: number;
+  to_ns: number;
+  beyond_noise: boolean | null;
 };
 
 /** Timeline of a run: rank, step, point of alignment (ns from its start), columns and their first buffer. */

@@ -26,6 +26,15 @@ class Shown(Record):
     sort: str = "-delta_ns"
 
 
+class Part(Record):
+    """Part of the time of a step (ns): its group, its words, and the stage of compute or cause of idle time."""
+
+    group: str
+    label: str
+    part: str | None
+    ns: float
+
+
 class Bar(Record):
     """A run: its name, its steps of the phase, the time of a step and until the next (ns), and its parts."""
 
@@ -33,7 +42,21 @@ class Bar(Record):
     steps: int
     step_ns: float | None
     between_ns: float | None
-    parts: list[Row]
+    parts: list[Part]
+
+
+class Change(Record):
+    """Bar of a waterfall: :func:`llmprof.analyze.diff_waterfall`; null where a run does not have it."""
+
+    group: str
+    label: str
+    part: str | None
+    a_ns: float | None
+    b_ns: float | None
+    delta_ns: float
+    from_ns: float
+    to_ns: float
+    beyond_noise: bool | None
 
 
 class Way(Record):
@@ -41,7 +64,7 @@ class Way(Record):
 
     a: int
     b: int
-    bars: list[Row]
+    bars: list[Change]
 
 
 class Track(Record):

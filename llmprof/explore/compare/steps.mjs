@@ -1,9 +1,20 @@
+// Time of the picked row in every step of its phase.
 import { formatNs } from "../base/js/format.mjs";
 import { plotAxes, plotLabel, plotLinear, plotPanel, plotTicks, plotUnit } from "../base/js/plot.mjs";
 
-/** Time of a row in each step of its phase, in both traces. */
+/** @typedef {import("../base/js/theme.mjs").Colours} Colours */
+/** @typedef {import("../base/js/plot.mjs").Chart<{name: string, step: number, ns: number}>} Chart */
+
+/**
+ * Time of a row in each step of its phase, in both traces.
+ * @param {import("../base/js/wire.mjs").Table[]} sides
+ * @param {string[]} names
+ * @param {() => Colours} colours
+ */
 export function compareSteps(sides, names, colours) {
+  /** @param {Colours} now */
   const shades = (now) => [now.muted, now.accent];
+  /** @type {Chart["draw"]} */
   const draw = (context, width, height, now) => {
     const area = { left: 60, top: 26, right: width - 12, bottom: height - 44 };
     const all = sides.flatMap((side) =>
@@ -28,6 +39,7 @@ export function compareSteps(sides, names, colours) {
         title: `time a step (${unit.symbol})`,
       },
     });
+    /** @type {import("../base/js/plot.mjs").Mark[]} */
     const marks = [];
     sides.forEach((side, s) => {
       context.fillStyle = shades(now)[s];
@@ -48,6 +60,7 @@ export function compareSteps(sides, names, colours) {
     });
     return marks;
   };
+  /** @type {Chart["describe"]} */
   const describe = (data) => [data.name, ["step", String(data.step)], ["time", formatNs(data.ns)]];
   return plotPanel({ label: "Time in every step of both traces", height: 200, colours, draw, describe, reach: 8 });
 }

@@ -15,11 +15,23 @@ import {
 } from "../base/js/plot.mjs";
 import { inkOn } from "../base/js/theme.mjs";
 
+/**
+ * @typedef {import("../base/js/geometry.mjs").Window} Window
+ * @typedef {import("../base/js/theme.mjs").Colours} Colours
+ */
+/** @typedef {Pick<import("./messages").Track, "name" | "step" | "rank" | "note"> & {rows: import("../base/js/wire.mjs").Table}} Side */
+/** @typedef {{sides: Side[], lanes: string[], skipped: number, window: Window, whole: Window, origin: string}} Tracks */
+/** @typedef {{side: string, lane: string, label: string | null, name: string, start: number, dur: number}} Span */
+
 const LANE = 22;
 const HEAD = 24;
 const GAP = 10;
 
-/** Heights of the sides: a head and its lanes each, or one line where there is nothing. */
+/**
+ * Heights of the sides: a head and its lanes each, or one line where there is nothing.
+ * @param {Pick<Side, "note">[]} sides
+ * @param {string[]} lanes
+ */
 export function tracksRows(sides, lanes) {
   let y = 4;
   return sides.map((side) => {
@@ -29,14 +41,23 @@ export function tracksRows(sides, lanes) {
   });
 }
 
-/** Words in a span: the number of a layer, the cause of idle time, else what its colour stands for. */
+/**
+ * Words in a span: the number of a layer, the cause of idle time, else what its colour stands for.
+ * @param {string} lane
+ * @param {string | null} label
+ * @param {string} name
+ */
 export function tracksText(lane, label, name) {
   if (lane === "layers") return name.replace("layer ", "");
   if (lane === "idle") return name.replace(/^idle \((.*)\)$/, "$1");
   return label ?? "";
 }
 
-/** Height of the panel (px). */
+/**
+ * Height of the panel (px).
+ * @param {Pick<Side, "note">[]} sides
+ * @param {string[]} lanes
+ */
 export function tracksHeight(sides, lanes) {
   return sides.reduce((sum, side) => sum + HEAD + (side.note ? LANE : lanes.length * LANE) + GAP, 4) + 42;
 }
@@ -44,30 +65,41 @@ export function tracksHeight(sides, lanes) {
 /**
  * Panel of the timelines. shown() is {sides: [{name, step, rank, note, rows}], lanes, window, whole, origin} or null;
  * go(window) is what zooming, moving and dragging do (null: all).
+ * @param {{shown: () => Tracks | null, colours: () => Colours, go: (window: Window | null) => void,
+ *   fill: (lane: string, label: string, name: string, colours: Colours) => string}} options
  */
 export function tracksPanel({ shown, colours, fill, go }) {
   /** @type {import("../base/js/plot.mjs").Area | null} */
   let area = null;
-  const move = (window) => go(clampWindow(window, shown().whole));
-  const zoom = (factor, at = 0.5) => shown() && move(zoomWindow(shown().window, factor, at, shown().whole));
-  const pan = (share) => shown() && move(panWindow(shown().window, share, shown().whole));
-  const nsAt = (x) => {
-    const { window } = shown();
+  /** @param {(tracks: Tracks) => Window} to */
+  const move = (to) => {
+    const tracks = shown();
+    if (tracks) go(clampWindow(to(tracks), tracks.whole));
+  };
+  const zoom = (/** @type {number} */ factor, at = 0.5) =>
+    move(({ window, whole }) => zoomWindow(window, factor, at, whole));
+  const pan = (/** @type {number} */ share) => move(({ window, whole }) => panWindow(window, share, whole));
+  /**
+   * @param {number} x
+   * @param {Window} window
+   */
+  const nsAt = (x, window) => {
     if (!area) return window[0];
     const inside = Math.min(area.right, Math.max(area.left, x)) - area.left;
     return window[0] + inside * ((window[1] - window[0]) / (area.right - area.left));
   };
+  /** @type {import("../base/js/plot.mjs").Chart<Span>["draw"]} */
   const draw = (context, width, height, now) => {
-    const now_shown = shown();
-    if (!now_shown) return [];
-    const { sides, lanes, window, origin, skipped } = now_shown;
+    const tracks = shown();
+    if (!tracks) return [];
+    const { sides, lanes, window, origin, skipped } = tracks;
     const left = width < 640 ? 88 : 124;
     const place = { left, top: 4, right: width - 14, bottom: height - 40 };
     area = place;
     const scale = plotLinear(window, [place.left, place.right]);
     const unit = plotUnit(Math.max(Math.abs(window[0]), Math.abs(window[1])));
     const ticks = plotTicks(window[0] / unit.ns, window[1] / unit.ns, Math.max(2, (place.right - left) / 110));
-    /** @type {import("../base/js/plot.mjs").Mark[]} */
+    /** @type {import("../base/js/plot.mjs").Mark<Span>[]} */
     const marks = [];
     tracksRows(sides, lanes).forEach((top, i) => {
       const side = sides[i];
@@ -109,6 +141,7 @@ export function tracksPanel({ shown, colours, fill, go }) {
         plotLine(context, [zero, top + HEAD], [zero, foot], now.accent, { width: 1.5, dash: [4, 3] });
     });
     const title = `time from the start of ${origin} (${unit.symbol})`;
+    /** @param {number} t */
     const format = (t) => plotLabel(Number((t / unit.ns).toPrecision(9)));
     plotAxes(context, place, now, { x: { scale, ticks: ticks.map((t) => t * unit.ns), format, title } });
     return marks;
@@ -116,7 +149,10 @@ export function tracksPanel({ shown, colours, fill, go }) {
   const panel = plotPanel({
     label:
       "Timelines of both runs, aligned. Drag to look closer; + and - zoom, a and d move, 0 shows all, Enter goes to an event.",
-    height: () => (shown() ? tracksHeight(shown().sides, shown().lanes) : 120),
+    height: () => {
+      const tracks = shown();
+      return tracks ? tracksHeight(tracks.sides, tracks.lanes) : 120;
+    },
     colours,
     draw,
     describe: (data) => [
@@ -125,11 +161,12 @@ export function tracksPanel({ shown, colours, fill, go }) {
       ["from the start", formatNs(data.start, 5)],
       ["duration", formatNs(data.dur)],
     ],
-    pick: ({ start, dur }) => move([start - dur, start + 2 * dur]),
-    drag: (from, to) => area && move([nsAt(from), nsAt(to)]),
+    pick: ({ start, dur }) => move(() => [start - dur, start + 2 * dur]),
+    drag: (from, to) => move(({ window }) => [nsAt(from, window), nsAt(to, window)]),
     keys: plotKeys({ zoom, pan, all: () => go(null) }),
     reach: 2,
   });
+  /** @param {WheelEvent} event */
   const wheel = (event) => {
     if (!shown() || !area || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
     event.preventDefault();

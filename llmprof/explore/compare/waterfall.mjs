@@ -13,19 +13,30 @@ import {
 } from "../base/js/plot.mjs";
 import { inkOn } from "../base/js/theme.mjs";
 
-/** @typedef {{group: string, label: string, part: string | null, a_ns: number | null, b_ns: number | null,
- *   delta_ns: number, from_ns: number, to_ns: number, beyond_noise: boolean | null}} Bar */
+/** @typedef {import("../base/js/plot.mjs").Colours} Colours */
+/** @typedef {import("./messages").Change} Bar */
+/** @typedef {import("./messages").Part} Part */
+
+/** @typedef {Part & {run: string, from: number, to: number}} Segment */
+/** @typedef {Pick<import("./messages").Bar, "name" | "step_ns" | "parts">} Run */
 
 const ROW = 24;
 const AXIS_FROM = 0.7;
 
-/** Change with its sign; a total has none. */
+/**
+ * Change with its sign; a total has none.
+ * @param {Pick<Bar, "group" | "delta_ns">} bar
+ */
 export function waterfallText({ group, delta_ns: delta }) {
   if (group === "total" || !delta) return formatNs(delta);
   return `${delta > 0 ? "+" : "−"}${formatNs(Math.abs(delta))}`;
 }
 
-/** Ends of the axis: not from 0 where all changes would be slivers at its end. */
+/**
+ * Ends of the axis: not from 0 where all changes would be slivers at its end.
+ * @param {Pick<Bar, "group" | "from_ns" | "to_ns">[]} bars
+ * @returns {[number, number]}
+ */
 export function waterfallDomain(bars) {
   const most = Math.max(1, ...bars.map((bar) => Math.max(bar.from_ns, bar.to_ns)));
   const inner = bars.filter((bar) => bar.group !== "total").map((bar) => Math.min(bar.from_ns, bar.to_ns));
@@ -33,7 +44,10 @@ export function waterfallDomain(bars) {
   return [least > AXIS_FROM * most ? Math.max(0, least - 0.5 * (most - least)) : 0, most];
 }
 
-/** Colours of less, more, totals and what is unexplained. */
+/**
+ * Colours of less, more, totals and what is unexplained.
+ * @param {Colours} now
+ */
 export function waterfallColours(now) {
   const dark = now.background === "#14181d";
   return {
@@ -44,6 +58,7 @@ export function waterfallColours(now) {
   };
 }
 
+/** @param {Bar} bar */
 function way(bar) {
   if (bar.group === "total" || bar.group === "unexplained") return bar.group;
   return bar.delta_ns < 0 ? "less" : "more";
@@ -51,10 +66,11 @@ function way(bar) {
 
 /**
  * Waterfall as a panel.
- * @param {{bars: Bar[], domain: [number, number], names: string[], colours: () => any, pick: (bar: Bar) => void,
+ * @param {{bars: Bar[], domain: [number, number], names: string[], colours: () => Colours, pick: (bar: Bar) => void,
  *   what: string}} options
  */
 export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
+  /** @type {import("../base/js/plot.mjs").Chart<Bar>["draw"]} */
   const draw = (context, width, height, now) => {
     context.font = `12px ${FONT}`;
     const room = Math.min(width * 0.42, 18 + 1.1 * Math.max(...bars.map((bar) => textWidth(context, bar.label, 12))));
@@ -65,10 +81,13 @@ export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
     const unit = plotUnit(domain[1]);
     const ticks = plotTicks(domain[0] / unit.ns, domain[1] / unit.ns, Math.max(2, (right - room) / 90));
     const title = `${what} (${unit.symbol})${domain[0] ? `, from ${formatNs(domain[0])}` : ""}`;
-    const x = { scale, ticks: ticks.map((t) => t * unit.ns), format: (t) => plotLabel(t / unit.ns), title, over: 40 };
+    /** @param {number} t */
+    const format = (t) => plotLabel(t / unit.ns);
+    const x = { scale, ticks: ticks.map((t) => t * unit.ns), format, title, over: 40 };
     for (const tick of x.ticks) plotLine(context, [scale.to(tick), area.top], [scale.to(tick), area.bottom], now.faint);
     plotAxes(context, area, now, { x });
     const shades = waterfallColours(now);
+    /** @type {import("../base/js/plot.mjs").Mark<Bar>[]} */
     const marks = [];
     bars.forEach((bar, i) => {
       const y = area.top + i * ROW;
@@ -92,9 +111,10 @@ export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
     });
     return marks;
   };
-  /** @returns {(string | [string, string])[]} */
+  /** @type {import("../base/js/plot.mjs").Chart<Bar>["describe"]} */
   const describe = (bar) => {
     if (bar.group === "total") return [bar.label, [what, formatNs(bar.delta_ns)]];
+    /** @type {import("../base/js/plot.mjs").Lines} */
     const lines = [bar.label, [names[0], formatNs(bar.a_ns)], [names[1], formatNs(bar.b_ns)]];
     lines.push(["change", waterfallText(bar)]);
     if (bar.beyond_noise === false) lines.push(["", "may be noise"]);
@@ -111,7 +131,11 @@ export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
   });
 }
 
-/** Segments of the step of a run: {...part, from, to}. */
+/**
+ * Segments of the step of a run: {...part, from, to}.
+ * @param {Pick<Run, "name" | "parts">} run
+ * @returns {Segment[]}
+ */
 export function runSegments(run) {
   let at = 0;
   return run.parts.map((part) => {
@@ -123,10 +147,11 @@ export function runSegments(run) {
 
 /**
  * A step of each run as a bar in parts, above each other.
- * @param {{runs: any[], colours: () => any, fill: (part: any) => string, pick: (part: any) => void, what: string}} options
+ * @param {{runs: Run[], colours: () => Colours, fill: (part: Part) => string, pick: (part: Part) => void, what: string}} options
  */
 export function runsPanel({ runs, colours, fill, pick, what }) {
   const tall = 30;
+  /** @type {import("../base/js/plot.mjs").Chart<Segment>["draw"]} */
   const draw = (context, width, height, now) => {
     context.font = `12px ${FONT}`;
     const named = runs.map(
@@ -138,9 +163,10 @@ export function runsPanel({ runs, colours, fill, pick, what }) {
     const area = { left, top: 4, right: width - 76, bottom: height - 40 };
     const scale = plotLinear([0, most], [area.left, area.right]);
     const ticks = plotTicks(0, most / unit.ns, Math.max(2, (area.right - left) / 90)).map((t) => t * unit.ns);
+    /** @param {number} t */
     const format = (t) => plotLabel(t / unit.ns);
     plotAxes(context, area, now, { x: { scale, ticks, format, title: `${what} (${unit.symbol})`, over: 60 } });
-    /** @type {import("../base/js/plot.mjs").Mark[]} */
+    /** @type {import("../base/js/plot.mjs").Mark<Segment>[]} */
     const marks = [];
     runs.forEach((run, i) => {
       const y = area.top + i * tall;
@@ -160,6 +186,7 @@ export function runsPanel({ runs, colours, fill, pick, what }) {
     });
     return marks;
   };
+  /** @type {import("../base/js/plot.mjs").Chart<Segment>["describe"]} */
   const describe = (part) => [part.label, [part.run, formatNs(part.ns)]];
   return plotPanel({
     label: `${what} of each run in parts; arrow keys move, Enter picks a stage`,

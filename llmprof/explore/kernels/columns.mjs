@@ -4,26 +4,47 @@ import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { tableSparkline } from "../base/js/table.mjs";
 import { typed } from "../base/js/wire.mjs";
 
-/** Rows with their sparklines: `series` is the row's part of the packed bytes. */
+/** @typedef {import("./messages").Messages["rows"]["answers"]["rows"][number]} Row */
+/** @typedef {import("../base/js/table.mjs").Column} Column */
+
+/**
+ * Rows with their sparklines: `series` is the row's part of the packed bytes.
+ * @param {{rows: Row[]}} msg
+ * @param {DataView[]} buffers
+ */
 export function kernelRows(msg, buffers) {
   const series = buffers.length ? typed(buffers[0], "u1") : new Uint8Array(0);
   const bins = msg.rows.length ? series.length / msg.rows.length : 0;
   return msg.rows.map((row, i) => ({ ...row, series: series.subarray(i * bins, (i + 1) * bins) }));
 }
 
-/** Columns of the table; the limit only where there are hardware metrics. */
+/**
+ * Columns of the table; the limit only where there are hardware metrics.
+ * @param {import("./messages").Traits["colours"]} colours
+ * @param {boolean} metrics
+ * @returns {Column[]}
+ */
 export function kernelColumns(colours, metrics) {
+  /** @param {string} category */
   const shade = (category) => colours.category[category] ?? colours.category.other;
+  /** @param {Row} row */
   const dot = (row) => {
     const square = h("span", { class: "lp-square" });
     square.style.background = shade(row.category);
     return h("span", { class: "lp-key" }, square, h("span", { text: row.category }));
   };
+  /** @param {Row} row */
   const share = (row) => {
     const el = h("span", { class: "lp-share", text: formatShare(row.share ?? NaN) });
     el.style.setProperty("--share", `${100 * (row.share ?? 0)}%`);
     return el;
   };
+  /**
+   * @param {string} name
+   * @param {string} title
+   * @param {string} [tip]
+   * @returns {Column}
+   */
   const time = (name, title, tip) => ({
     name,
     title,
@@ -32,9 +53,16 @@ export function kernelColumns(colours, metrics) {
     width: 76,
     cell: (row) => formatNs(row[name]),
   });
+  /**
+   * @param {string} name
+   * @param {number} width
+   * @returns {Column}
+   */
   const place = (name, width) => ({ name, title: name, width, cell: (row) => String(row[name] ?? "") });
   const shareTip = "of the time of all rows; overlapping kernels count in full";
   const limitTip = "what bounds it, and the share of its roof that it reaches";
+  /** @type {Column} */
+  const limit = { name: "limit", title: "limit", tip: limitTip, width: 116, cell: (row) => row.limit ?? "" };
   return [
     { name: "name", title: "kernel", width: 250, cell: (row) => h("span", { text: row.label, title: row.name }) },
     time("total_ns", "total"),
@@ -49,7 +77,7 @@ export function kernelColumns(colours, metrics) {
       width: 128,
       cell: (row) => tableSparkline(row.series, shade(row.category), 112),
     },
-    ...(metrics ? [{ name: "limit", title: "limit", tip: limitTip, width: 116, cell: (row) => row.limit ?? "" }] : []),
+    ...(metrics ? [limit] : []),
     { name: "category", title: "category", width: 122, cell: dot },
     place("phase", 92),
     place("layer", 72),

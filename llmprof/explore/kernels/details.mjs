@@ -13,9 +13,19 @@ import {
 } from "../base/js/plot.mjs";
 import { table } from "../base/js/wire.mjs";
 
+/** @typedef {import("./messages").Messages["kernel"]["answers"]} Kernel */
+/** @typedef {import("../base/js/wire.mjs").Table} Table */
+/** @typedef {import("../base/js/plot.mjs").TableColumn} Column */
+/** @typedef {import("../base/js/plot.mjs").Chart<number>} Chart */
+
 const DETAIL_HEIGHT = 210;
 
-/** Least and most duration to show, with room above. */
+/**
+ * Least and most duration to show, with room above.
+ * @param {Pick<Table, "length" | "get">} rows
+ * @param {boolean} condensed
+ * @returns {[number, number]}
+ */
 export function detailRange(rows, condensed) {
   let [low, high] = [Infinity, -Infinity];
   for (let i = 0; i < rows.length; i += 1) {
@@ -27,9 +37,16 @@ export function detailRange(rows, condensed) {
   return [Math.max(0, from), high + 0.08 * (high - from || 1)];
 }
 
-/** Launches over time: a dot each, or the range of each part of the time where they are many. */
+/**
+ * Launches over time: a dot each, or the range of each part of the time where they are many.
+ * @param {Kernel} msg
+ * @param {DataView[]} buffers
+ * @param {{colours: () => import("../base/js/theme.mjs").Colours, colour: () => string, chosen: () => number | null,
+ *   pick: (event: number) => void}} options
+ */
 export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) {
   const rows = table(msg.columns, buffers);
+  /** @type {Chart["draw"]} */
   const draw = (context, width, height, now) => {
     const area = { left: 56, top: 26, right: width - 12, bottom: height - 44 };
     const [low, high] = detailRange(rows, msg.condensed);
@@ -37,6 +54,11 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
     const [tall, long] = [plotUnit(high), plotUnit(span[1])];
     const x = plotLinear(span, [area.left + 4, area.right - 4]);
     const y = plotLinear([low, high], [area.bottom, area.top]);
+    /**
+     * @param {[number, number]} domain
+     * @param {{ns: number}} unit
+     * @param {number} count
+     */
     const scaled = (domain, unit, count) =>
       plotTicks(domain[0] / unit.ns, domain[1] / unit.ns, count).map((t) => t * unit.ns);
     plotAxes(context, area, now, {
@@ -53,6 +75,7 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
         title: `duration (${tall.symbol})`,
       },
     });
+    /** @type {import("../base/js/plot.mjs").Mark<number>[]} */
     const marks = [];
     context.fillStyle = colour();
     context.globalAlpha = rows.length > 2000 ? 0.55 : 0.8;
@@ -82,7 +105,7 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
     }
     return marks;
   };
-  /** @returns {(string | [string, string])[]} */
+  /** @type {Chart["describe"]} */
   const describe = (i) => {
     /** @type {[string, string]} */
     const at = ["start", formatNs(rows.get("start_ns", i), 6)];
@@ -97,7 +120,7 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
     return [formatNs(rows.get("dur_ns", i)), at, ...places.map(pair)];
   };
   const label = "Launches over time; arrow keys move, Enter picks a launch";
-  const picked = msg.condensed ? undefined : (i) => pick(rows.get("event", i));
+  const picked = msg.condensed ? undefined : (/** @type {number} */ i) => pick(rows.get("event", i));
   return plotPanel({ label, height: DETAIL_HEIGHT, colours, draw, describe, pick: picked, reach: 10 });
 }
 
@@ -107,6 +130,7 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
  */
 export function detailShapes({ rows, why, total }) {
   if (!rows.length) return plotPart("Shapes", h("p", { class: "lp-note", text: why || "No shapes were recorded." })).el;
+  /** @type {Column[]} */
   const columns = [
     { name: "op", title: "operator", format: (v) => v ?? "not recorded" },
     { name: "shapes", title: "shapes of the inputs", format: (v) => v ?? "not recorded" },
@@ -119,9 +143,13 @@ export function detailShapes({ rows, why, total }) {
   return plotPart("Shapes", plotTable(columns, rows, { caption: "Operators and shapes" }), more).el;
 }
 
-/** Grids and blocks. */
+/**
+ * Grids and blocks.
+ * @param {Kernel["grids"]} rows
+ */
 export function detailGrids(rows) {
   if (!rows.length) return plotPart("Grids", h("p", { class: "lp-note", text: "No grids were recorded." })).el;
+  /** @type {Column[]} */
   const columns = [
     { name: "grid", title: "grid" },
     { name: "block", title: "block" },

@@ -5,7 +5,7 @@ import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits, wordsOf } from "../base/js/wire.mjs";
+import { ask, Superseded, setTraits } from "../base/js/wire.mjs";
 import { kernelColumns, kernelRows } from "./columns.mjs";
 import { detailGrids, detailLaunches, detailShapes } from "./details.mjs";
 import { metricView } from "./metrics.mjs";
@@ -17,21 +17,23 @@ const KERNEL_SPLITS = ["phase", "stage", "layer", "stream", "rank"];
 const KERNEL_TEXT = 2000; // characters of a name that a row carries
 const KERNEL_ANY = "\u0000any";
 
+/** @typedef {import("./messages").Messages["table"]["answers"]} Table */
+
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const note = h("div", { class: "lp-note", role: "status" });
   const filters = h("div", { class: "lp-bar", role: "group", "aria-label": "Filters" });
   const details = h("div", { class: "lp-details" });
+  /** @type {import("../base/js/plot.mjs").Panel[]} */
   let panels = [];
   let round = 0;
   let fresh = true;
+  /** @type {string | null} */
   let written = null; // the program, where it was typed here
   const looked = { text: "" }; // for which metric was searched
   const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
   const state = status(model, el);
-  const failed = (error) => {
-    if (!(error instanceof Superseded)) state.error(wordsOf(error));
-  };
+  const { failed } = state;
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
   /** @type {(keyof import("./messages").Shown)[]} */
@@ -73,6 +75,7 @@ function render({ model, el }) {
   const windowed = h("label", { class: "lp-label" }, inWindow, h("span", { text: "only in the window" }));
   const narrow = Object.fromEntries(
     KERNEL_FILTERS.map((name) => {
+      /** @param {string} text */
       const chosen = (text) => (text === KERNEL_ANY ? null : KERNEL_NUMBERS.includes(name) ? Number(text) : text);
       return [name, labelled(name, [], "", (text) => set({ [name]: chosen(text) }))];
     }),
@@ -80,6 +83,7 @@ function render({ model, el }) {
   const split = labelled("split by", [], "", (text) =>
     set({ by: /** @type {any} */ (text ? text.split(",") : []), of: {} }),
   );
+  /** @param {Table["options"]} options */
   const fillFilters = (options) => {
     const offered = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null);
     for (const name of offered) {
@@ -119,15 +123,20 @@ function render({ model, el }) {
       if (error instanceof Superseded) return;
       grid.show(0, []);
       note.textContent = "";
-      state.error(wordsOf(error));
+      failed(error);
     }
   };
+  /**
+   * @param {import("./messages").Shown} asked
+   * @param {Table} msg
+   * @param {DataView[]} buffers
+   */
   const showTable = (asked, msg, buffers) => {
     shown = asked;
     state.error("");
     fillFilters(msg.options);
     grid.show(msg.total, kernelRows(msg, buffers));
-    if (fresh && msg.at !== null) grid.reveal(msg.at);
+    if (fresh && typeof msg.at === "number") grid.reveal(msg.at);
     fresh = false;
     const missed = msg.unmatched
       ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.`
@@ -177,6 +186,12 @@ function render({ model, el }) {
     ).el;
   };
 
+  /**
+   * @param {HTMLElement} place
+   * @param {number} mine
+   * @param {number | null} [kernelId]
+   * @returns {Promise<HTMLElement>}
+   */
   const hardware = async (place, mine, kernelId = null) => {
     if (!model.get("has_metrics")) return fill(place, command());
     const { msg } = await ask(model, "metrics", { kernel: picked().kernel, kernel_id: kernelId });

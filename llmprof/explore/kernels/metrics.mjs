@@ -63,7 +63,15 @@ function metricBar(name, share, said, colour, gloss = null) {
   return h("div", { class: "lp-bar3" }, head, bar, h("span", { class: "lp-number", text: said }), body);
 }
 
-/** A button that shows and hides a glossary text, and the text, which is asked for when it is first shown. */
+/** @typedef {import("./messages").Messages} Messages */
+/** @typedef {(metric: string) => Promise<Messages["explain"]["answers"] | undefined>} Explain */
+
+/**
+ * A button that shows and hides a glossary text, and the text, which is asked for when it is first shown.
+ * @param {string} name
+ * @param {string} metric
+ * @param {Explain} explain
+ */
 function metricName(name, metric, explain) {
   const body = h("div", { class: "lp-gloss", hidden: true });
   const head = h("button", { type: "button", class: "lp-link lp-explain", text: name, "aria-expanded": "false" });
@@ -89,7 +97,13 @@ function metricName(name, metric, explain) {
   return [head, body];
 }
 
+/**
+ * @param {import("./messages").Roofline} roofline
+ * @param {number | null | undefined} chosen
+ * @param {() => import("../base/js/theme.mjs").Colours} colours
+ */
 function metricRoofline(roofline, chosen, colours) {
+  /** @type {import("../base/js/plot.mjs").Chart["draw"]} */
   const draw = (context, width, height, now) => {
     const area = { left: 58, top: 26, right: width - 14, bottom: height - 44 };
     const plane = metricPlane(roofline);
@@ -141,6 +155,7 @@ function metricRoofline(roofline, chosen, colours) {
       return { x: px - 5, y: py - 5, w: 10, h: 10, data: point };
     });
   };
+  /** @type {import("../base/js/plot.mjs").Chart["describe"]} */
   const describe = (point) => [
     point.function,
     ["launch", String(point.kernel_id)],
@@ -158,6 +173,7 @@ function metricRoofline(roofline, chosen, colours) {
   });
 }
 
+/** @param {Record<string, any>} rule  as in the answer */
 function metricSaid(rule) {
   const gain =
     rule.estimated_speedup_pct === null
@@ -174,21 +190,34 @@ function metricSaid(rule) {
 
 /**
  * Everything that was measured of a kernel. `request` asks the Python side, `looked.text` is the search of the kernel
- * before; returns {el, panels}. */
+ * before; returns {el, panels}.
+ * @param {Messages["metrics"]["answers"]} msg
+ * @param {object} options
+ * @param {() => import("../base/js/theme.mjs").Colours} options.colours
+ * @param {<K extends keyof Messages>(what: K, args: Messages[K]["asks"]) => Promise<{msg: Messages[K]["answers"]}>} options.request
+ * @param {(kernelId: number) => void} options.choose
+ * @param {{text: string}} options.looked
+ * @param {(error: unknown) => void} options.failed
+ */
 export function metricView(msg, { colours, request, choose, looked, failed }) {
+  /** @type {Explain} */
   const explain = async (metric) => (await request("explain", { metric }).catch(failed))?.msg;
-  const speed = msg.speed;
+  const { chosen = null } = msg;
+  const [speed, stalled, advice] = [msg.speed ?? {}, msg.stalls ?? [], msg.rules ?? []];
   const launches = msg.launches.map((l) => [
     String(l.kernel_id),
     `launch ${l.kernel_id}: grid ${l.grid ?? "unknown"}, ${formatNs(l.profiled_ns)} (same ${l.agrees}, confidence ${formatNumber(l.confidence, 2)})`,
   ]);
-  const chooser = labelled("profiled", launches, String(msg.chosen), (id) => choose(Number(id))).el;
+  const chooser = labelled("profiled", launches, String(chosen), (id) => choose(Number(id))).el;
   const facts = [
     ["bound by", speed.bound ?? "unknown"],
     ["duration", formatNs(speed.duration_ns)],
     ["arithmetic", metricText({ value: speed.flop_per_s, unit: "FLOP/s" })],
     ["memory", metricText({ value: speed.bytes_per_s, unit: "B/s" })],
-    ["intensity", speed.arithmetic_intensity === null ? "" : `${formatNumber(speed.arithmetic_intensity)} FLOP/B`],
+    [
+      "intensity",
+      typeof speed.arithmetic_intensity !== "number" ? "" : `${formatNumber(speed.arithmetic_intensity)} FLOP/B`,
+    ],
     ["type", speed.dtype ?? ""],
   ].filter(([, said]) => said);
   const list = h(
@@ -196,12 +225,11 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
     { class: "lp-facts" },
     facts.map(([name, said]) => h("div", {}, h("dt", { text: name }), h("dd", { text: said }))),
   );
-  const bars = msg.bars
-    .filter((bar) => bar.pct !== null)
-    .map((bar) => {
-      const name = bar.metric ? metricName(bar.label, bar.metric, explain) : null;
-      return metricBar(bar.label, bar.pct / 100, `${formatNumber(bar.pct)} %`, "var(--lp-accent)", name);
-    });
+  const bars = (msg.bars ?? []).flatMap(({ label, pct, metric }) => {
+    if (pct === null) return [];
+    const name = metric ? metricName(label, metric, explain) : null;
+    return [metricBar(label, pct / 100, `${formatNumber(pct)} %`, "var(--lp-accent)", name)];
+  });
   const light = plotPart(
     "Speed of light",
     list,
@@ -209,15 +237,15 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
   ).el;
   const stalls = plotPart(
     "What warps wait for (share of the time between two instructions)",
-    msg.stalls.length
-      ? msg.stalls
+    stalled.length
+      ? stalled
           .slice(0, 8)
           .map((s) =>
             metricBar(s.reason, s.share, formatShare(s.share), "#CC6677", metricName(s.reason, s.reason, explain)),
           )
       : h("p", { class: "lp-note", text: "Warp states were not measured." }),
   ).el;
-  const panel = msg.roofline ? metricRoofline(msg.roofline, msg.chosen, colours) : null;
+  const panel = msg.roofline ? metricRoofline(msg.roofline, chosen, colours) : null;
   const roof = plotPart(
     msg.roofline?.device ? `Roofline, ${msg.roofline.device}` : "Roofline",
     panel
@@ -226,17 +254,19 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
   ).el;
   const rules = plotPart(
     "Advice of Nsight Compute",
-    msg.rules.length
-      ? h("ul", { class: "lp-rules", tabindex: "0" }, msg.rules.map(metricSaid))
+    advice.length
+      ? h("ul", { class: "lp-rules", tabindex: "0" }, advice.map(metricSaid))
       : h("p", { class: "lp-note", text: "No rule was recorded." }),
   ).el;
   const found = h("div", { class: "lp-values", tabindex: "0", role: "region", "aria-label": "Metrics" });
   const count = h("p", { class: "lp-note", role: "status" });
   const search = h("input", { type: "search", placeholder: "name of a metric", "aria-label": "Search metrics" });
   const look = async () => {
-    const answer = await request("values", { kernel_id: msg.chosen, search: search.value }).catch(failed);
+    if (chosen === null) return;
+    const answer = await request("values", { kernel_id: chosen, search: search.value }).catch(failed);
     if (!answer) return;
     const { msg: some } = answer;
+    /** @param {Record<string, any>} metric  as in the answer */
     const row = (metric) =>
       h(
         "tr",

@@ -15,6 +15,14 @@ import {
   plotUnit,
 } from "../base/js/plot.mjs";
 
+/**
+ * @typedef {import("./messages").Messages["cell"]["answers"]} Inside
+ * @typedef {Inside["stages"][number]} Stage
+ */
+/** @typedef {{fills: Record<string, string>, chosen: () => string | null, pick: (stage: string) => void,
+ *   colours: () => import("../base/js/theme.mjs").Colours}} Options */
+
+/** @type {import("../base/js/plot.mjs").TableColumn[]} */
 const CELL_COLUMNS = [
   { name: "name", title: "kernel" },
   { name: "total_ns", title: "time", number: true, format: (value) => formatNs(value) },
@@ -24,7 +32,10 @@ const CELL_COLUMNS = [
   { name: "op", title: "operator", format: (value) => value ?? "unknown" },
 ];
 
-/** Heading of a cell: what it is, how long it takes, and how that is beside the typical layer. */
+/**
+ * Heading of a cell: what it is, how long it takes, and how that is beside the typical layer.
+ * @param {Pick<Inside, "step" | "layer" | "rank" | "stage"> & {cell: NonNullable<Inside["cell"]>}} msg
+ */
 export function cellTitle(msg) {
   const { cell } = msg;
   const share = cell.typical_ns ? cell.gap_ns / cell.typical_ns : null;
@@ -34,9 +45,14 @@ export function cellTitle(msg) {
   return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}`;
 }
 
-/** Elements that show a cell, and the panel among them. */
+/**
+ * Elements that show a cell, and the panel among them.
+ * @param {Inside} msg
+ * @param {Options} options
+ */
 export function cellParts(msg, options) {
-  if (!msg.cell) {
+  const { cell } = msg;
+  if (!cell) {
     const text = `Rank ${msg.rank} has no layer ${msg.layer} in step ${msg.step}.`;
     return { parts: [h("p", { class: "lp-note", text })], panel: null };
   }
@@ -46,9 +62,16 @@ export function cellParts(msg, options) {
   const cut = msg.more ? ` (the longest ${shown} of ${shown + msg.more})` : "";
   const left = plotPart("Stages: bar this layer, line the typical one", panel.el);
   const right = plotPart(`Kernels and operators${cut}`, table);
-  return { parts: [plotPart(cellTitle(msg)).el, h("div", { class: "lp-columns" }, left.el, right.el)], panel };
+  return {
+    parts: [plotPart(cellTitle({ ...msg, cell })).el, h("div", { class: "lp-columns" }, left.el, right.el)],
+    panel,
+  };
 }
 
+/**
+ * @param {Stage[]} rows
+ * @param {Options} options
+ */
 function cellStages(rows, { fills, chosen, colours, pick }) {
   const most = Math.max(1, ...rows.map((row) => Math.max(row.dur_ns, row.typical_ns ?? 0)));
   const unit = plotUnit(most);

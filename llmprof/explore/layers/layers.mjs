@@ -1,10 +1,10 @@
 // Explorer of layers: a heat map over steps, and what is inside a cell.
-import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
 import { formatNumber } from "../base/js/format.mjs";
 import { layerCut, layerHeat, layerNext } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, typed } from "../base/js/wire.mjs";
+import { ask, setTraits, typed } from "../base/js/wire.mjs";
 import { cellParts } from "./cell.mjs";
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
@@ -16,19 +16,16 @@ function render({ model, el }) {
   const bar = h("div", { class: "lp-bar" });
   const note = h("p", { class: "lp-note" });
   const detail = h("div", {});
-  /** @type {{head: import("./messages").Messages["cells"]["answers"], values: any, outliers: any} | null} */
+  /** @type {import("../base/js/heat.mjs").Shown<import("./messages").Messages["cells"]["answers"]> | null} */
   let shown = null; // {head, values, outliers}
   /** @type {[number, number] | null} */
   let range = null; // first and last step that are shown; all if null
   /** @type {[number, number] | null} */
   let whole = null; // first and last step of all, once they are known
 
-  const report = (error) => error instanceof Superseded || says.error(error.message);
   const chosenRank = () => model.get("rank") ?? model.get("default_rank");
-  const set = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
+  /** @param {Partial<import("./messages").Traits>} values */
+  const set = (values) => setTraits(model, values);
 
   const heat = layerHeat({
     shown: () => shown,
@@ -43,7 +40,13 @@ function render({ model, el }) {
     },
   });
 
-  const pick = (step, layer) => shown && ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(report);
+  /**
+   * @param {number} step
+   * @param {number} layer
+   */
+  const pick = (step, layer) => {
+    if (shown) ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(says.failed);
+  };
   const nextOutlier = () => {
     if (!shown) return;
     const { columns, layers } = shown.head;
@@ -53,10 +56,12 @@ function render({ model, el }) {
     const at = layerNext(shown.outliers, column < 0 ? -1 : column * layers.length + row);
     if (at >= 0) pick(columns[Math.floor(at / layers.length)][0], layers[at % layers.length]);
   };
+  /** @param {[number, number] | null} next */
   const zoomTo = (next) => {
     range = next;
     refresh();
   };
+  /** @param {number} factor */
   const zoomBy = (factor) => {
     if (!whole) return;
     // counted from what is asked for: the picture of the key before may be on its way
@@ -88,10 +93,11 @@ function render({ model, el }) {
       heat.redraw();
       root.dataset.shown = JSON.stringify(args);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
   };
 
+  /** @param {import("./messages").Messages["cells"]["answers"]} head */
   const notes = (head) => {
     if (!head.columns.length) return "No step of this rank has layers with this stage and phase.";
     const parts = [`Colour: ${head.meaning}.`];
@@ -116,20 +122,21 @@ function render({ model, el }) {
       const { msg } = await ask(model, "cell", { rank, step, layer, stage: model.get("stage") });
       drawDetail(msg);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
     return null;
   };
 
   /** @type {ReturnType<typeof cellParts>["panel"]} */
   let stages = null; // the panel of the cell that is shown
+  /** @param {import("./messages").Messages["cell"]["answers"]} msg */
   const drawDetail = (msg) => {
     stages?.stop();
     const { parts, panel } = cellParts(msg, {
       fills: model.get("colours").stage,
       chosen: () => model.get("stage"),
       colours: () => theme.now(),
-      pick: (stage) => set("stage", model.get("stage") === stage ? null : stage),
+      pick: (stage) => set({ stage: model.get("stage") === stage ? null : stage }),
     });
     stages = panel;
     fill(detail, parts);
@@ -141,7 +148,7 @@ function render({ model, el }) {
     try {
       ({ msg } = await ask(model, "choices"));
     } catch (error) {
-      return report(error);
+      return says.failed(error);
     }
     if (!msg.ranks.length) {
       return fill(
@@ -153,25 +160,29 @@ function render({ model, el }) {
         }),
       );
     }
+    /**
+     * @param {string[]} names
+     * @param {string} text
+     */
     const all = (names, text) => [["", text], ...names.map((name) => [name, name])];
     const selects = {
       measure: labelled(
         "Show",
         msg.measures.map((m) => [m.name, m.title]),
         model.get("measure"),
-        (value) => set("measure", value),
+        (value) => set({ measure: /** @type {import("./messages").Traits["measure"]} */ (value) }),
       ),
       rank: labelled(
         "Rank",
         msg.ranks.map((rank) => [rank, String(rank)]),
         chosenRank(),
-        (value) => set("rank", Number(value)),
+        (value) => set({ rank: Number(value) }),
       ),
       phase: labelled("Phase", all(msg.phases, "all"), model.get("phase") ?? "", (value) =>
-        set("phase", value || null),
+        set({ phase: value || null }),
       ),
       stage: labelled("Stage", all(msg.stages, "whole layer"), model.get("stage") ?? "", (value) =>
-        set("stage", value || null),
+        set({ stage: value || null }),
       ),
     };
     for (const name of /** @type {const} */ (["measure", "rank", "phase", "stage"])) {
@@ -188,15 +199,13 @@ function render({ model, el }) {
         inside();
       });
     }
-    const button = (text, label, onclick) =>
-      h("button", { type: "button", text, "aria-label": label, title: label, onclick });
     const zoom = h(
       "span",
       { class: "lp-label" },
-      button("+", "Fewer steps (+)", () => zoomBy(0.5)),
-      button("−", "More steps (-)", () => zoomBy(2)),
-      button("All steps", "All steps (0)", () => zoomTo(null)),
-      button("Next outlier", "Next outlier (n)", nextOutlier),
+      labelledButton("+", "Fewer steps (+)", () => zoomBy(0.5)),
+      labelledButton("−", "More steps (-)", () => zoomBy(2)),
+      labelledButton("All steps", "All steps (0)", () => zoomTo(null)),
+      labelledButton("Next outlier", "Next outlier (n)", nextOutlier),
     );
     fill(bar, selects.measure.el, selects.rank.el, selects.phase.el, selects.stage.el, zoom);
     fill(root, bar, says.el, h("div", { class: "lp-part" }, heat.el), note, detail);

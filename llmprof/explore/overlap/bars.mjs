@@ -12,9 +12,25 @@ import {
   plotUnit,
 } from "../base/js/plot.mjs";
 
+/**
+ * @typedef {import("../base/js/plot.mjs").Area} Area
+ * @typedef {import("../base/js/plot.mjs").Context} Context
+ * @typedef {import("../base/js/plot.mjs").Colours} Colours
+ */
+/** @typedef {{label: string, rank: number, rows: import("../base/js/wire.mjs").Table}} Side */
+/** @typedef {{sides: Side[], parts: string[], share: boolean, window: [number, number] | null}} Shown */
+/** @typedef {(part: string, colours: Colours) => string} Fill */
+/** @typedef {{side: Side, row: number}} Bar */
+
 const BARS_TALL = 150;
 
-/** Heights (px, bottom to top) of the parts of a bar, as times or as shares of its total. */
+/**
+ * Heights (px, bottom to top) of the parts of a bar, as times or as shares of its total.
+ * @param {number[]} values
+ * @param {number} total
+ * @param {boolean} share
+ * @param {Pick<import("../base/js/plot.mjs").Scale, "to">} scale
+ */
 export function overlapStack(values, total, share, scale) {
   let sum = 0;
   return values.map((value) => {
@@ -28,9 +44,12 @@ export function overlapStack(values, total, share, scale) {
 /**
  * Panel of one or two sides. shown() is {sides: [{label, rank, rows}], parts, share, window}; fill(part, colours) the
  * colour of a part; pick(first, last) what choosing steps does.
+ * @param {{shown: () => Shown, colours: () => Colours, fill: Fill, pick: (first: number, last: number) => void}} options
  */
 export function overlapBars({ shown, colours, fill, pick }) {
+  /** @type {Area[]} */
   let areas = [];
+  /** @param {number} x */
   const columnAt = (x) => {
     const { rows } = shown().sides[0];
     const share = (x - areas[0].left) / (areas[0].right - areas[0].left);
@@ -49,23 +68,28 @@ export function overlapBars({ shown, colours, fill, pick }) {
       return view.sides.flatMap((side, i) => drawBarsOf(context, now, view, side, areas[i], fill));
     },
     describe: ({ side, row }) => {
+      /** @param {string} name */
       const get = (name) => side.rows.get(name, row);
       const [first, last, total] = [get("first"), get("last"), get("total_ns")];
       const where = first === last ? `step ${first}` : `steps ${first} to ${last} (means)`;
       const head = `${side.label ? `${side.label}: ` : ""}${where}, rank ${side.rank}`;
-      const lines = shown().parts.map((part) => [part, `${formatNs(get(part))} (${formatShare(get(part) / total)})`]);
-      return [head, ["phase", get("phase") ?? "unknown"], ["total", formatNs(total)], ...lines];
+      /** @type {(part: string) => [string, string]} */
+      const line = (part) => [part, `${formatNs(get(part))} (${formatShare(get(part) / total)})`];
+      return [head, ["phase", get("phase") ?? "unknown"], ["total", formatNs(total)], ...shown().parts.map(line)];
     },
     pick: ({ side, row }) => pick(side.rows.get("first", row), side.rows.get("last", row)),
     drag: (from, to) => {
-      const { rows } = shown().sides[0] ?? { rows: { length: 0 } };
-      if (rows.length) pick(rows.get("first", columnAt(from)), rows.get("last", columnAt(to)));
+      const rows = shown().sides[0]?.rows;
+      if (rows?.length) pick(rows.get("first", columnAt(from)), rows.get("last", columnAt(to)));
     },
     reach: 1,
   });
 }
 
-/** What is shown with the unit and end of the axis of all sides, and the number of bars of the longest. */
+/**
+ * What is shown with the unit and end of the axis of all sides, and the number of bars of the longest.
+ * @param {Shown} view
+ */
 function overlapScale(view) {
   const lengths = view.sides.map((side) => side.rows.length);
   const totals = view.sides.flatMap((side, i) =>
@@ -76,6 +100,14 @@ function overlapScale(view) {
   return { ...view, unit, most: view.share ? 100 : longest / unit.ns, count: Math.max(1, ...lengths) };
 }
 
+/**
+ * @param {Context} context
+ * @param {Colours} now
+ * @param {ReturnType<typeof overlapScale>} view
+ * @param {Side} side
+ * @param {Area} area
+ * @param {Fill} fill
+ */
 function drawBarsOf(context, now, view, side, area, fill) {
   const { unit, most, window, parts, share } = view;
   const n = side.rows.length;
@@ -94,8 +126,10 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const gap = slot > 5 ? Math.min(6, slot * 0.2) : 0;
   const wide = Math.max(0.6, slot - gap);
   const every = plotEvery(n, slot, textWidth(context, String(side.rows.get("last", n - 1)), PLOT_TEXT) + 14);
+  /** @type {import("../base/js/plot.mjs").Mark<Bar>[]} */
   const marks = [];
   for (let row = 0; row < n; row += 1) {
+    /** @param {string} name */
     const get = (name) => side.rows.get(name, row);
     const x = area.left + row * slot;
     const values = parts.map((part) => get(part) / (share ? 1 : unit.ns));
@@ -123,7 +157,12 @@ function drawBarsOf(context, now, view, side, area, fill) {
   return marks;
 }
 
-/** Whether a step lies in a window, or the window in it, but for its edges. */
+/**
+ * Whether a step lies in a window, or the window in it, but for its edges.
+ * @param {number} start
+ * @param {number} end
+ * @param {[number, number] | null} window
+ */
 export function overlapInside(start, end, window) {
   if (!window) return false;
   return Math.min(end, window[1]) - Math.max(start, window[0]) > 0.2 * Math.min(end - start, window[1] - window[0]);

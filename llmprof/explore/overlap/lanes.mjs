@@ -15,10 +15,26 @@ import {
 import { inkOn } from "../base/js/theme.mjs";
 import { typed } from "../base/js/wire.mjs";
 
+/**
+ * @typedef {import("../base/js/plot.mjs").Area} Area
+ * @typedef {import("../base/js/plot.mjs").Context} Context
+ * @typedef {import("../base/js/plot.mjs").Colours} Colours
+ * @typedef {import("../base/js/geometry.mjs").Window} Window
+ * @typedef {import("./messages").Lane} Lane
+ * @typedef {import("./bars.mjs").Fill} Fill
+ */
+/** @typedef {import("./messages").Messages["lanes"]["answers"] & {buffers: DataView[], window: Window}} Lanes */
+/** @typedef {{title: string, name?: string, share?: number, start: number, dur: number, shift: number}} Interval */
+/** @typedef {import("../base/js/plot.mjs").Mark<Interval>} Mark */
+
 const LANE_CLASSES = ["compute", "communication", "copy"];
 const LANE = 24;
 
-/** Rows of the lanes of one side: {lane, y} with the streams set apart, and the height of all. */
+/**
+ * Rows of the lanes of one side: {lane, y} with the streams set apart, and the height of all.
+ * @template {Pick<Lane, "stream">} L
+ * @param {L[]} lanes
+ */
 export function overlapRows(lanes) {
   const rows = [];
   let y = 0;
@@ -32,7 +48,10 @@ export function overlapRows(lanes) {
   return { rows, height: y };
 }
 
-/** Room for the names of the lanes (px). */
+/**
+ * Room for the names of the lanes (px).
+ * @param {number} width
+ */
 export function overlapGutter(width) {
   return width < 640 ? 104 : 168;
 }
@@ -40,22 +59,39 @@ export function overlapGutter(width) {
 /**
  * Panel of the lanes. shown() is {sides, buffers, window, whole} or null; asked() is the window that is asked for, whose
  * picture may be on its way; go(window) is what zooming, moving and dragging do (null: everything). Returns the panel with zoom(factor) and pan(share).
+ * @param {{shown: () => Lanes | null, asked: () => Window, colours: () => Colours, fill: Fill,
+ *   go: (window: Window | null) => void}} options
  */
 export function overlapLanes({ shown, asked, colours, fill, go }) {
-  /** @type {import("../base/js/plot.mjs").Area | null} */
+  /** @type {Area | null} */
   let area = null; // where the lanes of the first side lie
-  const move = (window) => window[1] - window[0] >= 1 && go(window);
-  const zoom = (factor, at = 0.5) => shown()?.whole && move(zoomWindow(asked(), factor, at, shown().whole));
-  const pan = (share) => shown()?.whole && move(panWindow(asked(), share, shown().whole));
+  /** @param {Window} window */
+  const move = (window) => {
+    if (window[1] - window[0] >= 1) go(window);
+  };
+  const zoom = (/** @type {number} */ factor, at = 0.5) => {
+    const whole = shown()?.whole;
+    if (whole) move(zoomWindow(asked(), factor, at, whole));
+  };
+  const pan = (/** @type {number} */ share) => {
+    const whole = shown()?.whole;
+    if (whole) move(panWindow(asked(), share, whole));
+  };
+  /** @param {number} x */
   const nsAt = (x) => {
-    const { window } = shown();
+    const window = shown()?.window ?? [0, 1];
     if (!area) return window[0];
     const inside = Math.min(area.right, Math.max(area.left, x)) - area.left;
     return window[0] + inside * ((window[1] - window[0]) / (area.right - area.left));
   };
-  const draw = (context, width, now) => {
-    const lanes = shown();
-    /** @type {import("../base/js/plot.mjs").Mark[]} */
+  /**
+   * @param {Lanes} lanes
+   * @param {Context} context
+   * @param {number} width
+   * @param {Colours} now
+   */
+  const draw = (lanes, context, width, now) => {
+    /** @type {Mark[]} */
     const marks = [];
     let first = { left: 0, top: 0, right: width, bottom: 0 };
     let top = 6;
@@ -70,10 +106,7 @@ export function overlapLanes({ shown, asked, colours, fill, go }) {
       top += height + 10;
     });
     const unit = plotUnit(lanes.window[1]);
-    const scale = plotLinear(
-      lanes.window.map((ns) => ns / unit.ns),
-      [first.left, first.right],
-    );
+    const scale = plotLinear([lanes.window[0] / unit.ns, lanes.window[1] / unit.ns], [first.left, first.right]);
     const ticks = plotTicks(...scale.domain, Math.max(2, (first.right - first.left) / 110));
     const title = `time from the start of the trace (${unit.symbol})${lanes.sides[1]?.of ? ", of A" : ""}`;
     plotAxes(context, { ...first, bottom: top - 6 }, now, { x: { scale, ticks, title } });
@@ -85,21 +118,26 @@ export function overlapLanes({ shown, asked, colours, fill, go }) {
     height: () => (shown()?.sides ?? []).reduce((sum, side) => sum + overlapRows(side.lanes).height + 34, 46),
     colours,
     draw: (context, width, _height, now) => {
-      if (shown()?.sides.length) return draw(context, width, now);
-      if (shown()) plotText(context, "Nothing ran on this rank.", 8, 24, now.muted);
+      const lanes = shown();
+      if (lanes?.sides.length) return draw(lanes, context, width, now);
+      if (lanes) plotText(context, "Nothing ran on this rank.", 8, 24, now.muted);
       return [];
     },
     describe: (data) => {
+      /** @type {import("../base/js/plot.mjs").Lines} */
       const lines = data.name ? [data.title, data.name] : [data.title];
       if (data.share !== undefined) return [...lines, ["covered", formatShare(data.share)]];
       return [...lines, ["start", formatNs(data.start, 6)], ["duration", formatNs(data.dur)]];
     },
-    pick: ({ share, start, shift, dur }) =>
-      share === undefined && move(aroundSpan(start - shift, start - shift + dur, shown().whole, 1.5)),
+    pick: ({ share, start, shift, dur }) => {
+      const whole = shown()?.whole;
+      if (share === undefined && whole) move(aroundSpan(start - shift, start - shift + dur, whole, 1.5));
+    },
     drag: (from, to) => area && move([nsAt(from), nsAt(to)]),
     keys: plotKeys({ zoom, pan, all: () => go(null) }),
     reach: 2,
   });
+  /** @param {WheelEvent} event */
   const wheel = (event) => {
     if (!shown()?.whole || !area || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
@@ -110,6 +148,18 @@ export function overlapLanes({ shown, asked, colours, fill, go }) {
   return { ...panel, zoom, pan };
 }
 
+/**
+ * @param {Context} context
+ * @param {Area} area
+ * @param {number} y
+ * @param {Lane} lane
+ * @param {Lanes["sides"][number]} side
+ * @param {number} i
+ * @param {Colours} now
+ * @param {Mark[]} marks
+ * @param {Lanes} lanes
+ * @param {Fill} fill
+ */
 function drawLane(context, area, y, lane, side, i, now, marks, lanes, fill) {
   const [top, tall] = [y + 2, LANE - 5];
   const words = area.left < 140 ? lane.name.replace("communication", "comm.") : lane.name;
@@ -119,6 +169,10 @@ function drawLane(context, area, y, lane, side, i, now, marks, lanes, fill) {
   context.fillStyle = now.lane;
   context.fillRect(area.left, top, area.right - area.left, tall);
   const window = side.window;
+  /**
+   * @param {number} n
+   * @param {string} dtype
+   */
   const part = (n, dtype) => typed(lanes.buffers[side.first + lane.buffers[n]], dtype);
   const width = area.right - area.left;
   const per = width / (window[1] - window[0]);
@@ -151,20 +205,32 @@ function drawLane(context, area, y, lane, side, i, now, marks, lanes, fill) {
   }
 }
 
-/** A lane with more intervals than pixels: for each pixel the share that is covered, from the bottom. */
+/**
+ * A lane with more intervals than pixels: for each pixel the share that is covered, from the bottom.
+ * @param {Context} context
+ * @param {{left: number, width: number, top: number, tall: number}} place
+ * @param {Lane} lane
+ * @param {ArrayLike<number>} covered
+ * @param {string} title
+ * @param {Colours} now
+ * @param {Fill} fill
+ */
 function drawLaneBins(context, { left, width, top, tall }, lane, covered, title, now, fill) {
-  const bins = covered.length / lane.classes.length;
+  const classes = lane.classes ?? [];
+  const bins = covered.length / classes.length;
+  /** @type {Mark[]} */
   const marks = [];
   for (let bin = 0; bin < bins; bin += 1) {
     const [x, next] = [bin, bin + 1].map((n) => Math.round(left + (n * width) / bins));
     let sum = 0;
-    lane.classes.forEach((part, k) => {
+    classes.forEach((part, k) => {
       const share = Math.min(1 - sum, covered[k * bins + bin]);
       context.fillStyle = part === "idle" ? now.rule : fill(part, now);
       context.fillRect(x, top + (1 - sum - share) * tall, next - x, share * tall);
       sum += share;
     });
-    if (sum > 0) marks.push({ x, y: top, w: next - x, h: tall, data: { title, share: sum } });
+    if (sum > 0)
+      marks.push({ x, y: top, w: next - x, h: tall, data: { title, share: sum, start: 0, dur: 0, shift: 0 } });
   }
   return marks;
 }

@@ -1,9 +1,9 @@
 // Explorer of overlap: bars of steps, the lanes of a window, and how its time parts.
-import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, table } from "../base/js/wire.mjs";
+import { ask, setTraits, table } from "../base/js/wire.mjs";
 import { overlapBars } from "./bars.mjs";
 import { overlapGutter, overlapLanes } from "./lanes.mjs";
 
@@ -16,17 +16,16 @@ function render({ model, el }) {
   const says = status(model, root);
   /** @type {import("./messages").Messages["choices"]["answers"] | null} */
   let choices = null;
-  let bars = []; // sides: {label, rank, rows}
-  /** @type {(import("./messages").Messages["lanes"]["answers"] & {buffers: DataView[], window: [number, number]}) | null} */
+  /** @type {import("./bars.mjs").Side[]} */
+  let bars = [];
+  /** @type {import("./lanes.mjs").Lanes | null} */
   let lanes = null; // {sides, buffers, summary, whole}
 
-  const report = (error) => error instanceof Superseded || says.error(error.message);
-  const set = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
+  /** @param {Partial<import("./messages").Traits>} values */
+  const set = (values) => setTraits(model, values);
   /** The rank that is shown; -1 where there is none. */
   const rank = () => model.get("rank") ?? model.get("default_rank") ?? -1;
+  /** @type {import("./bars.mjs").Fill} */
   const colourOf = (part, now) => (part === "idle" ? now.faint : model.get("colours").part[part]);
 
   const barsPanel = overlapBars({
@@ -38,14 +37,14 @@ function render({ model, el }) {
     }),
     colours: () => theme.now(),
     fill: colourOf,
-    pick: (first, last) => ask(model, "steps", { rank: rank(), first, last }).catch(report),
+    pick: (first, last) => ask(model, "steps", { rank: rank(), first, last }).catch(says.failed),
   });
   const lanesPanel = overlapLanes({
     shown: () => lanes,
     asked: () => model.get("window") ?? lanes?.whole ?? [0, 1],
     colours: () => theme.now(),
     fill: colourOf,
-    go: (window) => set("window", window),
+    go: (window) => set({ window }),
   });
   panels.add(barsPanel);
   panels.add(lanesPanel);
@@ -65,7 +64,7 @@ function render({ model, el }) {
       barsPanel.redraw();
       root.dataset.bars = JSON.stringify(args);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
   };
   const sums = h("div", {});
@@ -83,13 +82,16 @@ function render({ model, el }) {
       drawSums();
       root.dataset.shown = JSON.stringify(args);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
   };
   const drawSums = () => {
     if (!lanes?.sides.length) return fill(sums);
+    /** @param {number | null} value */
     const ns = (value) => formatNs(value);
+    /** @param {number} value */
     const signed = (value) => `${value > 0 ? "+" : ""}${formatNs(value)}`;
+    /** @type {import("../base/js/plot.mjs").TableColumn[]} */
     const columns = [
       { name: "part", title: "part of the time" },
       { name: "a_ns", title: lanes.sides.length > 1 ? "A" : "time", number: true, format: ns },
@@ -111,6 +113,7 @@ function render({ model, el }) {
       ({ part, a_ns, b_ns }) => part === "total" || choices?.parts.includes(part) || a_ns || b_ns,
     );
     const exposed = rows.filter(({ part }) => part.startsWith("exposed") && part !== "exposed copy");
+    /** @param {string} side */
     const of = (side) => formatNs(exposed.reduce((sum, row) => sum + (row[side] ?? 0), 0));
     const parted = exposed.length
       ? ` Exposed communication is ${lanes.sides.length > 1 ? `${of("a_ns")} (A) and ${of("b_ns")} (B)` : of("a_ns")}; waiting is for the last rank of a collective.`
@@ -130,7 +133,7 @@ function render({ model, el }) {
     try {
       choices = (await ask(model, "choices")).msg;
     } catch (error) {
-      return report(error);
+      return says.failed(error);
     }
     const known = choices;
     if (!known.ranks.length)
@@ -145,11 +148,11 @@ function render({ model, el }) {
         "Rank",
         known.ranks.map((r) => [r, String(r)]),
         rank(),
-        (value) => set("rank", Number(value)),
+        (value) => set({ rank: Number(value) }),
       ),
-      against: labelled("Compare with", sides(), model.get("against"), (value) => set("against", value)),
+      against: labelled("Compare with", sides(), model.get("against"), (value) => set({ against: value })),
       phase: labelled("Phase", [["", "all"], ...known.phases.map((p) => [p, p])], model.get("phase") ?? "", (value) =>
-        set("phase", value || null),
+        set({ phase: value || null }),
       ),
       bars: labelled(
         "Bars",
@@ -158,12 +161,16 @@ function render({ model, el }) {
           ["share", "share"],
         ],
         model.get("bars"),
-        (value) => set("bars", value),
+        (value) => set({ bars: value === "share" ? "share" : "time" }),
       ),
     };
+    /**
+     * @param {"rank" | "against" | "phase" | "bars" | "window"} name
+     * @param {...() => void} then
+     */
     const changed = (name, ...then) =>
       model.on(`change:${name}`, () => {
-        if (selects[name]) selects[name].select.value = String((name === "rank" ? rank() : model.get(name)) ?? "");
+        if (name !== "window") selects[name].select.value = String((name === "rank" ? rank() : model.get(name)) ?? "");
         then.forEach((one) => one());
       });
     const offer = () => selects.against.update(sides(), model.get("against"));
@@ -172,16 +179,14 @@ function render({ model, el }) {
     changed("phase", loadBars);
     changed("bars", () => barsPanel.redraw());
     changed("window", () => barsPanel.redraw(), loadLanes);
-    const button = (text, label, onclick) =>
-      h("button", { type: "button", text, "aria-label": label, title: label, onclick });
     const zooms = h(
       "span",
       { class: "lp-label" },
-      button("+", "Zoom in (+)", () => lanesPanel.zoom(0.5)),
-      button("−", "Zoom out (-)", () => lanesPanel.zoom(2)),
-      button("◀", "Earlier (a)", () => lanesPanel.pan(-0.5)),
-      button("▶", "Later (d)", () => lanesPanel.pan(0.5)),
-      button("Whole recording", "Whole recording (0)", () => set("window", null)),
+      labelledButton("+", "Zoom in (+)", () => lanesPanel.zoom(0.5)),
+      labelledButton("−", "Zoom out (-)", () => lanesPanel.zoom(2)),
+      labelledButton("◀", "Earlier (a)", () => lanesPanel.pan(-0.5)),
+      labelledButton("▶", "Later (d)", () => lanesPanel.pan(0.5)),
+      labelledButton("Whole recording", "Whole recording (0)", () => set({ window: null })),
     );
     const legend = h("div", {});
     const key = () => fill(legend, plotLegend(known.parts.map((part) => [part, colourOf(part, theme.now())])));

@@ -1,11 +1,14 @@
 // Explorer of many ranks: a heat map of ranks over steps, the groups that come late, and what was picked.
-import { fill, h, labelled, status } from "../base/js/dom.mjs";
-import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { layerCut, layerHeat } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, typed } from "../base/js/wire.mjs";
+import { ask, setTraits, typed } from "../base/js/wire.mjs";
 
+/** @typedef {import("./messages").Messages["cells"]["answers"]} Cells */
+
+/** @type {Record<string, string>} */
 const KINDS = {
   node: "node",
   dp: "data parallel",
@@ -14,7 +17,10 @@ const KINDS = {
   ep: "expert parallel",
 };
 
-/** Words for a row of the heat map: one rank, or the first and the last of several. */
+/**
+ * Words for a row of the heat map: one rank, or the first and the last of several.
+ * @param {[number, number]} row
+ */
 function rankWords([first, last]) {
   return first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
 }
@@ -29,19 +35,20 @@ function render({ model, el }) {
   const note = h("p", { class: "lp-note" });
   const groups = h("div", {});
   const detail = h("div", { class: "lp-picked" });
-  /** @type {any} */
+  /** @type {import("../base/js/heat.mjs").Shown<Cells & import("../base/js/heat.mjs").Head> | null} */
   let shown = null; // {head, values, outliers}
   /** @type {[number, number] | null} */
   let steps = null; // first and last step that are shown; all if null
   /** @type {[number, number] | null} */
   let ranks = null; // first and last rank that are shown; all if null
 
-  const report = (error) => error instanceof Superseded || says.error(error.message);
-  const set = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
-  const rowOf = (first) => shown.head.rows.find((row) => row[0] === first) ?? [first, first];
+  /** @param {Partial<import("./messages").Traits>} values */
+  const set = (values) => setTraits(model, values);
+  /**
+   * @param {number} first
+   * @returns {[number, number]}
+   */
+  const rowOf = (first) => shown?.head.rows.find((row) => row[0] === first) ?? [first, first];
 
   const heat = layerHeat({
     shown: () => shown,
@@ -53,7 +60,7 @@ function render({ model, el }) {
     phases: () => model.get("colours").phase,
     theme,
     pick: (step, first) =>
-      ask(model, "pick", { measure: model.get("measure"), step, ranks: rowOf(first) }).catch(report),
+      ask(model, "pick", { measure: model.get("measure"), step, ranks: rowOf(first) }).catch(says.failed),
     steps: (first, last) => {
       steps = [first, last];
       refresh();
@@ -78,16 +85,17 @@ function render({ model, el }) {
     try {
       const { msg, buffers } = await ask(model, "cells", args);
       const head = { ...msg, layers: msg.rows.map(([first]) => first), diverging: false };
-      shown = { head, values: typed(buffers[0], "f4"), outliers: [] };
+      shown = { head, values: typed(buffers[0], "f4"), outliers: new Uint8Array(0) };
       says.error("");
       note.textContent = notes(msg);
       heat.redraw();
       root.dataset.shown = JSON.stringify(args);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
   };
 
+  /** @param {Cells} head */
   const notes = (head) => {
     if (!head.columns.length) return "No rank has steps of this phase here.";
     const parts = [`Colour: ${head.meaning}.`];
@@ -100,6 +108,10 @@ function render({ model, el }) {
     return parts.join(" ");
   };
 
+  /**
+   * @param {string[]} names
+   * @param {string[][]} rows
+   */
   const table = (names, rows) =>
     h(
       "div",
@@ -129,8 +141,8 @@ function render({ model, el }) {
         ),
       ),
     );
-  const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
+  /** @param {import("./messages").Messages["choices"]["answers"]} msg */
   const showGroups = (msg) => {
     if (!msg.groups.length) {
       const text =
@@ -140,8 +152,8 @@ function render({ model, el }) {
     const rows = msg.groups.map((one) => [
       `${KINDS[one.by] ?? one.by} ${one.group}`,
       one.ranks,
-      percent(one.share_last),
-      percent(one.expected_share),
+      formatShare(one.share_last),
+      formatShare(one.expected_share),
       formatNs(one.late_median_ns),
       formatNumber(one.calls),
       one.evidence ?? "",
@@ -159,12 +171,11 @@ function render({ model, el }) {
     }
     try {
       const { msg } = await ask(model, "picked");
-      const known = (ns) => (ns === null ? "unknown" : formatNs(ns));
       const rows = msg.rows.map((one) => [
         String(one.rank),
         String(one.step),
         one.phase ?? "",
-        ...[one.step_ns, one.wait_ns, one.exposed_communication_ns, one.idle_ns].map(known),
+        ...[one.step_ns, one.wait_ns, one.exposed_communication_ns, one.idle_ns].map((ns) => formatNs(ns)),
       ]);
       const names = ["rank", "step", "phase", "step time", "waiting", "exposed communication", "idle"];
       const more = msg.more
@@ -173,7 +184,7 @@ function render({ model, el }) {
       fill(detail, ...[h("p", { text: msg.words }), table(names, rows), more].filter(Boolean));
       root.dataset.picked = JSON.stringify([model.get("picked"), model.get("step")]);
     } catch (error) {
-      report(error);
+      says.failed(error);
     }
     return null;
   };
@@ -183,7 +194,7 @@ function render({ model, el }) {
     try {
       ({ msg } = await ask(model, "choices"));
     } catch (error) {
-      return report(error);
+      return says.failed(error);
     }
     if (!msg.ranks) {
       const text = "No steps were found: the trace has no device events in steps.";
@@ -194,13 +205,13 @@ function render({ model, el }) {
         "Show",
         msg.measures.map((m) => [m.name, m.title]),
         model.get("measure"),
-        (value) => set("measure", value),
+        (value) => set({ measure: /** @type {import("./messages").Traits["measure"]} */ (value) }),
       ),
       phase: labelled(
         "Phase",
         [["", "all"], ...msg.phases.map((name) => [name, name])],
         model.get("phase") ?? "",
-        (value) => set("phase", value || null),
+        (value) => set({ phase: value || null }),
       ),
     };
     for (const name of /** @type {const} */ (["measure", "phase"])) {
@@ -211,13 +222,11 @@ function render({ model, el }) {
       });
     }
     for (const name of ["picked", "step"]) model.on(`change:${name}`, showPicked);
-    const button = (text, label, onclick) =>
-      h("button", { type: "button", text, "aria-label": label, title: label, onclick });
     const zoom = h(
       "span",
       { class: "lp-label" },
-      button("Only these ranks", "Only the picked ranks", onlyPicked),
-      button("All", "All ranks and steps (0)", everything),
+      labelledButton("Only these ranks", "Only the picked ranks", onlyPicked),
+      labelledButton("All", "All ranks and steps (0)", everything),
     );
     fill(bar, selects.measure.el, selects.phase.el, zoom);
     fill(root, bar, says.el, h("div", { class: "lp-part" }, heat.el), note, groups, detail);

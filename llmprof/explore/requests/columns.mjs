@@ -2,9 +2,17 @@
 import { h } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 
+/** @typedef {import("./messages").Part} Part */
+/** @typedef {import("./messages").Messages["rows"]["answers"]["rows"][number]} Row */
+
 const REQUEST_BAR = 300;
 
-/** Widths (px) of the parts of a row, in their order, where the longest request fills the bar. */
+/**
+ * Widths (px) of the parts of a row, in their order, where the longest request fills the bar.
+ * @param {Row} row
+ * @param {Part[]} parts
+ * @param {number} longest
+ */
 export function requestWidths(row, parts, longest, full = REQUEST_BAR) {
   const scale = longest > 0 ? full / longest : 0;
   return parts.map(({ name, words, colour }) => ({
@@ -15,8 +23,18 @@ export function requestWidths(row, parts, longest, full = REQUEST_BAR) {
   }));
 }
 
-/** Columns of the table; `shown` gives the parts and the longest latency. */
+/**
+ * Columns of the table; `shown` gives the parts and the longest latency.
+ * @param {() => {parts: Part[], longest: number}} shown
+ * @returns {import("../base/js/table.mjs").Column[]}
+ */
 export function requestColumns(shown) {
+  /**
+   * @param {string} name
+   * @param {string} title
+   * @param {string} [tip]
+   * @returns {import("../base/js/table.mjs").Column}
+   */
   const time = (name, title, tip) => ({
     name,
     title,
@@ -25,6 +43,11 @@ export function requestColumns(shown) {
     width: 100,
     cell: (row) => (row[name] === null ? "" : formatNs(row[name])),
   });
+  /**
+   * @param {string} name
+   * @param {string} title
+   * @returns {import("../base/js/table.mjs").Column}
+   */
   const count = (name, title, width = 74) => ({
     name,
     title,
@@ -32,6 +55,7 @@ export function requestColumns(shown) {
     width,
     cell: (row) => (row[name] === null ? "" : formatNumber(row[name])),
   });
+  /** @param {Row} row */
   const bar = (row) => {
     const { parts, longest } = shown();
     const pieces = requestWidths(row, parts, longest).filter((piece) => piece.width > 0);

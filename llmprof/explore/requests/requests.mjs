@@ -4,7 +4,7 @@ import { plotLegend } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits, wordsOf } from "../base/js/wire.mjs";
+import { ask, setTraits } from "../base/js/wire.mjs";
 import { requestColumns } from "./columns.mjs";
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
@@ -19,9 +19,6 @@ function render({ model, el }) {
   let shown = { parts: [], longest: 0 };
   let sorted = model.get("sort");
   let round = 0;
-  const failed = (error) => {
-    if (!(error instanceof Superseded)) state.error(wordsOf(error));
-  };
   const grid = tableGrid({
     label: "Requests",
     columns: requestColumns(() => shown),
@@ -31,11 +28,11 @@ function render({ model, el }) {
         grid.put(msg.offset, msg.rows);
       } catch (error) {
         grid.forget(offset);
-        failed(error);
+        state.failed(error);
       }
     },
     sorted: (sort) => setTraits(model, { sort }),
-    pick: (row) => ask(model, "pick", { sort: sorted, row }).catch(failed),
+    pick: (row) => ask(model, "pick", { sort: sorted, row }).catch(state.failed),
     chosen: (row) => row.request === model.get("picked"),
   });
   fill(place, grid.el);
@@ -55,11 +52,16 @@ function render({ model, el }) {
         grid.show(msg.total, msg.rows);
       });
     } catch (error) {
-      failed(error);
+      state.failed(error);
     }
   };
 
+  /**
+   * @param {string} title
+   * @param {...HTMLElement} content
+   */
   const part = (title, ...content) => h("section", {}, h("h3", { text: title }), ...content);
+  /** @param {[string, string][]} pairs */
   const list = (pairs) =>
     h(
       "dl",
@@ -97,7 +99,7 @@ function render({ model, el }) {
         ),
       );
     } catch (error) {
-      failed(error);
+      state.failed(error);
     }
   };
 

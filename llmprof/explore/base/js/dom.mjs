@@ -1,6 +1,6 @@
 // Elements, with what a trace says in them as text and never as markup.
 import { whenReleased } from "./press.mjs";
-import { declareLost, onLost } from "./wire.mjs";
+import { declareLost, onLost, Superseded, wordsOf } from "./wire.mjs";
 
 /**
  * Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children.
@@ -163,6 +163,17 @@ export function roving(el, { down = false } = {}) {
 }
 
 /**
+ * Button whose text is short, with words for what it does.
+ * @param {string} text
+ * @param {string} label
+ * @param {() => void} onclick
+ * @returns {HTMLButtonElement}
+ */
+export function labelledButton(text, label, onclick) {
+  return h("button", { type: "button", text, "aria-label": label, title: label, onclick });
+}
+
+/**
  * Select with a label: options are [value, text] pairs. Returns {el, select, update(options, value)}, which offers other
  * options in the same element: a list that is open or has the focus stays.
  * @param {string} label
@@ -193,8 +204,8 @@ export function labelled(label, options, value, changed) {
 
 /**
  * Line that says what is computed, what went wrong and that the kernel is gone.
- * Returns {el, busy, error(text), stop()}; put el somewhere into the widget, and its part busy elsewhere if it should
- * not make room there.
+ * Returns {el, busy, error(text), failed(error), stop()}; put el somewhere into the widget, and its part busy elsewhere
+ * if it should not make room there. `failed` says what was thrown by a request, unless a newer one has replaced it.
  * @param {import("./model").Model} model
  * @param {HTMLElement} host
  */
@@ -240,9 +251,13 @@ export function status(model, host) {
   const showError = (text) => {
     if (!lost) error.textContent = text;
   };
+  /** @param {unknown} error */
+  const failed = (error) => {
+    if (!(error instanceof Superseded)) showError(wordsOf(error));
+  };
   const stop = () => {
     watch.disconnect();
     kernel?.statusChanged?.disconnect?.(follow);
   };
-  return { el, busy, error: showError, stop };
+  return { el, busy, error: showError, failed, stop };
 }

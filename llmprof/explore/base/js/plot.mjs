@@ -10,10 +10,33 @@ export const PLOT_TEXT = 12;
  * @typedef {{left: number, top: number, right: number, bottom: number}} Area
  * @typedef {{scale: Scale, ticks: number[], title: string, format?: (value: number) => string, grid?: boolean,
  *   titleLeft?: number, over?: number}} Axis
- * @typedef {{x: number, y: number, w: number, h: number, data: any}} Mark
  * @typedef {import("./theme.mjs").Colours} Colours
  * @typedef {CanvasRenderingContext2D} Context
  */
+
+/**
+ * Something drawn that can be pointed at, and what it stands for.
+ * @template [D=any]
+ * @typedef {{x: number, y: number, w: number, h: number, data: D}} Mark
+ */
+
+/** @typedef {(string | [string, string])[]} Lines  Lines of a card: texts, or names with their values. */
+
+/**
+ * Options of a panel but for the colours: {@link plotPanel}.
+ * @template [D=any]
+ * @typedef {object} Chart
+ * @property {string} label
+ * @property {number | ((width: number) => number)} height
+ * @property {(context: Context, width: number, height: number, colours: Colours) => Mark<D>[] | undefined} draw
+ * @property {(data: D) => Lines} describe
+ * @property {(data: D, mark: Mark<D>) => void} [pick]
+ * @property {(from: number, to: number) => void} [drag]
+ * @property {Record<string, (event: KeyboardEvent) => void>} [keys]
+ * @property {number} [reach]
+ */
+
+/** @typedef {{el: HTMLElement, canvas: HTMLCanvasElement, redraw: () => void, marks: () => Mark[], stop: () => void}} Panel */
 
 /**
  * Linear scale from a domain of values to a range of pixels.
@@ -136,13 +159,14 @@ export function plotRamp(stops, share) {
 
 /**
  * Mark under a point: the last drawn one that holds it, else the nearest within `reach` px; null if there is none.
- * @param {Mark[]} marks
+ * @template D
+ * @param {Mark<D>[]} marks
  * @param {number} x
  * @param {number} y
  * @param {number} [reach]
  */
 export function plotHit(marks, x, y, reach = 6) {
-  /** @type {Mark | null} */
+  /** @type {Mark<D> | null} */
   let best = null;
   let least = reach;
   for (let i = marks.length - 1; i >= 0; i -= 1) {
@@ -158,8 +182,9 @@ export function plotHit(marks, x, y, reach = 6) {
 
 /**
  * The next mark from one in the direction of an arrow key; the first one from none.
- * @param {Mark[]} marks
- * @param {Mark | null} from
+ * @template D
+ * @param {Mark<D>[]} marks
+ * @param {Mark<D> | null} from
  * @param {string} key
  */
 export function plotStep(marks, from, key) {
@@ -170,7 +195,7 @@ export function plotStep(marks, from, key) {
   const [x, y] = middle(from);
   const axis = key === "ArrowLeft" || key === "ArrowRight" ? 0 : 1;
   const sign = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
-  /** @type {Mark | null} */
+  /** @type {Mark<D> | null} */
   let best = null;
   let least = Infinity;
   for (const mark of marks) {
@@ -278,23 +303,15 @@ export function plotText(
  * `draw` returns the marks; `describe` the lines of the card: texts, or [name, value] pairs; `pick` is what a click and
  * Enter do, `drag` what dragging from one x to another does; `keys` maps further keys to functions.
  *
- * @param {object} options
- * @param {string} options.label
- * @param {number | ((width: number) => number)} options.height
- * @param {() => Colours} options.colours
- * @param {(context: Context, width: number, height: number, colours: Colours) => Mark[] | undefined} options.draw
- * @param {(data: any) => (string | [string, string])[]} options.describe
- * @param {(data: any, mark: Mark) => void} [options.pick]
- * @param {(from: number, to: number) => void} [options.drag]
- * @param {Record<string, (event: KeyboardEvent) => void>} [options.keys]
- * @param {number} [options.reach]
+ * @template D
+ * @param {Chart<D> & {colours: () => Colours}} options
  */
 export function plotPanel({ label, height, colours, draw, describe, pick, drag, keys = {}, reach = 6 }) {
   const canvas = h("canvas", { class: "lp-plot", tabindex: "0", role: "application", "aria-label": label });
   const tip = h("div", { class: "lp-tip", hidden: true });
   const said = h("span", { class: "lp-hidden", "aria-live": "polite" });
   const el = h("div", { class: "lp-panel" }, canvas, tip, said);
-  /** @type {{marks: Mark[], at: Mark | null, from: number | null, to: number | null}} */
+  /** @type {{marks: Mark<D>[], at: Mark<D> | null, from: number | null, to: number | null}} */
   const state = { marks: [], at: null, from: null, to: null };
 
   const paint = () => {
@@ -319,7 +336,7 @@ export function plotPanel({ label, height, colours, draw, describe, pick, drag, 
       context.fillRect(Math.min(state.from, state.to), 0, Math.abs(state.to - state.from), tall);
     }
   };
-  /** @param {Mark | null} mark */
+  /** @param {Mark<D> | null} mark */
   const show = (mark) => {
     state.at = mark;
     tip.hidden = !mark;
@@ -424,10 +441,10 @@ export function plotPart(title, ...children) {
 
 /**
  * Squares of colours with their names.
- * @param {string[][]} entries
+ * @param {[string, string][]} entries
  */
 export function plotLegend(entries) {
-  /** @param {string[]} entry */
+  /** @param {[string, string]} entry */
   const one = ([name, colour]) => {
     const square = h("span", { class: "lp-square" });
     square.style.background = colour;
@@ -436,17 +453,19 @@ export function plotLegend(entries) {
   return h("div", { class: "lp-legend" }, entries.map(one));
 }
 
+/** @typedef {{name: string, title: string, number?: boolean, format?: (value: any, row: any) => string}} TableColumn */
+
 /**
  * Table of rows (objects); columns are {name, title, number, format(value, row)}. With pick, the first cell of a
  * row is a button; the row whose `chosen(row)` is true is marked.
  *
- * @param {{name: string, title: string, number?: boolean, format?: (value: any, row: any) => string}[]} columns
+ * @param {TableColumn[]} columns
  * @param {Record<string, any>[]} rows
  * @param {{caption?: string, pick?: (row: any) => void, chosen?: (row: any) => boolean, empty?: string}} [options]
  */
 export function plotTable(columns, rows, { caption, pick, chosen = () => false, empty = "none" } = {}) {
   /**
-   * @param {{name: string, number?: boolean, format?: (value: any, row: any) => string}} column
+   * @param {TableColumn} column
    * @param {Record<string, any>} row
    * @param {boolean} first
    */

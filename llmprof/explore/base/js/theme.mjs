@@ -1,6 +1,7 @@
 // Light and dark: the notebook's own theme, the editor's or the browser's.
 
 /** @typedef {typeof THEMES.light} Colours */
+/** @typedef {ReturnType<typeof followTheme>} Theme */
 
 /** Colours for canvases; style sheets have the same as --lp-… variables. */
 export const THEMES = {

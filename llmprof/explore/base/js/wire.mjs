@@ -171,11 +171,13 @@ export function typed(buffer, dtype) {
   return new Type(raw, offset, bytes / size);
 }
 
+/** @typedef {{length: number, names: string[], get: (name: string, row: number) => any}} Table */
+
 /**
- * Columns that `_pack.pack` sent: {length, names, get(name, row)}; null where nothing is.
+ * Columns that `messages.pack` sent: {length, names, get(name, row)}; null where nothing is.
  * @param {{name: string, dtype: string, values?: string[] | null}[]} columns
  * @param {DataView[]} buffers
- * @returns {{length: number, names: string[], get: (name: string, row: number) => any}}
+ * @returns {Table}
  */
 export function table(columns, buffers) {
   const found = new Map(

@@ -8,6 +8,7 @@ from llmprof import explore
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 from tests.browser import drawn
+from tests.explore.test_all_reduce import forty_ranks
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
 EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>ncclDevKernel_AllReduce"
@@ -105,6 +106,37 @@ def test_widths_and_themes(host, sample_trace, sample, theme, width):
     shown.shot(f"all_reduce-{sample}-{theme}-{width}")
     root = shown.page.locator(".lp-collectives")
     assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
+    assert shown.problems == []
+
+
+def test_many_ranks_are_a_histogram_whose_bars_pick_them(host):
+    widget = explore.all_reduce(forty_ranks())
+    shown = host(widget, width=1000, height=2000)
+    settled(shown, spread=["late", None, None])
+    shown.page.get_by_text("39 of 40 ranks lie between 0 ns and 20.0 us").wait_for()
+    bars = shown.page.locator("canvas[aria-label^='How many ranks']")
+    # two bars, at the ends: the keys walk over them, and Enter picks and gives back
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        bars.press(key)
+    shown.wait(lambda: list(widget.picked) == [39])
+    shown.page.get_by_text("1 rank is picked").wait_for()
+    shown.shot("all_reduce-many-light")
+    bars.press("Enter")
+    shown.wait(lambda: list(widget.picked) == [])
+    # a drag over the left bar picks its ranks, and only these are shown then
+    bars.scroll_into_view_if_needed()
+    box = bars.bounding_box()
+    shown.page.mouse.move(box["x"] + 20, box["y"] + 60)
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + 80, box["y"] + 60, steps=4)
+    shown.page.mouse.up()
+    shown.wait(lambda: list(widget.picked) == [*range(39)])
+    shown.page.get_by_role("button", name="Only the picked ranks").click()
+    settled(shown, spread=["late", None, 39])
+    shown.page.get_by_label("Show").select_option("wait")
+    settled(shown, spread=["wait", None, 39])
+    assert widget.spread == "wait"
+    assert shown.faults(".lp-collectives") == []
     assert shown.problems == []
 
 

@@ -7,9 +7,19 @@ import pytest
 
 from llmprof import explore, schema
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
-from llmprof.errors import NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.collectives import explorer
-from llmprof.explore.collectives.explorer import banded, beside, call_of, calls_of, choices, histogram, over_time, view
+from llmprof.explore.collectives.explorer import (
+    banded,
+    beside,
+    call_of,
+    calls_of,
+    choices,
+    histogram,
+    over_time,
+    spread,
+    view,
+)
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 
@@ -131,12 +141,70 @@ def test_a_view_without_calls(sample_trace) -> None:  # type: ignore[no-untyped-
 
 def test_many_ranks_share_rows_that_show_the_latest_of_them():
     rows = pl.DataFrame({"kind": "all_reduce", "rank": range(1024)}, schema_overrides={"rank": pl.Int32}).with_columns(
-        late_median_ns=pl.when(pl.col("rank") == 99).then(900.0).otherwise(10.0), last=1, share_last=0.25
+        aligned_ns=pl.when(pl.col("rank") == 99).then(900.0).otherwise(10.0)
     )
-    shared = banded(rows, "late_median_ns", sums=("last", "share_last"))
+    shared = banded(rows, "aligned_ns")
     assert shared.height == 32
-    named = shared.select("label", "rank", "late_median_ns", "last", "share_last").row(3)
-    assert named == ("ranks 96 to 127", 99, 900.0, 32, 8.0)
+    assert shared.select("label", "rank", "aligned_ns").row(3) == ("ranks 96 to 127", 99, 900.0)
     assert shared.row(0, named=True)["rank"] == 0
     few = rows.head(32)
-    assert banded(few, "late_median_ns").equals(few)
+    assert banded(few, "aligned_ns").equals(few)
+
+
+def forty_ranks() -> Trace:
+    """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank 4 comes 300 us late.
+
+    All leave 504 us after the first rank has arrived.
+    """
+    rows = [
+        (rank, n * 1_000_000 + (500_000 if rank == 39 else 300_000 if (n, rank) == (1, 4) else rank % 2 * 10_000),
+         n * 1_000_000 + 504_000)
+        for n in range(3)
+        for rank in range(40)
+    ]  # fmt: skip
+    return calls(rows, meta={"device": "NVIDIA H200", "world_size": 40}, **COLUMNS | {"world": 40})
+
+
+def by_bin(bins: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    return [(b["low_ns"], b["high_ns"], b["words"], b["last"]) for b in bins if b["ranks"]]
+
+
+def test_a_histogram_of_ranks_by_hand():
+    rows = calls_of(forty_ranks(), kind="all_reduce")
+    # 500 us over 39 bins are 12.8 us: the next round width is 20 us
+    late, unknown = spread(rows, "late")
+    assert (len(late), unknown) == (26, 0)
+    assert by_bin(late) == [(0, 20_000, "0 to 38", 0), (500_000, 520_000, "39", 3)]
+    wait, _ = spread(rows, "wait")
+    odd, even = [*range(1, 39, 2)], [*range(0, 40, 2)]
+    assert [(b["low_ns"], b["ranks"]) for b in wait if b["ranks"]] == [(0, [39]), (480_000, odd), (500_000, even)]
+    transfer, _ = spread(rows, "transfer")
+    assert [(b["low_ns"], b["high_ns"], len(b["ranks"])) for b in transfer] == [(4_000, 4_001, 40)]
+    # in the second call rank 4 is late, which its median does not show
+    one, _ = spread(rows.filter(pl.col("call") == 1), "late")
+    assert by_bin(one)[1:] == [(300_000, 320_000, "4", 0), (500_000, 520_000, "39", 1)]
+    # without rank 39: 10 us over 39 bins are 256 ns, and the next round width is 500 ns
+    near, _ = spread(rows, "late", range(39))
+    assert [(b["low_ns"], b["ranks"]) for b in near if b["ranks"]] == [(0, even), (10_000, odd)]
+    assert spread(rows.with_columns(late_ns=pl.lit(None, dtype=pl.Int64)), "late") == ([], 40)
+
+
+def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
+    shown = explore.all_reduce(forty_ranks(), kind="all_reduce")
+    assert shown._on_view(kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"] == []
+    asked = {"kind": "all_reduce", "phase": None, "window": None, "ranks": None}
+    answer, _ = shown._on_spread(measure="late", call=None, **asked)
+    assert answer["words"] == "39 of 40 ranks lie between 0 ns and 20.0 us; the highest is above 500 us: rank 39."
+    second, _ = shown._on_spread(measure="late", call=1, **asked)
+    assert second["bins"][15]["ranks"] == [4]
+    with pytest.raises(LlmprofError, match="no rank is picked"):
+        shown.timeline()
+    shown.picked = [4, 39]
+    assert shown.selected.group_by("rank").len().sort("rank").rows() == [(4, 3), (39, 3)]
+    shown.call = 1
+    assert shown.selected.select("rank", "late_ns").rows() == [(4, 300_000), (39, 500_000)]
+    assert shown.timeline().trace.ranks == [4, 39]
+    rows = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[4, 39])[0]["rows"]
+    assert [row["rank"] for row in rows] == [4, 39]
+    shared = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[])[0]["rows"]
+    assert [(row["label"], row["rank"]) for row in shared][0] == ("ranks 0 to 1", 1)

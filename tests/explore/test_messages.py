@@ -84,7 +84,11 @@ REQUESTS = {
     "collectives": {
         "choices": [{}],
         "view": [{"kind": "all_reduce", "rank": None}, {"kind": "all_reduce", "rank": 1, "window": [0, 1.0]}],
-        "call": [{"call": None, "kind": "all_reduce", "phase": None}, {"call": 5, "kind": "all_reduce"}],
+        "call": [{"call": None, "kind": "all_reduce", "phase": None}, {"call": 5, "kind": "all_reduce", "ranks": [1]}],
+        "spread": [
+            {"measure": "late", "kind": "all_reduce", "call": None, "ranks": None},
+            {"measure": "transfer", "kind": "all_reduce", "window": [0, 1.0], "call": 5, "ranks": [1, 2]},
+        ],
         "pick": [{"call": 5}],
     },
     "kernels": {

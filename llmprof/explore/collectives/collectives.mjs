@@ -1,13 +1,13 @@
 // Explorer of collectives: latencies, sizes, bandwidth, arrivals, calls over time, and the ranks of one call.
 
-import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
 import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPanel, plotPart, plotTable } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, setTraits } from "../base/js/wire.mjs";
 import { callBandwidth, callLatency, callSize, callSizes } from "./charts.mjs";
-import { callArrivals, callRanks, callsOverTime } from "./ranks.mjs";
+import { callArrivals, callRanks, callsOverTime, ranksSpread, spreadToggled } from "./ranks.mjs";
 
 /** @type {import("../base/js/plot.mjs").TableColumn[]} */
 const CALL_COLUMNS = [
@@ -20,6 +20,16 @@ const CALL_COLUMNS = [
   { name: "transfer_ns", title: "transfer", number: true, format: (value) => formatNs(value) },
   { name: "bus_gbps", title: "bus GB/s", number: true, format: (value) => formatNumber(value) },
 ];
+
+/** @type {[import("./messages").Traits["spread"], string][]} */
+const SPREADS = [
+  ["late", "how late they arrive"],
+  ["wait", "how long they wait"],
+  ["transfer", "how long the transfer takes"],
+  ["duration", "how long the kernel takes"],
+];
+/** Ranks that have a row each; of more there is a histogram. */
+const FEW = 32;
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
@@ -67,7 +77,35 @@ function render({ model, el }) {
   );
   const ranks = add(callRanks({ call: () => one, close: () => close, colour }));
 
+  /** @type {import("./messages").Messages["spread"]["answers"] | null} */
+  let spread = null; // ranks by value, where there are many
+  let many = false;
+  /** @type {number[] | null} */
+  let among = null; // the ranks of the histogram; all if null
+  const everyRank = () => {
+    among = null;
+    loadSpread();
+  };
+  const onlyPicked = () => {
+    const picked = model.get("picked");
+    if (!picked.length) return;
+    among = [...picked];
+    loadSpread();
+  };
+  const histogram = add(
+    ranksSpread({
+      shown: () => spread,
+      title: () => spread?.meaning ?? "",
+      colour: () => colour(model.get("spread")),
+      picked: () => model.get("picked"),
+      toggle: (ranks) => set({ picked: spreadToggled(model.get("picked"), ranks) }),
+      take: (ranks) => set({ picked: [...ranks].sort((a, b) => a - b) }),
+      keys: { 0: everyRank, o: onlyPicked },
+    }),
+  );
+
   const note = h("p", { class: "lp-note" });
+  const spreadNote = h("p", { class: "lp-note", role: "status" });
   const callNote = h("p", { class: "lp-note" });
   const list = h("div", {});
   const moves = h("span", { class: "lp-label" });
@@ -85,6 +123,34 @@ function render({ model, el }) {
     } catch (error) {
       says.failed(error);
     }
+  };
+  const loadSpread = async () => {
+    const kind = model.get("kind");
+    if (!many || kind === null) return;
+    const window = model.get("in_window") ? model.get("window") : null;
+    const call = model.get("spread_of") === "call" ? model.get("call") : null;
+    const args = { measure: model.get("spread"), kind, phase: model.get("phase"), window, call, ranks: among };
+    try {
+      ({ msg: spread } = await ask(model, "spread", args));
+      histogram.redraw();
+      tellPicked();
+      root.dataset.spread = JSON.stringify([args.measure, args.call, args.ranks?.length ?? null]);
+    } catch (error) {
+      says.failed(error);
+    }
+  };
+  const tellPicked = () => {
+    const [picked, parts] = [model.get("picked"), [spread?.words ?? ""]];
+    if (spread?.unknown)
+      parts.push(
+        `Of ${formatNumber(spread.unknown)} ranks it is unknown: no call of theirs was seen on all of its ranks.`,
+      );
+    parts.push(
+      picked.length
+        ? `${formatNumber(picked.length)} ${picked.length === 1 ? "rank is" : "ranks are"} picked: .selected has their calls, .timeline() opens them alone.`
+        : "Pick bars to choose their ranks.",
+    );
+    spreadNote.textContent = parts.filter(Boolean).join(" ");
   };
   /** @param {import("./charts.mjs").View} view */
   const drawView = (view) => {
@@ -119,6 +185,7 @@ function render({ model, el }) {
         call: model.get("call"),
         kind: model.get("kind"),
         phase: model.get("phase"),
+        ranks: model.get("picked"),
       }));
     } catch (error) {
       says.failed(error);
@@ -193,15 +260,60 @@ function render({ model, el }) {
       model.on(`change:${name}`, () => {
         selects[name].select.value = String(model.get(name) ?? "");
         load();
-        if (name !== "rank") loadCall();
+        if (name === "rank") return;
+        loadCall();
+        loadSpread();
       });
     }
     model.on("change:in_window", () => {
       within.checked = model.get("in_window");
       load();
+      loadSpread();
     });
-    model.on("change:window", () => (model.get("in_window") ? load() : overTime.redraw()));
-    model.on("change:call", loadCall);
+    model.on("change:window", () => {
+      if (!model.get("in_window")) return overTime.redraw();
+      load();
+      return loadSpread();
+    });
+    model.on("change:call", () => {
+      loadCall();
+      if (model.get("spread_of") === "call") loadSpread();
+    });
+    many = choices.ranks.length > FEW;
+    const spreads = {
+      spread: labelled("Show", SPREADS, model.get("spread"), (value) =>
+        set({ spread: SPREADS.find(([name]) => name === value)?.[0] ?? "late" }),
+      ),
+      spread_of: labelled(
+        "of",
+        [
+          ["calls", "all calls shown, the median of each rank"],
+          ["call", "the picked call"],
+        ],
+        model.get("spread_of"),
+        (value) => set({ spread_of: value === "call" ? "call" : "calls" }),
+      ),
+    };
+    for (const name of /** @type {const} */ (["spread", "spread_of"])) {
+      model.on(`change:${name}`, () => {
+        spreads[name].select.value = model.get(name);
+        loadSpread();
+      });
+    }
+    model.on("change:picked", () => {
+      histogram.redraw();
+      tellPicked();
+      loadCall();
+    });
+    const which = h(
+      "div",
+      { class: "lp-bar" },
+      spreads.spread.el,
+      spreads.spread_of.el,
+      labelledButton("Only these ranks", "Only the picked ranks (o)", onlyPicked),
+      labelledButton("All ranks", "All ranks (0)", everyRank),
+      labelledButton("Pick none", "Pick no ranks", () => set({ picked: [] })),
+    );
     const legend = plotLegend(["duration", "wait", "transfer"].map((name) => [name, colour(name)]));
     const speeds = plotLegend(["algorithm bandwidth", "bus bandwidth"].map((name) => [name, colour(name)]));
     const bar = h(
@@ -216,8 +328,8 @@ function render({ model, el }) {
       plotPart("Latency", latency.el),
       plotPart("By message size: median, 10th to 90th percentile", sizes.el),
       plotPart("Bandwidth against the link", speeds, bandwidth.el),
-      plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el),
     ];
+    if (!many) parts.push(plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el));
     const call = plotPart("Ranks of a call", moves, callNote, ranks.el);
     const calls = plotPart("Calls, greatest arrival skew first", list);
     fill(
@@ -231,10 +343,12 @@ function render({ model, el }) {
         { class: "lp-columns" },
         parts.map((part) => part.el),
       ),
+      many ? plotPart("How the ranks differ", which, histogram.el, spreadNote).el : null,
       plotPart("Over time", overTime.el).el,
       h("div", { class: "lp-columns" }, call.el, calls.el),
     );
     load();
+    loadSpread();
     return loadCall();
   };
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 import traitlets
@@ -16,11 +17,27 @@ from llmprof.analyze.collectives.collectives import (
     lateness,
     link_peak_gbps,
 )
+from llmprof.analyze.ranks import ranges
 from llmprof.charts.base import theme
 from llmprof.charts.base.theme import PHASES
-from llmprof.explore.base.messages import Message, Row, Window
+from llmprof.errors import LlmprofError
+from llmprof.explore.base.messages import Message, Record, Row, Window
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+Measure = Literal["late", "wait", "transfer", "duration"]
+
+
+class Bin(Record):
+    """Ranks whose value lies between two (ns), in numbers and in words, and how often one of them came last."""
+
+    low_ns: float
+    high_ns: float
+    ranks: list[int]
+    words: str
+    last: int
+
 
 CHOICES: Final = Message(
     "choices",
@@ -46,12 +63,25 @@ VIEW: Final = Message(
 )
 CALL: Final = Message(
     "call",
-    asks={"call": int | None, "kind": str | None, "phase": str | None},
+    asks={"call": int | None, "kind": str | None, "phase": str | None, "ranks": list[int] | None},
     answers={"call": int | None, "rows": list[Row], "before": int | None, "after": int | None},
+)
+SPREAD: Final = Message(
+    "spread",
+    asks={
+        "measure": Measure,
+        "kind": str,
+        "phase": str | None,
+        "window": Window | None,
+        "call": int | None,
+        "ranks": list[int] | None,
+    },
+    answers={"measure": Measure, "meaning": str, "ranks": int, "unknown": int, "bins": list[Bin], "words": str},
+    busy="comparing the ranks",
 )
 PICK: Final = Message("pick", asks={"call": int})
 
-MESSAGES: Final = (CHOICES, VIEW, CALL, PICK)
+MESSAGES: Final = (CHOICES, VIEW, CALL, SPREAD, PICK)
 
 
 PER_DECADE = 15
@@ -64,7 +94,18 @@ MAX_LISTED = 100
 """Most calls in the list, those with the greatest skew first."""
 
 MAX_RANKS = 32
-"""Most ranks with a row each; with more ranks, consecutive ones share a row."""
+"""Most ranks with a row each; of more there is a histogram, and in a picked call consecutive ranks share a row."""
+
+MAX_BINS = 40
+"""Bins of the histogram of ranks."""
+
+MEASURES: Final[dict[str, tuple[str, str, str]]] = {
+    "late": ("How late they arrive", "late_ns", "start after that of the first rank"),
+    "wait": ("How long they wait", "wait_ns", "time from the own start to that of the last rank"),
+    "transfer": ("Transfer", "transfer_ns", "time from the start of the last rank to the own end"),
+    "duration": ("Duration", "dur_ns", "time of the kernel, waiting included"),
+}
+"""What a histogram of ranks shows: its title, its column of ``collectives``, and what that is."""
 
 
 def choices(trace: Trace) -> dict[str, Any]:
@@ -95,6 +136,7 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
     """All parts of the view except the picked call; parts that do not compare ranks are of ``rank`` alone."""
     own = rows if rank is None else rows.filter(pl.col("rank") == rank)
     matched = own.drop_nulls("wait_ns")
+    arrivals = collective_arrivals_of(rows)
     return {
         "count": own.height,
         "matched": matched.height,
@@ -106,7 +148,7 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
         "sizes": collective_sizes_of(own, peak_gbps=link_peak_gbps(trace)).to_dicts(),
         "peak_gbps": link_peak_gbps(trace),
         "device": trace.meta.get("device"),
-        "arrivals": banded(collective_arrivals_of(rows), "late_median_ns", sums=("last", "share_last")).to_dicts(),
+        "arrivals": arrivals.to_dicts() if arrivals.height <= MAX_RANKS else [],
         "over_time": over_time(own).to_dicts(),
         "calls": listed(rows).to_dicts(),
     }
@@ -120,11 +162,61 @@ def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
     return bins.select(edge, end=edge * 10 ** (1 / PER_DECADE), n="len").rows()
 
 
-def banded(rows: pl.DataFrame, latest: str, *, sums: Sequence[str] = ()) -> pl.DataFrame:
+def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None) -> tuple[list[dict[str, Any]], int]:
+    """Histogram of the ranks: the median of each rank over its calls, in bins of one round width.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Rows of ``collectives`` with ``late_ns``; of one call for what it is in that.
+    measure : str
+        late, wait, transfer or duration.
+    ranks : sequence of int, optional
+        Only these ranks.
+
+    Returns
+    -------
+    bins : list of dict
+        Fields of :class:`Bin`, those without ranks included, from the lowest to the highest; at most ``MAX_BINS``.
+    unknown : int
+        Ranks whose value is not known, since no call of theirs was seen on all ranks.
+    """
+    column = MEASURES[measure][1]
+    if ranks is not None:
+        rows = rows.filter(pl.col("rank").is_in(list(ranks)))
+    last = (pl.col("last_rank") == pl.col("rank")).sum()
+    of_rank = rows.group_by("rank").agg(pl.col(column).median().alias("ns"), last=last).sort("rank")
+    known = of_rank.drop_nulls("ns")
+    if known.is_empty():
+        return [], of_rank.height
+    low, high = (float(value) for value in known.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0))
+    width = _round_width((high - low) / (MAX_BINS - 1))
+    first = int(low // width)
+    placed = (
+        known.with_columns(bin=(pl.col("ns") // width).cast(pl.Int64))
+        .group_by("bin")
+        .agg(pl.col("rank").sort(), pl.col("last").sum())
+    )
+    own = {place: (members, times) for place, members, times in placed.iter_rows()}
+    bins = []
+    for place in range(first, max(own) + 1):
+        members, times = own.get(place, ([], 0))
+        edges = {"low_ns": place * width, "high_ns": (place + 1) * width}
+        bins.append({**edges, "ranks": members, "words": ranges(members) if members else "", "last": times})
+    return bins, of_rank.height - known.height
+
+
+def _round_width(least: float) -> float:
+    """The next of 1, 2, 5, 10, 20 … that is not less than a width (ns)."""
+    power = 10.0 ** math.floor(math.log10(max(least, 1.0)))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
+
+
+def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
     """Rows by rank; with more than ``MAX_RANKS`` ranks, consecutive ranks share a row.
 
-    A shared row is the row of its rank with the greatest ``latest``, with some columns summed over its ranks and a
-    ``label`` that names them. The number of its ranks is a power of two, so that nodes stay together.
+    A shared row is the row of its rank with the greatest ``latest``, with a ``label`` that names its ranks. The number
+    of its ranks is a power of two, so that nodes stay together.
     """
     if rows["rank"].n_unique() <= MAX_RANKS:
         return rows
@@ -135,8 +227,7 @@ def banded(rows: pl.DataFrame, latest: str, *, sums: Sequence[str] = ()) -> pl.D
     rows = rows.with_columns(_band=pl.col("rank") // size)
     end = (pl.col("_band") * size + size - 1).clip(0, last)
     return (
-        rows.with_columns(pl.col(column).sum().over(band) for column in sums)
-        .sort(latest, "rank", descending=[True, False], nulls_last=True)
+        rows.sort(latest, "rank", descending=[True, False], nulls_last=True)
         .unique(band, keep="first", maintain_order=True)
         .with_columns(label=pl.format("ranks {} to {}", pl.col("_band") * size, end))
         .sort(band)
@@ -246,6 +337,15 @@ class AllReduce(Explorer):
     call = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     """Number of the picked call, which is the same on all its ranks."""
 
+    spread = traitlets.Enum(list(MEASURES), default_value="late").tag(sync=True)
+    """What the histogram of many ranks shows: late, wait, transfer or duration."""
+
+    spread_of = traitlets.Enum(["calls", "call"], default_value="calls").tag(sync=True)
+    """Calls of the histogram: all that are shown (of each rank its median), or the picked call alone."""
+
+    picked = traitlets.List(traitlets.Int(), default_value=[]).tag(sync=True)
+    """Ranks that were picked in the histogram; none if empty."""
+
     def __init__(self, trace: Trace, **traits: Any) -> None:
         super().__init__(trace, **{"colours": COLOURS | {"collective": _COLOURS}} | traits)
 
@@ -253,12 +353,35 @@ class AllReduce(Explorer):
     def selected(self) -> pl.DataFrame:
         """Rows of ``analyze.collectives`` of the picked call, with ``late_ns``; all visible calls if none is picked.
 
-        ``late_ns`` is the time from the start of the first rank to the start of this rank.
+        ``late_ns`` is the time from the start of the first rank to the start of this rank. Where ranks are picked, only
+        theirs.
         """
-        if self.call is not None:
-            return call_of(self.trace, self.call).drop("aligned_ns")
-        rows = self._rows()
-        return rows if self.rank is None else rows.filter(pl.col("rank") == self.rank)
+        one = self.call is not None
+        rows = call_of(self.trace, self.call).drop("aligned_ns") if self.call is not None else self._rows()
+        if self.picked:
+            rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
+        return rows if one or self.rank is None else rows.filter(pl.col("rank") == self.rank)
+
+    def timeline(self) -> Any:
+        """The picked ranks alone in a timeline, at the window that is shown.
+
+        Returns
+        -------
+        Timeline
+            A widget.
+
+        Raises
+        ------
+        LlmprofError
+            No rank is picked.
+        """
+        from llmprof.explore.timeline.explorer import timeline
+
+        if not self.picked:
+            raise LlmprofError(
+                "no rank is picked", hint="pick bars of the histogram, or set .picked to a list of ranks"
+            )
+        return timeline(self.trace.select(ranks=list(self.picked)), window=self.window)
 
     def picture(self) -> bytes | None:
         """PNG image: distribution, sizes, and wait against transfer of the kind that is shown."""
@@ -284,10 +407,49 @@ class AllReduce(Explorer):
         return view(self.trace, calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
 
     @answers(CALL)
-    def _on_call(self, *, call: int | None, kind: str | None, phase: str | None) -> Answer:
+    def _on_call(self, *, call: int | None, kind: str | None, phase: str | None, ranks: Sequence[int] | None) -> Answer:
         before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
-        rows = banded(call_of(self.trace, call), "aligned_ns").to_dicts() if call is not None else []
+        rows = []
+        if call is not None:
+            every = call_of(self.trace, call)
+            chosen = every.filter(pl.col("rank").is_in(list(ranks))) if ranks else every
+            rows = banded(chosen if chosen.height else every, "aligned_ns").to_dicts()
         return {"call": call, "rows": rows, "before": before, "after": after}, []
+
+    @answers(SPREAD)
+    def _on_spread(
+        self,
+        *,
+        measure: Measure,
+        kind: str,
+        phase: str | None,
+        window: Sequence[float] | None,
+        call: int | None,
+        ranks: Sequence[int] | None,
+    ) -> Answer:
+        within = (round(window[0]), round(window[1])) if window else None
+        rows = calls_of(self.trace, kind=kind, phase=phase, window=within)
+        if call is not None:
+            rows = call_of(self.trace, call)
+        bins, unknown = spread(rows, measure, ranks)
+        count = sum(len(one["ranks"]) for one in bins)
+        words = ""
+        if bins:
+            most, top = max(bins, key=lambda one: len(one["ranks"])), bins[-1]
+            between = f"between {format_ns(most['low_ns'])} and {format_ns(most['high_ns'])}"
+            words = f"{len(most['ranks']):,} of {count:,} ranks lie {between}"
+            if top is not most:
+                noun = "rank" if len(top["ranks"]) == 1 else "ranks"
+                words += f"; the highest is above {format_ns(top['low_ns'])}: {noun} {top['words']}"
+            words += "."
+        return {
+            "measure": measure,
+            "meaning": MEASURES[measure][2],
+            "ranks": count,
+            "unknown": unknown,
+            "bins": bins,
+            "words": words,
+        }, []
 
     @answers(PICK)
     def _on_pick(self, *, call: int) -> Answer:
@@ -307,7 +469,8 @@ def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllRe
     """Calls of a collective: latencies, sizes, bandwidth compared with the link's peak, late ranks, and waiting.
 
     Picking a call (a bar over time, or a row of the list) shows its ranks aligned and sets ``call, step, layer`` and
-    ``window``; ``.selected`` is the frame of its rows.
+    ``window``; ``.selected`` is the frame of its rows. With more than 32 ranks a histogram says how many arrive how
+    late, wait or transfer how long; picking its bars sets ``picked``, and ``.timeline()`` opens these ranks alone.
 
     Parameters
     ----------
@@ -316,7 +479,7 @@ def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllRe
     kind : str, optional
         all_reduce (the default, if there is one), all_gather, reduce_scatter, all_to_all, broadcast, send_recv …
     **traits
-        Initial values of ``phase, in_window, call, rank, window, theme``.
+        Initial values of ``phase, in_window, call, rank, spread, spread_of, picked, window, theme``.
 
     Returns
     -------

@@ -7,6 +7,8 @@ import { callNothing } from "./charts.mjs";
 /**
  * @typedef {import("./charts.mjs").View} View
  * @typedef {import("./messages").Messages["call"]["answers"]} Call
+ * @typedef {import("./messages").Messages["spread"]["answers"]} Spread
+ * @typedef {import("./messages").Bin} Bin
  * @typedef {import("../base/js/plot.mjs").Mark} Mark
  * @typedef {import("../base/js/plot.mjs").Pair} Pair
  */
@@ -79,6 +81,92 @@ export function callArrivals({ view, colour, rank, pick }) {
     ],
     pick: (row) => pick(row.rank),
   };
+}
+
+/**
+ * How many ranks there are in each bin of a value; a bin that is picked has the colour of what is picked.
+ * @param {{shown: () => Spread | null, title: () => string, colour: () => string, picked: () => number[],
+ *   toggle: (ranks: number[]) => void, take: (ranks: number[]) => void, keys: Record<string, () => void>}} options
+ * @returns {Chart<Bin>}
+ */
+export function ranksSpread({ shown, title, colour, picked, toggle, take, keys }) {
+  /** @type {import("../base/js/plot.mjs").Mark<Bin>[]} */
+  let marks = [];
+  return {
+    label:
+      "How many ranks have which value. Arrow keys move, Enter picks the ranks of a bar, drag picks those of several.",
+    height: 210,
+    draw: (context, width, tall, now) => {
+      marks = [];
+      const bins = shown()?.bins ?? [];
+      if (!bins.length) return callNothing(context, width, tall, now, "calls could not be matched over the ranks");
+      const area = { left: 46, right: width - 14, top: 26, bottom: tall - 44 };
+      const [low, high] = [bins[0].low_ns, bins[bins.length - 1].high_ns];
+      const unit = plotUnit(Math.max(Math.abs(low), high));
+      const most = Math.max(...bins.map((bin) => bin.ranks.length));
+      const x = plotLinear([low / unit.ns, high / unit.ns], [area.left, area.right]);
+      const y = plotLinear([0, most], [area.bottom, area.top]);
+      plotAxes(context, area, now, {
+        x: {
+          scale: x,
+          ticks: plotTicks(...x.domain, Math.max(2, (area.right - area.left) / 90)),
+          title: `${title()} (${unit.symbol})`,
+        },
+        y: { scale: y, ticks: plotTicks(0, most, 4).filter(Number.isInteger), title: "ranks" },
+      });
+      const chosen = new Set(picked());
+      for (const bin of bins) {
+        if (!bin.ranks.length) continue;
+        const [from, to] = [x.to(bin.low_ns / unit.ns), x.to(bin.high_ns / unit.ns)];
+        const [w, h] = [Math.max(1.5, to - from - 1), Math.max(3, area.bottom - y.to(bin.ranks.length))];
+        context.fillStyle = colour();
+        context.fillRect(from, area.bottom - h, w, h);
+        const own = bin.ranks.filter((rank) => chosen.has(rank)).length;
+        if (own) {
+          const part = Math.max(3, (h * own) / bin.ranks.length);
+          context.fillStyle = now.accent;
+          context.fillRect(from, area.bottom - part, w, part);
+          context.fillRect(from, area.bottom + 1, w, 3);
+        }
+        marks.push({ x: from, y: area.top, w, h: area.bottom - area.top, data: bin });
+      }
+      return marks;
+    },
+    describe: (bin) => [
+      `${formatNumber(bin.ranks.length)} ${bin.ranks.length === 1 ? "rank" : "ranks"}`,
+      `${bin.ranks.length === 1 ? "rank" : "ranks"} ${bin.words}`,
+      ["from", formatNs(bin.low_ns)],
+      ["to", formatNs(bin.high_ns)],
+      ["one of them last to arrive", `${formatNumber(bin.last)} times`],
+    ],
+    pick: (bin) => toggle(bin.ranks),
+    drag: (from, to) => take(spreadWithin(marks, from, to)),
+    keys,
+  };
+}
+
+/**
+ * Ranks of the bars that a drag from one x to another touches.
+ * @param {import("../base/js/plot.mjs").Mark<{ranks: number[]}>[]} marks
+ * @param {number} from
+ * @param {number} to
+ */
+export function spreadWithin(marks, from, to) {
+  return marks.filter(({ x, w }) => x <= to && x + w >= from).flatMap(({ data }) => data.ranks);
+}
+
+/**
+ * Ranks that are picked after those of a bar were: without them if all were picked, else with them.
+ * @param {number[]} picked
+ * @param {number[]} ranks
+ */
+export function spreadToggled(picked, ranks) {
+  const was = new Set(picked);
+  const all = ranks.every((rank) => was.has(rank));
+  for (const rank of ranks)
+    if (all) was.delete(rank);
+    else was.add(rank);
+  return [...was].sort((a, b) => a - b);
 }
 
 /**

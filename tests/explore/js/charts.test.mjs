@@ -3,6 +3,7 @@ import test from "node:test";
 import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../../llmprof/explore/base/js/heat.mjs";
 import { plotLinear } from "../../../llmprof/explore/base/js/plot.mjs";
 import { callDomain, callSize } from "../../../llmprof/explore/collectives/charts.mjs";
+import { spreadToggled, spreadWithin } from "../../../llmprof/explore/collectives/ranks.mjs";
 import { overlapInside, overlapStack } from "../../../llmprof/explore/overlap/bars.mjs";
 import { overlapRows } from "../../../llmprof/explore/overlap/lanes.mjs";
 
@@ -90,4 +91,14 @@ test("the next outlier, and the first one after the last", () => {
     [1, 4, 4, 1],
   );
   assert.equal(layerNext(Uint8Array.from([0, 0]), -1), -1);
+});
+
+test("bars of ranks are picked one by one and by dragging", () => {
+  assert.deepEqual(spreadToggled([], [4, 2]), [2, 4]);
+  assert.deepEqual(spreadToggled([2, 4, 9], [4, 2]), [9]);
+  assert.deepEqual(spreadToggled([2], [2, 4]), [2, 4]);
+  const mark = (x, ranks) => ({ x, y: 0, w: 10, h: 1, data: { ranks } });
+  const marks = [mark(0, [5]), mark(20, [1, 2]), mark(40, [3])];
+  assert.deepEqual(spreadWithin(marks, 8, 21), [5, 1, 2]);
+  assert.deepEqual(spreadWithin(marks, 11, 19), []);
 });
